@@ -1,0 +1,73 @@
+# `make help` lists what there is to do. Every target sets up what it needs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TRIAL = -m twisted.trial --temp-directory=build/trial
+
+.DELETE_ON_ERROR:
+.PHONY: help install dev ffmpeg run check lint format types docs coverage test clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
+
+install: ffmpeg $(VENV)/.installed ## make .venv with audioproxy in it, and install ffmpeg where it is missing
+
+run: install ## start the service on sample audio, and print a few URLs to try
+	@$(BIN)/python examples/quickstart.py
+
+check: lint types docs coverage test ## everything that a change has to pass
+
+test: ffmpeg dev ## run the tests; JOBS=2 runs two at a time
+	$(BIN)/python $(TRIAL) $(if $(JOBS),-j$(JOBS)) tests $(RECORD)
+
+lint: dev ## ruff: lint and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: dev ## ruff: mend what it can mend by itself
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: dev ## mypy --strict
+	$(BIN)/mypy
+
+docs: dev ## build the API documentation in build/docs, warnings as errors
+	$(BIN)/pydoctor
+
+coverage: dev ## require every branch of the pure packages to be tested
+	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media
+	$(BIN)/coverage report
+
+clean: ## remove all that was made here
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*
+	rm -f twisted/plugins/dropin.cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# Set-up. The stamps in .venv make it quick when there is nothing to do.
+
+dev: $(VENV)/.dev
+	@mkdir -p build
+
+ffmpeg:
+	@command -v ffmpeg >/dev/null && command -v ffprobe >/dev/null || tools/system-package ffmpeg
+
+$(VENV)/.dev: extras = [dev]
+
+# An editable install of the default kind hides the twistd plugin.
+$(VENV)/.installed $(VENV)/.dev: setup.cfg pyproject.toml | $(BIN)/pip
+	$(BIN)/pip install --quiet --disable-pip-version-check \
+	    --config-settings editable_mode=compat --editable '.$(extras)'
+	@touch $(VENV)/.installed $@
+
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || \
+	    { echo 'audioproxy needs Python 3.11 or newer, and there is no $(PYTHON).' >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
+	    "audioproxy needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] \
+	    + ". Name another one: make PYTHON=python3.11 $(MAKECMDGOALS)")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/system-package python3-venv
+	$(PYTHON) -m venv --clear $(VENV)

@@ -1,0 +1,1 @@
+"""What a URL means. Pure: no Twisted, no I/O, no clock."""

@@ -1,0 +1,129 @@
+"""The output formats as rows: what a URL may ask of each.
+
+Bounds of ``br`` are what the encoders honour (D6); ranges of ``q`` are the contract's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: An explicit ``sr`` above this is refused for a lossy format, in Hz.
+LOSSY_RATE_CEILING = 48000
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The sample rates that a format can carry, in Hz.
+
+    Either a ``listed`` few, or everything from ``lowest`` to ``highest``, where rates above
+    ``fine_to`` must be multiples of 10.
+    """
+
+    listed: tuple[int, ...] = ()
+    lowest: int = 1
+    highest: int = 384000
+    fine_to: int = 384000
+
+    def accepts(self, rate: int) -> bool:
+        """Tell whether the format can carry ``rate``."""
+        if self.listed:
+            return rate in self.listed
+        return self.lowest <= rate <= self.highest and (rate <= self.fine_to or rate % 10 == 0)
+
+    def nearest(self, rate: int) -> int:
+        """Return ``rate``, else the lowest supported one above it, else the highest (D8)."""
+        if self.accepts(rate):
+            return rate
+        if self.listed:
+            return min((r for r in self.listed if r > rate), default=max(self.listed))
+        return min(max(rate + -rate % 10, self.lowest), self.highest)
+
+    def describe(self, ceiling: int) -> str:
+        """Return in words the rates that an ``sr`` of at most ``ceiling`` may ask for."""
+        if self.listed:
+            return "one of " + ", ".join(str(rate) for rate in self.listed if rate <= ceiling)
+        return f"only multiples of 10 above {self.fine_to}"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One output format.
+
+    :ivar token: the value of ``f``.
+    :ivar content_type: the variant's Content-Type; None for peaks, where ``pk_fmt`` decides.
+    :ivar br: bounds of ``br`` in kbps, or None where it cannot change the output.
+    :ivar q: bounds of ``q``, or None.
+    :ivar q_whole: ``q`` is a compression level, a whole number.
+    :ivar depths: values of ``bd``.
+    """
+
+    token: str
+    content_type: str | None
+    lossy: bool
+    rates: Rates
+    br: tuple[int, int] | None = None
+    q: tuple[str, str] | None = None
+    q_whole: bool = False
+    depths: tuple[str, ...] = ()
+
+
+# ISO/IEC 11172-3, 13818-3 and LAME's MPEG 2.5.
+_MPEG_RATES = Rates((8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000))
+# RFC 6716, 2.
+_OPUS_RATES = Rates((8000, 12000, 16000, 24000, 48000))
+# ISO/IEC 14496-3, table 1.18.
+_AAC_RATES = Rates(
+    (
+        7350,
+        8000,
+        11025,
+        12000,
+        16000,
+        22050,
+        24000,
+        32000,
+        44100,
+        48000,
+        64000,
+        88200,
+        96000,
+    )
+)
+
+FORMATS = {
+    row.token: row
+    for row in (
+        Format("mp3", "audio/mpeg", True, _MPEG_RATES, br=(8, 320), q=("0", "9")),
+        Format(
+            "opus",
+            "audio/ogg",
+            True,
+            _OPUS_RATES,
+            br=(6, 510),
+            q=("0", "10"),
+            q_whole=True,
+        ),
+        Format(
+            "ogg",
+            "audio/ogg",
+            True,
+            Rates(highest=200000),
+            br=(32, 500),
+            q=("-1", "10"),
+        ),
+        Format("aac", "audio/aac", True, _AAC_RATES, br=(8, 512), q=("0.1", "2")),
+        Format("m4a", "audio/mp4", True, _AAC_RATES, br=(8, 512), q=("0.1", "2")),
+        Format(
+            "flac",
+            "audio/flac",
+            False,
+            # RFC 9639, 9.1.2: from 65535 Hz on, ffmpeg writes a rate in tens.
+            Rates(fine_to=65534),
+            q=("0", "12"),
+            q_whole=True,
+            depths=("16", "24"),
+        ),
+        Format("wav", "audio/wav", False, Rates(), depths=("16", "24", "32f")),
+        Format("peaks", None, False, Rates()),
+    )
+}

@@ -1,0 +1,186 @@
+"""The options of a variant as one value, and the string that is its identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from typing import Any
+
+from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING, Format
+from audioproxy.grammar.values import percent_encode, print_decimal
+
+#: Values that peaks are rendered with when the URL leaves them out; they are part of the key.
+PEAKS_DEFAULTS: dict[str, Any] = {"ch": 1, "pk_bits": 16, "pk_fmt": "json", "pts": 800}
+
+_PEAKS_CONTENT_TYPES = {"json": "application/json", "dat": "application/octet-stream"}
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """A region of the source, in seconds; without a duration it runs to the end."""
+
+    start: Decimal
+    duration: Decimal | None = None
+
+    def __str__(self) -> str:
+        return _join(self.start, self.duration)
+
+
+@dataclass(frozen=True, slots=True)
+class Fade:
+    """Lengths of the fade-in and the fade-out, in seconds; 0 is none."""
+
+    fade_in: Decimal
+    fade_out: Decimal = Decimal(0)
+
+    def __str__(self) -> str:
+        return _join(self.fade_in, self.fade_out or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Loudness:
+    """Targets of EBU R 128 normalization: LUFS, dBTP and LU."""
+
+    integrated: Decimal = Decimal(-16)
+    true_peak: Decimal = Decimal("-1.5")
+    loudness_range: Decimal = Decimal(11)
+
+    def __str__(self) -> str:
+        return "ebu:" + _join(self.integrated, self.true_peak, self.loudness_range)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All variant options of one URL; None is an option that the URL leaves out.
+
+    The fields bear the names of the option keys. The values are those of
+    `audioproxy.grammar.reading`; `refusals` tells whether they go together.
+    """
+
+    f: str = "mp3"
+    br: int | None = None
+    q: Decimal | None = None
+    sr: int | None = None
+    ch: int | None = None
+    bd: str | None = None
+    t: Trim | None = None
+    fade: Fade | None = None
+    gain: Decimal | None = None
+    norm: Loudness | None = None
+    enhance: str | None = None
+    pts: int | None = None
+    pk_fmt: str | None = None
+    pk_bits: int | None = None
+    dl: str | None = None
+    cb: bytes | None = None
+
+    @property
+    def format(self) -> Format:
+        """The row of the output format."""
+        return FORMATS[self.f]
+
+    @property
+    def content_type(self) -> str:
+        """The Content-Type of the variant."""
+        return self.format.content_type or _PEAKS_CONTENT_TYPES[self.pk_fmt or "json"]
+
+    def canonical(self) -> str:
+        """Return the options in their one normal form: ascending keys, minimal values (D4)."""
+        return "/".join(
+            f"{key}:{_show(value)}"
+            for key in sorted(field.name for field in fields(self))
+            if (value := getattr(self, key)) is not None
+        )
+
+
+def refusals(options: Options) -> Iterator[tuple[str, str]]:
+    """Yield each conflict between options that are well spelled one by one.
+
+    A conflict is the key of the offending segment and what would be accepted, as the end of
+    a sentence.
+    """
+    for key, rule in _RULES:
+        if getattr(options, key) is not None and (why := rule(options)):
+            yield key, why
+
+
+def _show(value: object) -> str:
+    if isinstance(value, Decimal):
+        return print_decimal(value)
+    if isinstance(value, bytes):
+        return percent_encode(value)
+    # Of the textual values only `dl` can hold a character that must be escaped; a Trim, Fade
+    # or Loudness prints itself.
+    return percent_encode(value.encode()) if isinstance(value, str) else str(value)
+
+
+def _join(*parts: Decimal | None) -> str:
+    return ":".join(print_decimal(part) for part in parts if part is not None)
+
+
+def _bitrate(options: Options) -> str | None:
+    form = options.format
+    if form.br is None:
+        return f"f:{form.token} has no bitrate to set"
+    if options.q is not None:
+        return "br and q exclude each other"
+    low, high = form.br
+    if not low <= (options.br or 0) <= high:
+        return f"f:{form.token} takes {low} to {high} kbps"
+    return None
+
+
+def _quality(options: Options) -> str | None:
+    form, q = options.format, options.q or Decimal(0)
+    if form.q is None:
+        return f"f:{form.token} has no quality to set"
+    low, high = form.q
+    kind = "a whole number" if form.q_whole else "a number"
+    if not Decimal(low) <= q <= Decimal(high) or (form.q_whole and q % 1):
+        return f"f:{form.token} takes {kind} from {low} to {high}"
+    return None
+
+
+def _rate(options: Options) -> str | None:
+    form, rate = options.format, options.sr or 0
+    if form.token == "peaks":
+        return "f:peaks has no sample rate to set"
+    if form.lossy and rate > LOSSY_RATE_CEILING:
+        return f"a lossy format takes at most {LOSSY_RATE_CEILING} Hz"
+    if not form.rates.accepts(rate):
+        return f"f:{form.token} takes {form.rates.describe(LOSSY_RATE_CEILING)} Hz"
+    return None
+
+
+def _depth(options: Options) -> str | None:
+    form = options.format
+    if not form.depths:
+        return f"f:{form.token} has no bit depth to set"
+    if options.bd not in form.depths:
+        return f"f:{form.token} takes {', '.join(form.depths)}"
+    return None
+
+
+def _fade(options: Options) -> str | None:
+    region = options.t.duration if options.t else None
+    fade = options.fade
+    if fade and region is not None and max(fade.fade_in, fade.fade_out) > region:
+        return f"t bounds the output to {print_decimal(region)} seconds"
+    return None
+
+
+def _peaks_only(options: Options) -> str | None:
+    return None if options.f == "peaks" else "it goes with f:peaks only"
+
+
+_RULES: tuple[tuple[str, Callable[[Options], str | None]], ...] = (
+    ("br", _bitrate),
+    ("q", _quality),
+    ("sr", _rate),
+    ("bd", _depth),
+    ("fade", _fade),
+    ("pts", _peaks_only),
+    ("pk_fmt", _peaks_only),
+    ("pk_bits", _peaks_only),
+)

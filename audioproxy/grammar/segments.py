@@ -1,0 +1,52 @@
+"""Where the parts of a raw request path begin and end. Nothing is decoded here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: A segment spelled exactly so starts the source (D1).
+SOURCE_FORMS = (b"plain", b"enc")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedPath:
+    """A path cut behind its first segment.
+
+    ``signed`` is the exact byte sequence that the signature covers, with its leading ``/``.
+    """
+
+    signature: bytes
+    signed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a signed path names: option segments and a source, or the source's info document."""
+
+    info: bool
+    options: tuple[bytes, ...]
+    form: bytes
+    source: bytes
+
+
+def split_signature(path: bytes) -> SignedPath | None:
+    """Cut ``/{signature}/...``; None for a path with fewer than two segments."""
+    if not path.startswith(b"/"):
+        return None
+    signature, slash, rest = path[1:].partition(b"/")
+    return SignedPath(signature, slash + rest) if slash else None
+
+
+def split_target(signed: bytes) -> Target | None:
+    """Cut a signed path into options and source; None where no source begins (D1)."""
+    segments = signed[1:].split(b"/")
+    start = next((i for i, segment in enumerate(segments) if segment in SOURCE_FORMS), None)
+    if start is None:
+        return None
+    info = segments[0] == b"info"
+    return Target(
+        info=info,
+        options=tuple(segments[1 if info else 0 : start]),
+        form=segments[start],
+        source=b"/".join(segments[start + 1 :]),
+    )

@@ -1,0 +1,34 @@
+"""The signature of a path: base64url(HMAC-SHA256(key, salt + path))."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+#: Length of an unpadded base64url SHA-256 digest: ceil(32 * 8 / 6).
+_UNPADDED_LENGTH = 43
+
+
+def sign(key: bytes, salt: bytes, path: bytes) -> bytes:
+    """Return the unpadded signature of ``path``.
+
+    :param key: the decoded AP_KEY.
+    :param salt: the decoded AP_SALT.
+    :param path: the raw, still percent-encoded bytes after ``/{signature}``, with the leading
+        ``/``.
+    """
+    digest = hmac.new(key, salt + path, hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=")
+
+
+def verify(key: bytes, salt: bytes, path: bytes, signature: bytes) -> bool:
+    """Tell whether ``signature`` is one of the two accepted spellings for ``path``.
+
+    The spellings are unpadded and padded with exactly one ``=``. The comparison is over the
+    encoded text, so a non-canonical final character never matches, and takes the same time
+    wherever the first difference is.
+    """
+    if len(signature) == _UNPADDED_LENGTH + 1 and signature.endswith(b"="):
+        signature = signature[:-1]
+    return hmac.compare_digest(sign(key, salt, path), signature)

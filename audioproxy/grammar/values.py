@@ -1,0 +1,65 @@
+"""The spellings of option values: decimals, integers, percent-encoded bytes.
+
+Each reader raises `ValueError` whose text says what would be accepted, without a full stop:
+the caller quotes the segment and finishes the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from urllib.parse import quote, unquote_to_bytes
+
+# D3: at most 9 integer digits and 3 fractional ones, no exponent.
+_DECIMAL = re.compile(rb"([+-]?)(\d{1,9}(?:\.\d{1,3})?)")
+_INTEGER = re.compile(rb"-?\d+")
+_INTEGER_DIGITS = 9
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+def read_decimal(
+    text: bytes, low: Decimal | int, high: Decimal | int, *, plus: bool = False
+) -> Decimal:
+    """Read a plain decimal from ``low`` to ``high``, both included.
+
+    :param plus: whether a leading ``+`` is legal.
+    """
+    match = _DECIMAL.fullmatch(text)
+    if match is None or (match[1] == b"+" and not plus):
+        raise ValueError(
+            f"a plain decimal from {low} to {high} with at most 3 fractional digits is expected"
+        )
+    value = Decimal(text.decode("ascii"))
+    if not low <= value <= high:
+        raise ValueError(f"a number from {low} to {high} is expected")
+    return value
+
+
+def print_decimal(value: Decimal) -> str:
+    """Return the minimal spelling: ``1.50`` is ``1.5``, ``30.0`` is ``30``, ``-0`` is ``0``."""
+    text = format(value, "f")
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def read_integer(text: bytes, low: int, high: int) -> int:
+    """Read a whole number from ``low`` to ``high``, both included."""
+    # A bound of more than 9 digits, the one of exp, is itself the limit.
+    longest = max(_INTEGER_DIGITS, len(str(high)))
+    well_spelled = _INTEGER.fullmatch(text) and len(text.removeprefix(b"-")) <= longest
+    if not well_spelled or not low <= int(text) <= high:
+        raise ValueError(f"a whole number from {low} to {high} is expected")
+    return int(text)
+
+
+def percent_decode(text: bytes) -> bytes:
+    """Decode percent-escapes exactly once; a ``%`` that starts none is an error."""
+    if _BAD_ESCAPE.search(text):
+        raise ValueError("every % must start an escape of two hexadecimal digits")
+    return unquote_to_bytes(text)
+
+
+def percent_encode(value: bytes) -> str:
+    """Return the one canonical escape of ``value``: only RFC 3986 unreserved stands bare."""
+    return quote(value, safe="")

@@ -1,0 +1,45 @@
+"""The log: every event as one line of text (contract: Request log)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TextIO
+
+from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText
+from zope.interface import implementer
+
+#: The values of AP_LOG_LEVEL, and what each lets through at the least.
+LEVELS = {
+    "debug": LogLevel.debug,
+    "info": LogLevel.info,
+    "warning": LogLevel.warn,
+    "error": LogLevel.error,
+}
+
+_NAMES = {LogLevel.warn: "warning", LogLevel.critical: "error"}
+
+
+@implementer(ILogObserver)
+class LineObserver:
+    """Writes events to a stream.
+
+    twistd puts a log of its own in the place of ``sys.stdout``; the stream given here is the
+    real one.
+    """
+
+    def __init__(self, stream: TextIO, level: str) -> None:
+        self._stream = stream
+        self._level = LEVELS[level]
+
+    def __call__(self, event: LogEvent) -> None:
+        """Write one event, unless it is below the level."""
+        level = event.get("log_level", LogLevel.info)
+        if level < self._level:
+            return
+        seconds = event.get("log_time", 0.0)
+        time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+        request_id = f"request_id={event['request_id']} " if "request_id" in event else ""
+        text = eventAsText(event, includeTimestamp=False, includeSystem=False)
+        name = _NAMES.get(level, level.name)
+        self._stream.write(f"{time.replace('+00:00', 'Z')} {request_id}[{name}] {text}\n")
+        self._stream.flush()

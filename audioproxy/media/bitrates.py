@@ -1,0 +1,59 @@
+"""Bit rates that an encoder takes at one sample rate and channel count, in kbps.
+
+The grammar's bounds are those over all rates and channels. Two encoders have narrower ones,
+which are known only once the source is (measured on libvorbis 1.3.7 and libopus 1.3.1).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from audioproxy.grammar.formats import FORMATS
+
+_OPUS_MONO = (6, 256)
+
+
+class _Band(NamedTuple):
+    first_rate: int
+    mono: tuple[int, int] | None
+    stereo: tuple[int, int] | None
+
+
+# libvorbis has a set of modes for each band of rates, from and including its first one, with
+# bounds for one channel and for two. Where two bands meet, only what both take is listed.
+_VORBIS = (
+    _Band(0, None, None),
+    _Band(8000, (8, 42), (12, 84)),
+    _Band(9000, (12, 42), (16, 84)),
+    _Band(9001, (12, 50), (16, 100)),
+    _Band(15000, (16, 50), (24, 100)),
+    _Band(15001, (16, 100), (24, 200)),
+    _Band(19000, (16, 90), (30, 180)),
+    _Band(26000, (30, 90), (36, 180)),
+    _Band(26001, (30, 190), (36, 380)),
+    _Band(40000, (32, 190), (45, 380)),
+    _Band(40001, (32, 240), (45, 500)),
+    _Band(50001, None, None),
+)
+
+
+def bitrate_bounds(token: str, rate: int, channels: int) -> tuple[int, int] | None:
+    """Return the least and the greatest bit rate of a format, or None where it takes none.
+
+    :param rate: of the output, in Hz.
+    :param channels: of the output, 1 or 2.
+    """
+    general = FORMATS[token].br
+    if general is None:
+        return None
+    if token == "opus" and channels == 1:
+        return _OPUS_MONO
+    if token == "ogg":
+        return _vorbis_bounds(rate, channels, general)
+    return general
+
+
+def _vorbis_bounds(rate: int, channels: int, general: tuple[int, int]) -> tuple[int, int] | None:
+    band = next(row for row in reversed(_VORBIS) if row.first_rate <= rate)
+    bounds = band.mono if channels == 1 else band.stereo
+    return None if bounds is None else (max(bounds[0], general[0]), bounds[1])

@@ -1,0 +1,66 @@
+"""What ffmpeg and ffprobe say on stderr: who is to blame, and what may be repeated."""
+
+from __future__ import annotations
+
+import re
+
+from audioproxy.errors import NothingDecoded, Refusal, UndecodableSource
+
+# The service's own troubles. They come first: an encoder that ran out of disk may have
+# complained about the source before.
+_OURS = (
+    b"No space left on device",
+    b"Cannot allocate memory",
+    b"Too many open files",
+    b"Permission denied",
+    b"No such file or directory",
+    b"error while loading shared libraries",
+    b"Unknown encoder",
+    b"No such filter",
+    b"Unrecognized option",
+)
+
+# What a source is told by that is no audio, or none that this ffmpeg knows.
+_SOURCES = (
+    b"Invalid data found when processing input",
+    b"Format not on whitelist",
+    b"moov atom not found",
+    b"Failed to read frame size",
+    b"matches no streams",
+    b"Decoder (codec ",
+    b"End of file",
+    b"does not contain any stream",
+    b"could not find codec parameters",
+    b"Could not find codec parameters",
+)
+
+# With `-abort_on empty_output`, of an output without a single packet.
+_NOTHING = b"Empty output"
+
+_QUERY = re.compile(r"\?[^\s'\"]*")
+_USER_INFORMATION = re.compile(r"(?<=://)[^/\s@]*@")
+# The end of a diagnostic names the cause; more than this is no help in a log line.
+_LONGEST = 500
+
+
+def classify(stderr: bytes) -> type[Refusal] | None:
+    """Return the refusal that a source has earned, or None where it is not known to blame."""
+    if any(phrase in stderr for phrase in _OURS):
+        return None
+    if _NOTHING in stderr:
+        return NothingDecoded
+    if any(phrase in stderr for phrase in _SOURCES):
+        return UndecodableSource
+    return None
+
+
+def redact(stderr: bytes) -> str:
+    """Return the end of a diagnostic as one printable line without secrets.
+
+    Query strings go, since a presigned URL's is a credential, and user information.
+    """
+    text = stderr.decode("utf-8", "replace")
+    text = _USER_INFORMATION.sub("", _QUERY.sub("", text))
+    line = " / ".join(part.strip() for part in text.splitlines() if part.strip())
+    printable = "".join(c if c.isprintable() else "?" for c in line)
+    return printable if len(printable) <= _LONGEST else "..." + printable[-_LONGEST:]

@@ -1,0 +1,185 @@
+"""ffmpeg's command lines: one row for each output format, everything pinned, nothing random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from audioproxy.errors import InvalidOptions
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.values import print_decimal
+from audioproxy.media.bitrates import bitrate_bounds
+from audioproxy.media.filters import filter_chain, output_channels
+from audioproxy.media.inputs import Input
+from audioproxy.media.probing import Probe
+from audioproxy.media.regions import find_region
+
+_QUIET = ["-nostdin", "-hide_banner", "-v", "error"]
+# The first audio stream and nothing else; no dates, encoder tags or random serials (D44).
+_AUDIO_ONLY = ["-map", "0:a:0", "-vn", "-sn", "-dn"]
+_BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
+_BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """How one format is encoded.
+
+    :ivar codec: words that choose the encoder, for an output bit depth.
+    :ivar quality: words for ``br`` or ``q``, or for neither: never the encoder's default (D9).
+    :ivar muxer: words that choose the container.
+    :ivar empty: at most so many bytes are put out for no audio at all, by container headers.
+    """
+
+    codec: Callable[[str], list[str]]
+    quality: Callable[[Options], list[str]]
+    muxer: tuple[str, ...]
+    empty: int
+
+
+def _bitrate(kbps: int) -> list[str]:
+    return ["-b:a", f"{kbps}k"]
+
+
+def _constant_or_variable(
+    default: int | None = None, default_q: str = ""
+) -> Callable[[Options], list[str]]:
+    """Return words for a codec with either a bit rate or a VBR quality."""
+
+    def words(options: Options) -> list[str]:
+        if options.br is not None:
+            return _bitrate(options.br)
+        if options.q is not None:
+            return ["-q:a", print_decimal(options.q)]
+        return ["-q:a", default_q] if default is None else _bitrate(default)
+
+    return words
+
+
+def _opus_quality(options: Options) -> list[str]:
+    level = "10" if options.q is None else print_decimal(options.q)
+    return [*_bitrate(options.br or 128), "-vbr", "on", "-compression_level", level]
+
+
+def _flac_quality(options: Options) -> list[str]:
+    return ["-compression_level", "5" if options.q is None else print_decimal(options.q)]
+
+
+_FLAC_DEPTHS = {"16": ["-sample_fmt", "s16"], "24": ["-sample_fmt", "s32"]}
+_WAV_DEPTHS = {"16": "pcm_s16le", "24": "pcm_s24le", "32f": "pcm_f32le"}
+
+ENCODERS = {
+    "mp3": Encoder(
+        lambda depth: ["-c:a", "libmp3lame"],
+        _constant_or_variable(192),
+        ("-write_xing", "0", "-id3v2_version", "0", "-f", "mp3"),
+        0,
+    ),
+    "opus": Encoder(
+        lambda depth: ["-c:a", "libopus", "-application", "audio"],
+        _opus_quality,
+        ("-f", "opus"),
+        200,
+    ),
+    "ogg": Encoder(
+        lambda depth: ["-c:a", "libvorbis"],
+        _constant_or_variable(default_q="5"),
+        ("-f", "ogg"),
+        8000,
+    ),
+    "aac": Encoder(lambda depth: ["-c:a", "aac"], _constant_or_variable(160), ("-f", "adts"), 0),
+    "m4a": Encoder(
+        lambda depth: ["-c:a", "aac"],
+        _constant_or_variable(160),
+        ("-movflags", "empty_moov+default_base_moof", "-frag_duration", "1000000", "-f", "mp4"),
+        900,
+    ),
+    "flac": Encoder(
+        lambda depth: ["-c:a", "flac", *_FLAC_DEPTHS[depth]],
+        _flac_quality,
+        ("-metadata_header_padding", "0", "-f", "flac"),
+        64,
+    ),
+    "wav": Encoder(
+        lambda depth: ["-c:a", _WAV_DEPTHS[depth]], lambda options: [], ("-f", "wav"), 120
+    ),
+}
+
+
+def output_rate(options: Options, probe: Probe) -> int:
+    """Return the output's sample rate in Hz: ``sr``, else the nearest to the source's (D8)."""
+    return options.sr or options.format.rates.nearest(probe.sample_rate)
+
+
+def output_depth(options: Options, probe: Probe) -> str:
+    """Return the output's bit depth as a value of ``bd``, for a lossless format.
+
+    It is the narrowest of the format's that holds the source's depth, else the widest.
+    """
+    depths = options.format.depths
+    if options.bd is not None or not depths:
+        return options.bd or ""
+    return next((d for d in depths if int(d.rstrip("f")) >= probe.bit_depth), depths[-1])
+
+
+def check_bitrate(options: Options, probe: Probe) -> None:
+    """Refuse a ``br`` that the encoder does not take at the output's rate and channels (D13).
+
+    :raises InvalidOptions: naming the segment and the bounds.
+    """
+    if options.br is None:
+        return
+    rate, channels = output_rate(options, probe), output_channels(options, probe)
+    bounds = bitrate_bounds(options.f, rate, channels)
+    shape = f"f:{options.f} at {rate} Hz with {channels} channel{'s' * (channels > 1)}"
+    if bounds is None:
+        raise InvalidOptions(f'"br:{options.br}" is not accepted: {shape} has no bitrate to set.')
+    if not bounds[0] <= options.br <= bounds[1]:
+        raise InvalidOptions(
+            f'"br:{options.br}" is not accepted: {shape} takes {bounds[0]} to {bounds[1]} kbps.'
+        )
+
+
+def encoder_arguments(ffmpeg: str, source: Input, options: Options, probe: Probe) -> list[str]:
+    """Return the command line of a render; its output goes to stdout, which never seeks.
+
+    :raises InvalidOptions: for options that this source has no answer to.
+    """
+    check_bitrate(options, probe)
+    region = find_region(options, probe)
+    chain = filter_chain(options, probe, region)
+    encoder = ENCODERS[options.f]
+    return [
+        ffmpeg,
+        *_QUIET,
+        *source.encoder_arguments(str(region.seek) if region.seek else None),
+        *_AUDIO_ONLY,
+        *_BIT_EXACT,
+        *(["-af", chain] if chain else []),
+        *encoder.codec(output_depth(options, probe)),
+        *encoder.quality(options),
+        "-ar",
+        str(output_rate(options, probe)),
+        "-ac",
+        str(output_channels(options, probe)),
+        "-abort_on",
+        "empty_output",
+        *encoder.muxer,
+        "pipe:1",
+    ]
+
+
+def measure_arguments(ffmpeg: str, source: Input) -> list[str]:
+    """Return the command line of a decode pass that reports how long the source is.
+
+    Time is counted in samples, whatever the container's time stamps say.
+    """
+    return [
+        ffmpeg,
+        *_QUIET,
+        *("-progress", "pipe:1", "-stats_period", "3600"),
+        *source.encoder_arguments(),
+        *_AUDIO_ONLY,
+        *("-af", "asetpts=N/SR/TB"),
+        *("-f", "null", "-"),
+    ]

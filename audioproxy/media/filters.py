@@ -1,0 +1,99 @@
+"""The filter chain of a render: one fixed order, whatever the order of the options.
+
+    downmix, trim, enhance, norm, gain, fade
+
+Channels come first, so that loudness is measured on what is heard. Gain follows norm, which
+would undo it; fades follow norm, which would lift them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from audioproxy.grammar.options import Fade, Options
+from audioproxy.grammar.values import print_decimal
+from audioproxy.media.presets import PRESETS
+from audioproxy.media.probing import Probe
+from audioproxy.media.regions import Region
+
+_LAYOUTS = {1: "mono", 2: "stereo"}
+# Up to here ffmpeg guesses the layout of unlabelled channels; three it takes for 2.1 and
+# drops the third.
+_GUESSED_CHANNELS = 8
+_MISTAKEN_CHANNELS = 3
+
+
+def output_channels(options: Options, probe: Probe) -> int:
+    """Return how many channels the output has: those of the source, at most 2."""
+    return options.ch or min(probe.channels, 2)
+
+
+def filter_chain(options: Options, probe: Probe, region: Region) -> str:
+    """Return the chain for ``-af``, or nothing where the source passes as it is.
+
+    The rate is pinned to the source's around every stage that could move it. Without that,
+    ffmpeg carries the 192 kHz that loudnorm works at back to the stages before it.
+    """
+    rate = probe.sample_rate
+    pin = f"aformat=sample_rates={rate}"
+    stages = list(_stages(options, probe, region, pin))
+    if stages and stages[-1] != pin:
+        stages.append(pin)
+    return ",".join(stages)
+
+
+def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterator[str]:
+    yield from _downmix(probe, output_channels(options, probe))
+    if region.start or region.end is not None:
+        yield pin
+        yield from _trim(region)
+    if options.enhance is not None:
+        yield pin
+        yield from PRESETS[options.enhance](probe.sample_rate)
+    if options.norm is not None:
+        norm = options.norm
+        yield pin
+        yield (
+            f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
+            f":LRA={print_decimal(norm.loudness_range)}:linear=false:dual_mono=false"
+        )
+        yield pin
+    if options.gain is not None:
+        yield f"volume=volume={print_decimal(options.gain)}dB:precision=double:eval=once"
+    if options.fade is not None:
+        yield from _fades(options.fade, region, probe.sample_rate)
+
+
+def _downmix(probe: Probe, channels: int) -> Iterator[str]:
+    unlabelled = probe.layout is None and probe.channels == _MISTAKEN_CHANNELS
+    if unlabelled or probe.channels > _GUESSED_CHANNELS:
+        yield _pan(probe.channels, channels)
+    elif probe.channels != channels:
+        yield f"aformat=channel_layouts={_LAYOUTS[channels]}"
+
+
+def _pan(source: int, channels: int) -> str:
+    """Mix channels of which nobody says where they stand: in turn left and right, evenly."""
+    mixes = []
+    for target in range(channels):
+        members = range(target, source, channels)
+        mix = "+".join(f"{1 / len(members):.6f}*c{member}" for member in members)
+        mixes.append(f"c{target}={mix}")
+    return f"pan={_LAYOUTS[channels]}|" + "|".join(mixes)
+
+
+def _trim(region: Region) -> Iterator[str]:
+    end = "" if region.end is None else f":end_sample={region.end}"
+    yield f"atrim=start_sample={region.start}{end}"
+    yield "asetpts=PTS-STARTPTS"
+
+
+def _fades(fade: Fade, region: Region, rate: int) -> Iterator[str]:
+    fade_in = round(fade.fade_in * rate)
+    if fade_in:
+        yield f"afade=t=in:ss=0:ns={fade_in}:curve=tri"
+    # One that is longer than the output has the whole of it.
+    fade_out = round(fade.fade_out * rate)
+    if fade_out and region.length is not None:
+        fade_out = min(fade_out, region.length)
+        yield f"afade=t=out:ss={region.length - fade_out}:ns={fade_out}:curve=tri"

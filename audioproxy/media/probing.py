@@ -1,0 +1,114 @@
+"""What ffprobe is asked, and what its answer means for a render."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from audioproxy.errors import UndecodableSource, VideoSource
+from audioproxy.media.inputs import Input
+
+# ffprobe says so when a container states no duration and it divided size by bit rate.
+_ESTIMATE_NOTICE = b"Estimating duration from bitrate"
+
+# A container without a readable rate or depth (contract: Format and encoding options, rule 1).
+_FALLBACK_RATE = 48000
+_FALLBACK_DEPTH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What is known of a source's first audio stream.
+
+    :ivar container: ffprobe's first name for the container, such as ``mov``.
+    :ivar duration: seconds, or None where nothing states it.
+    :ivar exact: the duration is stated by the container, not estimated from its size.
+    :ivar measured: the duration is that of a full decode.
+    :ivar sample_rate: Hz.
+    :ivar channels: how many; 2 where unknown.
+    :ivar bit_depth: bits of a sample as stored.
+    :ivar layout: where the channels stand, such as ``5.1``; None where nothing says so.
+    """
+
+    container: str
+    codec: str
+    duration: Decimal | None
+    exact: bool
+    sample_rate: int = _FALLBACK_RATE
+    channels: int = 2
+    bit_depth: int = _FALLBACK_DEPTH
+    layout: str | None = None
+    measured: bool = False
+
+
+def probe_arguments(ffprobe: str, source: Input) -> list[str]:
+    """Return ffprobe's command line.
+
+    All streams are asked for, so that the gate sees a video stream wherever it stands.
+    """
+    return [
+        ffprobe,
+        "-hide_banner",
+        "-v",
+        "warning",
+        "-of",
+        "json",
+        "-show_entries",
+        "format=format_name,duration:stream=codec_type,codec_name,sample_rate,channels,"
+        "channel_layout,bits_per_sample,bits_per_raw_sample,duration:stream_disposition=attached_pic",
+        *source.probe_arguments(),
+    ]
+
+
+def read_probe(stdout: bytes, stderr: bytes) -> Probe:
+    """Read the answer of an ffprobe that ended well.
+
+    :raises VideoSource: for a genuine video stream; embedded cover art is none.
+    :raises UndecodableSource: without an audio stream that can be decoded.
+    :raises ValueError: for an answer that is not ffprobe's.
+    """
+    answer = json.loads(stdout.decode("utf-8", "replace"))
+    container, streams = answer.get("format", {}), answer.get("streams", [])
+    if any(_is_video(stream) for stream in streams):
+        raise VideoSource
+    audio = next((s for s in streams if s.get("codec_type") == "audio"), None)
+    if audio is None:
+        raise UndecodableSource("The source has no audio stream.")
+    if audio.get("codec_name", "unknown") == "unknown":
+        raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
+    duration = _seconds(container.get("duration")) or _seconds(audio.get("duration"))
+    return Probe(
+        container=str(container.get("format_name", "")).split(",")[0],
+        codec=str(audio["codec_name"]),
+        duration=duration,
+        exact=duration is not None and _ESTIMATE_NOTICE not in stderr,
+        sample_rate=_count(audio.get("sample_rate")) or _FALLBACK_RATE,
+        channels=_count(audio.get("channels")) or 2,
+        bit_depth=_count(audio.get("bits_per_raw_sample"))
+        or _count(audio.get("bits_per_sample"))
+        or _FALLBACK_DEPTH,
+        layout=audio.get("channel_layout") or None,
+    )
+
+
+def _is_video(stream: dict[str, Any]) -> bool:
+    picture = stream.get("disposition", {}).get("attached_pic", 0)
+    return stream.get("codec_type") == "video" and not picture
+
+
+def _seconds(text: object) -> Decimal | None:
+    """Return a positive number of seconds; ``N/A``, 0 and nothing at all are unknown."""
+    try:
+        value = Decimal(str(text))
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() and value > 0 else None
+
+
+def _count(text: object) -> int | None:
+    try:
+        return max(int(str(text)), 0) or None
+    except ValueError:
+        return None

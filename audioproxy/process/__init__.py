@@ -1,0 +1,1 @@
+"""Children: the encoder and the probe, with their pipes, deadlines and slots."""

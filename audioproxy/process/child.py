@@ -1,0 +1,251 @@
+"""One child process, from its spawn until it is reaped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ProcessExitedAlready
+from twisted.internet.interfaces import IDelayedCall, IProcessTransport, IReactorTime
+from twisted.internet.protocol import ProcessProtocol
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+# Only the end of what a child says on stderr is kept: the last words name the cause.
+_STDERR_LIMIT = 8 * 1024
+# Seconds between TERM and KILL.
+_TERM_GRACE = 2.0
+# Seconds that the pipes of a dead child may stay open, held by a child of its own.
+_PIPE_GRACE = 1.0
+
+_log = Logger()
+
+
+class SpawnFailed(Exception):
+    """The program could not be started at all."""
+
+
+class ChildTimeout(Exception):
+    """The child ran past its deadline and is dead now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a child ended.
+
+    :ivar code: its exit status, or None where a signal ended it.
+    :ivar signal: the signal's number, or None.
+    :ivar stdout: everything it wrote to a captured stdout, up to the limit.
+    :ivar stderr: the last 8 KiB of what it wrote to stderr.
+    :ivar overflowed: it wrote more to stdout than the limit and was stopped for it.
+    """
+
+    code: int | None
+    signal: int | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    overflowed: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether the child ended well and everything it said was read."""
+        return self.code == 0 and not self.overflowed
+
+
+class Spawner(Protocol):
+    """The part of `IReactorProcess` that is used."""
+
+    def spawnProcess(  # noqa: D102
+        self,
+        processProtocol: ProcessProtocol,
+        executable: str,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        childFDs: Mapping[int, int | str],
+    ) -> IProcessTransport: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Everything that all children have in common.
+
+    :ivar environment: their whole environment; nothing of the service's own leaks in (D45).
+    :ivar prefix: words put ahead of every command line, to tie a child's life to ours (D40).
+    """
+
+    spawner: Spawner
+    clock: IReactorTime
+    environment: Mapping[str, str]
+    prefix: tuple[str, ...] = ()
+
+    def launch(
+        self,
+        arguments: Sequence[str],
+        descriptors: Mapping[int, int],
+        *,
+        stdout_limit: int = 0,
+    ) -> Child:
+        """Start a program; its stdin is empty and its stderr is kept.
+
+        :param descriptors: the child's descriptor numbers, each with the one of ours it gets.
+            They stay ours to close.
+        :param stdout_limit: capture at most so many bytes of stdout; 0 where ``descriptors``
+            says what stdout is.
+        :raises SpawnFailed: where the program cannot be started.
+        """
+        child = Child(self.clock, stdout_limit)
+        command = [*self.prefix, *arguments]
+        stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        wanted: dict[int, int | str] = {0: stdin, 2: "r", **descriptors}
+        if stdout_limit:
+            wanted[1] = "r"
+        try:
+            self.spawner.spawnProcess(
+                child.protocol, command[0], command, self.environment, childFDs=wanted
+            )
+        except OSError as error:
+            raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
+        finally:
+            os.close(stdin)
+        return child
+
+
+class Child:
+    """A running child. It is waited for, or stopped; either way it is reaped."""
+
+    def __init__(self, clock: IReactorTime, stdout_limit: int = 0) -> None:
+        self.protocol = _Ends(clock, self, stdout_limit)
+        self._clock = clock
+        self._exit: Exit | None = None
+        self._waiting: list[Deferred[Exit]] = []
+        self._kill: IDelayedCall | None = None
+
+    async def wait(self, timeout: float) -> Exit:
+        """Return how the child ended, once it is dead and its pipes are read.
+
+        A caller that is cancelled stops the child, and still comes back only when it is dead.
+
+        :param timeout: seconds; past them the child is stopped.
+        :raises ChildTimeout: when it is dead, having been stopped for the timeout.
+        """
+        deadline = self._clock.callLater(timeout, self.stop)
+        try:
+            ended = await self._ended()
+        except CancelledError:
+            self.stop()
+            await self._ended()
+            raise
+        finally:
+            expired = not deadline.active()
+            if not expired:
+                deadline.cancel()
+        if expired:
+            raise ChildTimeout
+        return ended
+
+    def stop(self) -> None:
+        """Ask the child to end, and kill it where it does not."""
+        if self._exit is None and self._kill is None:
+            self._kill = self._clock.callLater(_TERM_GRACE, self._signal, "KILL")
+            self._signal("TERM")
+
+    def kill(self) -> None:
+        """End the child at once."""
+        if self._exit is None:
+            self._signal("KILL")
+
+    def ended(self, how: Exit) -> None:
+        """Hear from the protocol that the child is reaped."""
+        self._exit = how
+        if self._kill is not None and self._kill.active():
+            self._kill.cancel()
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.callback(how)
+
+    def _ended(self) -> Deferred[Exit]:
+        waiter: Deferred[Exit] = Deferred(self._waiting.remove)
+        if self._exit is not None:
+            waiter.callback(self._exit)
+        else:
+            self._waiting.append(waiter)
+        return waiter
+
+    def _signal(self, name: str) -> None:
+        try:
+            if self.protocol.transport is not None:
+                self.protocol.transport.signalProcess(name)
+        except ProcessExitedAlready:
+            pass
+        except OSError as error:
+            _log.error("cannot signal a child: {error}", error=error)
+
+
+@dataclass(slots=True, eq=False)
+class _Output:
+    limit: int
+    keep_end: bool
+    data: bytearray = field(default_factory=bytearray)
+    overflowed: bool = False
+
+    def add(self, more: bytes) -> None:
+        self.data += more
+        if len(self.data) > self.limit:
+            self.overflowed = True
+            del self.data[slice(None, -self.limit) if self.keep_end else slice(self.limit, None)]
+
+
+class _Ends(ProcessProtocol):
+    """Twisted's side of a child: collects what it says and notices its end."""
+
+    transport: IProcessTransport | None = None
+
+    def __init__(self, clock: IReactorTime, child: Child, stdout_limit: int) -> None:
+        self._clock = clock
+        self._child = child
+        self._stdout = _Output(stdout_limit, keep_end=False)
+        self._stderr = _Output(_STDERR_LIMIT, keep_end=True)
+        self._hang_up: IDelayedCall | None = None
+
+    def outReceived(self, data: bytes) -> None:
+        self._stdout.add(data)
+        if self._stdout.overflowed:
+            self._child.stop()
+
+    def errReceived(self, data: bytes) -> None:
+        self._stderr.add(data)
+
+    def processExited(self, reason: Failure) -> None:
+        # The end is reported when every pipe is closed. A process that the child left behind
+        # may hold one open for ever.
+        self._hang_up = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
+
+    def processEnded(self, reason: Failure) -> None:
+        if self._hang_up is not None and self._hang_up.active():
+            self._hang_up.cancel()
+        value = reason.value
+        self._child.ended(
+            Exit(
+                code=getattr(value, "exitCode", None),
+                signal=getattr(value, "signal", None),
+                stdout=bytes(self._stdout.data),
+                stderr=bytes(self._stderr.data),
+                overflowed=self._stdout.overflowed,
+            )
+        )
+
+    def _close_pipes(self) -> None:
+        if self.transport is not None:
+            self.transport.loseConnection()
+
+
+def describe(ended: Exit) -> str:
+    """Return how a child ended, in words for a log line."""
+    if ended.signal is not None:
+        return f"ended by {signal.Signals(ended.signal).name}"
+    return f"exit status {ended.code}"

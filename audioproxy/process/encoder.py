@@ -1,0 +1,130 @@
+"""ffmpeg as a child that writes straight into a file while we watch the file grow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from audioproxy.errors import Refusal, RenderFailed, RenderTimeout
+from audioproxy.media.diagnostics import classify, redact
+from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnFailed, describe
+
+# Seconds between two looks at the output: often until there is a first byte, since a client
+# waits for it; then seldom enough that each look finds a worthwhile chunk.
+_FIRST_LOOK = 0.002
+_NEXT_LOOK = 0.01
+
+# What `-progress` may print in one decode pass; it repeats a dozen short lines twice a second.
+_PROGRESS_LIMIT = 8 * 1024 * 1024
+_OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
+
+_log = Logger()
+
+
+class Encoder:
+    """Runs ffmpeg and turns every way that it can end into a value or a refusal."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+
+    async def encode(
+        self,
+        arguments: Sequence[str],
+        descriptors: Mapping[int, int],
+        output: int,
+        timeout: float,
+        grown: Callable[[], int],
+    ) -> None:
+        """Run an encoder to its good end.
+
+        The child's stdout is the file itself: no byte passes through this process on its way
+        to the disk, and no reader of it can slow the encoder (D38).
+
+        :param output: the descriptor that becomes the child's stdout.
+        :param timeout: seconds.
+        :param grown: called again and again while the child runs, and once after its end;
+            returns how many bytes there are. A `Refusal` from it stops the child.
+        :raises RenderTimeout: past ``timeout``.
+        :raises UndecodableSource: where the source is to blame.
+        :raises RenderFailed: for every other end.
+        """
+        child = self._launch(arguments, {**descriptors, 1: output})
+        watch = _Watch(self._launcher.clock, child, grown)
+        try:
+            ended = await self._wait(child, timeout)
+        finally:
+            watch.stop()
+        if watch.refusal is not None:
+            raise watch.refusal
+        if not ended.ok:
+            raise _refusal(ended)
+        grown()
+
+    async def measure(
+        self, arguments: Sequence[str], descriptors: Mapping[int, int], timeout: float
+    ) -> Decimal:
+        """Run a decode pass and return how many seconds it decoded.
+
+        :param arguments: a command that reports with ``-progress`` on its stdout.
+        """
+        child = self._launch(arguments, descriptors, stdout_limit=_PROGRESS_LIMIT)
+        ended = await self._wait(child, timeout)
+        times = _OUT_TIME.findall(ended.stdout)
+        if not ended.ok or not times:
+            raise _refusal(ended)
+        return Decimal(int(times[-1])) / 1_000_000
+
+    def _launch(
+        self, arguments: Sequence[str], descriptors: Mapping[int, int], stdout_limit: int = 0
+    ) -> Child:
+        try:
+            return self._launcher.launch(arguments, descriptors, stdout_limit=stdout_limit)
+        except SpawnFailed as error:
+            _log.error("the encoder cannot be started: {error}", error=error)
+            raise RenderFailed("The encoder could not be started.") from error
+
+    async def _wait(self, child: Child, timeout: float) -> Exit:
+        try:
+            return await child.wait(timeout)
+        except ChildTimeout:
+            raise RenderTimeout from None
+
+
+def _refusal(ended: Exit) -> Refusal:
+    _log.warn(
+        "the encoder failed ({how}): {diagnostic}",
+        how=describe(ended),
+        diagnostic=redact(ended.stderr),
+    )
+    return (classify(ended.stderr) or RenderFailed)()
+
+
+class _Watch:
+    """Looks at a growing file until it is told to stop."""
+
+    def __init__(self, clock: IReactorTime, child: Child, grown: Callable[[], int]) -> None:
+        self.refusal: Refusal | None = None
+        self._clock = clock
+        self._child = child
+        self._grown = grown
+        self._next: IDelayedCall | None = clock.callLater(_FIRST_LOOK, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+
+    def _look(self) -> None:
+        self._next = None
+        try:
+            size = self._grown()
+        except Refusal as refusal:
+            self.refusal = refusal
+            self._child.stop()
+        else:
+            self._next = self._clock.callLater(_NEXT_LOOK if size else _FIRST_LOOK, self._look)

@@ -1,0 +1,88 @@
+"""ffprobe as a child, one for all who ask about one source at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from audioproxy.errors import ProbeFailed, ProbeTimeout
+from audioproxy.media.diagnostics import classify, redact
+from audioproxy.media.inputs import Input
+from audioproxy.media.probing import Probe, probe_arguments, read_probe
+from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
+from audioproxy.process.slots import Slots
+
+# An answer of the few fields that are asked for; a file may hold thousands of streams.
+_ANSWER_LIMIT = 1024 * 1024
+
+_log = Logger()
+
+
+class Prober:
+    """Examines sources, in a pool of slots of its own that has no queue."""
+
+    def __init__(self, launcher: Launcher, ffprobe: str, slots: Slots, timeout: float) -> None:
+        self._launcher = launcher
+        self._ffprobe = ffprobe
+        self._slots = slots
+        self._timeout = timeout
+        self._running: dict[bytes, list[Deferred[Probe]]] = {}
+
+    async def probe(self, identity: bytes, source: Input, descriptors: Mapping[int, int]) -> Probe:
+        """Return what ffprobe finds in a source.
+
+        Whoever asks while a probe of the same source runs shares its answer. One who is
+        cancelled leaves the others theirs.
+
+        :param identity: equal for two sources only where their bytes are the same.
+        :raises QueueFull: with no free probe slot.
+        :raises UndecodableSource, VideoSource: for what the source is.
+        :raises ProbeFailed, ProbeTimeout: for what went wrong here.
+        """
+        waiting = self._running.get(identity)
+        mine: Deferred[Probe] = Deferred()
+        if waiting is None:
+            waiting = self._running[identity] = [mine]
+            running = Deferred.fromCoroutine(self._probe(source, descriptors))
+            running.addBoth(self._share, identity)
+        else:
+            waiting.append(mine)
+        return await mine
+
+    def _share(self, outcome: Probe | Failure, identity: bytes) -> None:
+        for waiter in self._running.pop(identity):
+            # One that was cancelled has its outcome already and ignores this one.
+            if isinstance(outcome, Failure):
+                waiter.errback(outcome)
+            else:
+                waiter.callback(outcome)
+
+    async def _probe(self, source: Input, descriptors: Mapping[int, int]) -> Probe:
+        async with self._slots.hold():
+            try:
+                child = self._launcher.launch(
+                    probe_arguments(self._ffprobe, source), descriptors, stdout_limit=_ANSWER_LIMIT
+                )
+                ended = await child.wait(self._timeout)
+            except SpawnFailed as error:
+                _log.error("the probe cannot be started: {error}", error=error)
+                raise ProbeFailed from error
+            except ChildTimeout:
+                raise ProbeTimeout from None
+        if ended.ok:
+            try:
+                return read_probe(ended.stdout, ended.stderr)
+            except ValueError:
+                _log.error("the probe's answer cannot be read")
+                raise ProbeFailed from None
+        if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
+            raise refusal
+        _log.warn(
+            "the probe failed ({how}): {diagnostic}",
+            how=describe(ended),
+            diagnostic=redact(ended.stderr),
+        )
+        raise ProbeFailed

@@ -1,0 +1,106 @@
+"""Render slots and the queue in front of them; the probe pool is one without a queue."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from audioproxy.errors import QueueFull
+
+# Weight of the newest hold in the running mean of hold times.
+_NEWEST = 0.3
+
+
+class Slots:
+    """So many holders at a time, and so many more who wait in order.
+
+    :param depth_changed: told the number of those who wait whenever it changes.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        capacity: int,
+        queue_size: int,
+        longest_wait: float,
+        depth_changed: Callable[[int], object] = lambda depth: None,
+    ) -> None:
+        self.capacity = capacity
+        self.queue_size = queue_size
+        self.held = 0
+        self._clock = clock
+        self._longest_wait = longest_wait
+        self._depth_changed = depth_changed
+        self._queue: OrderedDict[Deferred[None], None] = OrderedDict()
+        self._mean_hold = 1.0
+
+    @property
+    def depth(self) -> int:
+        """How many wait."""
+        return len(self._queue)
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """Hold a slot for the length of a block, after waiting for one where all are taken.
+
+        A waiter that is cancelled leaves the queue at once.
+
+        :raises QueueFull: where the queue is full, or the wait was longer than the limit.
+        """
+        await self._acquire()
+        since = self._clock.seconds()
+        try:
+            yield
+        finally:
+            held_for = self._clock.seconds() - since
+            self._mean_hold += _NEWEST * (held_for - self._mean_hold)
+            self._release()
+
+    def retry_after(self) -> int:
+        """Estimate in how many whole seconds a slot may be free (D21)."""
+        estimate = math.ceil(self._mean_hold * (self.depth + 1) / self.capacity)
+        return max(1, min(estimate, math.floor(self._longest_wait)))
+
+    async def _acquire(self) -> None:
+        if self.held < self.capacity:
+            self.held += 1
+            return
+        if self.depth >= self.queue_size:
+            raise QueueFull(self.retry_after())
+        turn: Deferred[None] = Deferred()
+        self._queue[turn] = None
+        self._depth_changed(self.depth)
+        patience = self._clock.callLater(self._longest_wait, turn.errback, _WaitedTooLong())
+        try:
+            await turn
+        except _WaitedTooLong:
+            self._leave(turn)
+            raise QueueFull(self.retry_after()) from None
+        except CancelledError:
+            self._leave(turn)
+            raise
+        finally:
+            if patience.active():
+                patience.cancel()
+
+    def _leave(self, turn: Deferred[None]) -> None:
+        del self._queue[turn]
+        self._depth_changed(self.depth)
+
+    def _release(self) -> None:
+        if not self._queue:
+            self.held -= 1
+            return
+        # The slot passes to the first in the queue without ever being free.
+        turn, _ = self._queue.popitem(last=False)
+        self._depth_changed(self.depth)
+        turn.callback(None)
+
+
+class _WaitedTooLong(Exception):
+    pass

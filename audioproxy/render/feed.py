@@ -1,0 +1,107 @@
+"""A push producer that reads from a file by offset and writes into one consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IConsumer, IPushProducer
+from zope.interface import implementer
+
+from audioproxy.render.backlog import Backlog
+from audioproxy.storage.interfaces import Readable
+
+# One read and one write, and so one chunk of the response. Larger is not faster, smaller is
+# slower on a fast link.
+_CHUNK = 128 * 1024
+
+
+class ConsumerGone(Exception):
+    """The consumer went away before it had everything."""
+
+
+@implementer(IPushProducer)
+class Feed:
+    """Sends one stretch of a file, as fast as the consumer takes it and the file grows.
+
+    :ivar done: fires when everything is written, or fails: with the backlog's failure, with
+        `ConsumerGone`, or with the error of a read. Cancelling it stops the feed.
+    """
+
+    def __init__(
+        self, source: Readable, consumer: IConsumer, start: int = 0, stop: int | None = None
+    ) -> None:
+        """Prepare to send the bytes from ``start`` up to ``stop``.
+
+        :param stop: an offset, or None for a backlog that is sent to its end.
+        """
+        self.done: Deferred[None] = Deferred(lambda _: self.stopProducing())
+        self._source: Readable | None = source
+        self._backlog = source if isinstance(source, Backlog) and stop is None else None
+        self._consumer = consumer
+        self._offset = start
+        self._stop = stop
+        self._paused = False
+        self._writing = False
+        self._leave: Callable[[], None] = lambda: None
+
+    def begin(self) -> None:
+        """Register with the consumer and send what there is."""
+        if self._backlog is not None:
+            self._leave = self._backlog.follow(self._send)
+        self._consumer.registerProducer(self, True)
+        self._send()
+
+    def pauseProducing(self) -> None:
+        """Hear that the consumer has enough for now."""
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        """Hear that the consumer wants more; it may say so while it is being written to."""
+        self._paused = False
+        self._send()
+
+    def stopProducing(self) -> None:
+        """Hear that the consumer is gone."""
+        self._end(ConsumerGone())
+
+    def _send(self) -> None:
+        if self._writing:
+            return
+        self._writing = True
+        try:
+            while self._source is not None and not self._paused and self._send_one():
+                pass
+        except OSError as error:
+            self._end(error)
+        finally:
+            self._writing = False
+
+    def _send_one(self) -> bool:
+        """Write one chunk; false where there is none to write now, or never again."""
+        assert self._source is not None
+        limit = _CHUNK if self._stop is None else min(_CHUNK, self._stop - self._offset)
+        data = self._source.read(self._offset, limit) if limit else b""
+        if data:
+            self._offset += len(data)
+            self._consumer.write(data)
+            return True
+        if self._backlog is None:
+            self._end(None if not limit else EOFError("the file ended early"))
+        elif self._backlog.ended:
+            self._end(self._backlog.failure)
+        return False
+
+    def _end(self, error: Exception | None) -> None:
+        # References are dropped before anyone is told, so that a second end finds nothing.
+        if self._source is None:
+            return
+        self._source = self._backlog = None
+        leave, self._leave = self._leave, lambda: None
+        leave()
+        if not isinstance(error, ConsumerGone):
+            self._consumer.unregisterProducer()
+        if error is None:
+            self.done.callback(None)
+        else:
+            self.done.errback(error)

@@ -1,0 +1,263 @@
+"""The life of one render: open, probe, wait for a slot, encode, store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from audioproxy.errors import NothingDecoded, Refusal, RenderFailed, RenderTimeout, SourceTooLarge
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.sources import Source
+from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
+from audioproxy.media.probing import Probe
+from audioproxy.media.regions import needs_measuring, past_the_end
+from audioproxy.process.encoder import Encoder
+from audioproxy.process.prober import Prober
+from audioproxy.process.slots import Slots
+from audioproxy.render.backlog import Backlog
+from audioproxy.storage.interfaces import (
+    OpenSource,
+    ScratchSpace,
+    SourceStore,
+    VariantHeaders,
+    VariantStore,
+)
+
+# Seconds for which a finished render can still be joined (D37).
+_LINGER = 1.0
+
+_log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be rendered, and the headers that it is stored with."""
+
+    key: str
+    options: Options
+    source: Source
+    headers: VariantHeaders
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What every render works with.
+
+    :ivar store: None where nothing is stored.
+    :ivar space: where output grows; the store's own where there is one.
+    :ivar ffmpeg: path of the encoder.
+    :ivar max_source: bytes; larger sources are refused.
+    :ivar max_variant: bytes; a render that puts out more is stopped.
+    :ivar timeout: seconds that a render may hold its slot.
+    """
+
+    clock: IReactorTime
+    sources: SourceStore
+    prober: Prober
+    encoder: Encoder
+    slots: Slots
+    store: VariantStore | None
+    space: ScratchSpace
+    ffmpeg: str
+    max_source: int
+    max_variant: int
+    timeout: float
+
+
+class Job:
+    """One render and all who wait for it.
+
+    Nobody gets a byte before the encoder has put out more than container headers, so that
+    every refusal that is known until then can still be an answer with a status.
+    """
+
+    def __init__(self, workshop: Workshop, order: Order, retire: Callable[[], None]) -> None:
+        """Prepare a render.
+
+        :param retire: called, perhaps more than once, when nobody may join any more.
+        """
+        self._workshop = workshop
+        self._order = order
+        self._retire = retire
+        self._backlog: Backlog | None = None
+        self._ready = False
+        self._has_slot = False
+        self._finished = False
+        self._subscribers = 0
+        self._waiting: list[Deferred[Backlog]] = []
+        self._running: Deferred[None] | None = None
+        self._linger: Deferred[None] | None = None
+
+    def start(self) -> Deferred[None]:
+        """Begin; the job is in its table by now.
+
+        :returns: fires, without a failure ever, when the child is dead and the file let go.
+        """
+        self._running = Deferred.fromCoroutine(self._run())
+        return self._running
+
+    def subscribe(self) -> Deferred[Backlog]:
+        """Wait for the first bytes; every call is answered by one `unsubscribe`.
+
+        :returns: fires with the backlog, or fails with the refusal of the whole job.
+        """
+        self._subscribers += 1
+        waiter: Deferred[Backlog] = Deferred(self._waiting.remove)
+        if self._ready and self._backlog is not None:
+            waiter.callback(self._backlog)
+        else:
+            self._waiting.append(waiter)
+        return waiter
+
+    def unsubscribe(self) -> None:
+        """Leave. The last one to leave may end the job (D36).
+
+        With a store, a render that has its slot runs on into it.
+        """
+        self._subscribers -= 1
+        stored = self._has_slot and self._workshop.store is not None
+        if not self._subscribers and not self._finished and not stored:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Stop the render and drop what it put out; a finished one is stored all the same."""
+        self._retire()
+        if not self._finished and self._running is not None:
+            self._running.cancel()
+
+    def hurry(self) -> None:
+        """Do not wait for more clients after the end."""
+        linger, self._linger = self._linger, None
+        if linger is not None:
+            linger.callback(None)
+
+    async def _run(self) -> None:
+        try:
+            await self._render()
+        except CancelledError:
+            self._fail(RenderFailed("The render was stopped."))
+        except Refusal as refusal:
+            self._fail(refusal)
+        except Exception:
+            _log.failure("a render crashed")
+            self._fail(RenderFailed())
+        else:
+            await self._store()
+        finally:
+            self._retire()
+            if self._backlog is not None:
+                self._backlog.release()
+
+    async def _render(self) -> None:
+        workshop, order = self._workshop, self._order
+        source = await workshop.sources.open(order.source)
+        try:
+            SourceTooLarge.check(source.size, workshop.max_source)
+            identity = order.source.canonical + b"\n" + source.material
+            probe = await workshop.prober.probe(identity, source.input, source.descriptors)
+            if not needs_measuring(order.options, probe):
+                # A refusal that the probe alone decides costs no slot.
+                encoder_arguments(workshop.ffmpeg, source.input, order.options, probe)
+            async with workshop.slots.hold():
+                self._has_slot = True
+                await self._encode(source, probe)
+        finally:
+            source.close()
+
+    async def _encode(self, source: OpenSource, probe: Probe) -> None:
+        workshop, options = self._workshop, self._order.options
+        deadline = workshop.clock.seconds() + workshop.timeout
+        if needs_measuring(options, probe):
+            length = await workshop.encoder.measure(
+                measure_arguments(workshop.ffmpeg, source.input),
+                source.descriptors,
+                workshop.timeout,
+            )
+            probe = replace(probe, duration=length, exact=True, measured=True)
+        arguments = encoder_arguments(workshop.ffmpeg, source.input, options, probe)
+        left = deadline - workshop.clock.seconds()
+        if left <= 0:
+            raise RenderTimeout
+        backlog = self._open_backlog()
+        try:
+            await workshop.encoder.encode(
+                arguments, source.descriptors, backlog.descriptor, left, self._grown
+            )
+            # Not every container makes ffmpeg notice that nothing was put into it.
+            if backlog.size <= ENCODERS[options.f].empty:
+                raise NothingDecoded
+        except NothingDecoded:
+            if options.t is not None and not _starts_inside(options, probe):
+                raise past_the_end(options, probe.duration) from None
+            raise
+        # The end comes first: the last client may leave on being told of it.
+        self._finished = True
+        backlog.end()
+        self._be_ready(backlog)
+
+    def _open_backlog(self) -> Backlog:
+        try:
+            self._backlog = Backlog(self._workshop.space.create())
+        except OSError as error:
+            _log.error("no scratch file: {error}", error=error)
+            raise RenderFailed("There is no room for the output.") from error
+        return self._backlog
+
+    def _grown(self) -> int:
+        backlog = self._backlog
+        assert backlog is not None
+        size = backlog.grow()
+        if size > self._workshop.max_variant:
+            raise RenderFailed("The output is larger than AP_MAX_VARIANT_BYTES.")
+        if size > ENCODERS[self._order.options.f].empty:
+            self._be_ready(backlog)
+        return size
+
+    def _be_ready(self, backlog: Backlog) -> None:
+        self._ready = True
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.callback(backlog)
+
+    def _fail(self, refusal: Refusal) -> None:
+        # Whoever comes from now on starts anew.
+        self._finished = True
+        self._retire()
+        if self._backlog is not None:
+            self._backlog.end(refusal)
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            waiter.errback(refusal)
+
+    async def _store(self) -> None:
+        """Hand the finished bytes to the store, and stay attachable a little longer.
+
+        Without a store, that is so that clients who ask at almost the same time share one
+        render; with one, so that nobody who looked it up just before the write-back, and
+        comes here just after, finds neither (D37).
+        """
+        workshop, order, backlog = self._workshop, self._order, self._backlog
+        assert backlog is not None
+        if workshop.store is not None:
+            try:
+                await workshop.store.commit(order.key, backlog.scratch, backlog.size, order.headers)
+            except Exception as error:
+                _log.warn("write-back of {key} failed: {error}", key=order.key, error=error)
+        self._linger = Deferred()
+        timer = workshop.clock.callLater(_LINGER, self.hurry)
+        await self._linger
+        if timer.active():
+            timer.cancel()
+
+
+def _starts_inside(options: Options, probe: Probe) -> bool:
+    """Tell whether the source surely goes on past the start of ``t``."""
+    return (
+        options.t is not None
+        and probe.duration is not None
+        and options.t.start + 1 < probe.duration
+    )

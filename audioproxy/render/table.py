@@ -1,0 +1,81 @@
+"""Which renders run on this node: one for each cache key, shared by all who ask for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+
+from audioproxy.render.backlog import Backlog
+from audioproxy.render.job import Job, Order, Workshop
+from audioproxy.render.tally import Tally
+
+# Seconds for a child to die, or a write-back to end, after the time to drain is over.
+_LAST_WAIT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One client's place at a render.
+
+    :ivar started: the render began with this client; others joined it.
+    :ivar backlog: fires when there are bytes, or fails with the refusal.
+    """
+
+    job: Job
+    started: bool
+    backlog: Deferred[Backlog]
+
+    def leave(self) -> None:
+        """Give the place up, when everything was read or the client is gone."""
+        self.job.unsubscribe()
+
+
+class Renders:
+    """The table of running renders."""
+
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._joinable: dict[str, Job] = {}
+        self._alive: set[Job] = set()
+        self._tally = Tally()
+
+    def find(self, key: str) -> Seat | None:
+        """Join the render of ``key``, where one runs."""
+        job = self._joinable.get(key)
+        return None if job is None else Seat(job, started=False, backlog=job.subscribe())
+
+    def join(self, order: Order) -> Seat:
+        """Join the render of an order's key, or start it."""
+        seat = self.find(order.key)
+        if seat is not None:
+            return seat
+        job = Job(self._workshop, order, lambda: self._retire(order.key, job))
+        self._joinable[order.key] = job
+        self._alive.add(job)
+        self._tally.begin()
+        backlog = job.subscribe()
+        job.start().addCallback(lambda _: self._ended(job))
+        return Seat(job, started=True, backlog=backlog)
+
+    async def drain(self, clock: IReactorTime, seconds: float) -> None:
+        """Wait until every render has ended and is stored (D39).
+
+        Those that still run after ``seconds`` are ended; what does not even end is left alone
+        a few seconds later.
+        """
+        for job in list(self._alive):
+            job.hurry()
+        await self._tally.wait(clock, seconds)
+        for job in list(self._alive):
+            job.cancel()
+        await self._tally.wait(clock, _LAST_WAIT)
+
+    def _retire(self, key: str, job: Job) -> None:
+        if self._joinable.get(key) is job:
+            del self._joinable[key]
+
+    def _ended(self, job: Job) -> None:
+        self._alive.discard(job)
+        self._tally.end()

@@ -1,0 +1,259 @@
+"""The object graph: everything is built here, once, from a `Config` and a reactor.
+
+For a resource inside another Twisted application::
+
+    proxy = make_resource(config, reactor)
+    site_root.putChild(b"audio", proxy.resource)
+    proxy.startService()            # or proxy.setServiceParent(application)
+    ...
+    yield proxy.stopService()
+
+and for a service of its own `make_service`, which listens too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from twisted.application.service import MultiService, Service
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.threads import deferToThreadPool
+from twisted.logger import Logger
+
+from audioproxy.config import BucketStore, Config
+from audioproxy.grammar.sources import LocalSource
+from audioproxy.process.child import Launcher
+from audioproxy.process.encoder import Encoder
+from audioproxy.process.inspection import find_missing
+from audioproxy.process.prober import Prober
+from audioproxy.process.readiness import Readiness
+from audioproxy.process.slots import Slots
+from audioproxy.render.job import Workshop
+from audioproxy.render.table import Renders
+from audioproxy.storage.allowlist import Allowlist
+from audioproxy.storage.file_variants import FileVariants
+from audioproxy.storage.local import LocalFiles
+from audioproxy.storage.scratch import AnonymousSpace
+from audioproxy.storage.sources import Sources
+from audioproxy.web.cors import Cors
+from audioproxy.web.root import AudioProxyResource, Signer
+from audioproxy.web.site import ProxySite
+from audioproxy.web.variant import Variants
+
+# Seconds that a shutdown waits for renders and answers (D39).
+_DRAIN = 30.0
+# The probe pool has no queue, and a probe is over in a moment (D21).
+_PROBE_RETRY = 1.0
+_BACKLOG = 1024
+
+_log = Logger()
+
+
+class BootError(Exception):
+    """The service cannot start; the text names the variable to change."""
+
+
+class AudioProxy(Service):
+    """The resource and what lives behind it, with a start and a stop of its own.
+
+    :ivar resource: to be mounted in a site, at its root or below it.
+    """
+
+    def __init__(self, config: Config, reactor: Any) -> None:
+        """Build everything; nothing is opened yet.
+
+        :param reactor: provides processes, time and threads.
+        :raises BootError: for a configuration that this version cannot serve.
+        """
+        self._reactor = reactor
+        self._drain = min(_DRAIN, config.render_timeout)
+        self._store = _make_store(config, reactor)
+        self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
+        self._ffprobe = shutil.which("ffprobe") or "ffprobe"
+        self._launcher = Launcher(reactor, reactor, _child_environment(), _leash())
+        readiness = Readiness(config.ready_queue_threshold)
+        slots = Slots(
+            reactor,
+            config.max_concurrency,
+            config.queue_size,
+            config.render_timeout,
+            readiness.depth_changed,
+        )
+        probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_RETRY)
+        local = {} if config.local_root is None else {LocalSource: LocalFiles(config.local_root)}
+        sources = Sources(Allowlist(config.source_allowlist), local)
+        self._renders = Renders(
+            Workshop(
+                clock=reactor,
+                sources=sources,
+                prober=Prober(self._launcher, self._ffprobe, probe_slots, config.probe_timeout),
+                encoder=Encoder(self._launcher),
+                slots=slots,
+                store=self._store,
+                space=AnonymousSpace() if self._store is None else self._store,
+                ffmpeg=self._ffmpeg,
+                max_source=config.max_src_bytes,
+                max_variant=config.max_variant_bytes,
+                timeout=config.render_timeout,
+            )
+        )
+        self.resource = AudioProxyResource(
+            Signer(config.key, config.salt, config.allow_insecure),
+            Cors(config.allow_origin),
+            Variants(self._renders, sources, self._store, time.time, config.max_src_bytes),
+            slots,
+            readiness,
+            reactor.seconds,
+        )
+
+    def startService(self) -> None:
+        """Prove the store writable and look whether ffmpeg can do its part.
+
+        :raises BootError: where the store is not writable.
+        """
+        if self._store is not None:
+            try:
+                self._store.open()
+            except OSError as error:
+                raise BootError(
+                    f"AP_VARIANT_STORE: not writable ({error}); a directory that this process"
+                    " may write into is required"
+                ) from error
+        Service.startService(self)
+        Deferred.fromCoroutine(self._report_missing()).addErrback(
+            lambda failure: _log.failure("the look at ffmpeg failed", failure)
+        )
+
+    def stopService(self) -> Deferred[None]:
+        """Let renders, write-backs and answers end, for a bounded time.
+
+        :returns: fires when everything has ended or was ended.
+        """
+        Service.stopService(self)
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        deadline = self._reactor.seconds() + self._drain
+        await self._renders.drain(self._reactor, self._drain)
+        await self.resource.active.wait(self._reactor, deadline - self._reactor.seconds())
+        if self._store is not None:
+            self._store.close()
+
+    async def _report_missing(self) -> None:
+        missing = await find_missing(self._launcher, self._ffmpeg, self._ffprobe)
+        if missing:
+            _log.error(
+                "renders will fail: {missing} missing; install a complete ffmpeg",
+                missing=", ".join(missing) + (" is" if len(missing) == 1 else " are"),
+            )
+
+
+class ProxyService(MultiService):
+    """The proxy with a listener of its own.
+
+    :ivar port: the port that it listens on, once it does.
+    """
+
+    def __init__(self, config: Config, reactor: Any) -> None:
+        """Build everything; see `AudioProxy`."""
+        MultiService.__init__(self)
+        self.port = config.port
+        self._reactor = reactor
+        self._listening: IListeningPort | None = None
+        self._proxy = AudioProxy(config, reactor)
+        Service.setServiceParent(self._proxy, self)
+
+    def startService(self) -> None:
+        """Check, then listen: no port is open before every check has passed.
+
+        :raises BootError: where a check fails or the port is taken.
+        """
+        MultiService.startService(self)
+        try:
+            listening = _listen(self._reactor, self.port, ProxySite(self._proxy.resource))
+        except OSError as error:
+            raise BootError(
+                f"AP_PORT: cannot listen on port {self.port} ({error.strerror});"
+                " set AP_PORT to a free one"
+            ) from error
+        self._listening = listening
+        address: Any = listening.getHost()
+        self.port = address.port
+        _log.info("listening on port {port}", port=self.port)
+
+    def stopService(self) -> Deferred[None]:
+        """Close the port, then let what runs come to its end."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        if self._listening is not None:
+            await Deferred.fromCoroutine(_stop_listening(self._listening))
+        await MultiService.stopService(self)
+
+
+def make_resource(config: Config, reactor: Any) -> AudioProxy:
+    """Build the resource for another Twisted application, with its own start and stop.
+
+    :raises BootError: for a configuration that this version cannot serve.
+    """
+    return AudioProxy(config, reactor)
+
+
+def make_service(config: Config, reactor: Any) -> ProxyService:
+    """Build the whole service, listener included.
+
+    :raises BootError: for a configuration that this version cannot serve.
+    """
+    return ProxyService(config, reactor)
+
+
+def _make_store(config: Config, reactor: Any) -> FileVariants | None:
+    store = config.variant_store
+    if store is None:
+        return None
+    if isinstance(store, BucketStore):
+        raise BootError("AP_VARIANT_STORE: this version keeps variants in file:///<directory> only")
+
+    def in_thread(work: Callable[[], None]) -> Awaitable[None]:
+        return deferToThreadPool(reactor, reactor.getThreadPool(), work)
+
+    return FileVariants(store.path, in_thread)
+
+
+def _child_environment() -> dict[str, str]:
+    """Return all that ffmpeg and ffprobe are told of ours: where programs are (D45)."""
+    return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+
+
+def _leash() -> tuple[str, ...]:
+    """Return the words that end a child when this process dies, however that happens (D40).
+
+    The encoder writes into a file, so no broken pipe would tell it. Where util-linux is
+    missing, a child of a killed service runs to its own end, into a file without a name.
+    """
+    setpriv = shutil.which("setpriv")
+    return () if setpriv is None else (setpriv, "--pdeathsig", "KILL", "--")
+
+
+def _listen(reactor: Any, port: int, site: ProxySite) -> IListeningPort:
+    """Listen on every interface, IPv4 and IPv6 alike where the system has both."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    with socket.create_server(
+        ("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
+    ) as opened:
+        opened.setblocking(False)
+        listening: IListeningPort = reactor.adoptStreamPort(opened.fileno(), family, site)
+    return listening
+
+
+async def _stop_listening(port: IListeningPort) -> None:
+    stopping = port.stopListening()
+    if stopping is not None:
+        await stopping

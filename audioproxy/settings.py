@@ -1,0 +1,303 @@
+"""What the text of one environment variable may be: a small reader for each kind.
+
+Each reader returns the value or raises ``ValueError`` whose text says what was wrong and what
+would be right, in one line without a full stop: the caller puts the variable's name before it.
+Text that can hold a secret (keys, and every URL, since someone may have put a password into
+it) is never quoted.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+_QUOTE_LIMIT = 200
+
+_DIGITS = re.compile(r"[0-9]{1,18}")
+_NOT_HEXADECIMAL = re.compile(r"[^0-9A-Fa-f]")
+_VISIBLE = re.compile(r"[!-~]+")
+_REGION = re.compile(r"[A-Za-z0-9_-]{1,63}")
+# The grammar of a bucket in a source; `audioproxy.grammar.sources` has it over bytes.
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+# RFC 3986, 3: scheme, authority, path, query, fragment.
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
+_HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::([0-9]{0,5}))?")
+_HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+# The URL standard takes a host whose last label is a number for an IPv4 address.
+_NUMBER_LAST = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True}
+_SWITCH |= {"0": False, "false": False, "no": False, "off": False}
+
+
+def quote(text: str) -> str:
+    """Return text in quotes as printable ASCII on one line, cut where it is long."""
+    return ascii(text if len(text) <= _QUOTE_LIMIT else text[:_QUOTE_LIMIT] + "...")
+
+
+def listed(words: Iterable[str], last: str = "and") -> str:
+    """Return words as an enumeration: ``a, b and c``."""
+    *head, tail = words
+    return f"{', '.join(head)} {last} {tail}" if head else tail
+
+
+def choice(*accepted: str) -> Callable[[str], str]:
+    """Make a reader of a few exact words."""
+
+    def read(text: str) -> str:
+        if text not in accepted:
+            raise ValueError(f"{quote(text)}; {listed(accepted, 'or')} is required")
+        return text
+
+    return read
+
+
+def switch(text: str) -> bool:
+    """Read a switch, in any letter case (D31)."""
+    try:
+        return _SWITCH[text.lower()]
+    except KeyError:
+        words = listed(_SWITCH, "or")
+        raise ValueError(f"{quote(text)}; {words} is required") from None
+
+
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """Make a reader of plain digits, from ``low`` to ``high``, both included."""
+
+    def read(text: str) -> int:
+        if _DIGITS.fullmatch(text) is None or not low <= int(text) <= high:
+            raise ValueError(f"{quote(text)}; a whole number from {low} to {high} is required")
+        return int(text)
+
+    return read
+
+
+def hexadecimal_wanted(least: int) -> str:
+    """Return the words that say what `hexadecimal` takes."""
+    amount = "1 byte" if least == 1 else f"{least} bytes"
+    return f"at least {amount} written as hexadecimal {'is' if least == 1 else 'are'} required"
+
+
+def hexadecimal(least: int) -> Callable[[str], bytes]:
+    """Make a reader of a secret of at least ``least`` bytes. It never quotes the value."""
+
+    def read(text: str) -> bytes:
+        # bytes.fromhex() alone would skip white space, also in the middle.
+        digits = len(text)
+        if text != text.strip():
+            fault = "white space around the value"
+        elif (alien := _NOT_HEXADECIMAL.search(text)) is not None:
+            fault = f"character {alien.start() + 1} of {digits} is not a hexadecimal digit"
+        elif digits % 2:
+            fault = f"an odd number of hexadecimal digits, {digits}, where each byte takes two"
+        elif digits < 2 * least:
+            fault = f"{digits // 2} byte{'s' if digits > 2 else ''}"
+        else:
+            return bytes.fromhex(text)
+        raise ValueError(f"{fault}; {hexadecimal_wanted(least)}")
+
+    return read
+
+
+def credential(text: str) -> str:
+    """Read a storage credential, which goes into a header. It is never quoted."""
+    if _VISIBLE.fullmatch(text) is None:
+        raise ValueError("white space or a character outside ASCII; visible ASCII is required")
+    return text
+
+
+def region(text: str) -> str:
+    """Read a region, which can become part of a host name.
+
+    It is not quoted either: swapping it with the secret is an easy slip.
+    """
+    if _REGION.fullmatch(text) is None:
+        raise ValueError(
+            "not the name of a region; letters, digits, hyphens and underscores such as "
+            "us-east-1 are required"
+        )
+    return text
+
+
+def ip_literal(text: str) -> str:
+    """Read an IPv4 or IPv6 address to bind to; a host name is refused."""
+    try:
+        ipaddress.ip_address(text)
+        # A zone (fe80::1%eth0) may hold any character as far as `ipaddress` is concerned.
+        credential(text)
+    except ValueError:
+        raise ValueError(
+            f"{quote(text)}; an IPv4 or IPv6 address without brackets is required, not a host name"
+        ) from None
+    return text
+
+
+def readable_directory(text: str) -> str:
+    """Read the path of a directory that this process can list and enter."""
+    return _directory(text, os.R_OK | os.X_OK, "readable")
+
+
+def writable_directory(text: str) -> str:
+    """Read the path of a directory in which this process may make files."""
+    return _directory(text, os.R_OK | os.W_OK | os.X_OK, "writable")
+
+
+def _directory(text: str, mode: int, ability: str) -> str:
+    wanted = f"an existing directory, {ability} by this process, is required"
+    # isdir() comes first: it takes any text, where access() raises on a NUL character.
+    if not os.path.isdir(text):
+        raise ValueError(f"{quote(text)} is not a directory; {wanted}")
+    if not os.access(text, mode):
+        raise ValueError(f"{quote(text)} is not {ability}; {wanted}")
+    return text
+
+
+def readable_file(text: str) -> str:
+    """Read the path of a regular file that this process can read."""
+    wanted = "an existing regular file, readable by this process, is required"
+    if not os.path.isfile(text):
+        raise ValueError(f"{quote(text)} is not a regular file; {wanted}")
+    if not os.access(text, os.R_OK):
+        raise ValueError(f"{quote(text)} is not readable; {wanted}")
+    return text
+
+
+def bucket(text: str) -> str:
+    """Read what follows ``s3://`` where only a bucket may stand."""
+    userinfo, _, rest = text.rpartition("@")
+    host_port, slash, _ = rest.partition("/")
+    name, colon, _ = host_port.partition(":")
+    extras = {"credentials": userinfo, "a port": colon, "a key prefix": slash}
+    if found := [what for what, present in extras.items() if present]:
+        raise ValueError(f"{listed(found)} after s3://; s3://<bucket> alone is required")
+    if _BUCKET.fullmatch(name) is None:
+        raise ValueError(
+            "no name of a bucket after s3://; 1 to 63 letters, digits, dots, hyphens and "
+            "underscores are required, the first a letter or digit"
+        )
+    return name
+
+
+def allowlist(text: str) -> tuple[str, ...]:
+    """Read comma-separated entries; blanks around each are dropped."""
+    entries = tuple(entry.strip() for entry in text.split(","))
+    if "" in entries:
+        raise ValueError(
+            f"entry {entries.index('') + 1} of {len(entries)} is empty; names with a comma "
+            "between each two are required"
+        )
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A web origin in the spelling that browsers use, and how the text read departs from it.
+
+    ``extras`` is what an origin cannot have; ``spellings`` is the same origin written unusually.
+    """
+
+    canonical: str
+    extras: tuple[str, ...]
+    spellings: tuple[str, ...]
+
+
+def allowed_origin(text: str) -> str:
+    """Read ``*`` or one origin, exactly as a browser sends it (contract: CORS 4)."""
+    if text == "*":
+        return text
+    origin = parse_origin(text, "* or exactly one origin such as https://app.example is required")
+    if faults := origin.extras + origin.spellings:
+        raise ValueError(f"{listed(faults)}; the canonical spelling is {origin.canonical}")
+    return origin.canonical
+
+
+def endpoint(text: str) -> str:
+    """Read the origin of an object store; letter case and a default port are folded."""
+    wanted = "an origin such as https://s3.example or http://127.0.0.1:9000 is required"
+    origin = parse_origin(text, wanted)
+    if origin.extras:
+        raise ValueError(f"{listed(origin.extras)}; only {origin.canonical} is accepted")
+    return origin.canonical
+
+
+def parse_origin(text: str, wanted: str) -> Origin:
+    """Take a URL apart into its origin and all that is not of it.
+
+    :param wanted: what would be right, for a text from which no origin can be told.
+    """
+    url = _URL.fullmatch(text)
+    if url is None or (scheme := url[1].lower()) not in _DEFAULT_PORTS:
+        raise ValueError(f"not an http:// or https:// origin; {wanted}")
+    authority, path, query, fragment = url[2], url[3], url[4], url[5]
+    if "@" in text[url.end(2) :]:
+        # What stands before it may be half of a password, which must not be shown as a host.
+        raise ValueError(f"an @ behind the host; {wanted}")
+    _, at, host_port = authority.rpartition("@")
+    parts = _HOST_PORT.fullmatch(host_port)
+    if parts is None or not 1 <= int(parts[2] or 1) <= 65535:
+        raise ValueError(f"no host, or a port that is not a number from 1 to 65535; {wanted}")
+    written, port_text = parts[1], parts[2]
+    try:
+        host = _fold_host(written)
+    except ValueError as error:
+        raise ValueError(f"{error}; {wanted}") from None
+    port = "" if not port_text or int(port_text) == _DEFAULT_PORTS[scheme] else int(port_text)
+    plain_host = written.lower().removesuffix(".")
+    extras = {
+        "credentials": at,
+        "a trailing slash": path == "/",
+        "a path": path not in ("", "/"),
+        "a query": query is not None,
+        "a fragment": fragment is not None,
+        "a trailing dot": written.endswith("."),
+    }
+    spellings = {
+        "an upper-case scheme": url[1] != scheme,
+        "an upper-case host": written != written.lower(),
+        "an address in an unusual spelling": plain_host != host,
+        "an explicit default port": port_text and port == "",
+        "an empty port": port_text == "",
+        "a port with leading zeros": port != "" and port_text != str(port),
+    }
+    return Origin(
+        f"{scheme}://{host}{'' if port == '' else f':{port}'}",
+        tuple(what for what, present in extras.items() if present),
+        tuple(what for what, present in spellings.items() if present),
+    )
+
+
+def _fold_host(written: str) -> str:
+    """Return a host as browsers spell it (URL standard, 3.5)."""
+    if not written.isascii():
+        raise ValueError("a host outside ASCII, where its punycode spelling (xn--...) is needed")
+    if written.startswith("["):
+        return f"[{_fold_ipv6(written[1:-1])}]"
+    host = written.lower().removesuffix(".")
+    if _HOST.fullmatch(host) is None:
+        raise ValueError("a host that is neither a name nor an address")
+    if _NUMBER_LAST.fullmatch(host) is None:
+        return host
+    try:
+        # The old, lenient reader is the one that browsers agree with: 127.1 is 127.0.0.1.
+        return str(ipaddress.IPv4Address(socket.inet_aton(host)))
+    except OSError:
+        raise ValueError("a host that ends in a number but is no IPv4 address") from None
+
+
+def _fold_ipv6(text: str) -> str:
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        raise ValueError("a host in brackets that is no IPv6 address") from None
+    if address.scope_id is not None:
+        raise ValueError("an IPv6 zone, which no origin has")
+    # Browsers never print the dotted form, as Python 3.13 began to do for mapped addresses.
+    if address.ipv4_mapped is not None:
+        mapped = int(address.ipv4_mapped)
+        return f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"
+    return address.compressed

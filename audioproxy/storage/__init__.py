@@ -1,0 +1,1 @@
+"""Bytes at rest: where sources are read and where variants are kept."""

@@ -1,0 +1,153 @@
+"""Variants as files, each complete in itself: the bytes, then a trailer that describes them.
+
+A variant is one file named by its cache key, in a folder named by the key's first two digits.
+Its response headers follow the bytes, then the length of that record and a magic number:
+
+    bytes | JSON record | 4-byte big-endian length of the record | 8-byte magic number
+
+One file and one rename make a variant appear whole or not at all. The record names the number
+of bytes, so a file that lost its end, to a full disk or a crash, is never taken for a variant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
+
+from audioproxy.errors import UpstreamUnavailable
+from audioproxy.storage.interfaces import Scratch, VariantHeaders
+from audioproxy.storage.scratch import NamedFile, ScratchFolder
+
+_MAGIC = b"APVARNT1"
+_FOOTER = struct.Struct(">I8s")
+# A record is some hundred bytes; a file name of 255 bytes is escaped to at most 1.6 KB, twice.
+_TAIL = 8192
+_SCRATCH = ".scratch"
+
+
+class StoredFile:
+    """A variant, open for reading. It stays readable when it is replaced or removed."""
+
+    def __init__(self, descriptor: int, size: int, headers: VariantHeaders) -> None:
+        self.size = size
+        self.headers = headers
+        self._descriptor = descriptor
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return bytes of the variant, never of its trailer."""
+        return os.pread(self._descriptor, max(0, min(limit, self.size - offset)), offset)
+
+    def close(self) -> None:
+        """Close the file; again is harmless."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class FileVariants:
+    """A variant store in a folder, which several nodes may share.
+
+    :param in_thread: runs a blocking call off the reactor thread.
+    """
+
+    def __init__(
+        self, root: str, in_thread: Callable[[Callable[[], None]], Awaitable[None]]
+    ) -> None:
+        self._root = os.path.abspath(root)
+        self._in_thread = in_thread
+        self._scratch = ScratchFolder(os.path.join(self._root, _SCRATCH))
+
+    def open(self) -> None:
+        """Prove the store writable, by writing and removing a file, and claim a scratch folder.
+
+        :raises OSError: where it is not.
+        """
+        self._scratch.open()
+        proof = self._scratch.create()
+        try:
+            os.write(proof.descriptor, _MAGIC)
+        finally:
+            proof.close()
+
+    def close(self) -> None:
+        """Remove the scratch folder."""
+        self._scratch.close()
+
+    def create(self) -> NamedFile:
+        """Return a new scratch file on the store's own filesystem."""
+        return self._scratch.create()
+
+    async def lookup(self, key: str) -> StoredFile | None:
+        """Return the variant stored under ``key``.
+
+        This is two or three short system calls on the reactor thread: a hop to another thread
+        would cost more than they do.
+
+        :raises UpstreamUnavailable: where the folder cannot be read.
+        """
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UpstreamUnavailable from error
+        try:
+            found = _read_trailer(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            raise UpstreamUnavailable from error
+        if found is None:
+            os.close(descriptor)
+            return None
+        return StoredFile(descriptor, *found)
+
+    async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
+        """Give a finished scratch file its trailer and its final name.
+
+        The bytes are on the disk before the name is, so that a crash of the machine leaves no
+        name without bytes.
+
+        :raises OSError: where the store refuses.
+        """
+        if not isinstance(scratch, NamedFile):
+            raise TypeError("only a file that this store created can be committed to it")
+        await self._in_thread(lambda: self._commit(key, scratch, size, headers))
+
+    def _commit(self, key: str, scratch: NamedFile, size: int, headers: VariantHeaders) -> None:
+        if scratch.path is None:
+            raise FileNotFoundError("the scratch file is gone")
+        record = json.dumps({"size": size, **asdict(headers)}).encode("ascii")
+        os.pwrite(scratch.descriptor, record + _FOOTER.pack(len(record), _MAGIC), size)
+        os.fsync(scratch.descriptor)
+        path = self._path(key)
+        with suppress(FileExistsError):
+            os.mkdir(os.path.dirname(path))
+        os.rename(scratch.path, path)
+        scratch.moved()
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self._root, key[:2], key)
+
+
+def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
+    """Return size and headers of a variant; None for a file that is none, or not all of one."""
+    length = os.fstat(descriptor).st_size
+    start = max(0, length - _TAIL)
+    tail = os.pread(descriptor, _TAIL, start)
+    if len(tail) < _FOOTER.size:
+        return None
+    record_length, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+    record = tail[-_FOOTER.size - record_length : -_FOOTER.size]
+    if magic != _MAGIC or len(record) != record_length:
+        return None
+    try:
+        fields = json.loads(record)
+        size = int(fields.pop("size"))
+        headers = VariantHeaders(**fields)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return (size, headers) if size + record_length + _FOOTER.size == length else None

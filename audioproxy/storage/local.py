@@ -1,0 +1,108 @@
+"""Local sources: confined to a root, and held open from the check to the render."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+from audioproxy.errors import NotFound
+from audioproxy.grammar.sources import LocalSource
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
+
+# Directories on the way are opened only to be walked through.
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK, opening a FIFO would wait for its writer.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class LocalFile:
+    """A regular file below the root, open for reading."""
+
+    def __init__(self, descriptor: int, status: os.stat_result) -> None:
+        self._descriptor = descriptor
+        self._status = status
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self._status.st_size
+
+    @property
+    def material(self) -> bytes:
+        """Size and modification time."""
+        return b"%d-%d" % (self._status.st_size, self._status.st_mtime_ns)
+
+    @property
+    def input(self) -> Input:
+        """The inherited descriptor, opened as a file."""
+        return local_input()
+
+    @property
+    def descriptors(self) -> Mapping[int, int]:
+        """The one descriptor that a child inherits."""
+        return {SOURCE_DESCRIPTOR: self._descriptor}
+
+    def close(self) -> None:
+        """Close the descriptor; again is harmless."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class LocalFiles:
+    """The files below one root."""
+
+    def __init__(self, root: str) -> None:
+        self._root = os.path.abspath(os.fsencode(root))
+
+    async def open(self, source: LocalSource) -> LocalFile:
+        """Open a source after following every symbolic link of its path inside the root.
+
+        The path is resolved first and then walked link by link without following any, so a
+        component that is swapped for a link in between is refused and not followed.
+
+        :raises NotFound: for everything but a readable regular file inside the root.
+        """
+        try:
+            # The root is resolved anew each time: it may be a link that a deployment moves.
+            root = os.path.realpath(self._root)
+            descriptor = _open_resolved(root, _resolve(root, source.path))
+        except (OSError, ValueError) as error:
+            raise NotFound(str(error)) from None
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(descriptor)
+            raise NotFound("not a regular file")
+        return LocalFile(descriptor, status)
+
+
+def _resolve(root: bytes, path: bytes) -> list[bytes]:
+    """Return the components below the root that ``path`` resolves to."""
+    depth = 0
+    for component in path.split(b"/"):
+        depth += {b"..": -1, b".": 0, b"": 0}.get(component, 1)
+        if depth < 0:
+            raise ValueError("the path climbs out of the root")
+    resolved = os.path.realpath(os.path.join(root, path), strict=True)
+    prefix = root.rstrip(b"/") + b"/"
+    if not resolved.startswith(prefix):
+        raise ValueError("the path resolves to a place outside the root")
+    # A device or a FIFO may act on being opened: it is refused before that. What is open
+    # in the end is looked at again.
+    if not stat.S_ISREG(os.lstat(resolved).st_mode):
+        raise ValueError("not a regular file")
+    return resolved.removeprefix(prefix).split(b"/")
+
+
+def _open_resolved(root: bytes, components: list[bytes]) -> int:
+    *directories, name = components
+    here = os.open(root, _DIRECTORY)
+    try:
+        for directory in directories:
+            inner = os.open(directory, _DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = inner
+        return os.open(name, _FILE, dir_fd=here)
+    finally:
+        os.close(here)

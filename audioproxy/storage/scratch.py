@@ -1,0 +1,142 @@
+"""Files that a render grows into, and that nothing is left of when the process dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import uuid
+from contextlib import suppress
+
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_LOCK_SUFFIX = ".lock"
+
+
+class AnonymousFile:
+    """A file without a name: the system removes it with its last descriptor."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+
+    @property
+    def descriptor(self) -> int:
+        """The open descriptor."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Close it, and so remove it."""
+        self._file.close()
+
+
+class AnonymousSpace:
+    """Scratch files in TMPDIR, for renders that no store of files will take over (D46)."""
+
+    def create(self) -> AnonymousFile:
+        """Return a new empty file."""
+        return AnonymousFile()
+
+
+class NamedFile:
+    """A file that can be moved into its final place by one rename."""
+
+    def __init__(self, path: str) -> None:
+        self.path: str | None = path
+        self._descriptor = os.open(path, _NEW, 0o666)
+
+    @property
+    def descriptor(self) -> int:
+        """The open descriptor."""
+        return self._descriptor
+
+    def moved(self) -> None:
+        """Take note that the file has its final name and is not scratch any more."""
+        self.path = None
+
+    def close(self) -> None:
+        """Close it, and remove it unless it was moved; again is harmless."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor < 0:
+            return
+        os.close(descriptor)
+        if self.path is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(self.path)
+
+
+class ScratchFolder:
+    """One process's own folder below a parent that many processes may share.
+
+    The process holds a lock for as long as it lives. A folder whose lock can be taken belongs
+    to nobody any more, after a ``kill -9`` say, and the next process to open removes it (D40).
+    """
+
+    def __init__(self, parent: str) -> None:
+        self._parent = parent
+        self._folder: str | None = None
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Remove what dead processes left behind and make this process's own folder.
+
+        :raises OSError: where the parent cannot be written.
+        """
+        os.makedirs(self._parent, exist_ok=True)
+        self._sweep()
+        folder, self._lock = self._claim()
+        os.mkdir(folder)
+        self._folder = folder
+
+    def create(self) -> NamedFile:
+        """Return a new empty file in the folder."""
+        if self._folder is None:
+            raise FileNotFoundError("the scratch folder is not open")
+        return NamedFile(os.path.join(self._folder, uuid.uuid4().hex))
+
+    def close(self) -> None:
+        """Remove the folder and let go of the lock; again is harmless."""
+        folder, self._folder = self._folder, None
+        lock, self._lock = self._lock, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{folder}{_LOCK_SUFFIX}")
+            os.close(lock)
+
+    def _claim(self) -> tuple[str, int]:
+        """Return the name of a folder that is ours to make, and its lock, which we hold."""
+        while True:
+            folder = os.path.join(self._parent, uuid.uuid4().hex)
+            lock = os.open(folder + _LOCK_SUFFIX, _NEW, 0o666)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # The sweep of another process may have removed the file just before it was locked.
+            if os.fstat(lock).st_nlink:
+                return folder, lock
+            os.close(lock)
+
+    def _sweep(self) -> None:
+        for name in os.listdir(self._parent):
+            if not name.endswith(_LOCK_SUFFIX):
+                continue
+            path = os.path.join(self._parent, name)
+            lock = _lock_abandoned(path)
+            if lock is not None:
+                shutil.rmtree(path.removesuffix(_LOCK_SUFFIX), ignore_errors=True)
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+                os.close(lock)
+
+
+def _lock_abandoned(path: str) -> int | None:
+    """Take a lock that its owner no longer holds; None where it is held or gone."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,38 @@
+"""Every kind of source behind one door, which asks the allowlist first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from audioproxy.errors import NotConfigured, NotFound
+from audioproxy.grammar.sources import LocalSource, Source
+from audioproxy.storage.allowlist import Allowlist
+from audioproxy.storage.interfaces import OpenSource
+
+
+class Sources:
+    """Opens a source with the backend of its kind.
+
+    :param backends: by the class of the source, an object with ``open(source)``.
+    """
+
+    def __init__(self, allowlist: Allowlist, backends: Mapping[type[Any], Any]) -> None:
+        self._allowlist = allowlist
+        self._backends = backends
+
+    async def open(self, source: Source) -> OpenSource:
+        """Check a source and hold it.
+
+        :raises NotFound: where it is missing, unreadable, not allowed, or local without a root.
+        :raises NotConfigured: for an allowed remote source of a kind without a backend.
+        """
+        if not self._allowlist.admits(source):
+            raise NotFound("not on the allowlist")
+        backend = self._backends.get(type(source))
+        if backend is None:
+            if isinstance(source, LocalSource):
+                raise NotFound("local sources are disabled: AP_LOCAL_ROOT is not set")
+            raise NotConfigured
+        opened: OpenSource = await backend.open(source)
+        return opened

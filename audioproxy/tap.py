@@ -1,0 +1,99 @@
+"""The ``audioproxy`` command of twistd: reads the environment, wires the log, starts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred
+from twisted.logger import ILogObserver, Logger
+from twisted.python.components import Componentized
+from twisted.python.logfile import LogFile
+from twisted.python.usage import Options as UsageOptions
+
+from audioproxy.config import Config, ConfigError, load
+from audioproxy.logs import LineObserver
+from audioproxy.service import BootError, ProxyService
+
+_log = Logger()
+
+
+class Options(UsageOptions):
+    """Takes nothing: the whole configuration is in the environment."""
+
+    synopsis = "[twistd options] audioproxy"
+    longdesc = (
+        "An audio transcoding proxy for signed URLs. It is configured by AP_* environment"
+        " variables; README.md has them in a table."
+    )
+
+    config: Config
+    warnings: tuple[str, ...]
+
+    def postOptions(self) -> None:
+        """Read the environment, or name every problem in it and exit."""
+        with _plain_exit():
+            self.config, self.warnings = load(os.environ)
+
+
+class _TwistdService(ProxyService):
+    """The service with what only a process of its own can have."""
+
+    def __init__(self, options: Options) -> None:
+        from twisted.internet import reactor
+
+        super().__init__(options.config, reactor)
+        self._options = options
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Join the application, and let it log in our format."""
+        Service.setServiceParent(self, parent)
+        stream = _log_stream(getattr(self._options, "parent", None) or {})
+        if isinstance(parent, Componentized) and stream is not None:
+            parent.setComponent(ILogObserver, LineObserver(stream, self._options.config.log_level))
+
+    def startService(self) -> None:
+        """Start, or say in one line why not and exit."""
+        for warning in self._options.warnings:
+            _log.warn("{warning}", warning=warning)
+        with _plain_exit():
+            super().startService()
+
+    def stopService(self) -> Deferred[None]:
+        """Drain; another signal meanwhile ends the process at once (D39)."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        return super().stopService()
+
+
+def makeService(options: Options) -> ProxyService:
+    """Build the service from the environment that the options have read."""
+    with _plain_exit():
+        return _TwistdService(options)
+
+
+@contextmanager
+def _plain_exit() -> Iterator[None]:
+    """Turn a refusal to start into lines that a person can act on, and a status of 1."""
+    try:
+        yield
+    except (ConfigError, BootError) as error:
+        for line in (*getattr(error, "warnings", ()), *str(error).splitlines()):
+            print(f"audioproxy: {line}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _log_stream(twistd: Any) -> TextIO | None:
+    """Return where log lines go; None where twistd was told to use a logger of its own.
+
+    This is asked before twistd puts its log in the place of stdout.
+    """
+    if twistd.get("logger") or twistd.get("syslog"):
+        return None
+    path = twistd.get("logfile") or ("-" if twistd.get("nodaemon", True) else "twistd.log")
+    return sys.stdout if path == "-" else LogFile.fromFullPath(path)

@@ -1,0 +1,1 @@
+"""HTTP words in, HTTP words out."""

@@ -1,0 +1,44 @@
+"""Cross-origin headers, where an origin is configured (contract: CORS)."""
+
+from __future__ import annotations
+
+from twisted.web.http_headers import Headers
+
+_EXPOSED = b"x-audio-proxy, retry-after, accept-ranges, etag"
+_METHODS = b"GET, HEAD"
+_MAX_AGE = b"86400"
+
+
+class Cors:
+    """What one configured origin, ``*`` or none adds to responses."""
+
+    def __init__(self, origin: str | None) -> None:
+        self._origin = None if origin is None else origin.encode("ascii")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether preflights are answered."""
+        return self._origin is not None
+
+    def add_to(self, headers: Headers) -> None:
+        """Add the headers that every response carries."""
+        if self._origin is None:
+            return
+        headers.setRawHeaders(b"access-control-allow-origin", [self._origin])
+        headers.setRawHeaders(b"access-control-expose-headers", [_EXPOSED])
+        if self._origin != b"*":
+            headers.addRawHeader(b"vary", b"Origin")
+
+    def preflight(self, requested: bytes | None) -> dict[bytes, bytes]:
+        """Return the headers of an answer to OPTIONS.
+
+        :param requested: the value of Access-Control-Request-Headers.
+        """
+        answer = {
+            b"access-control-allow-methods": _METHODS,
+            b"access-control-max-age": _MAX_AGE,
+            b"cache-control": b"no-store",
+        }
+        if requested is not None:
+            answer[b"access-control-allow-headers"] = requested
+        return answer

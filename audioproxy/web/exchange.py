@@ -1,0 +1,155 @@
+"""One request, its one response and its one log line."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal
+from audioproxy.render.feed import Feed
+from audioproxy.storage.interfaces import Readable
+from audioproxy.web.cors import Cors
+from audioproxy.web.record import RequestRecord, log_request
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+
+
+class Exchange:
+    """A request and the one answer that it gets, however that goes.
+
+    :ivar endpoint: the endpoint class that the log names.
+    :ivar finished: fires once, when the answer is complete or the client is gone.
+    """
+
+    def __init__(self, request: Any, seconds: Callable[[], float], cors: Cors) -> None:
+        # First of all: asked for after a disconnect, the notice never comes.
+        gone: Deferred[None] = request.notifyFinish()
+        self.finished: Deferred[None] = Deferred()
+        self.endpoint = "unknown"
+        self._request = request
+        self._seconds = seconds
+        self._since = seconds()
+        self._error_code: str | None = None
+        self._options: str | None = None
+        self._source: bytes | None = None
+        self._cache: str | None = None
+        self._open = True
+        self._request_id = self._choose_id()
+        # Without this, Twisted calls an answer HTML that says nothing of its type.
+        request.defaultContentType = None
+        request.setHeader(b"x-request-id", self._request_id)
+        cors.add_to(request.responseHeaders)
+        gone.addBoth(self._close)
+
+    @property
+    def method(self) -> bytes:
+        """The request's method as the client spelled it."""
+        return bytes(self._request.method)
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return a request header; several of one name are one list."""
+        values = self._request.requestHeaders.getRawHeaders(name)
+        return b", ".join(values) if values else None
+
+    def about_options(self, options: str) -> None:
+        """Take note of the canonical options, for the log."""
+        self._options = options
+
+    def about_source(self, source: bytes) -> None:
+        """Take note of the canonical source, for the log."""
+        self._source = source
+
+    def set_cache_state(self, state: str) -> None:
+        """Say where the answer comes from, to the client and to the log."""
+        self._cache = state
+        self._request.setHeader(b"x-audio-proxy", state.encode("ascii"))
+
+    def set_headers(self, headers: Mapping[bytes, bytes]) -> None:
+        """Set response headers; a Feed or `respond` sends them."""
+        for name, value in headers.items():
+            self._request.setHeader(name, value)
+
+    def respond(self, status: int, body: bytes | None = None) -> None:
+        """Answer with a body that is at hand, or with headers alone."""
+        if not self._open:
+            return
+        self._request.setResponseCode(status)
+        if body is not None:
+            self._request.setHeader(b"content-length", b"%d" % len(body))
+            self._request.write(body)
+        self._request.finish()
+
+    def respond_json(self, status: int, document: object) -> None:
+        """Answer with a JSON document."""
+        self._request.setHeader(b"content-type", b"application/json")
+        self.respond(status, json.dumps(document).encode("ascii"))
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer with an error document, or break the answer off that has begun.
+
+        A stream that failed is never finished: its closing chunk would make it look whole.
+        """
+        self._error_code = refusal.code
+        if not self._open:
+            return
+        if self._request.startedWriting:
+            _abort(self._request.channel)
+            return
+        headers = self._request.responseHeaders
+        for name in (b"etag", b"x-audio-proxy", b"content-disposition", b"accept-ranges"):
+            headers.removeHeader(name)
+        self._cache = None
+        headers.setRawHeaders(b"cache-control", [refusal.cache_control.encode("ascii")])
+        if isinstance(refusal, RangeNotSatisfiable):
+            headers.setRawHeaders(b"content-range", [b"bytes */%d" % refusal.size])
+        if isinstance(refusal, QueueFull):
+            headers.setRawHeaders(b"retry-after", [b"%d" % refusal.retry_after])
+        self.respond_json(refusal.status, {"error": refusal.code, "message": refusal.message})
+
+    async def stream(
+        self, status: int, source: Readable, start: int = 0, stop: int | None = None
+    ) -> None:
+        """Answer with a stretch of a file, as fast as the client takes it.
+
+        :raises Refusal: where the render behind the file failed; the answer has begun then.
+        """
+        if not self._open:
+            return
+        self._request.setResponseCode(status)
+        feed = Feed(source, self._request, start, stop)
+        feed.begin()
+        await feed.done
+        if self._open:
+            self._request.finish()
+
+    def _choose_id(self) -> bytes:
+        theirs = self._request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]
+        return theirs if _REQUEST_ID.fullmatch(theirs) else uuid.uuid4().hex.encode("ascii")
+
+    def _close(self, outcome: object) -> None:
+        self._open = False
+        log_request(
+            RequestRecord(
+                request_id=self._request_id.decode("ascii"),
+                endpoint=self.endpoint,
+                status=self._request.code,
+                error_code=self._error_code,
+                options=self._options,
+                source=self._source,
+                cache=self._cache,
+                sent=self._request.sentLength,
+                milliseconds=round((self._seconds() - self._since) * 1000),
+            )
+        )
+        self.finished.callback(None)
+
+
+def _abort(channel: Any) -> None:
+    """Close a connection at once: `loseConnection` would wait for a reader that stalls."""
+    # An HTTP/2 stream aborts itself; an HTTP/1 channel leaves that to its transport.
+    getattr(channel, "abortConnection", channel.transport.abortConnection)()

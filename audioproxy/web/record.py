@@ -1,0 +1,64 @@
+"""What the log says of one completed request, in one line (contract: Request log)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.logger import Logger, LogLevel
+
+_QUIET_ENDPOINTS = {"health", "ready", "metrics"}
+_UNPRINTABLE = re.compile(rb"[^!-~]")
+
+_log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """What the log says of one completed request.
+
+    :ivar options: canonical options, or None where they are not known.
+    :ivar source: canonical source, or None.
+    :ivar cache: the X-Audio-Proxy state, or None.
+    :ivar sent: bytes of the body that were put out.
+    :ivar milliseconds: from the request's arrival to its end.
+    """
+
+    request_id: str
+    endpoint: str
+    status: int
+    error_code: str | None
+    options: str | None
+    source: bytes | None
+    cache: str | None
+    sent: int
+    milliseconds: int
+
+    @property
+    def level(self) -> Any:
+        """Warning for an error of the service, debug for what is asked every few seconds.
+
+        :returns: a constant of ``LogLevel``.
+        """
+        if self.status >= 500 and self.endpoint not in _QUIET_ENDPOINTS:
+            return LogLevel.warn
+        return LogLevel.debug if self.endpoint in _QUIET_ENDPOINTS else LogLevel.info
+
+    def __str__(self) -> str:
+        words = [self.endpoint, str(self.status)]
+        words += [self.error_code] if self.error_code else []
+        words += [f"opts={self.options}"] if self.options is not None else []
+        words += [f"src={_printable(self.source)}"] if self.source is not None else []
+        words += [f"cache={self.cache}"] if self.cache else []
+        return " ".join([*words, f"{self.sent} bytes in {self.milliseconds}ms"])
+
+
+def log_request(record: RequestRecord) -> None:
+    """Put one request on the log."""
+    _log.emit(record.level, "{record}", record=record, request_id=record.request_id)
+
+
+def _printable(source: bytes) -> str:
+    """Percent-encode what could break a line or a word (D28)."""
+    return _UNPRINTABLE.sub(lambda match: b"%%%02X" % match[0][0], source).decode("ascii")

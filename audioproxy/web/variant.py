@@ -1,0 +1,165 @@
+"""A rendered variant, from its signed path to its bytes, in the contract's order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from audioproxy.errors import Expired, InvalidOptions, SourceTooLarge
+from audioproxy.grammar.expiry import clamp, expired
+from audioproxy.grammar.keys import cache_key, etag
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.reading import read_expiry, read_options
+from audioproxy.grammar.segments import Target
+from audioproxy.grammar.sources import Source, read_source
+from audioproxy.render.job import Order
+from audioproxy.render.table import Renders, Seat
+from audioproxy.storage.interfaces import (
+    SourceStore,
+    StoredVariant,
+    VariantHeaders,
+    VariantStore,
+)
+from audioproxy.web.exchange import Exchange
+from audioproxy.web.ranges import read_range
+
+_CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
+_MAX_AGE = re.compile(r"max-age=(\d+)")
+_ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """Answers GET and HEAD for variants.
+
+    :ivar store: None where nothing is stored.
+    :ivar now: Unix time in seconds.
+    :ivar max_source: bytes; larger sources are refused.
+    """
+
+    renders: Renders
+    sources: SourceStore
+    store: VariantStore | None
+    now: Callable[[], float]
+    max_source: int
+
+    async def answer(self, exchange: Exchange, target: Target) -> None:
+        """Answer a request whose signature is verified.
+
+        :raises Refusal: for everything that is not answered with the variant.
+        """
+        exp = self._check_expiry(target)
+        options, source = _read(exchange, target)
+        order = Order(
+            cache_key(options.canonical(), source.canonical),
+            options,
+            source,
+            VariantHeaders(options.content_type, _CACHE_CONTROL, _disposition(options)),
+        )
+        exchange.set_headers({b"etag": etag(order.key)})
+        if _matches(exchange.header(b"if-none-match"), etag(order.key)):
+            exchange.set_headers({b"cache-control": self._clamped(_CACHE_CONTROL, exp)})
+            exchange.respond(304)
+            return
+        stored = await self.store.lookup(order.key) if self.store is not None else None
+        if stored is not None:
+            await self._answer_hit(exchange, order, stored, exp)
+        elif exchange.method == b"HEAD":
+            await self._answer_head_of_miss(exchange, order, exp)
+        else:
+            await self._answer_render(exchange, order, exp)
+
+    def _check_expiry(self, target: Target) -> int | None:
+        exp = read_expiry(target.options)
+        if expired(exp, self.now()):
+            raise Expired
+        return exp
+
+    async def _answer_hit(
+        self, exchange: Exchange, order: Order, stored: StoredVariant, exp: int | None
+    ) -> None:
+        try:
+            exchange.set_cache_state("HIT")
+            exchange.set_headers(self._headers(stored.headers, exp))
+            exchange.set_headers({b"accept-ranges": b"bytes"})
+            stretch = None
+            if exchange.method == b"GET" and _range_applies(exchange, etag(order.key)):
+                stretch = read_range(exchange.header(b"range"), stored.size)
+            start, stop = stretch or (0, stored.size)
+            exchange.set_headers({b"content-length": b"%d" % (stop - start)})
+            if stretch is not None:
+                content_range = b"bytes %d-%d/%d" % (start, stop - 1, stored.size)
+                exchange.set_headers({b"content-range": content_range})
+            if exchange.method == b"HEAD":
+                exchange.respond(200)
+            else:
+                await exchange.stream(206 if stretch else 200, stored, start, stop)
+        finally:
+            stored.close()
+
+    async def _answer_head_of_miss(self, exchange: Exchange, order: Order, exp: int | None) -> None:
+        source = await self.sources.open(order.source)
+        size = source.size
+        source.close()
+        SourceTooLarge.check(size, self.max_source)
+        exchange.set_cache_state("MISS")
+        exchange.set_headers(self._headers(order.headers, exp))
+        exchange.respond(200)
+
+    async def _answer_render(self, exchange: Exchange, order: Order, exp: int | None) -> None:
+        seat: Seat = self.renders.join(order)
+        try:
+            backlog = await seat.backlog
+            exchange.set_cache_state("MISS" if seat.started else "COALESCED")
+            exchange.set_headers(self._headers(order.headers, exp))
+            await exchange.stream(200, backlog)
+        finally:
+            seat.leave()
+
+    def _headers(self, headers: VariantHeaders, exp: int | None) -> dict[bytes, bytes]:
+        disposition = headers.content_disposition
+        return {
+            b"content-type": headers.content_type.encode("ascii"),
+            b"cache-control": self._clamped(headers.cache_control, exp),
+            **({b"content-disposition": disposition.encode("ascii")} if disposition else {}),
+        }
+
+    def _clamped(self, cache_control: str, exp: int | None) -> bytes:
+        """Shorten a max-age to what is left until ``exp``; what is stored keeps its own."""
+        return _MAX_AGE.sub(
+            lambda match: f"max-age={clamp(int(match[1]), exp, self.now())}", cache_control
+        ).encode("ascii")
+
+
+def _read(exchange: Exchange, target: Target) -> tuple[Options, Source]:
+    options, _ = read_options(target.options)
+    if options.f == "peaks":
+        raise InvalidOptions('"f:peaks" is not accepted: this version renders audio only.')
+    exchange.about_options(options.canonical())
+    source = read_source(target.form, target.source)
+    exchange.about_source(source.canonical)
+    return options, source
+
+
+def _matches(if_none_match: bytes | None, tag: bytes) -> bool:
+    """Tell whether a list of entity tags holds ours, by the weak comparison (RFC 9110, 13.1.2).
+
+    ``*`` does not count: it asks whether the variant exists, which only storage could tell.
+    """
+    return if_none_match is not None and tag in _ENTITY_TAG.findall(if_none_match)
+
+
+def _range_applies(exchange: Exchange, tag: bytes) -> bool:
+    """Tell whether If-Range lets a Range count; only our own strong tag does (RFC 9110, 13.1.5)."""
+    condition = exchange.header(b"if-range")
+    return condition is None or condition.strip() == tag
+
+
+def _disposition(options: Options) -> str | None:
+    """Return the Content-Disposition that ``dl`` asks for (D10, RFC 6266)."""
+    if options.dl is None:
+        return None
+    plain = "".join(c if " " <= c <= "~" and c not in '"%' else "_" for c in options.dl)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(options.dl, safe='')}"

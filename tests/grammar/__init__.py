@@ -1,0 +1,1 @@
+"""What a URL means, sentence by sentence."""

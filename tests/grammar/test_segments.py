@@ -1,0 +1,129 @@
+"""Where the parts of a path begin and end."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.segments import SignedPath, Target, split_signature, split_target
+from tests.support.strategies import PROMISE, encoded, escaped, junk, option_segments, sources
+
+
+class SplitSignatureTests(SynchronousTestCase):
+    """`split_signature`"""
+
+    def test_exact_bytes(self) -> None:
+        """The signed path is the raw bytes with the leading slash (Authentication, 1)."""
+        for path, signature, signed in (
+            (b"/S/f:mp3/plain/local://a%2Fb", b"S", b"/f:mp3/plain/local://a%2Fb"),
+            (b"/S/info/plain/local://a", b"S", b"/info/plain/local://a"),
+            (b"/S//plain//", b"S", b"//plain//"),
+            (b"/S/", b"S", b"/"),
+            (b"//x", b"", b"/x"),
+            (b"//", b"", b"/"),
+            (b"/hls/S/f:mp3/plain/x/index.m3u8", b"hls", b"/S/f:mp3/plain/x/index.m3u8"),
+        ):
+            self.assertEqual(split_signature(path), SignedPath(signature, signed), path)
+
+    def test_single_segment(self) -> None:
+        """A path of fewer than two segments has nothing that is signed (D18)."""
+        for path in (b"", b"/", b"/health", b"/x:y", b"*", b"no/slash", b"http://host/S/plain/x"):
+            self.assertIsNone(split_signature(path), path)
+
+    @PROMISE
+    @given(path=junk())
+    def test_any_bytes(self, path: bytes) -> None:
+        """Any path is cut without loss, or is not a signed one (Authentication, 1; D18)."""
+        for each in (path, b"/" + path):
+            cut = split_signature(each)
+            if cut is None:
+                self.assertFalse(each.startswith(b"/") and each.count(b"/") > 1)
+            else:
+                self.assertNotIn(b"/", cut.signature)
+                self.assertEqual(b"/" + cut.signature + cut.signed, each)
+
+
+class SplitTargetTests(SynchronousTestCase):
+    """`split_target`"""
+
+    def test_where_options_end(self) -> None:
+        """Options end at the first segment that is exactly ``plain`` or ``enc`` (D1)."""
+        for signed, options, form, source in (
+            (b"/f:mp3/plain/local://a", (b"f:mp3",), b"plain", b"local://a"),
+            (b"/f:mp3/br:96/enc/YQ", (b"f:mp3", b"br:96"), b"enc", b"YQ"),
+            (b"/f:mp3/plain/plain/enc", (b"f:mp3",), b"plain", b"plain/enc"),
+            (b"/f:mp3/enc/plain/x", (b"f:mp3",), b"enc", b"plain/x"),
+            (b"/cb:plain/plain/x", (b"cb:plain",), b"plain", b"x"),
+            (b"/Plain/plainly/%65nc/enc/x", (b"Plain", b"plainly", b"%65nc"), b"enc", b"x"),
+            (b"/f:mp3/info/plain/x", (b"f:mp3", b"info"), b"plain", b"x"),
+            (b"/plain/a//b/", (), b"plain", b"a//b/"),
+            (b"/plain/", (), b"plain", b""),
+            (b"/plain", (), b"plain", b""),
+        ):
+            target = Target(info=False, options=options, form=form, source=source)
+            self.assertEqual(split_target(signed), target, signed)
+
+    def test_no_options(self) -> None:
+        """A URL without options is legal: each option has a default (D1)."""
+        target = split_target(b"/plain/local://a")
+        self.assertEqual(target, Target(info=False, options=(), form=b"plain", source=b"local://a"))
+
+    def test_empty_segments(self) -> None:
+        """An empty option segment is kept, to be refused by name (Signed URL grammar)."""
+        for signed, options in (
+            (b"//plain/x", (b"",)),
+            (b"/f:mp3//plain/x", (b"f:mp3", b"")),
+            (b"//f:mp3/plain/x", (b"", b"f:mp3")),
+        ):
+            target = split_target(signed)
+            assert target is not None
+            self.assertEqual(target.options, options, signed)
+
+    def test_info(self) -> None:
+        """``info`` as the first segment is the info document (Signed URL grammar; D1)."""
+        for signed, options in (
+            (b"/info/plain/local://a", ()),
+            (b"/info/f:mp3/plain/local://a", (b"f:mp3",)),
+            (b"/info//plain/local://a", (b"",)),
+            (b"/info/info/plain/local://a", (b"info",)),
+        ):
+            target = Target(info=True, options=options, form=b"plain", source=b"local://a")
+            self.assertEqual(split_target(signed), target, signed)
+        target = Target(info=True, options=(), form=b"enc", source=b"YQ")
+        self.assertEqual(split_target(b"/info/enc/YQ"), target)
+
+    def test_not_info(self) -> None:
+        """Only the exact spelling is the info document (D1)."""
+        for first in (b"Info", b"info:", b"inf%6F", b"information"):
+            target = split_target(b"/" + first + b"/plain/x")
+            self.assertEqual(
+                target, Target(info=False, options=(first,), form=b"plain", source=b"x"), first
+            )
+
+    def test_no_source(self) -> None:
+        """A path in which no source begins names nothing (D1)."""
+        for signed in (b"", b"/", b"/info", b"/f:mp3", b"/f:mp3/", b"/PLAIN/x", b"/plain:x"):
+            self.assertIsNone(split_target(signed), signed)
+
+    @PROMISE
+    @given(signed=junk())
+    def test_any_bytes(self, signed: bytes) -> None:
+        """Any signed path is cut without loss, or has no source (D1)."""
+        target = split_target(b"/" + signed)
+        parts = signed.split(b"/")
+        self.assertEqual(target is None, b"plain" not in parts and b"enc" not in parts)
+        if target is not None:
+            head = [b"info"] if target.info else []
+            before = b"/".join([*head, *target.options, target.form])
+            slash = b"/" if signed != before else b""
+            self.assertEqual(before + slash + target.source, signed)
+
+    @PROMISE
+    @given(segments=option_segments(), text=sources().flatmap(escaped))
+    def test_built_path(self, segments: list[bytes], text: bytes) -> None:
+        """A path put together from parts comes apart into the same parts (D1)."""
+        for form, source in ((b"plain", text), (b"enc", encoded(text))):
+            for info in (False, True):
+                head = [b"info"] if info else []
+                target = split_target(b"/" + b"/".join([*head, *segments, form, source]))
+                self.assertEqual(target, Target(info, tuple(segments), form, source))

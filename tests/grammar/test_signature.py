@@ -1,0 +1,186 @@
+"""Signatures: what is signed, and the two spellings that open a URL."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import string
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.signature import sign, verify
+from tests.support.strategies import PROMISE, junk
+
+# Each signature was made without this package, by
+#
+#     base64.urlsafe_b64encode(
+#         hmac.new(bytes.fromhex(key), bytes.fromhex(salt) + path, hashlib.sha256).digest()
+#     ).rstrip(b"=")
+#
+# and the first one once more by `openssl dgst -sha256 -mac HMAC -macopt hexkey:... -binary`.
+VECTORS = (
+    (
+        "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+        "a1b2c3d4",
+        b"/f:mp3/plain/local://a.mp3",
+        b"qx0u7i21AFBwdiadkM5a1iy6cJffXs6z35u4lYix24I",
+    ),
+    (
+        "ff" * 32,
+        "00",
+        b"/info/plain/s3://bucket/some%20key.flac",
+        b"jW0HOcBeapRLgX4ed8ljU5miXtDm8z8CJqpeh-ej4Ys",
+    ),
+    (
+        "2af8a9104b3f64ed640d8c7e298d2d480f03a3610cbc2b33474321ec59024a48"
+        "592ea8545e41e09d5d1108759df48ede0054f225df39d4f0f312450e0aa9dd25",
+        "70657070657220616e642073616c74",
+        b"/t:1.5:30/f:opus/exp:1893456000/enc/aHR0cHM6Ly9leGFtcGxlLmNvbS9hLm9nZw",
+        b"A1NQtcwMPdzugF_6GlfHKYW-rOGqf4VnkMkAqxA2HlY",
+    ),
+    ("6b" * 33, "00ff", b"/", b"QUK0dWLAW8n_ZJqVPSMFN0UhqeS1UJ-iwLfZZFcoYIE"),
+)
+
+KEY = bytes(range(32))
+SALT = b"salt"
+PATH = b"/f:mp3/plain/local://a.mp3"
+
+ALPHABET = (string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_").encode()
+
+
+class SignTests(SynchronousTestCase):
+    """`sign`"""
+
+    def test_known_vectors(self) -> None:
+        """Any HMAC library makes the same signatures (Authentication, 1)."""
+        for key, salt, path, signature in VECTORS:
+            made = sign(bytes.fromhex(key), bytes.fromhex(salt), path)
+            self.assertEqual(made, signature, path)
+
+    def test_unpadded(self) -> None:
+        """Signatures are emitted unpadded (Authentication, 2)."""
+        made = sign(KEY, SALT, PATH)
+        self.assertEqual(len(made), 43)
+        self.assertNotIn(b"=", made)
+
+    def test_raw_path(self) -> None:
+        """What is signed is the raw path: another escape is another URL (Authentication, 1)."""
+        escaped = sign(KEY, SALT, b"/plain/local://a%2Fb")
+        self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a/b"))
+        self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a%2fb"))
+
+    @PROMISE
+    @given(key=st.binary(min_size=32, max_size=80), salt=st.binary(min_size=1), path=st.binary())
+    def test_definition(self, key: bytes, salt: bytes, path: bytes) -> None:
+        """A signature is base64url(HMAC-SHA256(key, salt and path)) (Authentication, 1)."""
+        mac = hmac.new(key, digestmod=hashlib.sha256)
+        mac.update(salt)
+        mac.update(path)
+        made = sign(key, salt, path)
+        self.assertEqual(base64.b64decode(made + b"=", altchars=b"-_"), mac.digest())
+
+
+class VerifyTests(SynchronousTestCase):
+    """`verify`"""
+
+    def test_known_vectors(self) -> None:
+        """A URL that another library signed opens (Authentication, 1)."""
+        for key, salt, path, signature in VECTORS:
+            self.assertIs(
+                verify(bytes.fromhex(key), bytes.fromhex(salt), path, signature), True, path
+            )
+
+    def test_two_spellings(self) -> None:
+        """Unpadded and padded with one ``=`` are accepted (Authentication, 2)."""
+        signature = sign(KEY, SALT, PATH)
+        self.assertTrue(verify(KEY, SALT, PATH, signature))
+        self.assertTrue(verify(KEY, SALT, PATH, signature + b"="))
+
+    def test_other_spellings(self) -> None:
+        """Over-padding, escapes, spaces and cuts are refused (Authentication, 2)."""
+        signature = sign(KEY, SALT, PATH)
+        for other in (
+            signature + b"==",
+            signature + b"===",
+            signature + b"=" * 100,
+            b"=" + signature,
+            signature[:-1],
+            signature[:-1] + b"=",
+            signature[:-1] + b"==",
+            signature + b"A",
+            signature + b"%3D",
+            signature + b" ",
+            signature + b"\n",
+            b" " + signature,
+            signature.swapcase(),
+            signature.hex().encode(),
+            b"insecure",
+            b"=",
+            b"",
+        ):
+            self.assertIs(verify(KEY, SALT, PATH, other), False, other)
+
+    def test_standard_alphabet(self) -> None:
+        """``+`` and ``/`` do not stand for ``-`` and ``_`` (Authentication, 1)."""
+        for key, salt, path, signature in VECTORS[1:]:
+            other = signature.replace(b"-", b"+").replace(b"_", b"/")
+            self.assertNotEqual(other, signature)
+            for spelled in (other, other + b"="):
+                verified = verify(bytes.fromhex(key), bytes.fromhex(salt), path, spelled)
+                self.assertIs(verified, False, path)
+
+    def test_final_character(self) -> None:
+        """Of the four last characters that decode alike, one is accepted (Authentication, 2)."""
+        signature = sign(KEY, SALT, PATH)
+        digest = base64.urlsafe_b64decode(signature + b"=")
+        alike = [
+            signature[:-1] + bytes([last])
+            for last in ALPHABET
+            if base64.urlsafe_b64decode(signature[:-1] + bytes([last]) + b"=") == digest
+        ]
+        self.assertEqual(len(alike), 4)
+        self.assertEqual([each for each in alike if verify(KEY, SALT, PATH, each)], [signature])
+        padded = [each + b"=" for each in alike if verify(KEY, SALT, PATH, each + b"=")]
+        self.assertEqual(padded, [signature + b"="])
+
+    def test_key_and_salt(self) -> None:
+        """A signature of another key or another salt opens nothing (Authentication, 8)."""
+        self.assertFalse(verify(KEY, SALT, PATH, sign(KEY[::-1], SALT, PATH)))
+        self.assertFalse(verify(KEY, SALT, PATH, sign(KEY, b"pepper", PATH)))
+
+    def test_exp_is_signed(self) -> None:
+        """Altering or removing ``exp`` breaks the signature (Request option exp, 1)."""
+        signature = sign(KEY, SALT, b"/exp:1893456000/plain/local://a")
+        for path in (b"/exp:1893456001/plain/local://a", b"/plain/local://a"):
+            self.assertFalse(verify(KEY, SALT, path, signature), path)
+
+    @PROMISE
+    @given(path=junk(), other=junk())
+    def test_own_path_only(self, path: bytes, other: bytes) -> None:
+        """A signature opens its own path and no other (Authentication, 6)."""
+        assume(path != other)
+        signature = sign(KEY, SALT, path)
+        self.assertTrue(verify(KEY, SALT, path, signature))
+        self.assertFalse(verify(KEY, SALT, other, signature))
+
+    @PROMISE
+    @given(
+        at=st.integers(0, 42),
+        byte=st.integers(0, 255),
+        padding=st.sampled_from((b"", b"=")),
+    )
+    def test_changed_character(self, at: int, byte: int, padding: bytes) -> None:
+        """No character of a signature can be another one (Authentication, 2)."""
+        signature = sign(KEY, SALT, PATH)
+        assume(signature[at] != byte)
+        changed = signature[:at] + bytes([byte]) + signature[at + 1 :] + padding
+        self.assertFalse(verify(KEY, SALT, PATH, changed))
+
+    @PROMISE
+    @given(signature=junk())
+    def test_junk(self, signature: bytes) -> None:
+        """Any bytes in place of a signature are a plain no (Authentication, 3)."""
+        self.assertIs(verify(KEY, SALT, PATH, signature), False)

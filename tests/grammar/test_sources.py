@@ -1,0 +1,537 @@
+"""The source forms, their one canonical string, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import NotFound
+from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source, read_source
+from tests.support.strategies import PROMISE, encoded, escaped, junk, sources
+
+
+def host_of(length: int) -> bytes:
+    """Return a host name of so many bytes, in labels of at most 63."""
+    full, rest = divmod(length, 64)
+    return b".".join([b"h" * 63] * full + ([b"h" * rest] if rest else []))
+
+
+class SourceCase(SynchronousTestCase):
+    """A source, spelled in each of the forms."""
+
+    def read(self, source: bytes) -> Source:
+        """Read a source string from both forms, which must agree on it."""
+        plain = read_source(b"plain", source.replace(b"%", b"%25"))
+        self.assertEqual(read_source(b"enc", encoded(source)), plain, source)
+        return plain
+
+    def refused(self, form: bytes, raw: bytes) -> NotFound:
+        """Return the refusal of a raw source, which must look as every other one."""
+        error = self.assertRaises(NotFound, read_source, form, raw)
+        self.assertEqual(error.message, NotFound.default_message, raw)
+        self.assertTrue(error.reason, raw)
+        return error
+
+    def refuse(self, source: bytes, word: str) -> None:
+        """Require a source string to be refused in both forms, for the reason given."""
+        for form, raw in (
+            (b"plain", source.replace(b"%", b"%25")),
+            (b"enc", encoded(source)),
+        ):
+            self.assertIn(word, self.refused(form, raw).reason, source)
+
+
+class LocalTests(SourceCase):
+    """``local://``"""
+
+    def test_canonical(self) -> None:
+        """A local source is ``local://<path>`` with no root in it (Canonical source, 1)."""
+        source = read_source(b"plain", b"local://albums/one/a.mp3")
+        self.assertEqual(source, LocalSource(b"albums/one/a.mp3"))
+        self.assertEqual(source.canonical, b"local://albums/one/a.mp3")
+
+    def test_escaped(self) -> None:
+        """The path is URL-escaped, and bytes that are not text stay bytes (D15)."""
+        for raw, path in (
+            (b"local://a%20b.mp3", b"a b.mp3"),
+            (b"local%3A%2F%2Fa%2Fb", b"a/b"),
+            (b"local://%ff%FE", b"\xff\xfe"),
+            (b"local://\xff\xfe", b"\xff\xfe"),
+            (b"local://caf%C3%A9", b"caf\xc3\xa9"),
+            (b"local://a%0Ab", b"a\nb"),
+            (b"local://a%23b%3Fc", b"a#b?c"),
+            (b"local://a+b", b"a+b"),
+        ):
+            source = read_source(b"plain", raw)
+            self.assertEqual(source, LocalSource(path), raw)
+            self.assertEqual(source.canonical, b"local://" + path, raw)
+
+    def test_decoded_once(self) -> None:
+        """An escape that is left after decoding is part of the name (D15)."""
+        for raw, path in (
+            (b"local://%252e%252e/a", b"%2e%2e/a"),
+            (b"local://a%2500", b"a%00"),
+            (b"local://%25252e", b"%252e"),
+        ):
+            self.assertEqual(read_source(b"plain", raw), LocalSource(path), raw)
+
+    def test_not_normalized(self) -> None:
+        """Dot components, slashes and letter case are never rewritten (Confinement, 2)."""
+        for path in (b"a/../b", b"../a", b".", b"./a", b"a//b", b"a/", b"A.MP3"):
+            source = self.read(b"local://" + path)
+            self.assertEqual(source.canonical, b"local://" + path)
+
+    def test_bounds(self) -> None:
+        """A path has at most 64 components and 1024 bytes (Source bounds)."""
+        for path in (
+            b"a",
+            b"a" * 1024,
+            b"/".join([b"a"] * 64),
+            b"/".join([b"a" * 15] * 63 + [b"a" * 16]),
+            b"\xff" * 1024,
+        ):
+            self.assertEqual(self.read(b"local://" + path), LocalSource(path))
+        for path in (b"a" * 1025, b"/".join([b"a"] * 65), b"a/" * 64, b"\xff" * 1025):
+            self.refuse(b"local://" + path, "64 components and 1024 bytes")
+
+    def test_bound_is_of_decoded_bytes(self) -> None:
+        """Escapes do not count towards the bounds (Source bounds; D15)."""
+        self.assertEqual(
+            read_source(b"plain", b"local://" + b"%61" * 1024), LocalSource(b"a" * 1024)
+        )
+        self.refused(b"plain", b"local://a" + b"%2f" * 64)
+
+    def test_refused(self) -> None:
+        """A path that is empty, absolute or holds a NUL is refused (Confinement, 2; D16)."""
+        for path in (b"", b"/", b"/etc/passwd", b"//a", b"a\0b", b"\0", b"a\0"):
+            self.refuse(b"local://" + path, "relative and not empty")
+        self.refused(b"plain", b"local://%2Fetc/passwd")
+        self.refused(b"plain", b"local://a%00.mp3")
+
+
+class S3Tests(SourceCase):
+    """``s3://``"""
+
+    def test_canonical(self) -> None:
+        """An object is its bucket and its raw decoded key (Source forms)."""
+        for raw, bucket, key in (
+            (b"s3://bucket/a/b.mp3", "bucket", b"a/b.mp3"),
+            (b"s3://bucket/a%20b", "bucket", b"a b"),
+            (b"s3://bucket/%ff%00", "bucket", b"\xff\0"),
+            (b"s3://bucket/%252e", "bucket", b"%2e"),
+            (b"s3://bucket//a//b/", "bucket", b"/a//b/"),
+            (b"s3://bucket/../a", "bucket", b"../a"),
+            (b"s3://bucket/a?b#c", "bucket", b"a?b#c"),
+            (b"s3%3a%2f%2fbucket%2fkey", "bucket", b"key"),
+            (b"s3://my.Bucket_1-x/k", "my.Bucket_1-x", b"k"),
+        ):
+            source = read_source(b"plain", raw)
+            self.assertEqual(source, S3Source(bucket, key), raw)
+            self.assertEqual(source.canonical, b"s3://" + bucket.encode() + b"/" + key, raw)
+
+    def test_case(self) -> None:
+        """Buckets and keys are told apart by letter case (Source allowlist)."""
+        self.assertNotEqual(self.read(b"s3://Bucket/k"), self.read(b"s3://bucket/k"))
+        self.assertNotEqual(self.read(b"s3://bucket/K"), self.read(b"s3://bucket/k"))
+
+    def test_bounds(self) -> None:
+        """A bucket has 1 to 63 bytes and a key 1 to 1024 (Source bounds)."""
+        for bucket, key in ((b"b", b"k"), (b"b" * 63, b"k"), (b"b", b"\xff" * 1024)):
+            source = self.read(b"s3://" + bucket + b"/" + key)
+            self.assertEqual(source, S3Source(bucket.decode(), key))
+        self.refuse(b"s3://" + b"b" * 64 + b"/k", "bucket")
+        self.refuse(b"s3://b/" + b"k" * 1025, "1 to 1024 bytes")
+        self.assertEqual(
+            read_source(b"plain", b"s3://b/" + b"%6b" * 1024), S3Source("b", b"k" * 1024)
+        )
+
+    def test_both_required(self) -> None:
+        """Bucket and key are both required (Source forms; D16)."""
+        for source, word in (
+            (b"s3://", "bucket"),
+            (b"s3:///", "bucket"),
+            (b"s3:///key", "bucket"),
+            (b"s3://bucket", "key"),
+            (b"s3://bucket/", "key"),
+        ):
+            self.refuse(source, word)
+
+    def test_bucket_names(self) -> None:
+        """What cannot be a bucket is refused: ports, credentials, other signs (D16)."""
+        for bucket in (
+            *(b"a:80", b"u:p@b", b"a b", b".b", b"-b", b"_b", b"b%41", b"b\n", b"b\0", b"b\\c"),
+            *(b"b\xff", b"caf\xc3\xa9", b"b?", b"b*"),
+        ):
+            self.refuse(b"s3://" + bucket + b"/key", "bucket")
+
+
+class HttpsTests(SourceCase):
+    """``https://``"""
+
+    def test_folded(self) -> None:
+        """Spellings of one address are one source (Canonical source, 2)."""
+        for source, url in (
+            # Letter case of scheme and host.
+            (b"https://example.com/a", "https://example.com/a"),
+            (b"HTTPS://EXAMPLE.COM/a", "https://example.com/a"),
+            (b"hTTps://eXample.Com/a", "https://example.com/a"),
+            # A trailing root dot.
+            (b"https://example.com./a", "https://example.com/a"),
+            (b"https://example.com.:443/a", "https://example.com/a"),
+            (b"https://127.0.0.1./a", "https://127.0.0.1/a"),
+            # An explicit port that is the scheme's own.
+            (b"https://example.com:443/a", "https://example.com/a"),
+            (b"https://example.com:0443/a", "https://example.com/a"),
+            (b"https://example.com:/a", "https://example.com/a"),
+            (b"https://[::1]:443/a", "https://[::1]/a"),
+            # An absent path.
+            (b"https://example.com", "https://example.com/"),
+            (b"https://example.com:443", "https://example.com/"),
+            (b"https://example.com?q", "https://example.com/?q"),
+            # An empty query, and any fragment.
+            (b"https://example.com/a?", "https://example.com/a"),
+            (b"https://example.com?", "https://example.com/"),
+            (b"https://example.com/a#", "https://example.com/a"),
+            (b"https://example.com/a#top", "https://example.com/a"),
+            (b"https://example.com/a?#top", "https://example.com/a"),
+            (b"https://example.com#a?b", "https://example.com/"),
+            (b"https://example.com/a?q#b#c?d", "https://example.com/a?q"),
+            # The spelling of an IP literal.
+            (b"https://[0:0:0:0:0:0:0:1]/a", "https://[::1]/a"),
+            (b"https://[0000:0000:0000:0000:0000:0000:0000:0001]/a", "https://[::1]/a"),
+            (b"https://[2001:DB8::00ff]/a", "https://[2001:db8::ff]/a"),
+            (b"https://[2001:db8:0:0:1:0:0:1]/a", "https://[2001:db8::1:0:0:1]/a"),
+            (b"https://[::ffff:192.0.2.1]/a", "https://[::ffff:c000:201]/a"),
+            (b"https://[::FFFF:C000:0201]/a", "https://[::ffff:c000:201]/a"),
+            (b"https://[::ffff:0.0.0.0]/a", "https://[::ffff:0:0]/a"),
+            (b"https://[64:ff9b::192.0.2.1]/a", "https://[64:ff9b::c000:201]/a"),
+            (b"https://[::]/a", "https://[::]/a"),
+            # Everything at once.
+            (b"HTTPS://Example.COM.:443?#x", "https://example.com/"),
+        ):
+            folded = self.read(source)
+            assert isinstance(folded, HttpsSource)
+            self.assertEqual(folded.url, url, source)
+            self.assertEqual(folded.canonical, url.encode("ascii"), source)
+
+    def test_not_folded(self) -> None:
+        """What only the origin can judge is preserved (Canonical source, 2 and 3)."""
+        for url in (
+            # The URL's own percent-encoding.
+            "https://example.com/%61",
+            "https://example.com/a%2Fb",
+            "https://example.com/a%2fb",
+            "https://example.com/%2e%2e/a",
+            "https://example.com/%252e",
+            "https://example.com/%zz",
+            "https://example.com/a?q=%41",
+            # Dot segments and slashes.
+            "https://example.com/a/../b",
+            "https://example.com/./a",
+            "https://example.com/..",
+            "https://example.com//a",
+            "https://example.com/a/",
+            # Letter case behind the host.
+            "https://example.com/A?B=C",
+            # Queries, however strange.
+            "https://example.com/?a=1&a=1",
+            "https://example.com/?b&a",
+            "https://example.com/a??",
+            "https://example.com/a?/b",
+            # Other ports.
+            "https://example.com:444/a",
+            "https://example.com:80/a",
+            # Quads that strict parsing does not take.
+            "https://127.0.0.01/a",
+            "https://010.0.0.1/a",
+            "https://0x7f.0.0.1/a",
+            "https://2130706433/a",
+            "https://127.1/a",
+            "https://127.0.0.1/a",
+            # Only one root dot, and no default subdomain.
+            "https://www.example.com/a",
+        ):
+            self.assertEqual(self.read(url.encode()).canonical, url.encode(), url)
+
+    def test_distinct(self) -> None:
+        """A leading-zero quad is another host than the one without (Canonical source, 2)."""
+        self.assertNotEqual(self.read(b"https://127.0.0.01/"), self.read(b"https://127.0.0.1/"))
+
+    def test_ports(self) -> None:
+        """A port other than 443 is kept, in its shortest spelling (Canonical source, 2)."""
+        for source, url in (
+            (b"https://h:1/", "https://h:1/"),
+            (b"https://h:65535/", "https://h:65535/"),
+            (b"https://h:08443/", "https://h:8443/"),
+            (b"https://[::1]:8443", "https://[::1]:8443/"),
+        ):
+            self.assertEqual(self.read(source).canonical, url.encode(), source)
+        for port in (b"0", b"00000", b"65536", b"99999"):
+            self.refuse(b"https://h:" + port + b"/", "port")
+        for port in (b"000443", b"100000", b"-1", b"+1", b"x", b"4 4", b"443:443"):
+            self.refuse(b"https://h:" + port + b"/", "")
+
+    def test_host(self) -> None:
+        """The host is told without brackets, port and root dot (Source allowlist)."""
+        for source, host in (
+            (b"https://Example.COM.:8443/a", "example.com"),
+            (b"https://[0:0::1]:8443/a", "::1"),
+            (b"https://127.0.0.1:8443/a", "127.0.0.1"),
+            (b"https://my_host-1/a", "my_host-1"),
+        ):
+            folded = self.read(source)
+            assert isinstance(folded, HttpsSource)
+            self.assertEqual(folded.host, host, source)
+
+    def test_escaped_once(self) -> None:
+        """A URL is escaped once to be a source, and decoded once (Source forms; D15)."""
+        for raw, url in (
+            (b"https%3A%2F%2Fexample.com%2Fa%3Fq%3D1", b"https://example.com/a?q=1"),
+            (b"https://example.com/%252e", b"https://example.com/%2e"),
+            (b"https://example.com/a%2520b", b"https://example.com/a%20b"),
+            (b"https://ex%61mple.com/%41", b"https://example.com/A"),
+            (b"https://example.com/a%23b", b"https://example.com/a"),
+        ):
+            self.assertEqual(read_source(b"plain", raw).canonical, url, raw)
+
+    def test_url_bound(self) -> None:
+        """A whole URL has at most 2048 bytes, its fragment included (Source bounds)."""
+        start = b"https://example.com/"
+        for rest in (b"a" * 2028, b"?" + b"a" * 2027, b"#" + b"a" * 2027):
+            self.assertEqual(len(start + rest), 2048)
+            self.read(start + rest)
+            self.refuse(start + rest + b"a", "2048 bytes")
+        self.assertEqual(
+            read_source(b"plain", start + b"%61" * 2028).canonical, start + b"a" * 2028
+        )
+
+    def test_host_bound(self) -> None:
+        """A host has at most 253 bytes, in labels as DNS has them (Source bounds)."""
+        longest = host_of(253)
+        self.assertEqual(len(longest), 253)
+        for host in (longest, longest + b".", b"h" * 63, b"h"):
+            self.read(b"https://" + host + b"/")
+        too_long = host_of(254)
+        self.assertEqual(len(too_long), 254)
+        for host in (too_long, too_long + b".", b"h" * 64, b"a." + b"h" * 64):
+            self.refuse(b"https://" + host + b"/", "at most 253 bytes")
+
+    def test_empty_labels(self) -> None:
+        """A host without a name, or with a gap in it, is refused (D16)."""
+        for host in (b".", b"..", b"a..b", b".a", b"a.."):
+            self.refuse(b"https://" + host + b"/", "labels of 1 to 63")
+        for source in (b"https://", b"https:///a", b"https://?q", b"https://#f", b"https://:443/"):
+            self.refuse(source, "plain host")
+
+    def test_userinfo(self) -> None:
+        """User information is refused at the grammar (Canonical source, 4; D16)."""
+        for authority in (
+            *(b"user:pass@h", b"user@h", b"@h", b":@h", b"u:p@h:443", b"h@", b"a@b@h"),
+            *(b"user%40h@h", b"u@[::1]", b"h:443@evil"),
+        ):
+            self.refuse(b"https://" + authority + b"/a", "user information")
+        self.refused(b"plain", b"https://user%40h/a")
+        self.assertEqual(self.read(b"https://h/u:p@x").canonical, b"https://h/u:p@x")
+        self.assertEqual(self.read(b"https://h?u@x").canonical, b"https://h/?u@x")
+
+    def test_hosts_that_are_none(self) -> None:
+        """A host is plain: no escape, backslash, zone or broken literal (D16)."""
+        for host in (
+            *(b"a%41", b"a\\b", b"h\\@evil", b"a,b", b"a;b", b"*", b"[", b"]", b"[]", b"a[::1]"),
+            *(b"[::1", b"::1", b"[::1]x", b"[fe80::1%25eth0]", b"[fe80::1%eth0]", b"[v1.x]"),
+            *(b"[::1]]", b"[[::1]]"),
+        ):
+            self.refuse(b"https://" + host + b"/", "plain host")
+        for host in (
+            *(b"[:]", b"[.]", b"[1.2.3.4]", b"[::1.2.3.04]", b"[::00001]", b"[1::2::3]", b"[:::]"),
+            *(b"[1:2:3:4:5:6:7]", b"[1:2:3:4:5:6:7:8:9]", b"[::1.2.3.256]"),
+        ):
+            self.refuse(b"https://" + host + b"/", "")
+
+    def test_printable(self) -> None:
+        """A URL is printable ASCII; the rest is to be escaped in it (D16)."""
+        for byte in (0x00, 0x09, 0x0A, 0x0D, 0x1F, 0x20, 0x7F, 0x80, 0xC3, 0xFF):
+            for source in (b"https://h/a%sb", b"https://h%s/", b"https://h/?%s", b"https://h/#%s"):
+                self.refuse(source % bytes([byte]), "printable ASCII")
+        self.assertEqual(self.read(b"https://h/!~").canonical, b"https://h/!~")
+
+    def test_trailing_newline(self) -> None:
+        """A line feed at the end is not overlooked (D16)."""
+        for source in (b"https://h\n", b"https://h:443\n", b"https://h/\n", b"https://h/?q\n"):
+            self.refuse(source, "printable ASCII")
+
+
+class SchemeTests(SourceCase):
+    """Schemes that are served, and those that are not"""
+
+    def test_other_schemes(self) -> None:
+        """``http://`` and every other scheme is refused at the grammar (Canonical source, 4)."""
+        for source in (
+            *(b"http://example.com/a", b"HTTP://example.com/a", b"ftp://h/a", b"file:///a"),
+            *(b"concat://a", b"data://x", b"httpsx://h/", b"shttps://h/", b"s3a://b/k", b"x://"),
+            *(b"gs://b/k", b"https+unix://h/"),
+        ):
+            self.refuse(source, "local://, s3:// or https://")
+
+    def test_no_scheme(self) -> None:
+        """A source starts with its scheme (Source forms; D16)."""
+        for source in (
+            *(b"", b"a.mp3", b"/a.mp3", b"://a", b"local:a", b"local:/a", b"s3:/b/k", b"https:h"),
+            *(b"https:/h/a", b" https://h/", b"\nlocal://a", b"local\n://a", b"1s3://b/k"),
+            *(b"local:///a"[0:6], b"\xff://a"),
+        ):
+            self.refuse(source, "local://, s3:// or https://")
+
+    def test_letter_case(self) -> None:
+        """Only an HTTPS source folds the case of its scheme (Canonical source, 2)."""
+        for source in (b"LOCAL://a", b"Local://a", b"S3://b/k"):
+            self.refuse(source, "local://, s3:// or https://")
+
+    def test_same_path_other_scheme(self) -> None:
+        """Sources of different schemes never share a canonical string (What it does, 2)."""
+        sources = (b"local://h/a", b"s3://h/a", b"https://h/a")
+        self.assertEqual(len({self.read(source).canonical for source in sources}), 3)
+
+
+class EncodedTests(SourceCase):
+    """``enc/``"""
+
+    def test_spellings(self) -> None:
+        """base64url is accepted unpadded and correctly padded (D15)."""
+        for source, unpadded, padding in (
+            (b"local://a", b"bG9jYWw6Ly9h", b""),
+            (b"local://ab", b"bG9jYWw6Ly9hYg", b"=="),
+            (b"local://abc", b"bG9jYWw6Ly9hYmM", b"="),
+        ):
+            self.assertEqual(read_source(b"enc", unpadded).canonical, source)
+            self.assertEqual(read_source(b"enc", unpadded + padding).canonical, source)
+
+    def test_wrong_padding(self) -> None:
+        """Too little and too much padding is refused (D15)."""
+        for raw in (
+            *(b"bG9jYWw6Ly9h=", b"bG9jYWw6Ly9h==", b"bG9jYWw6Ly9h===", b"bG9jYWw6Ly9h===="),
+            *(b"bG9jYWw6Ly9hYg=", b"bG9jYWw6Ly9hYg===", b"bG9jYWw6Ly9hYmM=="),
+            *(b"=bG9jYWw6Ly9h", b"bG9jYW==w6Ly9h", b"=", b"=="),
+        ):
+            self.assertIn("base64url", self.refused(b"enc", raw).reason, raw)
+
+    def test_final_character(self) -> None:
+        """Of the last characters that decode alike, only the canonical one is accepted (D15)."""
+        for start, alike, accepted in (
+            (b"bG9jYWw6Ly9hY", b"ghijklmnopqrstuv", b"g"),
+            (b"bG9jYWw6Ly9hYm", b"MNOP", b"M"),
+        ):
+            for last in alike:
+                raw = start + bytes([last])
+                padded = raw + b"=" * (-len(raw) % 4)
+                for each in (raw, padded):
+                    if bytes([last]) == accepted:
+                        self.assertEqual(read_source(b"enc", each), read_source(b"enc", raw))
+                    else:
+                        self.assertIn("canonical", self.refused(b"enc", each).reason, each)
+
+    def test_alphabet(self) -> None:
+        """The alphabet is the one of URLs, not the standard one (D15)."""
+        source = b"local://\xfb\xff\xfe~~?>>"
+        raw = encoded(source)
+        self.assertIn(b"-", raw)
+        self.assertIn(b"_", raw)
+        self.assertEqual(read_source(b"enc", raw).canonical, source)
+        for other in (
+            raw.replace(b"-", b"+"),
+            raw.replace(b"_", b"/"),
+            base64.b64encode(source),
+        ):
+            self.assertIn("base64url", self.refused(b"enc", other).reason, other)
+
+    def test_not_base64url(self) -> None:
+        """Anything else in place of base64url is refused (D15, D16)."""
+        good = b"bG9jYWw6Ly9h"
+        for raw in (
+            *(good + b"\n", good + b" ", b" " + good, good[:6] + b"\n" + good[6:], good + b"A"),
+            *(
+                good + b"%3D",
+                good + b"/",
+                b"/" + good,
+                good + b"/" + good,
+                good + b"?",
+                good + b".",
+            ),
+            *(b"local://a", b"bG9jYWw6Ly9hYg%3D%3D", b"\xff\xff\xff\xff", b"A", b"AAAAA"),
+        ):
+            self.assertIn("base64url", self.refused(b"enc", raw).reason, raw)
+
+    def test_empty(self) -> None:
+        """An empty source is a missing one (D16)."""
+        self.refused(b"enc", b"")
+        self.refused(b"plain", b"")
+
+    def test_not_decoded_again(self) -> None:
+        """What base64url decodes to is the source itself, escapes and all (D15)."""
+        for source in (b"local://%2e%2e/a", b"local://a%20b", b"s3://b/%ff", b"https://h/%2e"):
+            self.assertEqual(read_source(b"enc", encoded(source)).canonical, source)
+        self.assertEqual(read_source(b"enc", encoded(b"local://100%")).canonical, b"local://100%")
+
+
+class PlainTests(SourceCase):
+    """``plain/``"""
+
+    def test_broken_escape(self) -> None:
+        """A percent sign that starts no escape is refused (D16)."""
+        for raw in (b"local://100%", b"local://%", b"local://%2", b"local://%zz", b"s3://b/%k"):
+            self.assertIn("hexadecimal", self.refused(b"plain", raw).reason, raw)
+
+    def test_looks_alike(self) -> None:
+        """All refusals are one 404 that tells nothing (D16; Errors, 7)."""
+        for raw in (b"http://h/", b"https://u@h/", b"s3://b", b"local:///a", b"local://%", b"x"):
+            error = self.refused(b"plain", raw)
+            self.assertEqual(error.status, 404)
+            self.assertEqual(error.code, "not_found")
+            self.assertEqual(str(error), NotFound.default_message)
+
+
+class SourceProperties(SourceCase):
+    """Every source"""
+
+    @PROMISE
+    @given(source=sources(), data=st.data())
+    def test_one_canonical_string(self, source: bytes, data: st.DataObject) -> None:
+        """Plain and enc of one source, however escaped, are one source (Source forms; D15)."""
+        spelled = encoded(source)
+        padded = spelled + b"=" * (-len(spelled) % 4)
+        first = read_source(b"plain", data.draw(escaped(source)))
+        self.assertEqual(read_source(b"enc", spelled), first)
+        self.assertEqual(read_source(b"enc", padded), first)
+        self.assertEqual(read_source(b"enc", encoded(first.canonical)), first)
+
+    @PROMISE
+    @given(form=st.sampled_from((b"plain", b"enc")), raw=junk())
+    def test_any_bytes(self, form: bytes, raw: bytes) -> None:
+        """Any bytes are a source or a 404 (D13, D16)."""
+        for each in (raw, *(encoded(scheme + raw) for scheme in (b"", b"s3://b", b"https://"))):
+            try:
+                source = read_source(form, each)
+            except NotFound:
+                continue
+            self.assertEqual(read_source(b"enc", encoded(source.canonical)), source)
+
+    @PROMISE
+    @given(
+        rest=junk(), scheme=st.sampled_from((b"local://", b"s3://b/", b"https://h", b"https://"))
+    )
+    def test_any_bytes_behind_a_scheme(self, rest: bytes, scheme: bytes) -> None:
+        """Any bytes behind a scheme are a source or a 404 in both forms alike (D15, D16)."""
+        source = scheme + rest
+        outcomes = []
+        for form, raw in (
+            (b"plain", source.replace(b"%", b"%25")),
+            (b"enc", encoded(source)),
+        ):
+            try:
+                outcomes.append(read_source(form, raw).canonical)
+            except NotFound as error:
+                outcomes.append(error.reason.encode())
+        self.assertEqual(outcomes[0], outcomes[1])

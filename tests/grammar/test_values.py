@@ -1,0 +1,225 @@
+"""The spellings of numbers and of percent-encoded bytes."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.values import (
+    percent_decode,
+    percent_encode,
+    print_decimal,
+    read_decimal,
+    read_integer,
+)
+from tests.support.strategies import PROMISE, escaped, junk, spell_thousandths
+
+
+class DecimalTests(SynchronousTestCase):
+    """`read_decimal` and `print_decimal`"""
+
+    def test_spellings(self) -> None:
+        """A number is read as it is spelled and printed in its shortest form (D3)."""
+        for text, printed in (
+            (b"0", "0"),
+            (b"-0", "0"),
+            (b"-0.000", "0"),
+            (b"0.0", "0"),
+            (b"000", "0"),
+            (b"1.50", "1.5"),
+            (b"30.0", "30"),
+            (b"30", "30"),
+            (b"100", "100"),
+            (b"007.250", "7.25"),
+            (b"-7", "-7"),
+            (b"-1.5", "-1.5"),
+            (b"-0.001", "-0.001"),
+            (b"0.001", "0.001"),
+            (b"0.1", "0.1"),
+            (b"999999999", "999999999"),
+            (b"-999999999.999", "-999999999.999"),
+        ):
+            value = read_decimal(text, -(10**9), 10**9)
+            self.assertEqual(print_decimal(value), printed, text)
+
+    def test_refused_spellings(self) -> None:
+        """No exponent, no bare dot, no fourth fractional and no tenth integer digit (D3)."""
+        for text in (
+            *(b"", b"-", b"+", b".", b"1.", b".5", b"-.5", b"1.2.3", b"1,5", b"--1", b"1-", b"+-1"),
+            *(b"1e3", b"1E3", b"1e-3", b"0x10", b"1_000", b"inf", b"nan", b"Infinity", b"-NaN"),
+            *(b" 1", b"1 ", b"1\n", b"\t1", b"%31", b"1.2345", b"1.0000", b"1234567890"),
+            *(b"0000000001", b"\xd9\xa1", b"\xb2", b"\xff", b"1\0"),
+        ):
+            for plus in (False, True):
+                error = self.assertRaises(
+                    ValueError, read_decimal, text, -(10**9), 10**9, plus=plus
+                )
+                self.assertIn("plain decimal", str(error), text)
+                self.assertIn("at most 3 fractional digits", str(error), text)
+
+    def test_plus(self) -> None:
+        """A leading plus is legal only where it is asked for (D3)."""
+        self.assertEqual(read_decimal(b"+3.5", 0, 9, plus=True), Decimal("3.5"))
+        self.assertEqual(print_decimal(read_decimal(b"+0", 0, 9, plus=True)), "0")
+        self.assertRaises(ValueError, read_decimal, b"+3.5", 0, 9)
+
+    def test_bounds(self) -> None:
+        """Both bounds are accepted, one thousandth beyond them is not (D6)."""
+        low, high = Decimal("0.1"), Decimal(2)
+        for text in (b"0.1", b"2", b"2.000"):
+            self.assertTrue(low <= read_decimal(text, low, high) <= high, text)
+        for text in (b"0.099", b"2.001", b"-1"):
+            error = self.assertRaises(ValueError, read_decimal, text, low, high)
+            self.assertEqual(str(error), "a number from 0.1 to 2 is expected", text)
+
+    def test_print_any_exponent(self) -> None:
+        """A value that a caller computed is printed without an exponent (D3)."""
+        for value, printed in (("1E+3", "1000"), ("1E-3", "0.001"), ("0E+2", "0"), ("-0E-9", "0")):
+            self.assertEqual(print_decimal(Decimal(value)), printed, value)
+
+    @PROMISE
+    @given(
+        thousandths=st.integers(-(10**12) + 1, 10**12 - 1),
+        fraction=st.integers(0, 3),
+        whole=st.integers(0, 9),
+        plus=st.booleans(),
+    )
+    def test_inverse(self, thousandths: int, fraction: int, whole: int, plus: bool) -> None:
+        """Every spelling of a number prints alike, and reads back as the number (D3)."""
+        text = spell_thousandths(thousandths, fraction=fraction, whole=whole, plus=plus)
+        value = read_decimal(text.encode(), -(10**9), 10**9, plus=True)
+        printed = print_decimal(value)
+        self.assertEqual(value, Decimal(thousandths) / 1000)
+        self.assertEqual(
+            printed, spell_thousandths(thousandths, fraction=0, whole=1, plus=False), text
+        )
+        self.assertEqual(read_decimal(printed.encode(), -(10**9), 10**9), value)
+
+    @PROMISE
+    @given(text=junk())
+    def test_junk(self, text: bytes) -> None:
+        """Any bytes are a number within bounds or a ValueError (D3)."""
+        try:
+            value = read_decimal(text, -60, 60, plus=True)
+        except ValueError:
+            return
+        self.assertTrue(-60 <= value <= 60)
+
+
+class IntegerTests(SynchronousTestCase):
+    """`read_integer`"""
+
+    def test_spellings(self) -> None:
+        """Whole numbers may have leading zeros and a minus, up to 9 digits (D3)."""
+        for text, value in (
+            (b"0", 0),
+            (b"-0", 0),
+            (b"7", 7),
+            (b"-7", -7),
+            (b"000000007", 7),
+            (b"-000000007", -7),
+            (b"999999999", 999_999_999),
+            (b"-999999999", -999_999_999),
+        ):
+            self.assertEqual(read_integer(text, -999_999_999, 999_999_999), value, text)
+
+    def test_refused_spellings(self) -> None:
+        """A fraction, an exponent, a plus or a tenth digit is refused (D3)."""
+        for text in (
+            *(
+                b"",
+                b"-",
+                b"+7",
+                b"7.0",
+                b"7.",
+                b"7e1",
+                b"0x7",
+                b"7_0",
+                b" 7",
+                b"7 ",
+                b"7\n",
+                b"%37",
+            ),
+            *(b"0000000007", b"-0000000007", b"1000000000", b"9" * 18, b"9" * 5000),
+            *(b"\xd9\xa1", b"\xb2", b"\xff"),
+        ):
+            error = self.assertRaises(ValueError, read_integer, text, -(10**8), 10**8)
+            self.assertEqual(
+                str(error), "a whole number from -100000000 to 100000000 is expected", text
+            )
+
+    def test_bounds(self) -> None:
+        """Both bounds are accepted, one beyond them is not (D6)."""
+        for text, value in ((b"6", 6), (b"512", 512)):
+            self.assertEqual(read_integer(text, 6, 512), value)
+        for text in (b"5", b"513", b"-6"):
+            self.assertRaises(ValueError, read_integer, text, 6, 512)
+
+    def test_long_bound(self) -> None:
+        """A bound of more than 9 digits allows as many digits as it has (D3, D6)."""
+        self.assertEqual(read_integer(b"253402300799", 1, 253_402_300_799), 253_402_300_799)
+        self.assertEqual(read_integer(b"000000000007", 1, 253_402_300_799), 7)
+        self.assertRaises(ValueError, read_integer, b"0000000000007", 1, 253_402_300_799)
+
+    @PROMISE
+    @given(text=junk())
+    def test_junk(self, text: bytes) -> None:
+        """Any bytes are a whole number within bounds or a ValueError (D3)."""
+        try:
+            value = read_integer(text, 1, 65_536)
+        except ValueError:
+            return
+        self.assertTrue(1 <= value <= 65_536)
+
+
+class PercentTests(SynchronousTestCase):
+    """`percent_decode` and `percent_encode`"""
+
+    def test_decode_once(self) -> None:
+        """Escapes are decoded exactly once, and nothing else is (D2, D15)."""
+        for text, value in (
+            (b"", b""),
+            (b"a%20b", b"a b"),
+            (b"%252e", b"%2e"),
+            (b"%25%32%65", b"%2e"),
+            (b"%2F%2f", b"//"),
+            (b"%00%ff%FF", b"\0\xff\xff"),
+            (b"a+b", b"a+b"),
+            (b"\xff raw", b"\xff raw"),
+            (b"%c3%A4\xc3\xa4", b"\xc3\xa4\xc3\xa4"),
+        ):
+            self.assertEqual(percent_decode(text), value, text)
+
+    def test_broken_escapes(self) -> None:
+        """A percent sign that starts no escape is refused, never passed on (D2)."""
+        for text in (
+            b"%",
+            b"a%",
+            b"%2",
+            b"%g0",
+            b"%0g",
+            b"%%20",
+            b"%20%",
+            b"% 20",
+            b"%+1",
+            b"%u0041",
+        ):
+            error = self.assertRaises(ValueError, percent_decode, text)
+            self.assertIn("two hexadecimal digits", str(error), text)
+
+    def test_encode(self) -> None:
+        """Only the unreserved characters of RFC 3986, 2.3 stand bare (D4)."""
+        bare = b"AZaz09-._~"
+        self.assertEqual(percent_encode(bare), bare.decode())
+        self.assertEqual(percent_encode(b"a b/c:d%e+\0\xff"), "a%20b%2Fc%3Ad%25e%2B%00%FF")
+
+    @PROMISE
+    @given(value=st.binary(), data=st.data())
+    def test_inverse(self, value: bytes, data: st.DataObject) -> None:
+        """Whatever way bytes are escaped, they come back and have one canonical form (D2, D4)."""
+        text = data.draw(escaped(value))
+        self.assertEqual(percent_decode(text), value)
+        self.assertEqual(percent_decode(percent_encode(value).encode()), value)

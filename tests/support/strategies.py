@@ -1,0 +1,195 @@
+"""Hypothesis strategies for the parts of a URL.
+
+Every combination that `option_segments` draws respects the rules of the contract, and many are
+spelled in another way than the canonical one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from urllib.parse import quote
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING
+
+#: One suite, one result: no clock, no chance and no memory of earlier runs.
+PROMISE = settings(
+    max_examples=75,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+_LONGEST = 999_999_999
+_FILENAME = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="/\\"),
+    min_size=1,
+    max_size=60,
+).filter(lambda name: len(name.encode()) <= 255)
+
+
+@st.composite
+def integers(draw: st.DrawFn, low: int, high: int) -> str:
+    """Spell a whole number from ``low`` to ``high``, with or without leading zeros."""
+    return str(draw(st.integers(low, high))).zfill(draw(st.sampled_from((0, 9))))
+
+
+@st.composite
+def decimals(
+    draw: st.DrawFn, low: Decimal | int | str, high: Decimal | int | str, *, plus: bool = False
+) -> str:
+    """Spell a number from ``low`` to ``high`` with zeros that mean nothing."""
+    thousandths = draw(st.integers(int(Decimal(low) * 1000), int(Decimal(high) * 1000)))
+    return spell_thousandths(
+        thousandths,
+        fraction=draw(st.integers(0, 3)),
+        whole=draw(st.sampled_from((0, 9))),
+        plus=plus and draw(st.booleans()),
+    )
+
+
+def spell_thousandths(thousandths: int, *, fraction: int, whole: int, plus: bool) -> str:
+    """Spell a number with at least so many fractional and integer digits."""
+    seconds, rest = divmod(abs(thousandths), 1000)
+    digits = f"{rest:03d}".rstrip("0").ljust(fraction, "0")
+    sign = "-" if thousandths < 0 else "+" if plus else ""
+    return sign + str(seconds).zfill(whole) + (f".{digits}" if digits else "")
+
+
+@st.composite
+def escaped(draw: st.DrawFn, value: bytes) -> bytes:
+    """Percent-encode ``value`` in one of its spellings; every ``%`` of it is escaped."""
+    printable = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+    spelled = quote(value, safe=draw(st.sampled_from(("", "/:", printable))))
+    if draw(st.booleans()):
+        spelled = re.sub("%..", lambda escape: escape[0].lower(), spelled)
+    return spelled.encode("ascii")
+
+
+def _trims(duration: str | None) -> st.SearchStrategy[str]:
+    start = decimals(0, _LONGEST)
+    return start if duration is None else start.map(lambda text: f"{text}:{duration}")
+
+
+@st.composite
+def _norms(draw: st.DrawFn) -> str:
+    bounds = (("-70", "-5"), ("-9", "0"), ("1", "50"))[: draw(st.integers(0, 3))]
+    return ":".join(["ebu", *(draw(decimals(low, high)) for low, high in bounds)])
+
+
+@st.composite
+def option_segments(draw: st.DrawFn) -> list[bytes]:
+    """Draw option segments that are legal together, in any order."""
+    form = FORMATS[draw(st.sampled_from(sorted(FORMATS)))]
+    values: dict[str, str] = {}
+
+    def maybe(key: str, value: Callable[[], st.SearchStrategy[str]]) -> None:
+        if draw(st.booleans()):
+            values[key] = draw(value())
+
+    if form.token != "mp3" or draw(st.booleans()):
+        values["f"] = form.token
+    if form.br is not None and draw(st.booleans()):
+        values["br"] = draw(integers(*form.br))
+    elif form.q is not None:
+        low, high = form.q
+        whole = integers(int(Decimal(low)), int(Decimal(high)))
+        maybe("q", lambda: whole if form.q_whole else decimals(low, high))
+    if form.token == "peaks":
+        maybe("pts", lambda: integers(1, 65536))
+        maybe("pk_fmt", lambda: st.sampled_from(("json", "dat")))
+        maybe("pk_bits", lambda: st.sampled_from(("8", "16")))
+    else:
+        ceiling = LOSSY_RATE_CEILING if form.lossy else 384000
+        listed = [str(rate) for rate in form.rates.listed if rate <= ceiling]
+        highest = min(ceiling, form.rates.fine_to)
+        maybe("sr", lambda: st.sampled_from(listed) if listed else integers(1000, highest))
+    if form.depths:
+        maybe("bd", lambda: st.sampled_from(form.depths))
+    maybe("ch", lambda: st.sampled_from(("1", "2")))
+    region: Decimal | int = _LONGEST
+    if draw(st.booleans()):
+        duration = draw(st.none() | decimals("0.001", _LONGEST))
+        values["t"] = draw(_trims(duration))
+        region = _LONGEST if duration is None else Decimal(duration)
+    if draw(st.booleans()):
+        lengths = draw(st.lists(decimals(0, region), min_size=1, max_size=2))
+        values["fade"] = ":".join(lengths)
+    maybe("gain", lambda: decimals(-60, 60, plus=True))
+    maybe("norm", _norms)
+    maybe("enhance", lambda: st.just("voice"))
+    segments = [f"{key}:{value}".encode("ascii") for key, value in values.items()]
+    if draw(st.booleans()):
+        segments.append(b"dl:" + draw(escaped(draw(_FILENAME).encode())))
+    if draw(st.booleans()):
+        segments.append(b"cb:" + draw(escaped(draw(st.binary(min_size=1, max_size=60)))))
+    return draw(st.permutations(segments))
+
+
+def expiries() -> st.SearchStrategy[int]:
+    """Draw an ``exp``: anything from the first second to the last of the year 9999."""
+    return st.integers(1, 253_402_300_799)
+
+
+_LABEL = st.from_regex(r"\A[A-Za-z0-9]([A-Za-z0-9-]{0,8}[A-Za-z0-9])?\Z")
+_HOST = st.one_of(
+    st.lists(_LABEL, min_size=1, max_size=4).map(".".join),
+    st.ip_addresses(v=4).map(str),
+    st.ip_addresses(v=6).map(lambda address: f"[{address.exploded.upper()}]"),
+)
+_URL_TEXT = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=40)
+
+
+def _locals() -> st.SearchStrategy[bytes]:
+    path = st.binary(min_size=1, max_size=80).filter(
+        lambda path: not path.startswith(b"/") and b"\0" not in path and path.count(b"/") < 64
+    )
+    return path.map(lambda path: b"local://" + path)
+
+
+def _objects() -> st.SearchStrategy[bytes]:
+    bucket = st.from_regex(rb"\A[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+    key = st.binary(min_size=1, max_size=80)
+    return st.builds(lambda bucket, key: b"s3://" + bucket + b"/" + key, bucket, key)
+
+
+@st.composite
+def _urls(draw: st.DrawFn) -> bytes:
+    scheme = draw(st.sampled_from(("https", "HTTPS", "hTTps")))
+    root = draw(st.sampled_from(("", ".")))
+    host = draw(_HOST)
+    port = draw(st.just("") | st.just(":443") | st.integers(1, 65535).map(lambda n: f":{n}"))
+    path = draw(st.just("") | _URL_TEXT.map(lambda text: "/" + re.sub("[?#]", "", text)))
+    query = draw(st.just("") | _URL_TEXT.map(lambda text: "?" + text.replace("#", "")))
+    fragment = draw(st.just("") | _URL_TEXT.map(lambda text: "#" + text))
+    dotted = "" if host.startswith("[") else root
+    return f"{scheme}://{host}{dotted}{port}{path}{query}{fragment}".encode("ascii")
+
+
+def sources() -> st.SearchStrategy[bytes]:
+    """Draw a source string as it is once decoded: ``local://``, ``s3://`` or ``https://``."""
+    return _locals() | _objects() | _urls()
+
+
+def encoded(source: bytes) -> bytes:
+    """Spell a source for ``enc/``, unpadded."""
+    return base64.urlsafe_b64encode(source).rstrip(b"=")
+
+
+def junk() -> st.SearchStrategy[bytes]:
+    """Draw arbitrary bytes, many of them nearly a part of a URL."""
+    words = (
+        *(f"{key}:".encode() for key in "f br q sr ch bd t fade gain norm enhance".split()),
+        *(f"{key}:".encode() for key in "pts pk_fmt pk_bits dl cb exp".split()),
+        *(b"mp3", b"opus", b"flac", b"peaks", b"json", b"32f", b"voice", b"ebu", b"info"),
+        *(b"plain", b"enc", b"local://", b"s3://", b"https://", b"http://", b"[::1]", b"@"),
+        *(b"/", b":", b"%", b"%2", b"%00", b"%2f", b"=", b"-", b"+", b".", b"0", b"1", b"9" * 12),
+    )
+    part = st.sampled_from(words) | st.binary(max_size=4)
+    return st.binary(max_size=60) | st.lists(part, max_size=10).map(b"".join)

@@ -1,0 +1,10 @@
+"""Makes ``twistd audioproxy`` known to Twisted."""
+
+from twisted.application.service import ServiceMaker
+
+audioproxy = ServiceMaker(
+    "audioproxy",
+    "audioproxy.tap",
+    "Serve audio that is rendered from signed URLs.",
+    "audioproxy",
+)
