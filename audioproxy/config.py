@@ -201,6 +201,9 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "AP_PROBE_TIMEOUT": whole_number(1, _MAX_SECONDS),
 }
 
+#: Every variable that is read.
+VARIABLES = tuple(_READERS)
+
 # Fields of S3Config; with a prefix and in capitals they are variables.
 _REACH = ("endpoint", "addressing", "ca_bundle")
 _IDENTITY = ("access_key_id", "secret_access_key", "region", "session_token")

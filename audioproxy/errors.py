@@ -1,7 +1,7 @@
 """The error table: one class per row, its status, code and Cache-Control as class attributes.
 
 Every refusal is raised as one of these and turned into HTTP in exactly one place
-(`audioproxy.web.respond`). No other module knows a status number of a refusal.
+(`audioproxy.web.exchange`). No other module knows a status number of a refusal.
 """
 
 from __future__ import annotations

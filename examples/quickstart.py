@@ -1,7 +1,8 @@
 """Start audioproxy on a folder of sample audio and print signed URLs that play.
 
-`make run` runs this. Everything it makes lies in .run/: the samples, the store of rendered
-variants, and a key of its own, so that the URLs of one run are still good in the next.
+`make run` runs this. Everything it makes lies in one folder, .run/ or the one that is named on
+the command line: the samples, the store of rendered variants, and a key of its own, so that the
+URLs of one run are still good in the next.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 from audioproxy.grammar.signature import sign
 
-HOME = Path(__file__).resolve().parent.parent / ".run"
+HOME = Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parent.parent / ".run").resolve()
 SAMPLES = HOME / "samples"
 VARIANTS = HOME / "variants"
 RATE = 44100

@@ -1,6 +1,6 @@
 """The spellings of option values: decimals, integers, percent-encoded bytes.
 
-Each reader raises `ValueError` whose text says what would be accepted, without a full stop:
+Each reader raises ``ValueError`` whose text says what would be accepted, without a full stop:
 the caller quotes the segment and finishes the sentence.
 """
 

@@ -57,7 +57,7 @@ class Exit:
 
 
 class Spawner(Protocol):
-    """The part of `IReactorProcess` that is used."""
+    """The part of ``IReactorProcess`` that is used."""
 
     def spawnProcess(  # noqa: D102
         self,

@@ -150,6 +150,6 @@ class Exchange:
 
 
 def _abort(channel: Any) -> None:
-    """Close a connection at once: `loseConnection` would wait for a reader that stalls."""
+    """Close a connection at once: ``loseConnection`` would wait for a reader that stalls."""
     # An HTTP/2 stream aborts itself; an HTTP/1 channel leaves that to its transport.
     getattr(channel, "abortConnection", channel.transport.abortConnection)()

@@ -152,7 +152,7 @@ def _refuse_info(target: Target) -> None:
 def _relative_path(request: Any) -> bytes:
     """Return the raw path below the place where the resource is mounted.
 
-    `postpath` would not do: it is unquoted, and the signature covers the bytes as they came.
+    ``postpath`` would not do: it is unquoted, and the signature covers the bytes as they came.
     """
     path: bytes = request.path
     if not path.startswith(b"/") and (match := _ABSOLUTE.match(path)):

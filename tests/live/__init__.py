@@ -1,0 +1,1 @@
+"""Tests with the real ffmpeg, real files and real sockets."""

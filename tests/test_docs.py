@@ -1,0 +1,71 @@
+"""What the README says is what the code does."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy import errors
+from audioproxy.config import VARIABLES
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.signature import sign
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def section(title: str) -> str:
+    """Return the text under one heading of the README."""
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def rows(title: str) -> list[list[str]]:
+    """Return the cells of the table under a heading, without its two header lines."""
+    lines = [line for line in section(title).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+class ReadmeTests(SynchronousTestCase):
+    """A reader can trust every table and every example."""
+
+    def test_every_variable_is_explained(self) -> None:
+        """An operator finds every variable in the configuration table, and no other (D33)."""
+        named = re.findall(r"`(A(?:P|WS)_\w+)`", " ".join(row[0] for row in rows("Configuration")))
+        self.assertEqual(sorted(VARIABLES), sorted(named))
+
+    def test_every_error_is_explained(self) -> None:
+        """A client finds every error, with its status and its Cache-Control (D20)."""
+        listed = {(int(row[0]), row[1].strip("`"), row[3].strip("`")) for row in rows("Errors")}
+        raised = {
+            (error.status, error.code, error.cache_control)
+            for error in vars(errors).values()
+            if isinstance(error, type)
+            and issubclass(error, errors.Refusal)
+            and error is not errors.Refusal
+        }
+        self.assertEqual(raised, listed)
+
+    def test_every_option_is_explained(self) -> None:
+        """A client finds every option that this version renders (contract: Option classes)."""
+        listed = {row[0].strip("`") for row in rows("What a URL says")}
+        known = set(Options.__dataclass_fields__) | {"exp"}
+        self.assertEqual(known - {"pts", "pk_fmt", "pk_bits"}, listed)
+
+    def test_signing_example(self) -> None:
+        """The signing example prints a path that the service accepts (Authentication, 1)."""
+        code = section("The first minute").split("```python\n")[1].split("```")[0]
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, {})
+        _, signature, path = printed.getvalue().strip().split("/", 2)
+        expected = sign(bytes(32), b"\x01", b"/" + path.encode("ascii"))
+        self.assertEqual(expected.decode("ascii"), signature)
+
+    def test_links_lead_somewhere(self) -> None:
+        """Every relative link of the README leads to a file of the project."""
+        for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+            self.assertTrue((ROOT / target).is_file(), target)
