@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -100,18 +101,19 @@ class Launcher:
         """
         child = Child(self.clock, stdout_limit)
         command = [*self.prefix, *arguments]
-        stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        wanted: dict[int, int | str] = {0: stdin, 2: "r", **descriptors}
-        if stdout_limit:
-            wanted[1] = "r"
         try:
-            self.spawner.spawnProcess(
-                child.protocol, command[0], command, self.environment, childFDs=wanted
-            )
+            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                wanted: dict[int, int | str] = {0: stdin, 2: "r", **descriptors}
+                if stdout_limit:
+                    wanted[1] = "r"
+                self.spawner.spawnProcess(
+                    child.protocol, command[0], command, self.environment, childFDs=wanted
+                )
+            finally:
+                os.close(stdin)
         except OSError as error:
             raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
-        finally:
-            os.close(stdin)
         return child
 
 
@@ -137,8 +139,11 @@ class Child:
         try:
             ended = await self._ended()
         except CancelledError:
-            self.stop()
-            await self._ended()
+            # One cancellation may follow another while the child dies.
+            while self._exit is None:
+                self.stop()
+                with suppress(CancelledError):
+                    await self._ended()
             raise
         finally:
             expired = not deadline.active()
@@ -247,5 +252,7 @@ class _Ends(ProcessProtocol):
 def describe(ended: Exit) -> str:
     """Return how a child ended, in words for a log line."""
     if ended.signal is not None:
-        return f"ended by {signal.Signals(ended.signal).name}"
+        # Most real-time signals have no name.
+        names = {each.value: each.name for each in signal.Signals}
+        return f"ended by {names.get(ended.signal, f'signal {ended.signal}')}"
     return f"exit status {ended.code}"

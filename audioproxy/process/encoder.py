@@ -56,6 +56,9 @@ class Encoder:
         watch = _Watch(self._launcher.clock, child, grown)
         try:
             ended = await self._wait(child, timeout)
+        except RenderTimeout:
+            # A child that was stopped for a refusal may take its time to die.
+            raise watch.refusal or RenderTimeout from None
         finally:
             watch.stop()
         if watch.refusal is not None:

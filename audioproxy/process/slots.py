@@ -38,6 +38,7 @@ class Slots:
         self._depth_changed = depth_changed
         self._queue: OrderedDict[Deferred[None], None] = OrderedDict()
         self._mean_hold = 1.0
+        self._passing = 0
 
     @property
     def depth(self) -> int:
@@ -93,13 +94,20 @@ class Slots:
         self._depth_changed(self.depth)
 
     def _release(self) -> None:
-        if not self._queue:
-            self.held -= 1
+        self._passing += 1
+        if self._passing > 1:
+            # Whoever got a slot was done with it at once. The loop below goes on: a long queue
+            # of such would be as many calls inside each other, more than Python allows.
             return
-        # The slot passes to the first in the queue without ever being free.
-        turn, _ = self._queue.popitem(last=False)
-        self._depth_changed(self.depth)
-        turn.callback(None)
+        while self._passing:
+            if self._queue:
+                # The slot passes to the first in the queue without ever being free.
+                turn, _ = self._queue.popitem(last=False)
+                self._depth_changed(self.depth)
+                turn.callback(None)
+            else:
+                self.held -= 1
+            self._passing -= 1
 
 
 class _WaitedTooLong(Exception):

@@ -87,6 +87,7 @@ class Job:
         self._ready = False
         self._has_slot = False
         self._finished = False
+        self._hurried = False
         self._subscribers = 0
         self._waiting: list[Deferred[Backlog]] = []
         self._running: Deferred[None] | None = None
@@ -130,7 +131,8 @@ class Job:
             self._running.cancel()
 
     def hurry(self) -> None:
-        """Do not wait for more clients after the end."""
+        """Do not wait for more clients after the end, be it past or to come."""
+        self._hurried = True
         linger, self._linger = self._linger, None
         if linger is not None:
             linger.callback(None)
@@ -177,6 +179,8 @@ class Job:
                 source.descriptors,
                 workshop.timeout,
             )
+            if not length:
+                raise NothingDecoded
             probe = replace(probe, duration=length, exact=True, measured=True)
         arguments = encoder_arguments(workshop.ffmpeg, source.input, options, probe)
         left = deadline - workshop.clock.seconds()
@@ -247,6 +251,8 @@ class Job:
                 await workshop.store.commit(order.key, backlog.scratch, backlog.size, order.headers)
             except Exception as error:
                 _log.warn("write-back of {key} failed: {error}", key=order.key, error=error)
+        if self._hurried:
+            return
         self._linger = Deferred()
         timer = workshop.clock.callLater(_LINGER, self.hurry)
         await self._linger

@@ -27,12 +27,18 @@ class Tally:
         """Come back when nothing goes on, or after so many seconds."""
         if not self.count:
             return
-        waiter: Deferred[None] = Deferred()
+        waiter: Deferred[None] = Deferred(self._waiting.remove)
         self._waiting.append(waiter)
-        deadline = clock.callLater(max(0.0, seconds), self._tell)
-        await waiter
-        if deadline.active():
-            deadline.cancel()
+        deadline = clock.callLater(max(0.0, seconds), self._give_up, waiter)
+        try:
+            await waiter
+        finally:
+            if deadline.active():
+                deadline.cancel()
+
+    def _give_up(self, waiter: Deferred[None]) -> None:
+        self._waiting.remove(waiter)
+        waiter.callback(None)
 
     def _tell(self) -> None:
         waiting, self._waiting = self._waiting, []

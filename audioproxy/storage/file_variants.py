@@ -1,19 +1,24 @@
 """Variants as files, each complete in itself: the bytes, then a trailer that describes them.
 
 A variant is one file named by its cache key, in a folder named by the key's first two digits.
-Its response headers follow the bytes, then the length of that record and a magic number:
+Its response headers follow the bytes, then how to find and check that record:
 
-    bytes | JSON record | 4-byte big-endian length of the record | 8-byte magic number
+    bytes | JSON record | its length | its CRC-32 | magic number
+
+Length and checksum have 4 bytes each, big-endian, and the magic number has 8.
 
 One file and one rename make a variant appear whole or not at all. The record names the number
-of bytes, so a file that lost its end, to a full disk or a crash, is never taken for a variant.
+of bytes, so a file that lost its end, to a full disk or a crash, is never taken for a variant,
+nor is one whose record is damaged.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
+import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -23,7 +28,7 @@ from audioproxy.storage.interfaces import Scratch, VariantHeaders
 from audioproxy.storage.scratch import NamedFile, ScratchFolder
 
 _MAGIC = b"APVARNT1"
-_FOOTER = struct.Struct(">I8s")
+_FOOTER = struct.Struct(">II8s")
 # A record is some hundred bytes; a file name of 255 bytes is escaped to at most 1.6 KB, twice.
 _TAIL = 8192
 _SCRATCH = ".scratch"
@@ -121,7 +126,9 @@ class FileVariants:
         if scratch.path is None:
             raise FileNotFoundError("the scratch file is gone")
         record = json.dumps({"size": size, **asdict(headers)}).encode("ascii")
-        os.pwrite(scratch.descriptor, record + _FOOTER.pack(len(record), _MAGIC), size)
+        trailer = record + _FOOTER.pack(len(record), zlib.crc32(record), _MAGIC)
+        if os.pwrite(scratch.descriptor, trailer, size) < len(trailer):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         os.fsync(scratch.descriptor)
         path = self._path(key)
         with suppress(FileExistsError):
@@ -140,9 +147,9 @@ def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
     tail = os.pread(descriptor, _TAIL, start)
     if len(tail) < _FOOTER.size:
         return None
-    record_length, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+    record_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     record = tail[-_FOOTER.size - record_length : -_FOOTER.size]
-    if magic != _MAGIC or len(record) != record_length:
+    if (magic, len(record), zlib.crc32(record)) != (_MAGIC, record_length, checksum):
         return None
     try:
         fields = json.loads(record)

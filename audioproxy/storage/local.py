@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
 
-from audioproxy.errors import NotFound
+from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 
-# Directories on the way are opened only to be walked through.
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Directories on the way are opened only to be walked through, for which Linux asks no right to
+# list them.
+_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a FIFO would wait for its writer.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+# Failures that leave open whether the file is there. A 404, which may be kept for a while, would
+# be a false one.
+_OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 
 
 class LocalFile:
@@ -63,12 +69,17 @@ class LocalFiles:
         component that is swapped for a link in between is refused and not followed.
 
         :raises NotFound: for everything but a readable regular file inside the root.
+        :raises UpstreamUnavailable: where the trouble is ours and says nothing of the file.
         """
         try:
             # The root is resolved anew each time: it may be a link that a deployment moves.
             root = os.path.realpath(self._root)
             descriptor = _open_resolved(root, _resolve(root, source.path))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            if error.errno in _OURS:
+                raise UpstreamUnavailable from error
+            raise NotFound(str(error)) from None
+        except ValueError as error:
             raise NotFound(str(error)) from None
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -79,6 +90,8 @@ class LocalFiles:
 
 def _resolve(root: bytes, path: bytes) -> list[bytes]:
     """Return the components below the root that ``path`` resolves to."""
+    if path.startswith(b"/"):
+        raise ValueError("the path is absolute")
     depth = 0
     for component in path.split(b"/"):
         depth += {b"..": -1, b".": 0, b"": 0}.get(component, 1)
@@ -89,8 +102,9 @@ def _resolve(root: bytes, path: bytes) -> list[bytes]:
     if not resolved.startswith(prefix):
         raise ValueError("the path resolves to a place outside the root")
     # A device or a FIFO may act on being opened: it is refused before that. What is open
-    # in the end is looked at again.
-    if not stat.S_ISREG(os.lstat(resolved).st_mode):
+    # in the end is looked at again. The path is taken as it was spelled, since realpath() lets
+    # `file/` and `file/../other` pass.
+    if not stat.S_ISREG(os.stat(os.path.join(root, path)).st_mode):
         raise ValueError("not a regular file")
     return resolved.removeprefix(prefix).split(b"/")
 

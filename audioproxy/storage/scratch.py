@@ -60,7 +60,9 @@ class NamedFile:
             return
         os.close(descriptor)
         if self.path is not None:
-            with suppress(FileNotFoundError):
+            # What cannot be removed, from a disk that has become read-only say, is left to the
+            # sweep of the next boot.
+            with suppress(OSError):
                 os.unlink(self.path)
 
 
@@ -81,16 +83,27 @@ class ScratchFolder:
 
         :raises OSError: where the parent cannot be written.
         """
-        os.makedirs(self._parent, exist_ok=True)
+        # Only the last folder is made: a store whose disk is not mounted is no store.
+        with suppress(FileExistsError):
+            os.mkdir(self._parent)
         self._sweep()
-        folder, self._lock = self._claim()
-        os.mkdir(folder)
-        self._folder = folder
+        self._folder, self._lock = self._claim()
+        os.mkdir(self._folder)
 
     def create(self) -> NamedFile:
-        """Return a new empty file in the folder."""
+        """Return a new empty file in the folder.
+
+        A folder that somebody removed, clearing a whole store at run time say, is made again.
+
+        :raises OSError: where there is no room or no right to, or the parent is gone.
+        """
         if self._folder is None:
             raise FileNotFoundError("the scratch folder is not open")
+        try:
+            return NamedFile(os.path.join(self._folder, uuid.uuid4().hex))
+        except FileNotFoundError:
+            self.close()
+            self.open()
         return NamedFile(os.path.join(self._folder, uuid.uuid4().hex))
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""Children, with their pipes, deadlines and slots."""

@@ -1,0 +1,424 @@
+"""One child: how it is started, how it ends, and what it is told of us."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from audioproxy.process import child as child_module
+from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnFailed, describe
+from tests.support.processes import FakeSpawner, open_descriptors
+
+ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+
+
+class RealCase(TestCase):
+    """Real children of the real reactor."""
+
+    timeout = 20
+
+    def setUp(self) -> None:
+        self.launcher = Launcher(reactor, reactor, ENVIRONMENT)
+
+    def start(
+        self,
+        arguments: Sequence[str],
+        descriptors: Mapping[int, int] | None = None,
+        stdout_limit: int = 65536,
+    ) -> Child:
+        """Start a program."""
+        return self.launcher.launch(arguments, descriptors or {}, stdout_limit=stdout_limit)
+
+    async def run_python(
+        self, source: str, descriptors: Mapping[int, int] | None = None, stdout_limit: int = 65536
+    ) -> Exit:
+        """Run a Python program to its end."""
+        child = self.start([sys.executable, "-c", source], descriptors, stdout_limit)
+        return await child.wait(15)
+
+    async def run_shell(self, source: str, stdout_limit: int = 65536) -> Exit:
+        """Run a shell program to its end."""
+        return await self.start(["/bin/sh", "-c", source], {}, stdout_limit).wait(15)
+
+
+class EndTests(RealCase):
+    """How a child ends"""
+
+    async def test_well(self) -> None:
+        """An exit status of 0 is a good end, and everything that was said is read."""
+        ended = await self.run_shell("echo out; echo err >&2")
+        self.assertEqual(ended, Exit(code=0, stdout=b"out\n", stderr=b"err\n"))
+        self.assertTrue(ended.ok)
+
+    async def test_status(self) -> None:
+        """Another exit status is told as it is."""
+        ended = await self.run_shell("exit 7")
+        self.assertEqual((ended.code, ended.signal, ended.ok), (7, None, False))
+        self.assertEqual(describe(ended), "exit status 7")
+
+    async def test_signal(self) -> None:
+        """A child that a signal ended has no exit status."""
+        ended = await self.run_shell("kill -9 $$")
+        self.assertEqual((ended.code, ended.signal, ended.ok), (None, 9, False))
+        self.assertEqual(describe(ended), "ended by SIGKILL")
+
+    async def test_nameless_signal(self) -> None:
+        """A signal without a name can be told of too."""
+        number = signal.SIGRTMIN + 2
+        ended = await self.run_shell(f"kill -{number} $$")
+        self.assertEqual(ended.signal, number)
+        self.assertEqual(describe(ended), f"ended by signal {number}")
+
+    async def test_long_stderr(self) -> None:
+        """Of stderr the last 8 KiB are kept, however much there was."""
+        ended = await self.run_python(
+            "import sys; sys.stderr.write('x' * 300000 + 'y' * 8000 + 'the cause')"
+        )
+        self.assertEqual(ended.stderr, b"x" * 183 + b"y" * 8000 + b"the cause")
+        self.assertTrue(ended.ok)
+
+    async def test_stdout_up_to_the_limit(self) -> None:
+        """As much stdout as the limit says is no overflow."""
+        ended = await self.run_shell("printf 12345", stdout_limit=5)
+        self.assertEqual((ended.stdout, ended.overflowed, ended.ok), (b"12345", False, True))
+
+    async def test_stdout_past_the_limit(self) -> None:
+        """One who says more than the limit is stopped, and what it said is no answer."""
+        ended = await self.run_shell("while :; do echo 1234567; done", stdout_limit=16)
+        self.assertEqual(ended.stdout, b"1234567\n" * 2)
+        self.assertTrue(ended.overflowed)
+        self.assertFalse(ended.ok)
+
+    async def test_pipes_held_open(self) -> None:
+        """A process that a child leaves behind with its pipes does not delay the end for long."""
+        self.patch(child_module, "_PIPE_GRACE", 0.05)
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, writing)
+        # The process left behind ends when this test closes the other end of its stdin.
+        child = self.start(["/bin/sh", "-c", "cat <&3 & echo said"], {3: reading})
+        os.close(reading)
+        ended = await child.wait(15)
+        self.assertEqual((ended.code, ended.stdout), (0, b"said\n"))
+
+    async def test_second_wait(self) -> None:
+        """Whoever asks after the end hears of it too."""
+        child = self.start(["/bin/true"])
+        self.assertEqual(await child.wait(15), await child.wait(15))
+
+
+class StopTests(RealCase):
+    """How a child is ended"""
+
+    STUBBORN = (
+        "import os, signal\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'no '))\n"
+        "os.write(1, b'up ')\n"
+        "while True: signal.pause()"
+    )
+
+    async def test_deadline(self) -> None:
+        """A child that runs past its deadline is dead when its caller hears of it."""
+        child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40)
+        pid = child.protocol.transport.pid
+        with self.assertRaises(ChildTimeout):
+            await child.wait(0.05)
+        self.assertRaises(ProcessLookupError, os.kill, pid, 0)
+
+    async def test_stubborn(self) -> None:
+        """A child that ignores TERM is killed a little later."""
+        self.patch(child_module, "_TERM_GRACE", 0.1)
+        child = self.start([sys.executable, "-c", self.STUBBORN])
+        heard: Deferred[None] = Deferred()
+        received = child.protocol.outReceived
+
+        def listen(data: bytes) -> None:
+            received(data)
+            if not heard.called:
+                heard.callback(None)
+
+        self.patch(child.protocol, "outReceived", listen)
+        await heard
+        child.stop()
+        ended = await child.wait(15)
+        self.assertEqual((ended.signal, ended.stdout), (signal.SIGKILL, b"up no "))
+
+    async def test_kill(self) -> None:
+        """A kill is a kill at once, and harmless after the end."""
+        child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40)
+        child.kill()
+        self.assertEqual((await child.wait(15)).signal, signal.SIGKILL)
+        child.kill()
+        child.stop()
+
+    async def test_cancelled_caller(self) -> None:
+        """A caller that is cancelled comes back when the child is dead, and not before."""
+        child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40)
+        pid = child.protocol.transport.pid
+        waiting = Deferred.fromCoroutine(child.wait(15))
+        waiting.cancel()
+        self.assertNoResult(waiting)
+        os.kill(pid, 0)
+        with self.assertRaises(CancelledError):
+            await waiting
+        self.assertRaises(ProcessLookupError, os.kill, pid, 0)
+
+    async def test_death_of_the_service(self) -> None:
+        """A service that is killed with -9 leaves no child behind (D40)."""
+        setpriv = shutil.which("setpriv")
+        if setpriv is None:
+            self.skipTest("util-linux's setpriv is not installed.")
+        service = (
+            "import os\n"
+            "from twisted.internet import reactor\n"
+            "from audioproxy.process.child import Launcher\n"
+            f"leash = ({setpriv!r}, '--pdeathsig', 'KILL', '--')\n"
+            "launcher = Launcher(reactor, reactor, dict(os.environ), leash)\n"
+            "command = ['/bin/sh', '-c', 'echo $$; exec sleep 60']\n"
+            "launcher.launch(command, {1: 1})\n"
+            "reactor.run()\n"
+        )
+        parent = subprocess.Popen([sys.executable, "-c", service], stdout=subprocess.PIPE)
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            os.kill(child, 0)
+            parent.kill()
+            # Its stdout ends when the child, which shares it, is dead too.
+            parent.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.kill(child, signal.SIGKILL)
+            self.fail("the child lives on")
+        finally:
+            parent.kill()
+            parent.wait()
+
+
+class SurroundingsTests(RealCase):
+    """What a child gets of ours"""
+
+    async def test_environment(self) -> None:
+        """A child's environment is the given one: no key and no credential is in it (D45)."""
+        secrets = {"AP_KEY": "00" * 32, "AP_SALT": "ff", "AWS_SECRET_ACCESS_KEY": "s"}
+        for name, value in secrets.items():
+            before = os.environ.get(name)
+            os.environ[name] = value
+            if before is None:
+                self.addCleanup(os.environ.pop, name)
+            else:
+                self.addCleanup(os.environ.__setitem__, name, before)
+        ended = await self.start([shutil.which("env") or "env"], stdout_limit=65536).wait(15)
+        seen = dict(line.split("=", 1) for line in ended.stdout.decode().splitlines())
+        self.assertEqual(seen, ENVIRONMENT)
+
+    async def test_stdin(self) -> None:
+        """A child that reads its stdin finds it at its end."""
+        ended = await self.start(["/bin/cat"]).wait(15)
+        self.assertEqual((ended.code, ended.stdout), (0, b""))
+
+    async def test_descriptors(self) -> None:
+        """A child finds each file under the number that it was promised, even when they cross."""
+        files = []
+        for text in (b"one", b"two"):
+            reading, writing = os.pipe()
+            os.write(writing, text)
+            os.close(writing)
+            files.append(reading)
+            self.addCleanup(os.close, reading)
+        one, two = files
+        for promised in ({3: one, 4: two}, {one: two, two: one}, {two: two}):
+            source = f"import os; print([os.read(fd, 9) for fd in {sorted(promised)}])"
+            ended = await self.run_python(source, promised)
+            self.assertTrue(ended.ok, ended)
+            expected = [{one: b"one", two: b"two"}[promised[n]] for n in sorted(promised)]
+            self.assertEqual(ended.stdout.decode().strip(), str(expected))
+            for reading, text in ((one, b"one"), (two, b"two")):
+                again, writing = os.pipe()
+                os.write(writing, text)
+                os.close(writing)
+                os.dup2(again, reading, inheritable=False)
+                os.close(again)
+
+    async def test_no_other_descriptor(self) -> None:
+        """A child inherits nothing but what it was promised, be it marked or not."""
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        self.addCleanup(os.close, writing)
+        os.set_inheritable(reading, True)
+        ended = await self.run_python("import os; print(os.listdir('/proc/self/fd'))")
+        # Besides its own three, the listing has a descriptor of its own.
+        self.assertEqual(ended.stdout, b"['0', '1', '2', '3']\n")
+
+    async def test_no_leak(self) -> None:
+        """Whatever becomes of children, no descriptor of ours stays open."""
+        await self.run_shell("true")
+        before = open_descriptors()
+        await self.run_shell("exit 1")
+        await self.run_shell("kill -9 $$")
+        await self.run_shell("while :; do echo 1234567; done", stdout_limit=16)
+        self.assertRaises(SpawnFailed, self.start, ["/no/such/program"])
+        with self.assertRaises(ChildTimeout):
+            await self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40).wait(0.01)
+        self.assertEqual(open_descriptors(), before)
+
+
+class StartTests(RealCase):
+    """What cannot be started"""
+
+    def test_missing(self) -> None:
+        """A missing program is told at once, by its name."""
+        error = self.assertRaises(SpawnFailed, self.start, ["/no/such/program"])
+        self.assertEqual(str(error), "/no/such/program: No such file or directory")
+
+    def test_not_a_program(self) -> None:
+        """A file that cannot be run is told in the same way."""
+        error = self.assertRaises(SpawnFailed, self.start, [os.path.abspath(os.devnull)])
+        self.assertIn("Permission denied", str(error))
+
+    def test_no_descriptors_left(self) -> None:
+        """Without descriptors to spare nothing starts, nothing crashes and nothing leaks."""
+        before = open_descriptors()
+        free = os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        outcomes = []
+        for spare in range(5):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free + spare, limits[1]))
+            try:
+                self.start(["/bin/true"])
+            except SpawnFailed as error:
+                outcomes.append(str(error))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        self.assertEqual(outcomes, ["/bin/true: Too many open files"] * 5)
+        self.assertEqual(open_descriptors(), before)
+
+
+class LauncherTests(SynchronousTestCase):
+    """What is asked of the reactor"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.spawner = FakeSpawner()
+        self.addCleanup(self.spawner.put_down)
+
+    def start(self, prefix: tuple[str, ...] = (), stdout_limit: int = 10) -> Child:
+        launcher = Launcher(self.spawner, self.clock, {"A": "b"}, prefix)
+        return launcher.launch(["ffmpeg", "-x"], {}, stdout_limit=stdout_limit)
+
+    def wait(self, child: Child, timeout: float = 5) -> Deferred[Exit]:
+        return Deferred.fromCoroutine(child.wait(timeout))
+
+    def test_command(self) -> None:
+        """The words that tie a child to our life come ahead of its own (D40)."""
+        self.start(("setpriv", "--"))
+        self.assertEqual(self.spawner.last.arguments, ["setpriv", "--", "ffmpeg", "-x"])
+        self.assertEqual(self.spawner.last.environment, {"A": "b"})
+
+    def test_no_stdout(self) -> None:
+        """Without a limit for it, stdout is not captured."""
+        self.start(stdout_limit=0)
+        self.assertEqual(self.spawner.last.piped, {2})
+
+    def test_escalation(self) -> None:
+        """At the deadline a child is sent TERM; two seconds later, once, KILL."""
+        child = self.start()
+        waiting = self.wait(child)
+        self.clock.advance(4.9)
+        self.assertEqual(self.spawner.last.signals, [])
+        self.clock.advance(0.1)
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.clock.advance(1.9)
+        child.stop()
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.clock.advance(0.1)
+        self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
+        self.clock.advance(60)
+        self.assertNoResult(waiting)
+        self.spawner.last.die(signal=9)
+        self.failureResultOf(waiting, ChildTimeout)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_obedient(self) -> None:
+        """A child that ends on TERM is not killed, and no timer is left."""
+        waiting = self.wait(self.start())
+        self.clock.advance(5)
+        self.spawner.last.die(code=255)
+        self.failureResultOf(waiting, ChildTimeout)
+        self.assertEqual((self.spawner.last.signals, self.clock.getDelayedCalls()), (["TERM"], []))
+
+    def test_cancelled_again(self) -> None:
+        """However often a caller is cancelled, it comes back only when the child is dead."""
+        waiting = self.wait(self.start())
+        for _ in range(3):
+            waiting.cancel()
+            self.assertNoResult(waiting)
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.spawner.last.exit(signal=15)
+        waiting.cancel()
+        self.assertNoResult(waiting)
+        self.spawner.last.end()
+        self.failureResultOf(waiting, CancelledError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_two_callers(self) -> None:
+        """Each of two who wait hears of the end, and one who leaves is out of the other's way."""
+        child = self.start()
+        first, second = self.wait(child), self.wait(child)
+        first.cancel()
+        self.spawner.last.die(signal=15)
+        self.failureResultOf(first, CancelledError)
+        self.assertEqual(self.successResultOf(second).signal, 15)
+
+    def test_pipes_held_open(self) -> None:
+        """A second after the exit the pipes are closed from our side, and the status is kept."""
+        waiting = self.wait(self.start())
+        self.spawner.last.exit(3)
+        self.clock.advance(0.9)
+        self.assertFalse(self.spawner.last.hung_up)
+        self.clock.advance(0.1)
+        self.assertTrue(self.spawner.last.hung_up)
+        self.spawner.last.end()
+        self.assertEqual(self.successResultOf(waiting).code, 3)
+
+    def test_stop_of_the_dead(self) -> None:
+        """To stop or kill a child that has just exited is harmless."""
+        child = self.start()
+        waiting = self.wait(child)
+        self.spawner.last.exit()
+        child.stop()
+        child.kill()
+        self.spawner.last.end()
+        self.assertTrue(self.successResultOf(waiting).ok)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_signal_refused(self) -> None:
+        """A signal that the system refuses to deliver is logged as an error."""
+        child = self.start()
+
+        def refuse(name: str) -> None:
+            raise PermissionError("not yours")
+
+        self.patch(self.spawner.last, "signalProcess", refuse)
+        self.patch(child_module, "_log", log := Log())
+        child.kill()
+        self.assertEqual(log.errors, ["not yours"])
+
+
+class Log:
+    """A logger that keeps the errors."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def error(self, form: str, **fields: object) -> None:
+        self.errors.append(str(fields["error"]))

@@ -1,0 +1,233 @@
+"""The encoder: each way in which it can end is a value or a refusal."""
+
+from __future__ import annotations
+
+import os
+from decimal import Decimal
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import (
+    NothingDecoded,
+    Refusal,
+    RenderFailed,
+    RenderTimeout,
+    UndecodableSource,
+)
+from audioproxy.process.child import Launcher
+from audioproxy.process.encoder import Encoder
+from tests.support.processes import FakeSpawner, open_descriptors
+
+
+class EncoderCase(SynchronousTestCase):
+    """An encoder whose output is a file."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.spawner = FakeSpawner()
+        self.encoder = Encoder(Launcher(self.spawner, self.clock, {}))
+        path = self.mktemp()
+        self.output = os.open(path, os.O_RDWR | os.O_CREAT)
+        self.addCleanup(os.close, self.output)
+        self.addCleanup(self.spawner.put_down)
+        self.looks: list[tuple[float, int]] = []
+        self.refusal: Refusal | None = None
+        self.limit = 1000
+
+    def grown(self) -> int:
+        """Look at the output; refuse it past the limit."""
+        size = os.fstat(self.output).st_size
+        self.looks.append((self.clock.seconds(), size))
+        if size > self.limit:
+            raise RenderFailed("too much")
+        return size
+
+    def encode(self, timeout: float = 100) -> Deferred[None]:
+        """Start."""
+        return Deferred.fromCoroutine(
+            self.encoder.encode(["ffmpeg"], {}, self.output, timeout, self.grown)
+        )
+
+    def refused(self, encoding: Deferred[object], refusal: type[Refusal]) -> Refusal:
+        """Return the refusal, when no timer is left."""
+        error = self.failureResultOf(encoding).value
+        self.assertIs(type(error), refusal)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        return error
+
+
+class EncodeTests(EncoderCase):
+    """`Encoder.encode`"""
+
+    def test_success(self) -> None:
+        """A good end is a value, and the last look sees the last byte."""
+        encoding = self.encode()
+        self.spawner.last.say(b"abc")
+        self.assertNoResult(encoding)
+        self.spawner.last.die()
+        self.successResultOf(encoding)
+        self.assertEqual(self.looks, [(0, 3)])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_straight_into_the_file(self) -> None:
+        """The output passes the service by on its way to the disk (D38)."""
+        self.encode().addErrback(lambda _: None)
+        self.assertEqual(self.spawner.last.piped, {2})
+        self.spawner.last.say(b"abc")
+        self.assertEqual(os.pread(self.output, 9, 0), b"abc")
+
+    def test_cadence(self) -> None:
+        """The file is looked at often until there is a first byte, and seldom then."""
+        encoding = self.encode()
+        self.clock.pump([0.001] * 9)
+        self.assertEqual(len(self.looks), 4)
+        self.spawner.last.say(b"a")
+        self.clock.advance(0.001)
+        self.assertEqual((len(self.looks), self.looks[-1][1]), (5, 1))
+        self.clock.pump([0.001] * 30)
+        self.assertEqual(len(self.looks), 8)
+        self.spawner.last.die()
+        self.successResultOf(encoding)
+        self.clock.advance(60)
+        self.assertEqual(len(self.looks), 9)
+
+    def test_source_to_blame(self) -> None:
+        """An encoder that blames the source is a 415, one that decoded nothing a special one."""
+        for stderr, refusal in (
+            (b"x: Invalid data found when processing input", UndecodableSource),
+            (b"Empty output", NothingDecoded),
+        ):
+            encoding = self.encode()
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die(1)
+            self.refused(encoding, refusal)
+
+    def test_service_to_blame(self) -> None:
+        """Every other end is a 500: no space, no filter, a signal, an unknown diagnostic."""
+        for stderr, code, signal in (
+            (b"", 1, None),
+            (b"av_interleaved_write_frame(): No space left on device", 1, None),
+            (b"No such filter: 'deesser'\nInvalid data found when processing input", 1, None),
+            (b"", 0, 11),
+            (b"", 0, 40),
+        ):
+            encoding = self.encode()
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die(code, signal)
+            self.refused(encoding, RenderFailed)
+
+    def test_missing_program(self) -> None:
+        """Without ffmpeg a render is a 500, and nothing is watched (D34)."""
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.refused(self.encode(), RenderFailed)
+
+    def test_timeout(self) -> None:
+        """A run past its time is a 504, told when the child is dead."""
+        encoding = self.encode(timeout=100)
+        self.clock.advance(100)
+        self.assertNoResult(encoding)
+        self.spawner.last.die(signal=15)
+        self.refused(encoding, RenderTimeout)
+
+    def test_refusal_of_the_output(self) -> None:
+        """A refusal by whoever looks stops the child, and is what the caller hears."""
+        encoding = self.encode()
+        self.spawner.last.say(b"x" * 1001)
+        self.clock.advance(0.01)
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.assertNoResult(encoding)
+        self.spawner.last.complain(b"Invalid data found when processing input")
+        self.spawner.last.die(255)
+        self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
+        self.assertEqual(len(self.looks), 1)
+
+    def test_refusal_and_a_good_end(self) -> None:
+        """A refusal counts though the child came to a good end before it could be stopped."""
+        encoding = self.encode()
+        self.spawner.last.say(b"x" * 1001)
+        self.clock.advance(0.01)
+        self.spawner.last.die()
+        self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
+
+    def test_refusal_and_the_deadline(self) -> None:
+        """A refusal counts though the child takes until its deadline to die."""
+        encoding = self.encode(timeout=1)
+        self.clock.advance(0.9)
+        self.spawner.last.say(b"x" * 1001)
+        self.clock.advance(0.05)
+        self.clock.advance(10)
+        self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
+        self.spawner.last.die(signal=9)
+        self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
+
+    def test_refusal_of_the_last_look(self) -> None:
+        """A child that is quicker than any look is looked at all the same."""
+        encoding = self.encode()
+        self.spawner.last.say(b"x" * 1001)
+        self.spawner.last.die()
+        self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
+
+    def test_cancelled(self) -> None:
+        """A caller that is cancelled stops the child, and the file is watched until it is dead."""
+        encoding = self.encode()
+        encoding.cancel()
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.assertNoResult(encoding)
+        self.spawner.last.die(signal=15)
+        self.failureResultOf(encoding, CancelledError)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_no_leak(self) -> None:
+        """No descriptor stays open, the output's and the source's included."""
+        before = open_descriptors()
+        for code in (0, 1):
+            encoding = self.encode()
+            self.spawner.last.die(code)
+            encoding.addErrback(lambda _: None)
+        self.assertEqual(open_descriptors(), before)
+
+
+class MeasureTests(EncoderCase):
+    """`Encoder.measure`"""
+
+    def measure(self, timeout: float = 100) -> Deferred[Decimal]:
+        """Start."""
+        return Deferred.fromCoroutine(self.encoder.measure(["ffmpeg"], {}, timeout))
+
+    def test_last_word(self) -> None:
+        """The last report is the length, to the microsecond."""
+        measuring = self.measure()
+        self.spawner.last.say(b"out_time_us=500000\nprogress=continue\nout_time")
+        self.spawner.last.say(b"_us=1234567\nout_time_ms=1234567\nprogress=end\n")
+        self.spawner.last.die()
+        self.assertEqual(self.successResultOf(measuring), Decimal("1.234567"))
+
+    def test_nothing_said(self) -> None:
+        """A pass that reports no time, or none that is one, has failed."""
+        for said in (b"", b"out_time_us=N/A\nprogress=end\n", b"xout_time_us=5\n"):
+            measuring = self.measure()
+            self.spawner.last.say(said)
+            self.spawner.last.die()
+            self.refused(measuring, RenderFailed)
+
+    def test_bad_end(self) -> None:
+        """A pass that ended badly says nothing, whatever it reported before."""
+        measuring = self.measure()
+        self.spawner.last.say(b"out_time_us=500000\n")
+        self.spawner.last.complain(b"Invalid data found when processing input")
+        self.spawner.last.die(1)
+        self.refused(measuring, UndecodableSource)
+
+    def test_timeout(self) -> None:
+        """A pass past its time is a 504."""
+        measuring = self.measure(timeout=3)
+        self.clock.advance(3)
+        self.spawner.last.die(signal=15)
+        self.refused(measuring, RenderTimeout)
+
+    def test_missing_program(self) -> None:
+        """Without ffmpeg there is no pass (D34)."""
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.refused(self.measure(), RenderFailed)

@@ -1,0 +1,92 @@
+"""What is missing at boot is named (D34)."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.features import LISTS
+from audioproxy.process.child import Launcher
+from audioproxy.process.inspection import find_missing
+from tests.support.processes import FakeSpawner
+
+
+class FindMissingTests(SynchronousTestCase):
+    """`find_missing`"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.spawner = FakeSpawner()
+        self.addCleanup(self.spawner.put_down)
+        self.finding: Deferred[list[str]]
+
+    def find(self, prefix: tuple[str, ...] = ()) -> None:
+        launcher = Launcher(self.spawner, self.clock, {}, prefix)
+        self.finding = Deferred.fromCoroutine(find_missing(launcher, "/x/ffmpeg", "/x/ffprobe"))
+
+    def answer_versions(self) -> None:
+        for program in ("/x/ffmpeg", "/x/ffprobe"):
+            self.assertEqual(self.spawner.last.arguments[0], program)
+            self.spawner.last.say(b"version 7")
+            self.spawner.last.die()
+
+    def answer_lists(self, without: tuple[str, ...] = ()) -> None:
+        for flag, _, needed in LISTS:
+            self.assertIn(flag, self.spawner.last.arguments)
+            for name in needed:
+                if name not in without:
+                    self.spawner.last.say(f" A....D {name}  what it does\n".encode())
+            self.spawner.last.die()
+
+    def test_complete(self) -> None:
+        """An ffmpeg that has everything leaves nothing to be said."""
+        self.find()
+        self.answer_versions()
+        self.answer_lists()
+        self.assertEqual(self.successResultOf(self.finding), [])
+
+    def test_encoder_and_filter(self) -> None:
+        """An encoder and a filter that ffmpeg lacks are named."""
+        self.find()
+        self.answer_versions()
+        self.answer_lists(without=("libopus", "deesser"))
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(missing, ["ffmpeg's encoder libopus", "ffmpeg's filter deesser"])
+
+    def test_both_programs(self) -> None:
+        """Programs that cannot be started are named."""
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.find()
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(missing, ["the program /x/ffmpeg", "the program /x/ffprobe"])
+
+    def test_program_behind_a_leash(self) -> None:
+        """A program that the words ahead of it do not find is named too."""
+        self.find(("setpriv", "--"))
+        self.spawner.last.say(b"version 7")
+        self.spawner.last.die()
+        self.spawner.last.complain(b"setpriv: failed to execute /x/ffprobe: No such file")
+        self.spawner.last.die(127)
+        self.assertEqual(self.successResultOf(self.finding), ["the program /x/ffprobe"])
+
+    def test_program_that_hangs(self) -> None:
+        """A program that does not answer is as good as missing."""
+        self.find()
+        for _ in range(2):
+            self.clock.advance(20)
+            self.spawner.last.die(signal=15)
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(missing, ["the program /x/ffmpeg", "the program /x/ffprobe"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_list_that_fails(self) -> None:
+        """An ffmpeg that cannot list its encoders is taken to have none."""
+        self.find()
+        self.answer_versions()
+        self.spawner.last.die(1)
+        for name in LISTS[1][2]:
+            self.spawner.last.say(f" ..C {name}  A->A  what it does\n".encode())
+        self.spawner.last.die()
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(missing, [f"ffmpeg's encoder {name}" for name in LISTS[0][2]])

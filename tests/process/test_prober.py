@@ -1,0 +1,228 @@
+"""The prober: one child for all who ask, and whose fault it was."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import (
+    ProbeFailed,
+    ProbeTimeout,
+    QueueFull,
+    UndecodableSource,
+    VideoSource,
+)
+from audioproxy.media.inputs import local_input
+from audioproxy.media.probing import Probe
+from audioproxy.process import prober as prober_module
+from audioproxy.process.child import Launcher
+from audioproxy.process.prober import Prober
+from audioproxy.process.slots import Slots
+from tests.support.processes import FakeSpawner
+
+AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
+VIDEO = {"codec_type": "video", "codec_name": "h264"}
+
+
+def answer(*streams: dict[str, object]) -> bytes:
+    """Return ffprobe's answer for a file of ten seconds."""
+    container = {"format_name": "mp3", "duration": "10.0"}
+    return json.dumps({"streams": streams, "format": container}).encode()
+
+
+class ProberCase(SynchronousTestCase):
+    """A prober with a pool of two."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.spawner = FakeSpawner()
+        self.addCleanup(self.spawner.put_down)
+        self.slots = Slots(self.clock, 2, 0, 1.0)
+        self.launcher = Launcher(self.spawner, self.clock, {})
+        self.prober = Prober(self.launcher, "ffprobe", self.slots, 10)
+
+    def ask(self, identity: bytes = b"a") -> Deferred[Probe]:
+        """Ask about a source."""
+        return Deferred.fromCoroutine(self.prober.probe(identity, local_input(), {}))
+
+    def refused(self, asked: Deferred[Probe], refusal: type[Exception]) -> Exception:
+        """Return the refusal of one who asked, when everything is let go of."""
+        error = self.failureResultOf(asked, refusal).value
+        self.assertIs(type(error), refusal)
+        self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
+        return error
+
+
+class AnswerTests(ProberCase):
+    """What a probe says"""
+
+    def test_answer(self) -> None:
+        """A source is described by its first audio stream."""
+        asked = self.ask()
+        self.assertEqual(self.spawner.last.arguments[0], "ffprobe")
+        self.spawner.last.say(answer(AUDIO)[:20])
+        self.spawner.last.say(answer(AUDIO)[20:])
+        self.assertEqual(self.slots.held, 1)
+        self.spawner.last.die()
+        probe = self.successResultOf(asked)
+        self.assertEqual((probe.codec, probe.duration), ("mp3", Decimal(10)))
+        self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
+
+    def test_video(self) -> None:
+        """A source with a genuine video stream is refused (415 video_source)."""
+        asked = self.ask()
+        self.spawner.last.say(answer(AUDIO, VIDEO))
+        self.spawner.last.die()
+        self.refused(asked, VideoSource)
+
+    def test_no_audio(self) -> None:
+        """A source without an audio stream is undecodable (415)."""
+        asked = self.ask()
+        self.spawner.last.say(answer())
+        self.spawner.last.die()
+        self.refused(asked, UndecodableSource)
+
+    def test_source_to_blame(self) -> None:
+        """A probe that blames the source is a 415."""
+        asked = self.ask()
+        self.spawner.last.complain(b"x.mp3: Invalid data found when processing input\n")
+        self.spawner.last.die(1)
+        self.refused(asked, UndecodableSource)
+
+    def test_service_to_blame(self) -> None:
+        """A probe that fails for another reason is a 500 probe_failed."""
+        for stderr, code, signal in (
+            (b"", 1, None),
+            (b"who knows", 1, None),
+            (b"Cannot allocate memory", 1, None),
+            (b"Cannot allocate memory\nInvalid data found when processing input", 1, None),
+            (b"error while loading shared libraries: libav.so", 127, None),
+            (b"Invalid data found when processing input", 0, 11),
+            (b"Invalid data found when processing input", 0, 40),
+        ):
+            asked = self.ask()
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die(code, signal)
+            self.refused(asked, ProbeFailed)
+
+    def test_bad_answer(self) -> None:
+        """An answer that is not ffprobe's is a 500 probe_failed."""
+        for text in (b"", b"{", b"\xff", b"{} {}"):
+            asked = self.ask()
+            self.spawner.last.say(text)
+            self.spawner.last.die()
+            self.refused(asked, ProbeFailed)
+
+    def test_endless_answer(self) -> None:
+        """An answer past any measure is cut off, and is a 500 probe_failed."""
+        asked = self.ask()
+        self.spawner.last.say(b" " * (prober_module._ANSWER_LIMIT + 1))
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.spawner.last.die(signal=15)
+        self.refused(asked, ProbeFailed)
+
+    def test_missing_program(self) -> None:
+        """Without ffprobe a probe is a 500 probe_failed (D34)."""
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.refused(self.ask(), ProbeFailed)
+
+    def test_timeout(self) -> None:
+        """A probe past AP_PROBE_TIMEOUT is a 504, and holds its slot until it is dead."""
+        asked = self.ask()
+        self.clock.advance(10)
+        self.assertNoResult(asked)
+        self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
+        self.spawner.last.die(signal=15)
+        self.refused(asked, ProbeTimeout)
+
+
+class SharingTests(ProberCase):
+    """Who shares a probe"""
+
+    def test_one_child(self) -> None:
+        """All who ask about one source share one child and one slot (Info endpoint, 6)."""
+        asked = [self.ask() for _ in range(5)]
+        self.assertEqual((len(self.spawner.children), self.slots.held), (1, 1))
+        self.spawner.last.say(answer(AUDIO))
+        self.spawner.last.die()
+        probes = {self.successResultOf(each) for each in asked}
+        self.assertEqual(len(probes), 1)
+
+    def test_one_failure(self) -> None:
+        """All who share a probe share its refusal."""
+        asked = [self.ask() for _ in range(3)]
+        self.spawner.last.die(1)
+        for each in asked:
+            self.refused(each, ProbeFailed)
+
+    def test_two_sources(self) -> None:
+        """Two sources are two children."""
+        one, two = self.ask(b"a"), self.ask(b"b")
+        first, second = self.spawner.children
+        first.die(1)
+        self.failureResultOf(one, ProbeFailed)
+        self.assertNoResult(two)
+        second.say(answer(AUDIO))
+        second.die()
+        self.successResultOf(two)
+
+    def test_later(self) -> None:
+        """Nothing is remembered: who asks after the answer starts a new child."""
+        first = self.ask()
+        self.spawner.last.die(1)
+        self.failureResultOf(first, ProbeFailed)
+        second = self.ask()
+        self.assertEqual(len(self.spawner.children), 2)
+        self.spawner.last.say(answer(AUDIO))
+        self.spawner.last.die()
+        self.successResultOf(second)
+
+    def test_cancelled_sharer(self) -> None:
+        """One who leaves, even the one it began with, leaves the others their answer."""
+        for leaver in range(3):
+            asked = [self.ask() for _ in range(3)]
+            asked[leaver].cancel()
+            self.failureResultOf(asked.pop(leaver), CancelledError)
+            self.assertEqual(self.spawner.last.signals, [])
+            self.spawner.last.say(answer(AUDIO))
+            self.spawner.last.die()
+            for each in asked:
+                self.successResultOf(each)
+
+    def test_all_cancelled(self) -> None:
+        """When everyone has left, the probe still ends, and frees its slot."""
+        asked = [self.ask() for _ in range(2)]
+        for each in asked:
+            each.cancel()
+            self.failureResultOf(each, CancelledError)
+        self.spawner.last.die(1)
+        self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
+
+    def test_one_comes_while_all_are_told(self) -> None:
+        """Who asks because of the answer, while others still wait for it, asks anew."""
+        later: list[Deferred[Probe]] = []
+        first = self.ask().addErrback(lambda _: later.append(self.ask()))
+        second = self.ask()
+        self.spawner.last.die(1)
+        self.assertEqual(len(self.spawner.children), 2)
+        self.successResultOf(first)
+        self.failureResultOf(second, ProbeFailed)
+        self.spawner.last.say(answer(AUDIO))
+        self.spawner.last.die()
+        self.successResultOf(later[0])
+
+    def test_pool_full(self) -> None:
+        """With no free probe slot the answer is 429, without a queue (D21)."""
+        self.ask(b"a").addErrback(lambda _: None)
+        self.ask(b"b").addErrback(lambda _: None)
+        shared = self.ask(b"a").addErrback(lambda _: None)
+        error = self.failureResultOf(self.ask(b"c"), QueueFull).value
+        self.assertEqual((error.retry_after, len(self.spawner.children)), (1, 2))
+        self.assertNoResult(shared)
+        self.spawner.put_down()
+        self.ask(b"c").addErrback(lambda _: None)
+        self.assertEqual(len(self.spawner.alive), 1)

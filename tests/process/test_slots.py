@@ -1,0 +1,272 @@
+"""Slots: never more than there are, nobody lost, and an honest word on when to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import QueueFull
+from audioproxy.process.slots import Slots
+from tests.support.strategies import PROMISE
+
+
+class Holder:
+    """One who wants a slot, and holds it until the test says otherwise."""
+
+    def __init__(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> None:
+        self.holds = False
+        self._slots = slots
+        self._on_slot = on_slot
+        self._work: Deferred[None] = Deferred()
+        self.over = Deferred.fromCoroutine(self._run())
+        self.outcome: object = None
+        self.over.addBoth(self._note)
+
+    def finish(self) -> None:
+        """Be done with the slot."""
+        self._work.callback(None)
+
+    def leave(self) -> None:
+        """Be cancelled, wherever it is."""
+        self.over.cancel()
+
+    async def _run(self) -> None:
+        async with self._slots.hold():
+            self.holds = True
+            try:
+                self._on_slot()
+                await self._work
+            finally:
+                self.holds = False
+
+    def _note(self, result: object) -> None:
+        self.outcome = getattr(result, "value", "done")
+
+
+class SlotsCase(SynchronousTestCase):
+    """Slots on a clock that stands still."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.depths: list[int] = []
+        self.everyone: list[Holder] = []
+
+    def make(self, capacity: int = 1, queue: int = 2, longest: float = 300) -> Slots:
+        """Return new slots."""
+        return Slots(self.clock, capacity, queue, longest, self.depths.append)
+
+    def come(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> Holder:
+        """Return one more who wants a slot; what nobody refers to would be collected."""
+        self.everyone.append(Holder(slots, on_slot))
+        return self.everyone[-1]
+
+
+class SlotsTests(SlotsCase):
+    """`Slots`"""
+
+    def test_capacity(self) -> None:
+        """As many hold a slot as there are, and whoever comes then waits (AP_MAX_CONCURRENCY)."""
+        slots = self.make(capacity=2)
+        holders = [Holder(slots) for _ in range(3)]
+        self.assertEqual([h.holds for h in holders], [True, True, False])
+        self.assertEqual((slots.held, slots.depth), (2, 1))
+
+    def test_order(self) -> None:
+        """Slots are given in the order in which they were asked for."""
+        slots = self.make(queue=5)
+        order: list[int] = []
+        holders = [Holder(slots, lambda n=n: order.append(n)) for n in range(5)]
+        for holder in holders:
+            holder.finish()
+        self.assertEqual(order, [0, 1, 2, 3, 4])
+        self.assertEqual((slots.held, slots.depth), (0, 0))
+
+    def test_no_gap(self) -> None:
+        """A slot passes to the next in the queue: nobody who comes just then is faster."""
+        slots = self.make()
+        first = self.come(slots)
+        late: list[Holder] = []
+        second = self.come(slots, lambda: late.append(self.come(slots)))
+        first.finish()
+        self.assertTrue(second.holds)
+        self.assertFalse(late[0].holds)
+        self.assertEqual((slots.held, slots.depth), (1, 1))
+
+    def test_queue_full(self) -> None:
+        """Whoever finds the queue full is refused at once (429)."""
+        slots = self.make(queue=1)
+        self.come(slots), self.come(slots)
+        refused = self.come(slots)
+        self.assertIsInstance(refused.outcome, QueueFull)
+        self.assertEqual((slots.held, slots.depth, self.depths), (1, 1, [1]))
+
+    def test_no_queue(self) -> None:
+        """A pool without a queue refuses at once, and says to come back in a second (D21)."""
+        slots = self.make(queue=0, longest=1.0)
+        holder = self.come(slots)
+        refused = self.come(slots)
+        assert isinstance(refused.outcome, QueueFull)
+        self.assertEqual(refused.outcome.retry_after, 1)
+        self.clock.advance(500)
+        holder.finish()
+        self.come(slots)
+        refused = self.come(slots)
+        assert isinstance(refused.outcome, QueueFull)
+        self.assertEqual((refused.outcome.retry_after, self.depths), (1, []))
+
+    def test_too_long_a_wait(self) -> None:
+        """Whoever waits for AP_RENDER_TIMEOUT is refused, 429 and not 504 (Errors, note 9)."""
+        slots = self.make(longest=300)
+        self.come(slots)
+        waiter = self.come(slots)
+        self.clock.advance(299)
+        self.assertIsNone(waiter.outcome)
+        self.clock.advance(1)
+        self.assertIsInstance(waiter.outcome, QueueFull)
+        self.assertEqual((slots.depth, self.depths), (0, [1, 0]))
+
+    def test_cancelled_waiter(self) -> None:
+        """One who leaves while waiting is out of the queue at once (D36)."""
+        slots = self.make()
+        holder, waiter, last = self.come(slots), self.come(slots), self.come(slots)
+        waiter.leave()
+        self.assertIsInstance(waiter.outcome, CancelledError)
+        self.assertEqual(slots.depth, 1)
+        holder.finish()
+        self.assertTrue(last.holds)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_cancelled_holder(self) -> None:
+        """One who leaves while holding a slot passes it on."""
+        slots = self.make()
+        holder, waiter = self.come(slots), self.come(slots)
+        holder.leave()
+        self.assertTrue(waiter.holds)
+
+    def test_depth_reports(self) -> None:
+        """Every change of the queue's depth is told, and nothing else."""
+        slots = self.make(queue=2, longest=10)
+        holders = [Holder(slots) for _ in range(3)]
+        self.assertEqual(self.depths, [1, 2])
+        holders[0].finish()
+        holders[2].leave()
+        self.assertEqual(self.depths, [1, 2, 1, 0])
+        holders[1].finish()
+        self.assertEqual(self.depths, [1, 2, 1, 0])
+
+    def test_a_long_queue_of_failures(self) -> None:
+        """A queue of any length, of which each fails at once, comes to its end."""
+        slots = self.make(queue=2000)
+        first = self.come(slots)
+
+        def fail() -> None:
+            raise KeyError
+
+        others = [Holder(slots, fail) for _ in range(2000)]
+        first.finish()
+        self.assertEqual({type(other.outcome) for other in others}, {KeyError})
+        self.assertEqual((slots.held, slots.depth), (0, 0))
+        self.assertEqual(self.depths[-3:], [2, 1, 0])
+
+
+class RetryAfterTests(SlotsCase):
+    """`Slots.retry_after`"""
+
+    def refusal(self, slots: Slots) -> int:
+        """Return what one who is refused is told."""
+        refused = self.come(slots)
+        assert isinstance(refused.outcome, QueueFull)
+        return refused.outcome.retry_after
+
+    def test_estimate(self) -> None:
+        """It follows the recent time of a hold, the depth and the capacity (D21)."""
+        slots = self.make(capacity=2, queue=3)
+        for _ in range(30):
+            holder = self.come(slots)
+            self.clock.advance(20)
+            holder.finish()
+        for _ in range(5):
+            self.come(slots)
+        # Four who come before, on two slots, 20 seconds each.
+        self.assertEqual(self.refusal(slots), 40)
+
+    def test_bounds(self) -> None:
+        """It is at least 1, and at most AP_RENDER_TIMEOUT (D21)."""
+        slots = self.make(queue=1, longest=300)
+        holder = self.come(slots)
+        self.clock.advance(100_000)
+        holder.finish()
+        self.come(slots), self.come(slots)
+        self.assertEqual(self.refusal(slots), 300)
+        quick = self.make(capacity=50, queue=0)
+        for _ in range(50):
+            self.come(quick)
+        self.assertEqual(self.refusal(quick), 1)
+
+    @PROMISE
+    @given(
+        capacity=st.integers(1, 4),
+        queue=st.integers(0, 4),
+        longest=st.integers(1, 1000),
+        holds=st.lists(st.floats(0, 5000), max_size=8),
+    )
+    def test_always(self, capacity: int, queue: int, longest: int, holds: list[float]) -> None:
+        """Whatever was before, it is a whole number from 1 to AP_RENDER_TIMEOUT (D21)."""
+        self.setUp()
+        slots = self.make(capacity, queue, longest)
+        for seconds in holds:
+            holder = self.come(slots)
+            self.clock.advance(seconds)
+            holder.finish()
+        for _ in range(capacity + queue):
+            self.come(slots)
+        told = self.refusal(slots)
+        self.assertIsInstance(told, int)
+        self.assertTrue(1 <= told <= longest, told)
+
+
+class AnyOrderTests(SlotsCase):
+    """Any order of events"""
+
+    @PROMISE
+    @given(
+        capacity=st.integers(1, 3),
+        queue=st.integers(0, 3),
+        steps=st.lists(
+            st.tuples(st.sampled_from(("come", "finish", "leave", "wait")), st.integers(0, 9)),
+            max_size=40,
+        ),
+    )
+    def test_nobody_is_lost(self, capacity: int, queue: int, steps: list[tuple[str, int]]) -> None:
+        """Never are more slots held than there are, none is idle, and all come to an end."""
+        self.setUp()
+        slots = self.make(capacity, queue, longest=10)
+        everyone = self.everyone
+        for step, number in steps:
+            present = [each for each in everyone if each.outcome is None]
+            if step == "come":
+                self.come(slots)
+            elif step == "wait":
+                self.clock.advance(number)
+            elif present:
+                one = present[number % len(present)]
+                if step == "leave" or not one.holds:
+                    one.leave()
+                else:
+                    one.finish()
+            holding = sum(each.holds for each in everyone)
+            waiting = sum(each.outcome is None and not each.holds for each in everyone)
+            self.assertEqual((slots.held, slots.depth), (holding, waiting))
+            self.assertLessEqual(holding, capacity)
+            self.assertLessEqual(waiting, queue)
+            self.assertTrue(holding == capacity or not waiting)
+            self.assertEqual(self.depths[-1] if self.depths else 0, waiting)
+        while present := [each for each in everyone if each.holds]:
+            present[0].finish()
+        self.assertNotIn(None, [each.outcome for each in everyone])
+        self.assertEqual((slots.held, slots.depth, self.clock.getDelayedCalls()), (0, 0, []))

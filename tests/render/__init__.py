@@ -1,0 +1,1 @@
+"""One render and all who wait for it."""

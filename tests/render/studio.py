@@ -1,0 +1,180 @@
+"""A table of renders in which only the children, the clock and the bytes at rest are doubles."""
+
+from __future__ import annotations
+
+import json
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+
+from audioproxy.errors import Refusal
+from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.sources import LocalSource
+from audioproxy.process.child import Launcher
+from audioproxy.process.encoder import Encoder
+from audioproxy.process.prober import Prober
+from audioproxy.process.slots import Slots
+from audioproxy.render.backlog import Backlog
+from audioproxy.render.feed import Feed
+from audioproxy.render.job import Order, Workshop
+from audioproxy.render.table import Renders, Seat
+from audioproxy.storage.interfaces import VariantHeaders
+from tests.support.consumers import FakeConsumer
+from tests.support.processes import FakeChild, FakeSpawner
+from tests.support.stores import FakeSources, FakeStore
+
+HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
+
+
+class Client:
+    """One who asks for a variant: takes a seat, takes the bytes, leaves.
+
+    :ivar outcome: None while it goes on; ``whole``, or what it failed with.
+    """
+
+    def __init__(self, seat: Seat, room: int | None = None) -> None:
+        self.started = seat.started
+        self.consumer = FakeConsumer(room)
+        self.outcome: object = None
+        self.began = False
+        self._seat = seat
+        self._going = Deferred.fromCoroutine(self._go())
+        self._going.addCallbacks(self._note, self._note_failure)
+
+    @property
+    def data(self) -> bytes:
+        """What it got."""
+        return bytes(self.consumer.data)
+
+    def go_away(self) -> None:
+        """Close the connection."""
+        self._going.cancel()
+
+    async def _go(self) -> str:
+        try:
+            backlog: Backlog = await self._seat.backlog
+            self.began = True
+            feed = Feed(backlog, self.consumer)
+            feed.begin()
+            await feed.done
+        finally:
+            self._seat.leave()
+        return "whole"
+
+    def _note(self, outcome: str) -> None:
+        self.outcome = outcome
+
+    def _note_failure(self, failure: Failure) -> None:
+        self.outcome = failure.value
+
+
+class Studio:
+    """A node with one render slot, or more, and with or without a store."""
+
+    def __init__(
+        self,
+        *,
+        stored: bool = True,
+        capacity: int = 1,
+        queue: int = 4,
+        max_variant: int = 10_000,
+        timeout: float = 100,
+    ) -> None:
+        self.clock = Clock()
+        self.spawner = FakeSpawner()
+        self.store = FakeStore()
+        self.sources = FakeSources({b"a.wav": 1000, b"b.wav": 1000, b"huge.wav": 1_000_000})
+        self.slots = Slots(self.clock, capacity, queue, timeout)
+        self.probe_slots = Slots(self.clock, 4, 0, 1)
+        launcher = Launcher(self.spawner, self.clock, {})
+        self.clients: list[Client] = []
+        self.renders = Renders(
+            Workshop(
+                clock=self.clock,
+                sources=self.sources,
+                prober=Prober(launcher, "ffprobe", self.probe_slots, 10),
+                encoder=Encoder(launcher),
+                slots=self.slots,
+                store=self.store if stored else None,
+                space=self.store,
+                ffmpeg="ffmpeg",
+                max_source=100_000,
+                max_variant=max_variant,
+                timeout=timeout,
+            )
+        )
+
+    def order(self, options: str = "", path: bytes = b"a.wav") -> Order:
+        """Return an order."""
+        read, _ = read_options(options.encode().split(b"/") if options else [])
+        source = LocalSource(path)
+        return Order(cache_key(read.canonical(), source.canonical), read, source, HEADERS)
+
+    def come(self, options: str = "", path: bytes = b"a.wav", room: int | None = None) -> Client:
+        """Have a client come."""
+        client = Client(self.renders.join(self.order(options, path)), room)
+        self.clients.append(client)
+        return client
+
+    def answer_probe(self, duration: str | None = "10", container: str = "wav") -> None:
+        """Have the probe that was started last find good audio."""
+        child = self.spawner.last
+        assert child.arguments[0] == "ffprobe", child.arguments
+        form = {"format_name": container} | ({} if duration is None else {"duration": duration})
+        stream = {"codec_type": "audio", "codec_name": "pcm_s16le", "sample_rate": "44100"}
+        child.say(json.dumps({"format": form, "streams": [{**stream, "channels": 2}]}).encode())
+        child.die()
+
+    def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
+        """Have a client come and its encoder start."""
+        client = self.come(options, path)
+        self.answer_probe()
+        return client, self.encoder()
+
+    def encoder(self) -> FakeChild:
+        """Return the encoder that was started last."""
+        child = self.spawner.last
+        assert child.arguments[0] == "ffmpeg", child.arguments
+        return child
+
+    def look(self) -> None:
+        """Let the service look at the output."""
+        self.clock.advance(0.01)
+
+    def stored(self) -> bytes | None:
+        """Return the bytes of the one variant that is stored."""
+        found = [data for data, _ in self.store.variants.values()]
+        assert len(found) <= 1
+        return found[0] if found else None
+
+    def refusals(self) -> set[type[Refusal]]:
+        """Return the kinds of outcome of all clients."""
+        return {type(client.outcome) for client in self.clients}
+
+    def close(self) -> None:
+        """Let everything come to its end."""
+        for client in self.clients:
+            client.go_away()
+        # The death of one child lets the next one start.
+        while self.spawner.alive:
+            self.spawner.put_down()
+        for commit in self.store.commits:
+            if not commit.called:
+                commit.callback(None)
+        self.clock.advance(1)
+
+    def left(self) -> tuple[object, ...]:
+        """Return what should be nothing after the end."""
+        return (
+            self.slots.held,
+            self.slots.depth,
+            self.probe_slots.held,
+            self.sources.held,
+            self.spawner.alive,
+            self.clock.getDelayedCalls(),
+        )
+
+
+NOTHING_LEFT = (0, 0, 0, 0, [], [])

@@ -1,0 +1,731 @@
+"""One render: who gets its bytes, what ends it, and what is left of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import CancelledError
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import (
+    InvalidOptions,
+    NotFound,
+    ProbeFailed,
+    ProbeTimeout,
+    QueueFull,
+    RenderFailed,
+    RenderTimeout,
+    SourceTooLarge,
+    UndecodableSource,
+)
+from audioproxy.media.encoding import ENCODERS
+from tests.render.studio import HEADERS, NOTHING_LEFT, Client, Studio
+from tests.support.processes import open_descriptors
+
+
+class JobCase(SynchronousTestCase):
+    """A node after which nothing may be left open."""
+
+    def setUp(self) -> None:
+        self.before = open_descriptors()
+        self.studio = Studio()
+
+    def make(self, **settings: Any) -> Studio:
+        """Return another node, in place of the one before."""
+        self.shut_down()
+        self.studio = Studio(**settings)
+        return self.studio
+
+    def tearDown(self) -> None:
+        self.shut_down()
+
+    def shut_down(self) -> None:
+        """Let everything come to its end, after which nothing may be held or open."""
+        self.studio.close()
+        self.assertEqual(self.studio.left(), NOTHING_LEFT)
+        self.assertEqual(open_descriptors(), self.before)
+
+    def assert_nothing_stored(self) -> None:
+        """Require that nothing is readable in the store, now or ever (D35)."""
+        self.studio.close()
+        self.assertEqual(self.studio.store.variants, {})
+
+
+class GoodEndTests(JobCase):
+    """A render that comes to a good end"""
+
+    def test_first_client(self) -> None:
+        """The first client gets bytes as they are made, long before the end (MISS)."""
+        client, encoder = self.studio.render()
+        self.assertTrue(client.started)
+        encoder.say(b"abc")
+        self.studio.look()
+        self.assertEqual((client.data, client.outcome), (b"abc", None))
+        encoder.say(b"def")
+        encoder.die()
+        self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
+
+    def test_stored(self) -> None:
+        """The bytes are stored under their key, with the headers that they were sent with."""
+        _, encoder = self.studio.render("f:mp3/br:96")
+        encoder.say(b"abcdef")
+        self.assertIsNone(self.studio.stored())
+        encoder.die()
+        key = self.studio.order("f:mp3/br:96").key
+        self.assertEqual(self.studio.store.variants, {key: (b"abcdef", HEADERS)})
+
+    def test_resources(self) -> None:
+        """The slot and the source are let go of when the child is dead, the file a second later."""
+        _, encoder = self.studio.render()
+        self.assertEqual((self.studio.slots.held, self.studio.sources.held), (1, 1))
+        encoder.say(b"abc")
+        encoder.die()
+        self.assertEqual((self.studio.slots.held, self.studio.sources.held), (0, 0))
+        self.assertNotEqual(open_descriptors(), self.before)
+        self.studio.clock.advance(1)
+        self.assertEqual(open_descriptors(), self.before)
+
+    def test_first_byte(self) -> None:
+        """Nobody gets a byte before there is more than container headers."""
+        client, encoder = self.studio.render("f:wav")
+        empty = ENCODERS["wav"].empty
+        encoder.say(b"h" * empty)
+        self.studio.look()
+        self.assertFalse(client.began)
+        encoder.say(b"a")
+        self.studio.look()
+        self.assertEqual(len(client.data), empty + 1)
+        encoder.die()
+
+    def test_very_quick(self) -> None:
+        """A render that is over before anyone looked is whole."""
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        encoder.die()
+        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+
+    def test_slow_client(self) -> None:
+        """A client that stalls keeps neither the encoder nor the store waiting (D38)."""
+        slow = self.studio.come(room=0)
+        self.studio.answer_probe()
+        quick = self.studio.come()
+        for _ in range(5):
+            self.studio.encoder().say(b"x" * 100)
+            self.studio.look()
+        self.studio.encoder().die()
+        self.assertEqual((len(slow.data), quick.outcome), (100, "whole"))
+        self.assertEqual(len(self.studio.stored() or b""), 500)
+        self.studio.clock.advance(5)
+        slow.consumer.drain()
+        slow.consumer.drain()
+        self.assertEqual((slow.data, slow.outcome), (quick.data, "whole"))
+
+    def test_order_of_resources(self) -> None:
+        """The probe takes no render slot, and the encoder starts only with one."""
+        self.studio.come()
+        self.assertEqual((self.studio.slots.held, self.studio.probe_slots.held), (0, 1))
+        self.studio.answer_probe()
+        self.assertEqual((self.studio.slots.held, self.studio.probe_slots.held), (1, 0))
+
+
+class JoiningTests(JobCase):
+    """Clients that ask for what is being rendered (COALESCED)"""
+
+    def assert_joined(self, client: Client) -> None:
+        """Require that a client shares the one render."""
+        self.assertFalse(client.started)
+        encoders = [c for c in self.studio.spawner.children if c.arguments[0] == "ffmpeg"]
+        self.assertLessEqual(len(encoders), 1)
+
+    def test_every_moment(self) -> None:
+        """Whoever comes before the end gets every byte from the first, on the same slot."""
+        first = self.studio.come()
+        probing = self.studio.come()
+        self.studio.answer_probe()
+        encoder = self.studio.encoder()
+        no_byte = self.studio.come()
+        encoder.say(b"abc")
+        unseen = self.studio.come()
+        self.studio.look()
+        half_way = self.studio.come()
+        self.assertEqual(half_way.data, b"abc")
+        encoder.say(b"def")
+        encoder.die()
+        lingering = self.studio.come()
+        self.assertEqual(len(self.studio.spawner.children), 2)
+        for client in (probing, no_byte, unseen, half_way, lingering):
+            self.assert_joined(client)
+        for client in (first, probing, no_byte, unseen, half_way, lingering):
+            self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
+
+    def test_in_the_queue(self) -> None:
+        """Whoever comes while a render waits for its slot waits with it, in one place."""
+        _, other = self.studio.render(path=b"b.wav")
+        self.studio.come()
+        self.studio.answer_probe()
+        joined = self.studio.come()
+        self.assertEqual(self.studio.slots.depth, 1)
+        other.say(b"x")
+        other.die()
+        self.studio.encoder().say(b"abc")
+        self.studio.encoder().die()
+        self.assertEqual((joined.data, joined.started), (b"abc", False))
+
+    def test_before_the_write_back(self) -> None:
+        """Between the end and its write-back a request is attached, never rendered again (D37)."""
+        self.studio.store.slow = True
+        _, encoder = self.studio.render()
+        encoder.say(b"abc")
+        encoder.die()
+        self.studio.clock.advance(50)
+        self.assertIsNone(self.studio.stored())
+        joined = self.studio.come()
+        self.assert_joined(joined)
+        self.assertEqual((joined.data, joined.outcome), (b"abc", "whole"))
+        self.studio.store.commits[0].callback(None)
+        self.assertEqual(self.studio.stored(), b"abc")
+
+    def test_just_after_the_write_back(self) -> None:
+        """One who saw nothing stored and comes just after the write-back is attached (D37)."""
+        _, encoder = self.studio.render()
+        encoder.say(b"abc")
+        encoder.die()
+        self.studio.clock.advance(0.9)
+        joined = self.studio.come()
+        self.assert_joined(joined)
+        self.assertEqual(joined.data, b"abc")
+
+    def test_without_a_store(self) -> None:
+        """Without a store a finished render is attachable for one second, and not longer (D37)."""
+        self.make(stored=False)
+        _, encoder = self.studio.render()
+        encoder.say(b"abc")
+        encoder.die()
+        self.studio.clock.advance(0.99)
+        self.assertEqual(self.studio.come().data, b"abc")
+        self.studio.clock.advance(0.01)
+        self.assertIsNone(self.studio.renders.find(self.studio.order().key))
+        self.assertTrue(self.studio.come().started)
+
+    def test_slow_after_the_second(self) -> None:
+        """One who is attached keeps the bytes for as long as it takes, at its own pace (D38)."""
+        self.make(max_variant=1_000_000)
+        _, encoder = self.studio.render()
+        encoder.say(b"x" * 300_000)
+        slow = self.studio.come(room=0)
+        encoder.die()
+        self.studio.clock.advance(60)
+        self.assertIsNone(slow.outcome)
+        for _ in range(3):
+            slow.consumer.drain()
+        self.assertEqual((len(slow.data), slow.outcome), (300_000, "whole"))
+
+    def test_other_variant(self) -> None:
+        """Another variant of the source shares its probe, and nothing else (Info endpoint, 6)."""
+        self.make(capacity=2)
+        one, two = self.studio.come("f:mp3"), self.studio.come("f:flac")
+        self.assertTrue(one.started and two.started)
+        self.studio.answer_probe()
+        self.assertEqual([c.arguments[0] for c in self.studio.spawner.alive], ["ffmpeg"] * 2)
+
+    def test_find(self) -> None:
+        """To look for a render is to join it, where there is one, and starts none."""
+        order = self.studio.order()
+        self.assertIsNone(self.studio.renders.find(order.key))
+        self.assertEqual(self.studio.spawner.children, [])
+        client = self.studio.come()
+        seat = self.studio.renders.find(order.key)
+        assert seat is not None
+        joined = Client(seat)
+        self.studio.clients.append(joined)
+        client.go_away()
+        self.studio.answer_probe()
+        self.studio.encoder().say(b"abc")
+        self.studio.encoder().die()
+        self.assertEqual((joined.data, joined.started), (b"abc", False))
+
+
+class RefusalTests(JobCase):
+    """A render that comes to nothing"""
+
+    def assert_refused(self, refusal: type[Exception]) -> None:
+        """Require that all clients are refused alike, and that the next one starts anew."""
+        self.assertEqual(self.studio.refusals(), {refusal})
+        self.assertIsNone(self.studio.renders.find(self.studio.order().key))
+        self.assertEqual(self.studio.left(), NOTHING_LEFT)
+        self.assertEqual(open_descriptors(), self.before)
+        self.assert_nothing_stored()
+
+    def test_missing_source(self) -> None:
+        """A missing source is a 404, and no child is started for it."""
+        self.studio.come(path=b"no.wav")
+        self.assertEqual(self.studio.spawner.children, [])
+        self.assert_refused(NotFound)
+
+    def test_large_source(self) -> None:
+        """A source past AP_MAX_SRC_BYTES is a 413, and no child is started for it."""
+        self.studio.come(path=b"huge.wav")
+        self.assertEqual(self.studio.spawner.children, [])
+        self.assert_refused(SourceTooLarge)
+
+    def test_probe(self) -> None:
+        """A probe that fails is told to all who wait, and takes no slot."""
+        for _ in range(3):
+            self.studio.come()
+        self.studio.spawner.last.die(1)
+        self.assertEqual(len(self.studio.spawner.children), 1)
+        self.assert_refused(ProbeFailed)
+
+    def test_probe_timeout(self) -> None:
+        """A probe past AP_PROBE_TIMEOUT is a 504 probe_timeout."""
+        self.studio.come()
+        self.studio.clock.advance(10)
+        self.studio.spawner.last.die(signal=15)
+        self.assert_refused(ProbeTimeout)
+
+    def test_options_that_the_source_refuses(self) -> None:
+        """Options that the probe shows to be impossible are a 422 without waiting for a slot."""
+        self.studio.render(path=b"b.wav")
+        client = self.studio.come("t:60")
+        self.studio.answer_probe()
+        self.assertIsInstance(client.outcome, InvalidOptions)
+        self.assertEqual(self.studio.slots.depth, 0)
+
+    def test_queue_full(self) -> None:
+        """With a full queue all who wait for the render are told 429."""
+        self.make(queue=0)
+        self.studio.render(path=b"b.wav")
+        waiting = [self.studio.come(), self.studio.come()]
+        self.studio.answer_probe()
+        self.assertEqual([type(client.outcome) for client in waiting], [QueueFull] * 2)
+
+    def test_too_long_in_the_queue(self) -> None:
+        """A render that only waited until AP_RENDER_TIMEOUT is a 429, not a 504 (Errors, 9)."""
+        self.make(timeout=100)
+        _, other = self.studio.render(path=b"b.wav")
+        client = self.studio.come()
+        self.studio.answer_probe()
+        self.studio.clock.advance(99.9)
+        self.assertIsNone(client.outcome)
+        self.studio.clock.advance(0.2)
+        self.assertIsInstance(client.outcome, QueueFull)
+        other.die(signal=15)
+
+    def test_time_in_the_queue_does_not_count(self) -> None:
+        """A render has all of AP_RENDER_TIMEOUT from when it got its slot."""
+        _, other = self.studio.render(path=b"b.wav")
+        client = self.studio.come()
+        self.studio.answer_probe()
+        self.studio.clock.advance(90)
+        other.say(b"x")
+        other.die()
+        self.studio.clock.advance(90)
+        self.assertEqual(self.studio.encoder().signals, [])
+        self.studio.encoder().say(b"abc")
+        self.studio.encoder().die()
+        self.assertEqual(client.outcome, "whole")
+
+    def test_timeout(self) -> None:
+        """A render past AP_RENDER_TIMEOUT is a 504 for all, when its child is dead."""
+        _, encoder = self.studio.render()
+        self.studio.come()
+        self.studio.clock.advance(100)
+        self.assertEqual((encoder.signals, self.studio.refusals()), (["TERM"], {type(None)}))
+        encoder.die(signal=15)
+        self.assert_refused(RenderTimeout)
+
+    def test_timeout_of_a_stream(self) -> None:
+        """A render that runs out of time half way fails the streams it began (Errors, 10)."""
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        self.studio.look()
+        self.studio.clock.advance(100)
+        encoder.die(signal=15)
+        self.assertEqual(client.data, b"abc")
+        self.assert_refused(RenderTimeout)
+
+    def test_encoder(self) -> None:
+        """An encoder that fails is told to all, before the first byte or after it."""
+        for said in (b"", b"abc"):
+            for stderr, refusal in (
+                (b"Invalid data found when processing input", UndecodableSource),
+                (b"No space left on device", RenderFailed),
+            ):
+                with self.subTest(said=said):
+                    self.make()
+                    _, encoder = self.studio.render()
+                    self.studio.come()
+                    encoder.say(said)
+                    self.studio.look()
+                    encoder.complain(stderr)
+                    encoder.die(1)
+                    self.assert_refused(refusal)
+
+    def test_missing_encoder(self) -> None:
+        """Without ffmpeg a render is a 500 (D34)."""
+        self.studio.come()
+        self.studio.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.studio.answer_probe()
+        self.assert_refused(RenderFailed)
+
+    def test_nothing_decoded(self) -> None:
+        """A source that gives not one sample is a 415, even where the encoder saw no fault."""
+        _, encoder = self.studio.render("f:wav")
+        encoder.say(b"h" * ENCODERS["wav"].empty)
+        encoder.die()
+        self.assertEqual(self.studio.clients[0].data, b"")
+        self.assertIsInstance(self.studio.clients[0].outcome, UndecodableSource)
+
+    def test_trim_past_the_end(self) -> None:
+        """A ``t`` that turns out to start past the end is a 422 (D11)."""
+        for ends in ((0, b""), (1, b"Empty output")):
+            self.make()
+            client, encoder = self.studio.render("t:9.5")
+            encoder.complain(ends[1])
+            encoder.die(ends[0])
+            self.assertIsInstance(client.outcome, InvalidOptions)
+            self.assertIn("t:9.5", str(client.outcome))
+
+    def test_trim_well_inside(self) -> None:
+        """A source that gives nothing well before its end is a 415, whatever ``t`` is."""
+        client, encoder = self.studio.render("t:5")
+        encoder.complain(b"Empty output")
+        encoder.die(1)
+        self.assertIsInstance(client.outcome, UndecodableSource)
+
+    def test_cap_before_the_first_byte(self) -> None:
+        """Output past AP_MAX_VARIANT_BYTES at the first look is a 500, and ends the child."""
+        self.make(max_variant=10)
+        client, encoder = self.studio.render()
+        encoder.say(b"x" * 11)
+        self.studio.look()
+        self.assertFalse(client.began)
+        self.assertEqual(encoder.signals, ["TERM"])
+        encoder.die(signal=15)
+        self.assert_refused(RenderFailed)
+
+    def test_cap_after_the_first_byte(self) -> None:
+        """Output past AP_MAX_VARIANT_BYTES ends the child and fails the stream (Errors, 10)."""
+        self.make(max_variant=10)
+        client, encoder = self.studio.render()
+        encoder.say(b"x" * 10)
+        self.studio.look()
+        self.assertEqual(len(client.data), 10)
+        encoder.say(b"x")
+        self.studio.look()
+        self.assertEqual(encoder.signals, ["TERM"])
+        self.assertIsNone(client.outcome)
+        encoder.die(signal=15)
+        self.assert_refused(RenderFailed)
+
+    def test_cap_at_the_very_end(self) -> None:
+        """Output past AP_MAX_VARIANT_BYTES is not stored though the encoder came to a good end."""
+        self.make(max_variant=10)
+        _, encoder = self.studio.render()
+        encoder.say(b"x" * 11)
+        encoder.die()
+        self.assert_refused(RenderFailed)
+
+    def test_cap_exactly(self) -> None:
+        """Output of exactly AP_MAX_VARIANT_BYTES is served and stored."""
+        self.make(max_variant=10)
+        client, encoder = self.studio.render()
+        encoder.say(b"x" * 10)
+        encoder.die()
+        self.assertEqual((client.outcome, self.studio.stored()), ("whole", b"x" * 10))
+
+    def test_no_room(self) -> None:
+        """Without room for the output a render is a 500, and its slot is free again."""
+        self.studio.store.no_room = OSError(28, "No space left on device")
+        self.studio.come()
+        self.studio.come()
+        self.studio.answer_probe()
+        self.assert_refused(RenderFailed)
+
+    def test_no_room_for_many(self) -> None:
+        """Without room for the output, a long queue comes to its end."""
+        self.make(queue=300, capacity=1)
+        _, encoder = self.studio.render(path=b"b.wav")
+        for number in range(300):
+            self.studio.come(f"cb:{number}")
+        self.studio.answer_probe()
+        self.studio.store.no_room = OSError(28, "No space left on device")
+        encoder.say(b"x")
+        encoder.die()
+        self.assertEqual((self.studio.slots.held, self.studio.slots.depth), (0, 0))
+        self.assertNotIn(None, [client.outcome for client in self.studio.clients])
+
+    def test_crash(self) -> None:
+        """What nobody has thought of is a 500, is logged, and leaves nothing behind."""
+        self.studio.sources.crash = ZeroDivisionError()
+        self.studio.come()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assert_refused(RenderFailed)
+
+    def test_after_a_refusal(self) -> None:
+        """A refusal is not remembered: the next client starts a render of its own."""
+        self.studio.come()
+        self.studio.spawner.last.die(1)
+        client, encoder = self.studio.render()
+        self.assertTrue(client.started)
+        encoder.say(b"abc")
+        encoder.die()
+        self.assertEqual(client.outcome, "whole")
+
+
+class MeasuringTests(JobCase):
+    """A render that must know the length of its source first (D12)"""
+
+    def start(self) -> Client:
+        """Have a client come for a fade-out of a source of unknown length."""
+        client = self.studio.come("fade:0:1")
+        self.studio.answer_probe(duration=None)
+        return client
+
+    def measure(self, microseconds: int) -> None:
+        """Have the measuring pass end well."""
+        self.assertIn("-progress", self.studio.encoder().arguments)
+        self.studio.encoder().say(b"out_time_us=%d\nprogress=end\n" % microseconds)
+        self.studio.encoder().die()
+
+    def test_within_the_slot(self) -> None:
+        """The pass runs in the slot of the render, which then knows where to fade (D12)."""
+        client = self.start()
+        self.assertEqual(self.studio.slots.held, 1)
+        self.measure(4_000_000)
+        self.assertEqual(self.studio.slots.held, 1)
+        chain = self.studio.encoder().arguments[self.studio.encoder().arguments.index("-af") + 1]
+        self.assertIn(f"afade=t=out:ss={3 * 44100}:ns=44100", chain)
+        self.studio.encoder().say(b"abc")
+        self.studio.encoder().die()
+        self.assertEqual(client.outcome, "whole")
+
+    def test_shared_time(self) -> None:
+        """Both passes together have AP_RENDER_TIMEOUT."""
+        client = self.start()
+        self.studio.clock.advance(60)
+        self.measure(4_000_000)
+        self.studio.clock.advance(39)
+        self.assertEqual(self.studio.encoder().signals, [])
+        self.studio.clock.advance(1)
+        self.assertEqual(self.studio.encoder().signals, ["TERM"])
+        self.studio.encoder().die(signal=15)
+        self.assertIsInstance(client.outcome, RenderTimeout)
+
+    def test_no_time_left(self) -> None:
+        """A pass that took all the time leaves none for an encoder: 504."""
+        client = self.start()
+        # The last report is read at the very deadline.
+        self.studio.clock.rightNow += 100
+        self.measure(4_000_000)
+        self.assertIsInstance(client.outcome, RenderTimeout)
+        self.assertEqual(self.studio.spawner.alive, [])
+
+    def test_timeout(self) -> None:
+        """A pass that is too slow is a 504."""
+        client = self.start()
+        self.studio.clock.advance(100)
+        self.studio.encoder().die(signal=15)
+        self.assertIsInstance(client.outcome, RenderTimeout)
+
+    def test_empty_source(self) -> None:
+        """A source that decodes to nothing is a 415, not a fault of the options."""
+        client = self.start()
+        self.measure(0)
+        self.assertIsInstance(client.outcome, UndecodableSource)
+
+    def test_trim_past_the_measured_end(self) -> None:
+        """A ``t`` that starts past the measured end is a 422 with the length (D11)."""
+        client = self.studio.come("t:5/fade:0:1")
+        self.studio.answer_probe(duration=None)
+        self.measure(4_000_000)
+        self.assertIsInstance(client.outcome, InvalidOptions)
+        self.assertIn("4 seconds", str(client.outcome))
+
+    def test_cancelled(self) -> None:
+        """A client that leaves during the pass ends it, where nothing is stored (D36)."""
+        self.make(stored=False)
+        client = self.start()
+        client.go_away()
+        self.assertEqual(self.studio.encoder().signals, ["TERM"])
+        self.assertEqual(self.studio.slots.held, 1)
+        self.studio.encoder().die(signal=15)
+        self.assertEqual(self.studio.slots.held, 0)
+
+
+class LeavingTests(JobCase):
+    """Every client leaves (D36)"""
+
+    def test_with_a_store(self) -> None:
+        """With a store, a render that has its slot runs on into it (D36)."""
+        for said in (b"", b"abc"):
+            self.make()
+            client, encoder = self.studio.render()
+            encoder.say(said)
+            self.studio.look()
+            client.go_away()
+            self.assertEqual((encoder.signals, self.studio.slots.held), ([], 1))
+            encoder.say(b"def")
+            encoder.die()
+            self.assertEqual(self.studio.stored(), said + b"def")
+            self.assertNotEqual(client.outcome, "whole")
+
+    def test_reconnecting(self) -> None:
+        """A browser that reconnects is attached to the render that ran on (D36)."""
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        self.studio.look()
+        client.go_away()
+        back = self.studio.come()
+        self.assertEqual((back.started, back.data), (False, b"abc"))
+        encoder.say(b"def")
+        encoder.die()
+        self.assertEqual((back.data, back.outcome), (b"abcdef", "whole"))
+
+    def test_without_a_store(self) -> None:
+        """Without a store a render is killed at once, and its slot is free at its death (D36)."""
+        for said in (b"", b"abc"):
+            self.make(stored=False)
+            client, encoder = self.studio.render()
+            encoder.say(said)
+            self.studio.look()
+            client.go_away()
+            self.assertEqual((encoder.signals, self.studio.slots.held), (["TERM"], 1))
+            self.assertEqual(self.studio.sources.held, 1)
+            encoder.die(signal=15)
+            self.assertEqual(self.studio.left(), NOTHING_LEFT)
+            self.assertEqual(open_descriptors(), self.before)
+
+    def test_not_the_last(self) -> None:
+        """While one client is left, nothing is ended."""
+        self.make(stored=False)
+        first, encoder = self.studio.render()
+        second = self.studio.come()
+        first.go_away()
+        self.assertEqual(encoder.signals, [])
+        encoder.say(b"abc")
+        encoder.die()
+        self.assertEqual(second.outcome, "whole")
+
+    def test_in_the_queue(self) -> None:
+        """One that waits for a slot is dropped from the queue, store or no store (D36)."""
+        for stored in (True, False):
+            self.make(stored=stored)
+            _, other = self.studio.render(path=b"b.wav")
+            client = self.studio.come()
+            self.studio.answer_probe()
+            self.assertEqual(self.studio.slots.depth, 1)
+            client.go_away()
+            self.assertEqual((self.studio.slots.depth, self.studio.slots.held), (0, 1))
+            self.assertIsInstance(client.outcome, CancelledError)
+            self.assertEqual(other.signals, [])
+            other.say(b"x")
+            other.die()
+            self.assertEqual(self.studio.spawner.alive, [])
+
+    def test_before_the_slot(self) -> None:
+        """One that is being probed comes to nothing; its probe may be somebody else's (D36)."""
+        client = self.studio.come()
+        other = self.studio.come("f:flac")
+        client.go_away()
+        self.assertEqual(self.studio.spawner.last.signals, [])
+        self.studio.answer_probe()
+        self.assertEqual([c.arguments[0] for c in self.studio.spawner.alive], ["ffmpeg"])
+        self.assertIsNone(other.outcome)
+
+    def test_after_the_end(self) -> None:
+        """After the end, to leave changes nothing: what is finished is stored (D37)."""
+        self.studio.store.slow = True
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        encoder.die()
+        self.assertEqual(client.outcome, "whole")
+        late = self.studio.come(room=0)
+        late.go_away()
+        self.studio.store.commits[0].callback(None)
+        self.assertEqual(self.studio.stored(), b"abc")
+
+    def test_a_new_client_while_the_child_dies(self) -> None:
+        """Who comes while the child of a render that was given up still dies starts anew."""
+        self.make(stored=False)
+        client, dying = self.studio.render()
+        client.go_away()
+        new = self.studio.come()
+        self.assertTrue(new.started)
+        self.studio.answer_probe()
+        # Its slot is that of the dying one: never more children than slots.
+        self.assertEqual(self.studio.spawner.alive, [dying])
+        dying.die(signal=15)
+        self.studio.encoder().say(b"abc")
+        self.studio.encoder().die()
+        self.assertEqual(new.outcome, "whole")
+
+    def test_stubborn_child(self) -> None:
+        """A child that does not end is killed, and holds its slot until it is dead."""
+        self.make(stored=False)
+        client, encoder = self.studio.render()
+        client.go_away()
+        self.studio.clock.advance(2)
+        self.assertEqual((encoder.signals, self.studio.slots.held), (["TERM", "KILL"], 1))
+        encoder.die(signal=9)
+        self.assertEqual(self.studio.slots.held, 0)
+
+    def test_on_being_told_of_the_end(self) -> None:
+        """The last client may leave in the moment of the end, and the bytes are stored."""
+        for stored in (True, False):
+            self.make(stored=stored)
+            client, encoder = self.studio.render()
+            encoder.say(b"abc")
+            self.studio.look()
+            encoder.say(b"def")
+            encoder.die()
+            self.assertEqual(client.outcome, "whole")
+            self.assertEqual(self.studio.stored(), b"abcdef" if stored else None)
+
+    def test_on_the_first_byte(self) -> None:
+        """The last client may leave in the moment of the first byte."""
+        self.make(stored=False)
+        client, encoder = self.studio.render()
+        client.consumer.on_write = client.consumer.hang_up
+        encoder.say(b"abc")
+        self.studio.look()
+        self.assertEqual(encoder.signals, ["TERM"])
+        encoder.die(signal=15)
+        self.assertEqual(self.studio.left(), NOTHING_LEFT)
+
+
+class StoringTests(JobCase):
+    """The write-back"""
+
+    def test_that_fails(self) -> None:
+        """A store that refuses costs no client a byte, and the next one renders again."""
+        for error in (OSError(28, "No space left on device"), ZeroDivisionError()):
+            self.make()
+            self.studio.store.refusal = error
+            client, encoder = self.studio.render()
+            encoder.say(b"abc")
+            encoder.die()
+            self.assertEqual((client.outcome, self.studio.stored()), ("whole", None))
+            self.studio.clock.advance(1)
+            self.assertEqual(open_descriptors(), self.before)
+            self.assertTrue(self.studio.come().started)
+
+    def test_that_never_returns(self) -> None:
+        """A store that hangs holds no slot, and clients are attached for as long as it does."""
+        self.studio.store.slow = True
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        encoder.die()
+        self.studio.clock.advance(1000)
+        self.assertEqual((client.outcome, self.studio.slots.held), ("whole", 0))
+        self.assertEqual(self.studio.come().data, b"abc")
+
+    def test_not_for_a_failed_render(self) -> None:
+        """A render that fails in any way is never handed to the store (D35)."""
+        self.studio.store.slow = True
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        self.studio.look()
+        encoder.die(1)
+        self.assertIsInstance(client.outcome, RenderFailed)
+        self.assertEqual(self.studio.store.commits, [])

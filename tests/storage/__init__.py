@@ -1,0 +1,1 @@
+"""Bytes at rest: confinement, crashes and what they leave."""

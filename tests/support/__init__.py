@@ -1,0 +1,1 @@
+"""What the tests share: doubles, each honest and itself tested, and strategies."""

@@ -1,0 +1,122 @@
+"""Sources and a variant store in memory, as slow and as broken as a test wants them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from twisted.internet.defer import Deferred
+
+from audioproxy.errors import NotFound
+from audioproxy.grammar.sources import LocalSource, Source
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
+from audioproxy.storage.interfaces import Scratch, VariantHeaders
+from audioproxy.storage.scratch import AnonymousFile
+
+
+class FakeSource:
+    """A source of any size; what a child inherits of it is empty."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.material = b"%d" % size
+        self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.closed = False
+
+    @property
+    def input(self) -> Input:
+        return local_input()
+
+    @property
+    def descriptors(self) -> Mapping[int, int]:
+        assert not self.closed, "it was let go of"
+        return {SOURCE_DESCRIPTOR: self._descriptor}
+
+    def close(self) -> None:
+        assert not self.closed, "it is closed once"
+        self.closed = True
+        os.close(self._descriptor)
+
+
+class FakeSources:
+    """A `SourceStore` of local sources by path.
+
+    :ivar sizes: the size of each source that there is.
+    :ivar opened: all that were opened.
+    :ivar crash: raised on every opening, where it is set.
+    """
+
+    def __init__(self, sizes: Mapping[bytes, int]) -> None:
+        self.sizes = dict(sizes)
+        self.opened: list[FakeSource] = []
+        self.crash: Exception | None = None
+
+    async def open(self, source: Source) -> FakeSource:
+        if self.crash is not None:
+            raise self.crash
+        if not isinstance(source, LocalSource) or source.path not in self.sizes:
+            raise NotFound("no such source")
+        opened = FakeSource(self.sizes[source.path])
+        self.opened.append(opened)
+        return opened
+
+    @property
+    def held(self) -> int:
+        """How many are open."""
+        return sum(not source.closed for source in self.opened)
+
+
+class FakeStored:
+    """A variant in memory."""
+
+    def __init__(self, data: bytes, headers: VariantHeaders) -> None:
+        self.size = len(data)
+        self.headers = headers
+        self._data = data
+        self.closed = False
+
+    def read(self, offset: int, limit: int) -> bytes:
+        assert not self.closed, "it was let go of"
+        return self._data[offset : offset + limit]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeStore:
+    """A `VariantStore` whose commits wait, fail or never end.
+
+    :ivar variants: what was committed.
+    :ivar refusal: raised by `commit`, where it is set.
+    :ivar no_room: raised by `create`, where it is set.
+    :ivar commits: every commit that waits, in order; a test fires it.
+    :ivar slow: commits wait.
+    """
+
+    def __init__(self) -> None:
+        self.variants: dict[str, tuple[bytes, VariantHeaders]] = {}
+        self.refusal: Exception | None = None
+        self.no_room: OSError | None = None
+        self.commits: list[Deferred[None]] = []
+        self.slow = False
+        self.scratches: list[AnonymousFile] = []
+
+    def create(self) -> AnonymousFile:
+        if self.no_room is not None:
+            raise self.no_room
+        self.scratches.append(AnonymousFile())
+        return self.scratches[-1]
+
+    async def lookup(self, key: str) -> FakeStored | None:
+        found = self.variants.get(key)
+        return None if found is None else FakeStored(*found)
+
+    async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
+        if self.slow:
+            self.commits.append(Deferred())
+            await self.commits[-1]
+        if self.refusal is not None:
+            raise self.refusal
+        data = os.pread(scratch.descriptor, size, 0)
+        assert len(data) == size, "the scratch file holds less than it is said to"
+        self.variants[key] = (data, headers)

@@ -1,0 +1,61 @@
+"""The double of a consumer is honest."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.consumers import FakeConsumer
+
+
+class Producer:
+    """A producer that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def pauseProducing(self) -> None:
+        self.heard.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.heard.append("resume")
+
+    def stopProducing(self) -> None:
+        self.heard.append("stop")
+
+
+class FakeConsumerTests(SynchronousTestCase):
+    """`FakeConsumer`"""
+
+    def setUp(self) -> None:
+        self.consumer = FakeConsumer(room=3)
+        self.producer = Producer()
+
+    def test_pauses(self) -> None:
+        """It pauses on every write past its room, as a transport does, and resumes when asked."""
+        self.consumer.registerProducer(self.producer, True)
+        for data in (b"abc", b"d", b"e"):
+            self.consumer.write(data)
+        self.assertEqual(self.producer.heard, ["pause", "pause"])
+        self.consumer.drain()
+        self.consumer.write(b"fgh")
+        self.assertEqual(self.producer.heard, ["pause", "pause", "resume"])
+        self.assertEqual((bytes(self.consumer.data), self.consumer.writes[0]), (b"abcdefgh", 3))
+
+    def test_hangs_up(self) -> None:
+        """Its producer hears once that it is gone."""
+        self.consumer.registerProducer(self.producer, True)
+        self.consumer.hang_up()
+        self.consumer.hang_up()
+        self.consumer.drain()
+        self.assertEqual(self.producer.heard, ["stop"])
+
+    def test_forbids(self) -> None:
+        """It stands for no misuse that a real one would drop or break on."""
+        self.assertRaises(AssertionError, self.consumer.write, b"a")
+        self.assertRaises(AssertionError, self.consumer.unregisterProducer)
+        self.assertRaises(AssertionError, self.consumer.registerProducer, self.producer, False)
+        self.consumer.registerProducer(self.producer, True)
+        self.assertRaises(AssertionError, self.consumer.registerProducer, self.producer, True)
+        self.assertRaises(AssertionError, self.consumer.write, b"")
+        self.consumer.unregisterProducer()
+        self.assertEqual(self.consumer.heard, ["registered", "unregistered"])

@@ -1,0 +1,89 @@
+"""The doubles of children are honest."""
+
+from __future__ import annotations
+
+import os
+
+from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
+from twisted.internet.protocol import ProcessProtocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.processes import FakeSpawner, open_descriptors
+
+
+class Listener(ProcessProtocol):
+    """A protocol that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def connectionMade(self) -> None:
+        self.heard.append("connected")
+
+    def childDataReceived(self, childFD: int, data: bytes) -> None:
+        self.heard.append((childFD, data))
+
+    def processExited(self, reason: Failure) -> None:
+        self.heard.append("exited")
+
+    def processEnded(self, reason: Failure) -> None:
+        self.heard.append(reason.value)
+
+
+class FakeSpawnerTests(SynchronousTestCase):
+    """`FakeSpawner` and `FakeChild`"""
+
+    def setUp(self) -> None:
+        self.before = open_descriptors()
+        self.spawner = FakeSpawner()
+        self.listener = Listener()
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        self.reading = reading
+        self.child = self.spawner.spawnProcess(
+            self.listener, "a", ["a", "b"], {"c": "d"}, childFDs={0: writing, 1: "r", 2: "r"}
+        )
+        os.close(writing)
+
+    def tearDown(self) -> None:
+        self.spawner.put_down()
+
+    def test_order(self) -> None:
+        """A test decides when data comes, when the child exits and when its pipes close."""
+        self.child.say(b"out")
+        self.child.complain(b"err")
+        self.assertEqual(self.listener.heard, ["connected", (1, b"out"), (2, b"err")])
+        self.child.exit()
+        self.assertEqual(self.listener.heard[3:], ["exited"])
+        self.child.end()
+        self.assertIsInstance(self.listener.heard[4], ProcessDone)
+
+    def test_reasons(self) -> None:
+        """It tells an exit status from a signal, as a real one does."""
+        self.child.die(signal=9)
+        reason = self.listener.heard[-1]
+        assert isinstance(reason, ProcessTerminated)
+        self.assertEqual((reason.exitCode, reason.signal), (None, 9))
+
+    def test_signals(self) -> None:
+        """A signal alone kills nothing, and one to the dead raises, as with a real one."""
+        self.child.signalProcess("TERM")
+        self.assertTrue(self.child.alive)
+        self.child.exit()
+        self.assertRaises(ProcessExitedAlready, self.child.signalProcess, "KILL")
+        self.assertEqual(self.child.signals, ["TERM"])
+
+    def test_inherited(self) -> None:
+        """It holds its own copy of a descriptor until it exits, and not longer."""
+        os.write(self.child.inherited[0], b"x")
+        self.assertEqual(os.read(self.reading, 9), b"x")
+        self.child.die()
+        self.assertEqual(os.read(self.reading, 9), b"")
+
+    def test_put_down(self) -> None:
+        """Nothing of it is left open after a test."""
+        self.spawner.put_down()
+        self.assertEqual(self.spawner.alive, [])
+        left = open_descriptors() - self.before
+        self.assertEqual(len(left), 1, left)

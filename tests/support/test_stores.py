@@ -1,0 +1,89 @@
+"""The doubles of sources and stores are honest."""
+
+from __future__ import annotations
+
+import os
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import NotFound
+from audioproxy.grammar.sources import LocalSource, S3Source
+from audioproxy.storage.interfaces import VariantHeaders
+from tests.support.processes import open_descriptors
+from tests.support.stores import FakeSources, FakeStore
+
+HEADERS = VariantHeaders("audio/mpeg", "no-store")
+
+
+class FakeSourcesTests(SynchronousTestCase):
+    """`FakeSources` and `FakeSource`"""
+
+    def setUp(self) -> None:
+        self.sources = FakeSources({b"a": 3})
+
+    def open(self, source: LocalSource | S3Source) -> Deferred:
+        return Deferred.fromCoroutine(self.sources.open(source))
+
+    def test_there(self) -> None:
+        """What there is can be opened, and is held by a descriptor until it is closed."""
+        before = open_descriptors()
+        source = self.successResultOf(self.open(LocalSource(b"a")))
+        self.assertEqual((source.size, self.sources.held), (3, 1))
+        self.assertEqual(os.read(source.descriptors[3], 1), b"")
+        source.close()
+        self.assertEqual((self.sources.held, open_descriptors()), (0, before))
+        self.assertRaises(AssertionError, source.close)
+
+    def test_not_there(self) -> None:
+        """What there is not is not found, as with every store of sources."""
+        for source in (LocalSource(b"b"), S3Source("a", b"a")):
+            self.failureResultOf(self.open(source), NotFound)
+
+    def test_crash(self) -> None:
+        """It fails as a test wishes."""
+        self.sources.crash = OSError()
+        self.failureResultOf(self.open(LocalSource(b"a")), OSError)
+
+
+class FakeStoreTests(SynchronousTestCase):
+    """`FakeStore`"""
+
+    def setUp(self) -> None:
+        self.store = FakeStore()
+        self.scratch = self.store.create()
+        self.addCleanup(self.scratch.close)
+        os.write(self.scratch.descriptor, b"abc")
+
+    def commit(self) -> Deferred:
+        return Deferred.fromCoroutine(self.store.commit("k", self.scratch, 3, HEADERS))
+
+    def lookup(self) -> object:
+        return self.successResultOf(Deferred.fromCoroutine(self.store.lookup("k")))
+
+    def test_round_trip(self) -> None:
+        """What is committed is looked up, with its headers."""
+        self.assertIsNone(self.lookup())
+        self.successResultOf(self.commit())
+        stored = self.lookup()
+        self.assertEqual((stored.size, stored.headers, stored.read(1, 9)), (3, HEADERS, b"bc"))
+        stored.close()
+        self.assertRaises(AssertionError, stored.read, 0, 1)
+
+    def test_slow(self) -> None:
+        """A slow commit is seen by nobody before the test lets it end."""
+        self.store.slow = True
+        committing = self.commit()
+        self.assertNoResult(committing)
+        self.assertIsNone(self.lookup())
+        self.store.commits[0].callback(None)
+        self.successResultOf(committing)
+        self.assertIsNotNone(self.lookup())
+
+    def test_refuses(self) -> None:
+        """A commit that fails leaves nothing; a store without room creates nothing."""
+        self.store.refusal = OSError()
+        self.failureResultOf(self.commit(), OSError)
+        self.assertIsNone(self.lookup())
+        self.store.no_room = OSError()
+        self.assertRaises(OSError, self.store.create)
