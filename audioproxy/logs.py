@@ -30,6 +30,7 @@ class LineObserver:
     def __init__(self, stream: TextIO, level: str) -> None:
         self._stream = stream
         self._level = LEVELS[level]
+        self._encoding = getattr(stream, "encoding", None) or "utf-8"
 
     def __call__(self, event: LogEvent) -> None:
         """Write one event, unless it is below the level."""
@@ -39,7 +40,12 @@ class LineObserver:
         seconds = event.get("log_time", 0.0)
         time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
         request_id = f"request_id={event['request_id']} " if "request_id" in event else ""
-        text = eventAsText(event, includeTimestamp=False, includeSystem=False)
+        # Only an event begins at the start of a line, whatever its text is made of.
+        text = "\n    ".join(
+            eventAsText(event, includeTimestamp=False, includeSystem=False).splitlines()
+        )
         name = _NAMES.get(level, level.name)
-        self._stream.write(f"{time.replace('+00:00', 'Z')} {request_id}[{name}] {text}\n")
+        line = f"{time.replace('+00:00', 'Z')} {request_id}[{name}] {text}\n"
+        # What a stream cannot spell would cost the whole line, and twisted.logger hides the error.
+        self._stream.write(line.encode(self._encoding, "backslashreplace").decode(self._encoding))
         self._stream.flush()

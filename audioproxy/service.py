@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from twisted.application.service import MultiService, Service
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
@@ -72,6 +72,7 @@ class AudioProxy(Service):
         :raises BootError: for a configuration that this version cannot serve.
         """
         self._reactor = reactor
+        self._looking: Deferred[None] | None = None
         self._drain = min(_DRAIN, config.render_timeout)
         self._store = _make_store(config, reactor)
         self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
@@ -126,9 +127,7 @@ class AudioProxy(Service):
                     " may write into is required"
                 ) from error
         Service.startService(self)
-        Deferred.fromCoroutine(self._report_missing()).addErrback(
-            lambda failure: _log.failure("the look at ffmpeg failed", failure)
-        )
+        self._looking = Deferred.fromCoroutine(self._report_missing())
 
     def stopService(self) -> Deferred[None]:
         """Let renders, write-backs and answers end, for a bounded time.
@@ -140,13 +139,22 @@ class AudioProxy(Service):
 
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self._drain
+        if self._looking is not None:
+            self._looking.cancel()
+            await self._looking
         await self._renders.drain(self._reactor, self._drain)
         await self.resource.active.wait(self._reactor, deadline - self._reactor.seconds())
         if self._store is not None:
             self._store.close()
 
     async def _report_missing(self) -> None:
-        missing = await find_missing(self._launcher, self._ffmpeg, self._ffprobe)
+        try:
+            missing = await find_missing(self._launcher, self._ffmpeg, self._ffprobe)
+        except CancelledError:
+            return
+        except Exception:
+            _log.failure("the look at ffmpeg failed")
+            return
         if missing:
             _log.error(
                 "renders will fail: {missing} missing; install a complete ffmpeg",

@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.logger import ILogObserver, Logger
 from twisted.python.components import Componentized
 from twisted.python.logfile import LogFile
@@ -63,18 +64,36 @@ class _TwistdService(ProxyService):
             _log.warn("{warning}", warning=warning)
         with _plain_exit():
             super().startService()
+        self._reactor.callWhenRunning(_set_handlers, self._hear)
 
     def stopService(self) -> Deferred[None]:
         """Drain; another signal meanwhile ends the process at once (D39)."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        _set_handlers(signal.SIG_DFL)
         return super().stopService()
+
+    def _hear(self, number: int, _frame: object) -> None:
+        self._reactor.callFromThread(self._stop_for, signal.Signals(number).name)
+
+    def _stop_for(self, name: str) -> None:
+        _log.info("received {name}, shutting down", name=name)
+        with suppress(ReactorNotRunning):
+            self._reactor.stop()
 
 
 def makeService(options: Options) -> ProxyService:
     """Build the service from the environment that the options have read."""
     with _plain_exit():
         return _TwistdService(options)
+
+
+def _set_handlers(handler: Any) -> None:
+    """Set what is done on a signal to stop.
+
+    Twisted's own handlers would have twistd end by the same signal once more, and so with
+    another status than 0, however well everything has ended.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -16,6 +17,14 @@ from audioproxy.storage.interfaces import Readable
 from audioproxy.web.cors import Cors
 from audioproxy.web.record import RequestRecord, log_request
 
+# What may have been set by the time a request is refused, and is not true of a refusal.
+_OF_A_VARIANT = (
+    b"accept-ranges",
+    b"content-disposition",
+    b"content-range",
+    b"etag",
+    b"x-audio-proxy",
+)
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
@@ -78,7 +87,7 @@ class Exchange:
         """Answer with a body that is at hand, or with headers alone."""
         if not self._open:
             return
-        self._request.setResponseCode(status)
+        self._set_status(status)
         if body is not None:
             self._request.setHeader(b"content-length", b"%d" % len(body))
             self._request.write(body)
@@ -101,7 +110,7 @@ class Exchange:
             _abort(self._request.channel)
             return
         headers = self._request.responseHeaders
-        for name in (b"etag", b"x-audio-proxy", b"content-disposition", b"accept-ranges"):
+        for name in _OF_A_VARIANT:
             headers.removeHeader(name)
         self._cache = None
         headers.setRawHeaders(b"cache-control", [refusal.cache_control.encode("ascii")])
@@ -120,12 +129,16 @@ class Exchange:
         """
         if not self._open:
             return
-        self._request.setResponseCode(status)
+        self._set_status(status)
         feed = Feed(source, self._request, start, stop)
         feed.begin()
         await feed.done
         if self._open:
             self._request.finish()
+
+    def _set_status(self, status: int) -> None:
+        # Twisted 26.10 has no words for 422 and 429, and says "Unknown Status".
+        self._request.setResponseCode(status, HTTPStatus(status).phrase.encode("ascii"))
 
     def _choose_id(self) -> bytes:
         theirs = self._request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]

@@ -7,7 +7,7 @@ import re
 from audioproxy.errors import RangeNotSatisfiable
 
 _SINGLE = re.compile(rb"bytes=[ \t]*(\d*)-(\d*)[ \t]*", re.IGNORECASE)
-# Longer than any offset; what is compared with a size need not be exact beyond it.
+# Digits that no offset outgrows. Python refuses to read a number of some thousand of them.
 _DIGITS = 19
 
 
@@ -20,18 +20,21 @@ def read_range(header: bytes | None, size: int) -> tuple[int, int] | None:
     :raises RangeNotSatisfiable: for a well-formed range that no byte satisfies.
     """
     match = _SINGLE.fullmatch(header) if header is not None else None
-    if match is None or match[0].count(b",") or not (match[1] or match[2]):
+    if match is None or not (match[1] or match[2]):
         return None
-    if max(len(match[1]), len(match[2])) > _DIGITS:
-        raise RangeNotSatisfiable(size)
+    # Without leading zeros, numbers are ordered by their lengths and then by their digits.
+    first, last = (digits.lstrip(b"0") for digits in match.groups())
     if not match[1]:
-        suffix = int(match[2])
-        if not suffix or not size:
+        if not last or not size:
             raise RangeNotSatisfiable(size)
-        return max(0, size - suffix), size
-    first = int(match[1])
-    if match[2] and int(match[2]) < first:
+        return max(0, size - _offset(last)), size
+    if match[2] and (len(last), last) < (len(first), first):
         return None
-    if first >= size:
+    if _offset(first) >= size:
         raise RangeNotSatisfiable(size)
-    return first, min(int(match[2]) + 1, size) if match[2] else size
+    return _offset(first), min(_offset(last) + 1, size) if match[2] else size
+
+
+def _offset(digits: bytes) -> int:
+    """Return a number exactly where a variant can have that offset, and a larger one else."""
+    return int(digits or b"0") if len(digits) <= _DIGITS else int(10**_DIGITS)

@@ -157,6 +157,8 @@ def _relative_path(request: Any) -> bytes:
     path: bytes = request.path
     if not path.startswith(b"/") and (match := _ABSOLUTE.match(path)):
         path = path[match.end() :]
+    if not path.startswith(b"/"):
+        return b""
     mounted = len(request.prepath) + 1
     parts = path.split(b"/", mounted)
     return b"/" + parts[mounted] if len(parts) > mounted else b""

@@ -1,0 +1,107 @@
+"""The resource inside another Twisted application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.application.service import MultiService
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+from twisted.web.static import Data
+
+from audioproxy.service import AudioProxy, BootError, make_resource
+from tests.live.test_service import until_hit
+from tests.support.service import ServiceCase, ask, children, reactor, send, short_flac, signed
+
+PATH = b"/audio" + signed("/f:ogg/plain/local://short.flac")
+
+
+class EmbeddingTests(ServiceCase):
+    """`make_resource`"""
+
+    def mount(self, proxy: AudioProxy) -> int:
+        """Serve a site with the proxy at /audio/ beside a text, and return its port."""
+        root = Resource()
+        root.putChild(b"audio", proxy.resource)
+        root.putChild(b"text", Data(b"a text", "text/plain"))
+        port = reactor.listenTCP(0, Site(root), interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        return int(port.getHost().port)
+
+    def make(self, **settings: Any) -> AudioProxy:
+        """Make a proxy that is stopped at the end at the latest."""
+        proxy = make_resource(self.config(**settings), reactor)
+        self.addCleanup(lambda: proxy.stopService() if proxy.running else None)
+        return proxy
+
+    async def test_renders_below_a_prefix(self) -> None:
+        """It renders, stores and serves at /audio/, and what is beside it is untouched."""
+        self.add("short.flac", short_flac())
+        proxy = self.make()
+        proxy.startService()
+        port = self.mount(proxy)
+        miss = await ask(port, PATH)
+        self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
+        self.assertEqual(b"OggS", miss.body[:4])
+        self.assertEqual(miss.body, (await until_hit(port, PATH)).body)
+        self.assertEqual(b"a text", (await ask(port, b"/text")).body)
+        self.assertEqual(200, (await ask(port, b"/audio/health")).status)
+        for target, status in ((b"/audio/", 404), (b"/audio", 404), (b"/audio/x/y", 401)):
+            response = await ask(port, target)
+            self.assertEqual(status, response.status)
+            self.assertEqual(b"application/json", response["content-type"])
+        # The URL does not change with the place where the resource is mounted.
+        self.assertEqual(404, (await ask(port, PATH.removeprefix(b"/audio"))).status)
+
+    async def test_child_of_an_application(self) -> None:
+        """It starts and stops with the service that it is a child of."""
+        self.add("short.flac", short_flac())
+        proxy = self.make()
+        parent = MultiService()
+        proxy.setServiceParent(parent)
+        port = self.mount(proxy)
+        parent.startService()
+        self.assertEqual(200, (await ask(port, PATH)).status)
+        await parent.stopService()
+        self.assertFalse(proxy.running)
+        self.assertEqual([], children())
+        self.assertEqual([], list((self.store / ".scratch").iterdir()))
+
+    async def test_stop_at_once(self) -> None:
+        """A stop right after the start leaves no child, and no timer for trial to find."""
+        proxy = self.make()
+        proxy.startService()
+        await proxy.stopService()
+        self.assertEqual([], children())
+
+    async def test_stop_waits_for_answers(self) -> None:
+        """A stop lets the renders that run come to their end, with all of their bytes (D39)."""
+        self.add("short.flac", short_flac())
+        proxy = self.make()
+        proxy.startService()
+        client = await send(self.mount(proxy), PATH)
+        while not proxy.resource.active.count:
+            await ask(self.mount(proxy), b"/text")
+        await proxy.stopService()
+        response = await client.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual([], children())
+
+    async def test_start_again(self) -> None:
+        """After a stop it can be started anew."""
+        self.add("short.flac", short_flac())
+        proxy = self.make()
+        port = self.mount(proxy)
+        states = []
+        for _ in range(2):
+            proxy.startService()
+            states.append((await ask(port, PATH))["x-audio-proxy"])
+            await proxy.stopService()
+        self.assertEqual([b"MISS", b"HIT"], states)
+
+    def test_store_not_writable(self) -> None:
+        """An embedding application is told by an exception that names the setting."""
+        self.store.rmdir()
+        self.store.write_bytes(b"")
+        error = self.assertRaises(BootError, self.make().startService)
+        self.assertIn("AP_VARIANT_STORE", str(error))

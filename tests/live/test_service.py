@@ -1,0 +1,371 @@
+"""The main job through the whole service: real files, real ffmpeg, real sockets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from typing import Any
+
+from audioproxy.config import FileStore
+from audioproxy.grammar.signature import sign
+from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, Response
+from tests.support.service import (
+    ServiceCase,
+    ask,
+    children,
+    encoders,
+    long_flac,
+    make_sound,
+    send,
+    short_flac,
+    signed,
+    until,
+)
+
+LONG = signed("/f:mp3/plain/local://long.flac")
+SHORT = signed("/f:mp3/plain/local://short.flac")
+
+
+class StreamTests(ServiceCase):
+    """A render that streams, is shared, is stored and is served again."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("long.flac", long_flac())
+        self.add("short.flac", short_flac())
+
+    async def test_streams_as_it_renders(self) -> None:
+        """Ten minutes of FLAC arrive as mp3, the first byte long before the last."""
+        port = self.start().port
+        client = await send(port, LONG)
+        await until(lambda: client.response, "the headers")
+        running = encoders()
+        early = len(client.received)
+        self.assertEqual(1, len(running), "the first byte came after the encoder's end")
+        response = await client.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(b"MISS", response["x-audio-proxy"])
+        self.assertEqual(b"chunked", response["transfer-encoding"])
+        self.assertGreater(len(response.body), 10 * early)
+        # Ten minutes at the 160 kbps that are the most for 22.05 kHz.
+        self.assertApproximates(600 * 20_000, len(response.body), 20_000)
+
+    async def test_second_client_joins_half_way(self) -> None:
+        """It gets every byte from the first on, and no second encoder runs."""
+        port = self.start().port
+        first = await send(port, LONG)
+        await until(lambda: len(first.received) > 1_000_000, "a part of the stream")
+        (encoder,) = encoders()
+        # The encoder stands still while the second client catches up.
+        os.kill(encoder, signal.SIGSTOP)
+        second = await send(port, LONG)
+        await until(lambda: len(second.received) > 1_000_000, "the other client to catch up")
+        self.assertEqual([encoder], encoders())
+        os.kill(encoder, signal.SIGCONT)
+        one, two = await first.end(), await second.end()
+        self.assertEqual((b"MISS", b"COALESCED"), (one["x-audio-proxy"], two["x-audio-proxy"]))
+        self.assertTrue(one.complete and two.complete)
+        self.assertTrue(one.body == two.body, "the clients got different bytes")
+
+    async def test_hit(self) -> None:
+        """After the end it is served from the store: the same bytes, with a working range."""
+        port = self.start().port
+        miss = await ask(port, SHORT)
+        hit = await until_hit(port, SHORT)
+        self.assertEqual(miss.body, hit.body)
+        for name in ("content-type", "cache-control", "etag"):
+            self.assertEqual(miss[name], hit[name], name)
+        self.assertEqual(b"%d" % len(miss.body), hit["content-length"])
+        part = await ask(port, SHORT, range=b"bytes=1000-1999")
+        self.assertEqual((206, miss.body[1000:2000]), (part.status, part.body))
+        self.assertEqual(b"bytes 1000-1999/%d" % len(miss.body), part["content-range"])
+        beyond = await ask(port, SHORT, range=b"bytes=99999999-")
+        self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
+
+    async def test_both_spellings_of_a_signature(self) -> None:
+        """A real key signs, with or without the one padding character, and no other does."""
+        port = self.start().port
+        rest = b"/f:mp3/plain/local://short.flac"
+        signature = sign(KEY, SALT, rest)
+        for spelling in (signature, signature + b"="):
+            self.assertEqual(200, (await ask(port, b"/" + spelling + rest)).status)
+        for other in (sign(SALT, KEY, rest), b"insecure", signature + b"=="):
+            self.assertEqual(401, (await ask(port, b"/" + other + rest)).status)
+
+    async def test_outlives_source_restart_and_root(self) -> None:
+        """A stored variant needs neither its source nor the process or the root of its render."""
+        service = self.start()
+        miss = await ask(service.port, SHORT)
+        await service.stopService()
+        shutil.rmtree(self.root)
+        elsewhere = self.root.with_name("elsewhere")
+        elsewhere.mkdir()
+        service = self.start(local_root=str(elsewhere))
+        hit = await ask(service.port, SHORT)
+        self.assertEqual((b"HIT", miss.body), (hit["x-audio-proxy"], hit.body))
+        other = await ask(service.port, signed("/f:wav/plain/local://short.flac"))
+        self.assertEqual(404, other.status)
+
+    async def test_head(self) -> None:
+        """HEAD has no body in both shapes, starts no encoder and stores nothing."""
+        port = self.start().port
+        miss = await ask(port, SHORT, b"HEAD")
+        self.assertEqual((200, b"MISS", b""), (miss.status, miss["x-audio-proxy"], miss.body))
+        self.assertIsNone(miss["content-length"])
+        self.assertEqual([], encoders())
+        get = await ask(port, SHORT)
+        self.assertEqual(b"MISS", get["x-audio-proxy"])
+        await until_hit(port, SHORT)
+        hit = await ask(port, SHORT, b"HEAD")
+        self.assertEqual((200, b"HIT", b""), (hit.status, hit["x-audio-proxy"], hit.body))
+        self.assertEqual(b"%d" % len(get.body), hit["content-length"])
+        self.assertEqual(b"bytes", hit["accept-ranges"])
+        # HEAD does not probe, so it cannot know what only the probe finds out (HEAD, 6).
+        self.add("text.mp3", b"words " * 1000)
+        text = signed("/plain/local://text.mp3")
+        self.assertEqual(200, (await ask(port, text, b"HEAD")).status)
+        self.assertEqual(415, (await ask(port, text)).status)
+
+    async def test_304_without_storage(self) -> None:
+        """If-None-Match is answered when store and source are gone."""
+        port = self.start().port
+        tag = (await ask(port, SHORT, b"HEAD"))["etag"] or b""
+        shutil.rmtree(self.store)
+        shutil.rmtree(self.root)
+        response = await ask(port, SHORT, if_none_match=tag)
+        self.assertEqual((304, tag), (response.status, response["etag"]))
+        self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
+
+    async def test_download(self) -> None:
+        """The file name of dl is on the miss and on the hit (D10)."""
+        port = self.start().port
+        path = signed("/dl:M%C3%BCll.mp3/plain/local://short.flac")
+        expected = b"attachment; filename=\"M_ll.mp3\"; filename*=UTF-8''M%C3%BCll.mp3"
+        self.assertEqual(expected, (await ask(port, path))["content-disposition"])
+        self.assertEqual(expected, (await until_hit(port, path))["content-disposition"])
+
+    async def test_without_a_store(self) -> None:
+        """With no store every request renders, and nothing is left on the disk."""
+        port = self.start(variant_store=None).port
+        first = await ask(port, SHORT)
+        self.assertEqual(b"MISS", first["x-audio-proxy"])
+        again = await ask(port, SHORT)
+        self.assertIn(again["x-audio-proxy"], (b"MISS", b"COALESCED"))
+        self.assertEqual(first.body, again.body)
+        self.assertEqual([], list(self.store.iterdir()))
+
+    async def test_everyone_leaves(self) -> None:
+        """With a store the render runs on into it; without one it is killed (D36)."""
+        for store in (FileStore(str(self.store)), None):
+            service = self.start(variant_store=store)
+            client = await send(service.port, LONG)
+            await until(lambda client=client: client.response, "the headers")
+            (encoder,) = encoders()
+            os.kill(encoder, signal.SIGSTOP)
+            await client.leave()
+            if store is not None:
+                self.assertEqual([encoder], encoders())
+                os.kill(encoder, signal.SIGCONT)
+                await until_hit(service.port, LONG)
+                shutil.rmtree(self.store)
+                self.store.mkdir()
+            else:
+                os.kill(encoder, signal.SIGCONT)
+            await until(lambda: not encoders(), "the encoder to end")
+            await service.stopService()
+
+    async def test_stays_below_its_limit(self) -> None:
+        """Output past AP_MAX_VARIANT_BYTES breaks the stream off, and nothing is stored (10)."""
+        port = self.start(max_variant_bytes=4_000_000).port
+        response = await ask(port, LONG)
+        self.assertEqual((200, False), (response.status, response.complete))
+        self.assertLess(len(response.body), 4_500_000)
+        await until(lambda: not encoders(), "the encoder to end")
+        again = await ask(port, LONG, b"HEAD")
+        self.assertEqual(b"MISS", again["x-audio-proxy"])
+        await until(lambda: not scratch_files(self.store), "the scratch file to go")
+
+    async def test_nothing_leaks(self) -> None:
+        """Renders, refusals and aborts leave no child, no descriptor and no file behind."""
+        self.add("text.mp3", b"words " * 1000)
+        port = self.start().port
+        await ask(port, SHORT)
+        await until(lambda: not children(), "the look at ffmpeg to end")
+        before = len(os.listdir("/proc/self/fd"))
+        for number in range(4):
+            ended = await ask(port, signed(f"/cb:{number}/plain/local://short.flac"))
+            self.assertEqual(200, ended.status)
+            await ask(port, signed(f"/cb:{number}/plain/local://text.mp3"))
+            await ask(port, signed(f"/cb:{number}/plain/local://none.mp3"))
+            client = await send(port, signed(f"/cb:{number}/t:0:20/plain/local://long.flac"))
+            if number % 2:
+                await until(lambda client=client: client.response, "the headers")
+            await client.leave()
+        await until(lambda: not children(), "all children to be reaped")
+        await until(lambda: not scratch_files(self.store), "the scratch files to go")
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= before, "descriptors to be closed")
+
+
+async def until_hit(port: int, path: bytes) -> Response:
+    """Ask until the write-back is over and return the hit."""
+    while (response := await ask(port, path))["x-audio-proxy"] != b"HIT":
+        if response["x-audio-proxy"] != b"COALESCED":
+            raise AssertionError(f"neither attached nor stored: {response.headers}")
+    return response
+
+
+def scratch_files(store: Any) -> list[str]:
+    """Return the files that renders are growing into."""
+    return [
+        name for _, _, names in os.walk(store / ".scratch") for name in names if "." not in name
+    ]
+
+
+class SourceTests(ServiceCase):
+    """What is rendered and what is refused, by what the source really is."""
+
+    async def test_gate(self) -> None:
+        """Video is refused, cover art is not; text and nothing at all are no audio (415)."""
+        video = ("-f", "lavfi", "-i", "testsrc=size=64x64:rate=5:duration=1")
+        sine = ("-f", "lavfi", "-i", "sine=duration=1")
+        make_sound(self.root / "film.mp4", *video, *sine, "-shortest")
+        make_sound(self.root / "silent.mp4", *video)
+        make_sound(self.root / "cover.png", *video, "-frames:v", "1")
+        cover = ("-i", str(self.root / "cover.png"), "-map", "0", "-map", "1")
+        make_sound(self.root / "cover.mp3", *sine, *cover, "-disposition:v", "attached_pic")
+        self.add("text.mp3", b"No sound, but words.\n" * 500)
+        self.add("empty.mp3", b"")
+        self.add("list.mp3", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n")
+        port = self.start().port
+        for name, status, code in (
+            ("film.mp4", 415, "video_source"),
+            ("silent.mp4", 415, "video_source"),
+            ("cover.mp3", 200, None),
+            ("text.mp3", 415, "undecodable_source"),
+            ("empty.mp3", 415, "undecodable_source"),
+            ("list.mp3", 415, "undecodable_source"),
+        ):
+            response = await ask(port, signed(f"/plain/local://{name}"))
+            self.assertEqual(status, response.status, name)
+            if code is not None:
+                self.assertEqual(code, response.error, name)
+                self.assertEqual(b"max-age=10", response["cache-control"])
+
+    async def test_confinement(self) -> None:
+        """What is outside the root, or no regular file, is the 404 of a missing file."""
+        outside = self.root.with_name("outside.flac")
+        os.link(short_flac(), outside)
+        self.add("folder/inside.flac", short_flac())
+        os.symlink(outside, self.root / "out.flac")
+        os.symlink("/", self.root / "slash")
+        os.symlink("folder/inside.flac", self.root / "in.flac")
+        os.symlink("loop.flac", self.root / "loop.flac")
+        os.mkfifo(self.root / "fifo.flac")
+        port = self.start().port
+        answers = set()
+        for path in (
+            "missing.flac",
+            "out.flac",
+            f"slash{outside}",
+            "loop.flac",
+            "fifo.flac",
+            "folder",
+            "folder/",
+            "../outside.flac",
+            "folder/../../outside.flac",
+            "%2e%2e/outside.flac",
+            f"%2F{str(outside)[1:]}",
+            "folder/inside.flac%00",
+            "folder/inside.flac/",
+            "folder/inside.flac/x",
+            "a/" * 64 + "x",
+            "x" * 300,
+            "slash/dev/zero",
+        ):
+            for method in (b"GET", b"HEAD"):
+                target = signed(f"/plain/local://{path}")
+                response = await ask(port, target, method, x_request_id=b"same")
+                self.assertEqual(404, response.status, path)
+                if method == b"GET":
+                    headers = [line for line in response.headers if line[0] != b"date"]
+                    answers.add((tuple(headers), response.body))
+        self.assertEqual(1, len(answers), answers)
+        # A link that stays inside, and a path that wanders but does not leave.
+        for path in ("in.flac", "folder/../folder/inside.flac"):
+            response = await ask(port, signed(f"/plain/local://{path}"), b"HEAD")
+            self.assertEqual(200, response.status, path)
+
+    async def test_size(self) -> None:
+        """A source past AP_MAX_SRC_BYTES is a 413, one of just that size is not."""
+        size = self.add("short.flac", short_flac()).stat().st_size
+        for limit, status in ((size, 200), (size - 1, 413)):
+            port = self.start(max_src_bytes=limit).port
+            for method in (b"HEAD", b"GET"):
+                path = signed(f"/cb:{limit}/plain/local://short.flac")
+                self.assertEqual(status, (await ask(port, path, method)).status)
+
+    async def test_without_a_root(self) -> None:
+        """With AP_LOCAL_ROOT unset there are no local sources; remote ones are not built yet."""
+        port = self.start(local_root=None, source_allowlist=("bucket", "host.example")).port
+        for source, status in (
+            ("local://short.flac", 404),
+            ("s3://bucket/key", 500),
+            ("s3://other/key", 404),
+            ("https://host.example/a", 500),
+            ("https://other.example/a", 404),
+        ):
+            response = await ask(port, signed(f"/plain/{source}"))
+            self.assertEqual(status, response.status, source)
+            self.assertEqual("not_found" if status == 404 else "not_configured", response.error)
+
+    async def test_options_that_the_source_refuses(self) -> None:
+        """A start past the end is a 422 that says how long the source is (D11)."""
+        self.add("short.flac", short_flac())
+        port = self.start().port
+        response = await ask(port, signed("/t:5/plain/local://short.flac"))
+        self.assertEqual((422, "invalid_options"), (response.status, response.error))
+        self.assertIn("1", response.document["message"])
+
+
+class SlotTests(ServiceCase):
+    """Two renders at a time, one that waits, and nobody else."""
+
+    async def test_queue(self) -> None:
+        """A third render waits, a fourth is a 429 that says when to come back, hits are served."""
+        self.add("long.flac", long_flac())
+        self.add("short.flac", short_flac())
+        port = self.start(queue_size=1, render_timeout=120).port
+        await ask(port, SHORT)
+        await until_hit(port, SHORT)
+        await until(lambda: not children(), "the look at ffmpeg to end")
+        paths = [signed(f"/cb:{number}/t:0:30/plain/local://long.flac") for number in range(4)]
+        running = [await send(port, path) for path in paths[:2]]
+        for number in range(2):
+            await until(lambda number=number: len(encoders()) > number, "an encoder")
+            for encoder in encoders():
+                os.kill(encoder, signal.SIGSTOP)
+        held = encoders()
+        waiting = await send(port, paths[2])
+        await until_ready_is(port, 503)
+        refused = await ask(port, paths[3])
+        self.assertEqual((429, "queue_full"), (refused.status, refused.error))
+        self.assertEqual(b"no-store", refused["cache-control"])
+        self.assertIn(int(refused["retry-after"] or b"0"), range(1, 121))
+        self.assertEqual(held, encoders())
+        self.assertIsNone(waiting.response)
+        # What needs no slot is not held up: a hit, and a client that joins what runs.
+        self.assertEqual(b"HIT", (await ask(port, SHORT))["x-audio-proxy"])
+        joined = await send(port, paths[0])
+        for encoder in held:
+            os.kill(encoder, signal.SIGCONT)
+        for client in (*running, waiting, joined):
+            response = await client.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+        await until_ready_is(port, 200)
+
+
+async def until_ready_is(port: int, status: int) -> None:
+    """Ask for readiness until it has a status."""
+    while (await ask(port, b"/ready")).status != status:
+        pass

@@ -1,0 +1,114 @@
+"""The client and the helpers that the tests of this folder trust."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.protocol import Factory, Protocol
+from twisted.trial.unittest import TestCase
+
+from tests.support import service
+from tests.support.http import Malformed
+from tests.support.service import Process, ask, children, reactor, resident_bytes, send, until
+
+
+class UntilTests(TestCase):
+    """`until`"""
+
+    async def test_value(self) -> None:
+        """It returns the first true value, and asks until there is one."""
+        values = [0, "", None, "value", "another"]
+        self.assertEqual("value", await until(lambda: values.pop(0)))
+        self.assertEqual(["another"], values)
+
+    async def test_deadline(self) -> None:
+        """What never comes fails the test, and says what was waited for."""
+        self.patch(service, "PATIENCE", 0.01)
+        with self.assertRaises(AssertionError) as caught:
+            await until(lambda: False, "the end of time")
+        self.assertIn("the end of time", str(caught.exception))
+
+
+class Speaker(Protocol):
+    """A server that says the same thing to everyone, and then closes or breaks off."""
+
+    words = b""
+    abort = False
+
+    def dataReceived(self, data: bytes) -> None:
+        """Answer a request that has come in whole."""
+        if data.endswith(b"\r\n\r\n"):
+            self.factory.heard = data  # type: ignore[union-attr]
+            self.transport.write(self.words)  # type: ignore[union-attr]
+            if not self.abort:
+                self.transport.loseConnection()  # type: ignore[union-attr]
+
+
+class ClientTests(TestCase):
+    """`ask` and `send`"""
+
+    def serve(self, words: bytes, abort: bool = False) -> Any:
+        """Return a port on which a server says these words."""
+        factory = Factory.forProtocol(type("Said", (Speaker,), {"words": words, "abort": abort}))
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        return port
+
+    async def test_request_and_response(self) -> None:
+        """The request goes out as it is asked for, and the response comes back whole."""
+        port = self.serve(b"HTTP/1.1 206 X\r\nContent-Length: 3\r\n\r\nabc")
+        response = await ask(port.getHost().port, b"/a?b", b"GET", if_range=b"x")
+        self.assertEqual((206, b"abc", True), (response.status, response.body, response.complete))
+        heard = port.factory.heard
+        self.assertTrue(heard.startswith(b"GET /a?b HTTP/1.1\r\n"))
+        self.assertIn(b"\r\nif-range: x\r\n", heard)
+
+    async def test_no_response(self) -> None:
+        """No answer at all is a failure of the test that asked."""
+        with self.assertRaises(AssertionError):
+            await ask(self.serve(b"").getHost().port, b"/")
+        with self.assertRaises(Malformed):
+            await ask(self.serve(b"junk\r\n\r\n").getHost().port, b"/")
+
+    async def test_body_until_close(self) -> None:
+        """A body without a length is whole when the connection is closed in good order."""
+        port = self.serve(b"HTTP/1.0 200 OK\r\n\r\nabc", abort=True)
+        client = await send(port.getHost().port, b"/")
+        await until(lambda: client.received.endswith(b"abc"))
+        self.assertFalse(client.response.complete)
+        await client.leave()
+        port = self.serve(b"HTTP/1.0 200 OK\r\n\r\nabc")
+        self.assertTrue((await ask(port.getHost().port, b"/")).complete)
+
+
+class ProcessTests(TestCase):
+    """`Process` and what is read of the system's table of processes"""
+
+    def run_python(self, script: str) -> Process:
+        """Run a script."""
+        process = Process()
+        reactor.spawnProcess(process, sys.executable, [sys.executable, "-c", script])
+        return process
+
+    async def test_output_and_status(self) -> None:
+        """Both streams are kept apart, and the status is that of the program."""
+        process = self.run_python(
+            "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+        )
+        self.assertEqual(3, await process.end())
+        self.assertEqual(("out\n", "err\n"), (process.stdout, process.stderr))
+
+    async def test_signal(self) -> None:
+        """A signal's end is told from a status, and a living child is seen."""
+        process = self.run_python("print('up', flush=True); input()")
+        await until(lambda: process.stdout, "the program to start")
+        self.assertEqual([process.pid], children())
+        self.assertGreater(resident_bytes(process.pid), 1_000_000)
+        self.assertTrue(Path(f"/proc/{process.pid}").exists())
+        process.signal(signal.SIGKILL)
+        self.assertEqual(-signal.SIGKILL, await process.end())
+        self.assertEqual([], children())
+        process.signal(signal.SIGKILL)

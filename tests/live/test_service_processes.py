@@ -1,0 +1,235 @@
+"""The service as twistd runs it: identical bytes, bounded memory, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from unittest import skipUnless
+
+from twisted.internet.error import ConnectionRefusedError as Refused
+
+from audioproxy.grammar.formats import FORMATS
+from tests.live.test_service import scratch_files, until_hit
+from tests.support.service import (
+    Client,
+    Process,
+    ServiceCase,
+    ask,
+    children,
+    encoders,
+    long_flac,
+    resident_bytes,
+    send,
+    short_flac,
+    signed,
+    until,
+)
+
+LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
+
+
+class TwinTests(ServiceCase):
+    """Nodes that share nothing but the URL."""
+
+    async def test_identical_bytes(self) -> None:
+        """Two processes with different roots and stores give the same bytes, in every format."""
+        self.add("deep/er/short.flac", short_flac())
+        root, store = self.root.with_name("other root"), self.store.with_name("other-store")
+        shutil.copytree(self.root, root)
+        store.mkdir()
+        # Another time of modification, as another node's copy has.
+        os.utime(root / "deep/er/short.flac", (1, 1))
+        nodes = [
+            self.twistd(),
+            self.twistd(AP_LOCAL_ROOT=str(root), AP_VARIANT_STORE=f"file://{store}"),
+        ]
+        ports = [await node.port() for node in nodes]
+        formats = [token for token in FORMATS if token != "peaks"]
+        options = [*(f"f:{token}" for token in formats), "f:opus/norm:ebu/enhance:voice/t:0.25:0.5"]
+        for option in options:
+            path = signed(f"/{option}/plain/local://deep/er/short.flac")
+            clients = [await send(port, path) for port in ports]
+            one, two = [await client.end() for client in clients]
+            self.assertEqual((200, 200), (one.status, two.status), option)
+            self.assertTrue(one.complete and two.complete)
+            self.assertTrue(one.body == two.body, f"different bytes for {option}")
+            self.assertEqual(one["etag"], two["etag"])
+        for node in nodes:
+            node.signal(signal.SIGTERM)
+        self.assertEqual([0, 0], [await node.end() for node in nodes])
+        # What is at rest is identical too, under the same names.
+        self.assertEqual(variants(self.store), variants(store))
+        self.assertEqual(len(options), len(variants(store)))
+
+
+def variants(store: Path) -> dict[str, bytes]:
+    """Return the bytes of everything in a store by its name."""
+    return {path.name: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+class Slow(Client):
+    """A client that counts what it gets and drops it."""
+
+    count = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        """Count."""
+        self.count += len(data)
+        if len(self.received) < 4096:
+            self.received += data
+
+
+class MemoryTests(ServiceCase):
+    """What a render costs does not depend on how large its output is."""
+
+    async def test_slow_reader(self) -> None:
+        """200 MB of wav to a client that hardly reads cost less than 20 MB of memory (D38)."""
+        self.add("long.flac", long_flac())
+        self.add("short.flac", short_flac())
+        node = self.twistd()
+        port = await node.port()
+        await ask(port, signed("/f:wav/plain/local://short.flac"))
+        before = resident_bytes(node.pid)
+        path = signed("/f:wav/sr:96000/ch:2/bd:32f/t:0:265/plain/local://long.flac")
+        client = await send(port, path, client=Slow())
+        await until(lambda: client.count, "the first bytes")
+        client.pause()
+        # The encoder runs to its end, far ahead of its one reader.
+        await until(lambda: not encoders(node.pid), "the encoder to end")
+        self.assertLess(client.count, 50_000_000)
+        self.assertLess(await self.read_slowly(client, node) - before, 20_000_000)
+        # A hit costs no more.
+        client = await send(port, path, client=Slow())
+        await until(lambda: client.count, "the first bytes")
+        self.assertIn(b"\r\nX-Audio-Proxy: HIT\r\n", client.received)
+        self.assertLess(await self.read_slowly(client, node) - before, 20_000_000)
+
+    async def read_slowly(self, client: Slow, node: Process) -> int:
+        """Read 200 MB in a few gulps; return the most memory that the service had."""
+        most = resident_bytes(node.pid)
+        while client.closed is None:
+            target = client.count + 20_000_000
+            client.resume()
+            await until(lambda target=target: client.closed or client.count > target, "more")
+            client.pause()
+            most = max(most, resident_bytes(node.pid))
+        self.assertGreater(client.count, 200_000_000)
+        return most
+
+
+class EndTests(ServiceCase):
+    """Signals (D39, D40)."""
+
+    async def start_and_hold(self, **variables: str) -> tuple[Process, int, Client, int]:
+        """Start a service and a render of it, and let the encoder stand still in the middle."""
+        self.add("long.flac", long_flac())
+        node = self.twistd(**variables)
+        port = await node.port()
+        client = await send(port, LONG)
+        await until(lambda: client.response, "the headers")
+        (encoder,) = encoders(node.pid)
+        os.kill(encoder, signal.SIGSTOP)
+        self.addCleanup(_end, encoder)
+        return node, port, client, encoder
+
+    async def test_term_drains(self) -> None:
+        """SIGTERM closes the port, lets the render end and be stored, and exits with 0."""
+        node, port, client, encoder = await self.start_and_hold()
+        node.signal(signal.SIGTERM)
+        while True:
+            try:
+                await ask(port, b"/health")
+            except (Refused, AssertionError):
+                break
+        self.assertIsNone(node.code)
+        os.kill(encoder, signal.SIGCONT)
+        response = await client.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(0, await node.end())
+        self.assertEqual("", node.stderr)
+        self.assertFalse((self.store / ".scratch").exists() and any(scratch_files(self.store)))
+        again = self.twistd()
+        hit = await ask(await again.port(), LONG)
+        self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
+
+    async def test_drain_has_a_limit(self) -> None:
+        """A render that hangs is ended after AP_RENDER_TIMEOUT, and the status is still 0."""
+        node, _, client, encoder = await self.start_and_hold(AP_RENDER_TIMEOUT="1")
+        node.signal(signal.SIGTERM)
+        self.assertEqual(0, await node.end())
+        self.assertFalse(alive(encoder))
+        self.assertFalse((await client.end()).complete)
+        self.assertEqual([], [path for path in self.store.rglob("*") if path.is_file()])
+
+    async def test_second_signal(self) -> None:
+        """Another signal while it drains ends the process at once."""
+        node, _, _, encoder = await self.start_and_hold()
+        node.signal(signal.SIGTERM)
+        await until(lambda: "received SIGTERM" in node.stdout, "the first to be heard")
+        await until(lambda: "Port" in node.stdout and "Closed" in node.stdout, "the port to close")
+        node.signal(signal.SIGTERM)
+        self.assertEqual(-signal.SIGTERM, await node.end())
+        await until(lambda: not alive(encoder), "the encoder to end")
+
+    async def test_interrupt(self) -> None:
+        """Ctrl-C stops an idle service at once, without a traceback and with status 0."""
+        node = self.twistd()
+        port = await node.port()
+        self.assertEqual(200, (await ask(port, b"/health")).status)
+        node.signal(signal.SIGINT)
+        self.assertEqual(0, await node.end())
+        self.assertEqual("", node.stderr)
+        self.assertNotIn("Traceback", node.stdout)
+        self.assertNotIn("[error]", node.stdout)
+
+    @skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder runs to its own end.")
+    async def test_kill(self) -> None:
+        """kill -9 leaves no encoder alive, no torn variant, and no file after the next boot."""
+        node, _, client, encoder = await self.start_and_hold()
+        self.assertEqual(1, len(scratch_files(self.store)))
+        node.signal(signal.SIGKILL)
+        self.assertEqual(-signal.SIGKILL, await node.end())
+        await until(lambda: not alive(encoder), "the encoder to end")
+        self.assertFalse((await client.end()).complete)
+        self.assertEqual(1, len(scratch_files(self.store)))
+        again = self.twistd()
+        port = await again.port()
+        self.assertEqual([], scratch_files(self.store))
+        whole = await ask(port, LONG)
+        self.assertEqual((b"MISS", True), (whole["x-audio-proxy"], whole.complete))
+        self.assertEqual(whole.body, (await until_hit(port, LONG)).body)
+
+    async def test_neighbour_is_left_alone(self) -> None:
+        """A node that boots beside a running one takes nothing of its scratch files (D40)."""
+        _, _, client, encoder = await self.start_and_hold()
+        neighbour = self.twistd()
+        await neighbour.port()
+        self.assertEqual(1, len(scratch_files(self.store)))
+        os.kill(encoder, signal.SIGCONT)
+        self.assertTrue((await client.end()).complete)
+
+    async def test_no_zombies(self) -> None:
+        """After renders and refusals the process has no children, living or dead."""
+        self.add("short.flac", short_flac())
+        self.add("text.mp3", b"words " * 1000)
+        node = self.twistd()
+        port = await node.port()
+        for name in ("short.flac", "text.mp3", "short.flac"):
+            await ask(port, signed(f"/f:opus/plain/local://{name}"))
+        await until(lambda: not children(node.pid), "the children to be reaped")
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs; one that nobody has reaped yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def _end(pid: int) -> None:
+    if alive(pid):
+        os.kill(pid, signal.SIGKILL)

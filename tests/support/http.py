@@ -1,0 +1,499 @@
+"""HTTP without a network: a connection in memory, and a reader of what came back.
+
+`Connection` is a client of a real ``twisted.web`` site; `read_response` knows the framing of
+HTTP/1 (RFC 9112, 6) and nothing of the service. `House` is the resource with a double behind
+each seam, which all write into one list of calls, so that a test can say what was not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionAborted, ConnectionDone
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import LogEvent, LogLevel, globalLogPublisher
+from twisted.python.failure import Failure
+from twisted.web.server import Site
+from zope.interface import implementer
+
+from audioproxy.errors import Refusal
+from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.segments import split_target
+from audioproxy.grammar.signature import sign
+from audioproxy.grammar.sources import Source, read_source
+from audioproxy.process.readiness import Readiness
+from audioproxy.process.slots import Slots
+from audioproxy.render.backlog import Backlog
+from audioproxy.render.job import Order
+from audioproxy.storage.interfaces import VariantHeaders
+from audioproxy.storage.scratch import AnonymousFile
+from audioproxy.web.cors import Cors
+from audioproxy.web.root import AudioProxyResource, Signer
+from audioproxy.web.site import ProxySite
+from audioproxy.web.variant import Variants
+
+KEY, SALT = b"k" * 32, b"salt"
+NOW = 1_800_000_000
+MEDIA_CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
+
+# Answers that have no body whatever their headers say (RFC 9112, 6.3).
+_BODILESS = (204, 304)
+
+
+class Malformed(Exception):
+    """The bytes are not a response of HTTP/1."""
+
+
+@dataclass(frozen=True)
+class Response:
+    """One response.
+
+    :ivar reason: the words behind the status.
+    :ivar complete: its end was marked, by a length, the last chunk, or a connection that was
+        closed and not aborted.
+    :ivar rest: what followed on the connection.
+    """
+
+    version: bytes
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    complete: bool
+    rest: bytes = b""
+    reason: bytes = b""
+
+    def all(self, name: str) -> list[bytes]:
+        """Return the values of all lines of a header."""
+        return [value for key, value in self.headers if key == name.lower().encode()]
+
+    def __getitem__(self, name: str) -> bytes | None:
+        """Return a header that may be there at most once."""
+        values = self.all(name)
+        if len(values) > 1:
+            raise Malformed(f"{name} is there {len(values)} times")
+        return values[0] if values else None
+
+    @property
+    def document(self) -> Any:
+        """The JSON document that this is."""
+        if self["content-type"] != b"application/json":
+            raise Malformed(f"not JSON: {self}")
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The code of the error document that this is."""
+        document = self.document
+        if set(document) != {"error", "message"}:
+            raise Malformed(f"not an error document: {document}")
+        return str(document["error"])
+
+
+def read_response(data: bytes, method: bytes = b"GET", closed: bool = False) -> Response | None:
+    """Read the first response in ``data``; None where its headers are not complete.
+
+    :param method: of the request; an answer to HEAD has no body.
+    :param closed: the connection was closed in good order after these bytes.
+    :raises Malformed: for what no client could read.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    status_line, *lines = head.split(b"\r\n")
+    version, _, words = status_line.partition(b" ")
+    if version not in (b"HTTP/1.0", b"HTTP/1.1") or not words[:3].isdigit():
+        raise Malformed(f"status line {status_line!r}")
+    headers = tuple(_read_header(line) for line in lines)
+    names = dict(headers)
+    status, reason = int(words[:3]), words[4:]
+    if method == b"HEAD" or status in _BODILESS:
+        body, complete = b"", True
+    elif b"transfer-encoding" in names:
+        if names[b"transfer-encoding"] != b"chunked" or b"content-length" in names:
+            raise Malformed(f"framing of {headers}")
+        body, complete, rest = _read_chunks(rest)
+    elif b"content-length" in names:
+        length = int(names[b"content-length"])
+        body, rest = rest[:length], rest[length:]
+        complete = len(body) == length
+    else:
+        body, complete, rest = rest, closed, b""
+    return Response(version, status, headers, body, complete, rest, reason)
+
+
+def _read_header(line: bytes) -> tuple[bytes, bytes]:
+    name, colon, value = line.partition(b":")
+    if not colon or not name or name != name.strip():
+        raise Malformed(f"header line {line!r}")
+    return name.lower(), value.strip()
+
+
+def _read_chunks(data: bytes) -> tuple[bytes, bool, bytes]:
+    chunks: list[bytes] = []
+    at = 0
+    while (line_end := data.find(b"\r\n", at)) >= 0:
+        size = int(data[at:line_end], 16)
+        start, at = line_end + 2, line_end + 4 + size
+        chunks.append(data[start : start + size])
+        if len(data) < at:
+            break
+        if data[at - 2 : at] != b"\r\n":
+            raise Malformed("a chunk does not end with a line")
+        if not size:
+            return b"".join(chunks), True, data[at:]
+    return b"".join(chunks), False, b""
+
+
+@implementer(ITCPTransport)
+class _Wire(StringTransport):
+    """The server's end of a connection in memory."""
+
+    def __init__(self, site: Site, window: int | None) -> None:
+        StringTransport.__init__(self, peerAddress=IPv4Address("TCP", "192.0.2.1", 40_000))
+        self.closed = self.aborted = False
+        self._window = window
+        self.protocol: Any = site.buildProtocol(self.getPeer())
+        self.protocol.makeConnection(self)
+
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            StringTransport.write(self, data)
+            # A real transport says so on every write over its limit.
+            if self._window is not None and len(self.value()) > self._window and self.producer:
+                self.producer.pauseProducing()
+
+    def loseConnection(self) -> None:
+        self.disconnecting = True
+        self.lost(ConnectionDone())
+
+    def abortConnection(self) -> None:
+        self.aborted = self.disconnecting = True
+        self.lost(ConnectionAborted())
+
+    def lost(self, reason: Exception) -> None:
+        """Close, as a real transport does: the producer hears of it before the protocol."""
+        if not self.closed:
+            self.closed = True
+            if self.producer is not None:
+                self.producer.stopProducing()
+            self.protocol.connectionLost(Failure(reason))
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        pass
+
+
+class Connection:
+    """A client's connection to a site.
+
+    :param window: bytes after which the client reads no more, where there is a limit.
+    """
+
+    def __init__(self, site: Site, window: int | None = None) -> None:
+        self.method = b"GET"
+        self._wire = _Wire(site, window)
+
+    @property
+    def received(self) -> bytes:
+        """All bytes that came back."""
+        return bytes(self._wire.value())
+
+    @property
+    def closed(self) -> bool:
+        """The server has closed the connection."""
+        return self._wire.closed
+
+    @property
+    def aborted(self) -> bool:
+        """The server has broken the connection off."""
+        return self._wire.aborted
+
+    @property
+    def response(self) -> Response:
+        """The first response; there must be one."""
+        response = read_response(self.received, self.method, self.closed and not self.aborted)
+        if response is None:
+            raise Malformed(f"no response in {self.received!r}")
+        return response
+
+    def send(
+        self,
+        target: bytes,
+        method: bytes = b"GET",
+        version: bytes = b"HTTP/1.1",
+        body: bytes = b"",
+        **headers: bytes | list[bytes],
+    ) -> None:
+        """Send a request; underscores in names of headers are hyphens."""
+        self.method = method
+        lines = [b" ".join((method, target, version)), b"Host: proxy.example"]
+        for name, given in headers.items():
+            for value in given if isinstance(given, list) else [given]:
+                lines.append(name.replace("_", "-").encode() + b": " + value)
+        self.send_raw(b"\r\n".join([*lines, b"", b""]) + body)
+
+    def send_raw(self, data: bytes) -> None:
+        """Send any bytes."""
+        self._wire.protocol.dataReceived(data)
+
+    def leave(self) -> None:
+        """Go away without a word."""
+        self._wire.lost(ConnectionDone())
+
+    def pause(self) -> None:
+        """Read no more, so that the server's buffer is full."""
+        self._wire.producer.pauseProducing()
+
+    def resume(self) -> None:
+        """Read on."""
+        self._wire.producer.resumeProducing()
+
+
+@dataclass
+class Log:
+    """What was logged while it was kept."""
+
+    events: list[LogEvent] = field(default_factory=list)
+
+    def keep(self) -> Callable[[], None]:
+        """Begin; returns what ends it."""
+        globalLogPublisher.addObserver(self.events.append)
+        return lambda: globalLogPublisher.removeObserver(self.events.append)
+
+    @property
+    def requests(self) -> list[Any]:
+        """The records of requests."""
+        return [event["record"] for event in self.events if "record" in event]
+
+    @property
+    def errors(self) -> list[LogEvent]:
+        """What no good service logs."""
+        return [
+            event for event in self.events if event.get("log_level", LogLevel.info) > LogLevel.warn
+        ]
+
+
+class FakeStored:
+    """A stored variant in memory; each lookup opens it once more.
+
+    :ivar error: what every read ends in, where that is wanted.
+    """
+
+    def __init__(self, data: bytes, headers: VariantHeaders) -> None:
+        self.data, self.headers, self.size = data, headers, len(data)
+        self.error: Exception | None = None
+        self.opened = self.closed = 0
+
+    def open(self) -> FakeStored:
+        """Count a lookup."""
+        self.opened += 1
+        return self
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return bytes from an offset; whoever has closed the variant has none coming."""
+        if self.error is not None:
+            raise self.error
+        if self.closed >= self.opened:
+            raise ValueError("read after close")
+        return self.data[offset : offset + limit]
+
+    def close(self) -> None:
+        """Count a close."""
+        self.closed += 1
+
+
+class FakeRender:
+    """A render that does what the test says, with a seat for everyone who asks."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.seats = self.left = 0
+        self.waiting: list[Deferred[Backlog]] = []
+        self.backlog = Backlog(AnonymousFile())
+
+    def put_out(self, data: bytes) -> None:
+        """Let the encoder put out bytes."""
+        os.write(self.backlog.descriptor, data)
+        self.backlog.grow()
+        self._be_ready()
+
+    def end(self, failure: Refusal | None = None) -> None:
+        """End, well or not; without a byte so far, the failure is everybody's answer."""
+        if failure is not None and not self.backlog.size:
+            waiting, self.waiting = self.waiting, []
+            for waiter in waiting:
+                waiter.errback(failure)
+        else:
+            self.backlog.end(failure)
+            self._be_ready()
+
+    def subscribe(self) -> Deferred[Backlog]:
+        """Take a seat."""
+        self.seats += 1
+        waiter: Deferred[Backlog] = Deferred(self.waiting.remove)
+        if self.backlog.size:
+            waiter.callback(self.backlog)
+        else:
+            self.waiting.append(waiter)
+        return waiter
+
+    def unsubscribe(self) -> None:
+        """Give a seat up."""
+        self.left += 1
+
+    def _be_ready(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for waiter in waiting:
+            waiter.callback(self.backlog)
+
+
+@dataclass(frozen=True)
+class FakeSeat:
+    """A place at a fake render."""
+
+    render: FakeRender
+    started: bool
+    backlog: Deferred[Backlog]
+
+    def leave(self) -> None:
+        """Give it up."""
+        self.render.unsubscribe()
+
+
+@dataclass
+class FakeSource:
+    """An open source."""
+
+    size: int
+    closed: int = 0
+
+    def close(self) -> None:
+        """Count the close."""
+        self.closed += 1
+
+
+class House:
+    """The resource with a double behind each seam.
+
+    :ivar calls: every question that was put to a double, in order.
+    :ivar stored: variants by key, or a refusal that every lookup ends in.
+    :ivar source: what opening any source comes to.
+    :ivar render_error: what a render comes to at once, where it does.
+    """
+
+    def __init__(
+        self,
+        *,
+        origin: str | None = None,
+        insecure: bool = False,
+        key: bytes | None = KEY,
+        with_store: bool = True,
+        now: float = NOW,
+    ) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.clock = Clock()
+        self.now = now
+        self.stored: dict[str, FakeStored] | Exception = {}
+        self.source: FakeSource | Exception = FakeSource(1000)
+        self.render_error: Exception | None = None
+        self.rendering: dict[str, FakeRender] = {}
+        self.readiness = Readiness(2)
+        self.slots = Slots(self.clock, 1, 4, 300, self.readiness.depth_changed)
+        self.resource = AudioProxyResource(
+            Signer(key, None if key is None else SALT, insecure),
+            Cors(origin),
+            Variants(self, self, self if with_store else None, lambda: self.now, 1_000_000),
+            self.slots,
+            self.readiness,
+            self.clock.seconds,
+        )
+        self.site = quiet(ProxySite(self.resource))
+
+    # The store, the sources and the renders, as the resource sees them.
+
+    async def lookup(self, key: str) -> FakeStored | None:
+        """Look a variant up."""
+        self.calls.append(("lookup", key))
+        if isinstance(self.stored, Exception):
+            raise self.stored
+        stored = self.stored.get(key)
+        return None if stored is None else stored.open()
+
+    async def open(self, source: Source) -> FakeSource:
+        """Open a source."""
+        self.calls.append(("open", source.canonical))
+        if isinstance(self.source, Exception):
+            raise self.source
+        return self.source
+
+    def join(self, order: Order) -> FakeSeat:
+        """Join a render or start it."""
+        self.calls.append(("join", order.key))
+        started = order.key not in self.rendering
+        render = self.rendering.setdefault(order.key, FakeRender(order))
+        seat = FakeSeat(render, started, render.subscribe())
+        if self.render_error is not None:
+            render.end(self.render_error)  # type: ignore[arg-type]
+        return seat
+
+    # The test's side.
+
+    def path(self, rest: bytes) -> bytes:
+        """Sign a path that starts with a slash."""
+        return b"/" + sign(KEY, SALT, rest) + rest
+
+    def connect(self, window: int | None = None) -> Connection:
+        """Open a connection."""
+        return Connection(self.site, window)
+
+    def ask(self, target: bytes, method: bytes = b"GET", **headers: Any) -> Response:
+        """Send one request and return its response, which must be there at once."""
+        connection = self.connect()
+        connection.send(target, method, **headers)
+        response = connection.response
+        if response.rest:
+            raise Malformed(f"bytes after the response: {response.rest!r}")
+        return response
+
+    def ask_signed(self, rest: bytes, method: bytes = b"GET", **headers: Any) -> Response:
+        """Sign a path, ask for it and return the response."""
+        return self.ask(self.path(rest), method, **headers)
+
+    def store_variant(
+        self,
+        rest: bytes,
+        data: bytes,
+        content_type: str = "audio/mpeg",
+        disposition: str | None = None,
+    ) -> FakeStored:
+        """Put bytes in the store for the variant that a path names."""
+        assert isinstance(self.stored, dict)
+        stored = FakeStored(data, VariantHeaders(content_type, MEDIA_CACHE_CONTROL, disposition))
+        self.stored[key_of(rest)] = stored
+        return stored
+
+    def render(self, rest: bytes) -> FakeRender:
+        """Return the render that runs for the variant that a path names."""
+        return self.rendering[key_of(rest)]
+
+
+def key_of(rest: bytes) -> str:
+    """Return the cache key of the variant that an unsigned path names."""
+    target = split_target(rest)
+    assert target is not None
+    options, _ = read_options(target.options)
+    return cache_key(options.canonical(), read_source(target.form, target.source).canonical)
+
+
+def quiet(site: Any) -> Any:
+    """Take the idle timeouts out of a site: in memory nobody is idle."""
+    site.timeOut = None
+    return site

@@ -1,0 +1,337 @@
+"""The real service, in this process and in one of its own, and a client on real sockets."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.error import ConnectionDone, ProcessDone
+from twisted.internet.protocol import ProcessProtocol, Protocol
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+from audioproxy.config import Config, FileStore
+from audioproxy.grammar.signature import sign
+from audioproxy.service import ProxyService, make_service
+from tests.support.http import KEY, SALT, Response, read_response
+
+reactor: Any = _reactor
+
+T = TypeVar("T")
+
+#: Seconds after which a test that waits has failed; none takes nearly so long.
+PATIENCE = 30.0
+
+_LISTENING = re.compile(r"listening on port (\d+)")
+PROJECT = Path(__file__).parents[2]
+
+
+async def until(condition: Callable[[], T], what: str = "the condition") -> T:
+    """Come back with the first true value of a condition.
+
+    :raises AssertionError: past the deadline.
+    """
+    deadline = reactor.seconds() + PATIENCE
+    while not (value := condition()):
+        if reactor.seconds() > deadline:
+            raise AssertionError(f"waited in vain for {what}")
+        await deferLater(reactor, 0.003)
+    return value
+
+
+class Client(Protocol):
+    """One connection, one request, and what came back for it.
+
+    :ivar received: all bytes so far.
+    """
+
+    def __init__(self, method: bytes = b"GET") -> None:
+        self.method = method
+        self.received = bytearray()
+        self.closed: Failure | None = None
+        self._done: list[Deferred[None]] = []
+
+    def dataReceived(self, data: bytes) -> None:
+        """Keep what comes."""
+        self.received += data
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        """Take note of how the connection ended."""
+        self.closed = reason
+        waiting, self._done = self._done, []
+        for waiter in waiting:
+            waiter.callback(None)
+
+    @property
+    def response(self) -> Response | None:
+        """The response as far as it has come; None before all of its headers."""
+        clean = self.closed is not None and self.closed.check(ConnectionDone) is not None
+        return read_response(bytes(self.received), self.method, clean)
+
+    async def end(self) -> Response:
+        """Wait for the end of the connection and return the response."""
+        if self.closed is None:
+            waiter: Deferred[None] = Deferred()
+            self._done.append(waiter)
+            waiter.addTimeout(PATIENCE, reactor)
+            await waiter
+        response = self.response
+        if response is None:
+            raise AssertionError(f"no response, but {bytes(self.received)!r}")
+        return response
+
+    def pause(self) -> None:
+        """Read no more."""
+        self.transport.pauseProducing()  # type: ignore[union-attr]
+
+    def resume(self) -> None:
+        """Read on."""
+        if self.closed is None:
+            self.transport.resumeProducing()  # type: ignore[union-attr]
+
+    async def leave(self) -> None:
+        """Go away without a word."""
+        self.transport.abortConnection()  # type: ignore[union-attr]
+        await until(lambda: self.closed, "the connection to close")
+
+
+async def send(
+    port: int,
+    target: bytes,
+    method: bytes = b"GET",
+    client: Any = None,
+    **headers: bytes,
+) -> Any:
+    """Connect and send a request; underscores in names of headers are hyphens."""
+    client = client or Client(method)
+    await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), client)
+    lines = [b"%s %s HTTP/1.1" % (method, target), b"Host: localhost", b"Connection: close"]
+    lines += [name.replace("_", "-").encode() + b": " + text for name, text in headers.items()]
+    client.transport.write(b"\r\n".join([*lines, b"", b""]))  # type: ignore[union-attr]
+    return client
+
+
+async def ask(port: int, target: bytes, method: bytes = b"GET", **headers: bytes) -> Response:
+    """Send a request and return the whole response."""
+    return await (await send(port, target, method, **headers)).end()
+
+
+def signed(rest: str) -> bytes:
+    """Sign a path that starts with a slash, with the key that the services here have."""
+    path = rest.encode()
+    return b"/" + sign(KEY, SALT, path) + path
+
+
+# Sources
+
+
+def make_sound(path: Path, *words: str) -> Path:
+    """Make a file with ffmpeg, from its own synthesizers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = ["ffmpeg", "-nostdin", "-v", "error", "-y", *words, "-bitexact", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+    return path
+
+
+@cache
+def long_flac() -> Path:
+    """Return ten minutes of FLAC, made once for all tests in trial's own folder."""
+    chirp = "sine=frequency=300:beep_factor=4:sample_rate=22050:duration=600"
+    return make_sound(Path("sounds/long.flac").resolve(), "-f", "lavfi", "-i", chirp)
+
+
+@cache
+def short_flac() -> Path:
+    """Return one second of FLAC."""
+    sine = "sine=frequency=440:sample_rate=44100:duration=1"
+    return make_sound(Path("sounds/short.flac").resolve(), "-f", "lavfi", "-i", sine)
+
+
+# Processes
+
+
+def children(pid: int | None = None) -> list[int]:
+    """Return the living and dead children of a process, or of this one."""
+    tasks = Path(f"/proc/{pid or os.getpid()}/task")
+    return [int(n) for task in tasks.iterdir() for n in (task / "children").read_text().split()]
+
+
+def encoders(pid: int | None = None) -> list[int]:
+    """Return the children that encode."""
+    found = []
+    for child in children(pid):
+        try:
+            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if words[0].endswith(b"ffmpeg") and b"pipe:1" in words:
+            found.append(child)
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    """Return how much memory a process has."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Process(ProcessProtocol):
+    """A program that runs, with everything that it says.
+
+    :ivar code: its exit status, once it has ended; minus the signal where one ended it.
+    """
+
+    def __init__(self) -> None:
+        self.out = bytearray()
+        self.err = bytearray()
+        self.code: int | None = None
+
+    def outReceived(self, data: bytes) -> None:
+        """Keep stdout."""
+        self.out += data
+
+    def errReceived(self, data: bytes) -> None:
+        """Keep stderr."""
+        self.err += data
+
+    def processEnded(self, reason: Failure) -> None:
+        """Keep how it ended."""
+        if reason.check(ProcessDone):
+            self.code = 0
+        else:
+            value: Any = reason.value
+            self.code = -value.signal if value.signal else value.exitCode
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return int(self.transport.pid)  # type: ignore[union-attr]
+
+    @property
+    def stdout(self) -> str:
+        """What it wrote to stdout."""
+        return self.out.decode()
+
+    @property
+    def stderr(self) -> str:
+        """What it wrote to stderr."""
+        return self.err.decode()
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if it still runs."""
+        if self.code is None:
+            os.kill(self.pid, number)
+
+    async def end(self) -> int:
+        """Wait for the end and return the exit status."""
+        await until(lambda: self.code is not None, "the process to end")
+        assert self.code is not None
+        return self.code
+
+    async def port(self) -> int:
+        """Wait until the service listens and return its port."""
+
+        def found() -> int:
+            match = _LISTENING.search(self.stdout)
+            if match is None and self.code is not None:
+                raise AssertionError(f"ended with {self.code}: {self.stdout}{self.stderr}")
+            return int(match[1]) if match else 0
+
+        return await until(found, "the service to listen")
+
+
+# Cases
+
+
+class ServiceCase(TestCase):
+    """Tests that run services; whatever they start ends with them.
+
+    :ivar root: the folder of the sources.
+    :ivar store: the folder of the variants.
+    """
+
+    timeout = 2 * PATIENCE
+
+    def setUp(self) -> None:
+        """Make the folders."""
+        base = Path(self.mktemp()).resolve()
+        self.root, self.store = base / "root", base / "store"
+        for folder in (self.root, self.store):
+            folder.mkdir(parents=True)
+
+    def add(self, name: str, source: Path | bytes) -> Path:
+        """Put a file below the root."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(source, bytes):
+            path.write_bytes(source)
+        else:
+            os.link(source, path)
+        return path
+
+    def config(self, **settings: Any) -> Config:
+        """Return a configuration with a store, in proxy mode, on any free port."""
+        return Config(
+            **{
+                "key": KEY,
+                "salt": SALT,
+                "port": 0,
+                "local_root": str(self.root),
+                "variant_store": FileStore(str(self.store)),
+                "serve_mode": "proxy",
+                "max_concurrency": 2,
+                **settings,
+            }
+        )
+
+    def start(self, **settings: Any) -> ProxyService:
+        """Start a service in this process; it is stopped at the end at the latest."""
+        service = make_service(self.config(**settings), reactor)
+        service.startService()
+
+        def stop() -> Any:
+            return service.stopService() if service.running else None
+
+        self.addCleanup(stop)
+        return service
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """Return the environment of a service as `config` has it; None takes one away."""
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.root),
+            "PYTHONPATH": str(PROJECT),
+            "AP_KEY": KEY.hex(),
+            "AP_SALT": SALT.hex(),
+            "AP_PORT": "0",
+            "AP_LOCAL_ROOT": str(self.root),
+            "AP_VARIANT_STORE": f"file://{self.store}",
+            "AP_SERVE_MODE": "proxy",
+            **variables,
+        }
+        return {name: value for name, value in environ.items() if value}
+
+    def twistd(self, *words: str, **variables: str) -> Process:
+        """Start a service of its own process; it is killed at the end at the latest."""
+        # The interpreter is named in full, since a test may take PATH away.
+        script = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
+        command = (sys.executable, "-c", script, "--nodaemon", "--pidfile=", *words, "audioproxy")
+        process = Process()
+        environ = self.environment(**variables)
+        reactor.spawnProcess(process, command[0], command, env=environ, path=str(self.root))
+
+        async def kill() -> None:
+            process.signal(9)
+            await process.end()
+
+        self.addCleanup(lambda: Deferred.fromCoroutine(kill()))
+        return process

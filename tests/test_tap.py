@@ -1,0 +1,242 @@
+"""`twistd audioproxy` as a person starts it: what it says, where, and with what status it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+
+from audioproxy.grammar.signature import sign
+from tests.live.test_service import until_hit
+from tests.support.http import KEY, SALT
+from tests.support.service import Process, ServiceCase, ask, short_flac, signed, until
+
+#: A line of the log behind its time (contract: Request log).
+LINE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
+    r"(?P<id>request_id=[A-Za-z0-9._-]+ )?\[(?P<level>debug|info|warning|error)\] (?P<text>\S.*)"
+)
+
+
+class TapCase(ServiceCase):
+    """What the cases below share."""
+
+    async def refusal(self, **variables: str) -> list[str]:
+        """Return what a start that fails says on stderr, line by line."""
+        process = self.twistd(**variables)
+        self.assertEqual(1, await process.end(), process.stdout)
+        said = process.stdout + process.stderr
+        for word in ("Traceback", "SystemExit", "listening on"):
+            self.assertNotIn(word, said)
+        lines = process.stderr.splitlines()
+        for line in lines:
+            self.assertTrue(line.startswith("audioproxy: ") and line.isprintable(), line)
+        return [line.removeprefix("audioproxy: ") for line in lines]
+
+    async def late_refusal(self, **variables: str) -> str:
+        """Return the one error line of a start that fails once the log has begun."""
+        process = self.twistd(**variables)
+        self.assertEqual(1, await process.end())
+        self.assertEqual("", process.stderr)
+        for word in ("Traceback", "SystemExit", "listening on"):
+            self.assertNotIn(word, process.stdout)
+        (error,) = [line["text"] for line in self.lines(process) if line["level"] == "error"]
+        return error
+
+    def lines(self, process: Process) -> list[re.Match[str]]:
+        """Return the lines of the log on stdout, all of which must have its shape."""
+        matches = []
+        for line in process.stdout.splitlines():
+            match = LINE.fullmatch(line)
+            assert match is not None, line
+            matches.append(match)
+        return matches
+
+
+class RefusedStartTests(TapCase):
+    """A service that cannot run as it is told says why, in lines that name the variable."""
+
+    async def test_all_problems_at_once(self) -> None:
+        """Every problem is on stderr, one line each, before any port opens."""
+        lines = await self.refusal(
+            AP_KEY="abc",
+            AP_SALT="",
+            AP_PORT="http",
+            AP_LOCAL_ROOT="/nowhere/at/all",
+            AP_VARIANT_STORE="ftp://x",
+            AP_LOG_LEVEL="loud",
+            AP_ALLOW_ORIGIN="https://Example.com/",
+            AWS_REGION="eu-west-1",
+        )
+        names = [line.partition(":")[0] for line in lines]
+        expected = {
+            *("AP_KEY", "AP_SALT", "AP_PORT", "AP_LOCAL_ROOT", "AP_VARIANT_STORE", "AP_LOG_LEVEL"),
+            *("AP_ALLOW_ORIGIN", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+        }
+        self.assertEqual(expected, set(names))
+        self.assertEqual(len(names), len(set(names)), lines)
+        self.assertIn("https://example.com", lines[names.index("AP_ALLOW_ORIGIN")])
+
+    async def test_nothing_set(self) -> None:
+        """An empty environment is told what to set first."""
+        unset = dict.fromkeys(self.environment(), "")
+        unset |= {name: self.environment()[name] for name in ("PATH", "HOME", "PYTHONPATH")}
+        lines = await self.refusal(**unset)
+        self.assertEqual(["AP_KEY", "AP_SALT"], [line.partition(":")[0] for line in lines])
+
+    async def test_redirect_over_a_file_store(self) -> None:
+        """It is refused in one line that names both variables, when it is the default too."""
+        for mode in ("redirect", ""):
+            (line,) = await self.refusal(AP_SERVE_MODE=mode)
+            self.assertIn("AP_SERVE_MODE", line)
+            self.assertIn("AP_VARIANT_STORE", line)
+
+    async def test_typo_and_its_consequence(self) -> None:
+        """A misspelt variable is named beside what is missing because of it (D33)."""
+        lines = await self.refusal(AP_SALT="", AP_SLAT="5a17")
+        self.assertEqual(2, len(lines), lines)
+        self.assertTrue(any("AP_SLAT" in line and "AP_SALT" in line for line in lines))
+
+    async def test_port_taken(self) -> None:
+        """One error line, in the log that has begun by then, names the variable and the port."""
+        with socket.create_server(("", 0)) as taken:
+            port = taken.getsockname()[1]
+            error = await self.late_refusal(AP_PORT=str(port))
+        self.assertRegex(error, rf"\Aaudioproxy: AP_PORT: .*\b{port}\b")
+
+    async def test_proof_of_the_store(self) -> None:
+        """A store that only looks writable is found out by writing, before the port opens."""
+        (self.store / ".scratch").write_bytes(b"in the way")
+        error = await self.late_refusal()
+        self.assertTrue(error.startswith("audioproxy: AP_VARIANT_STORE: "), error)
+
+    async def test_store_not_writable(self) -> None:
+        """One line names the variable; that the store is a file is no different."""
+        self.store.rmdir()
+        self.store.write_bytes(b"")
+        for path in (str(self.store), "/proc/self"):
+            (line,) = await self.refusal(AP_VARIANT_STORE=f"file://{path}")
+            self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
+
+    async def test_bucket_store(self) -> None:
+        """What this version cannot serve is refused at boot, not request by request."""
+        (line,) = await self.refusal(
+            AP_VARIANT_STORE="s3://bucket",
+            AWS_ACCESS_KEY_ID="id",
+            AWS_SECRET_ACCESS_KEY="secret",
+            AWS_REGION="eu-west-1",
+        )
+        self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
+
+
+class RunTests(TapCase):
+    """A service that runs."""
+
+    async def test_log(self) -> None:
+        """All of stdout is lines of one shape; requests are among them, as the contract has it."""
+        self.add("a b.flac", short_flac())
+        process = self.twistd(AP_PROT="4000", AP_LOG_LEVEL="debug", AP_ALLOW_ORIGIN="*")
+        port = await process.port()
+        target = signed("/f:opus/plain/local://a%20b.flac") + b"?secret=1"
+        size = len((await ask(port, target, x_request_id=b"one")).body)
+        hit = await until_hit(port, target)
+        part = await ask(port, target, x_request_id=b"two", range=b"bytes=0-9")
+        self.assertEqual(hit.body[:10], part.body)
+        await ask(port, b"/health", x_request_id=b"three")
+        await ask(port, b"/a/b", x_request_id=b"four")
+        await ask(port, signed("/q:99/plain/local://x"), x_request_id=b"five")
+        await ask(port, signed("/plain/local://none"), b"HEAD", x_request_id=b"six")
+        await ask(port, b"/x", b"OPTIONS", x_request_id=b"seven")
+        process.signal(signal.SIGTERM)
+        self.assertEqual(0, await process.end())
+        self.assertEqual("", process.stderr)
+        lines = self.lines(process)
+        known = "opts=f:opus src=local://a%20b.flac"
+        expected = {
+            "one": ("info", rf"render 200 {known} cache=MISS {size} bytes in \d+ms"),
+            "two": ("info", rf"render 206 {known} cache=HIT 10 bytes in \d+ms"),
+            "three": ("debug", r"health 200 \d+ bytes in \d+ms"),
+            "four": ("info", r"render 401 invalid_signature \d+ bytes in \d+ms"),
+            "five": ("info", r"render 422 invalid_options \d+ bytes in \d+ms"),
+            "six": (
+                "info",
+                r"render 404 not_found opts=f:mp3 src=local://none 0 bytes in \d+ms",
+            ),
+            "seven": ("info", r"preflight 204 0 bytes in \d+ms"),
+        }
+        for request_id, (level, text) in expected.items():
+            (line,) = [line for line in lines if line["id"] == f"request_id={request_id} "]
+            self.assertEqual(level, line["level"], request_id)
+            self.assertRegex(line["text"], rf"\A{text}\Z")
+        self.assertNotIn("secret", process.stdout)
+        # A name that is nearly one of ours is worth a warning (D33).
+        (warning,) = [line["text"] for line in lines if line["level"] == "warning"]
+        self.assertIn("AP_PROT", warning)
+        self.assertIn("AP_PORT", warning)
+        self.assertEqual([], [line for line in lines if line["level"] == "error"])
+
+    async def test_log_level(self) -> None:
+        """AP_LOG_LEVEL leaves out what is below it; health checks are not worth a line."""
+        process = self.twistd(AP_LOG_LEVEL="info")
+        port = await process.port()
+        await ask(port, b"/health")
+        await ask(port, b"/nowhere", x_request_id=b"last")
+        await until(lambda: "request_id=last" in process.stdout, "the line")
+        self.assertNotIn("health", process.stdout)
+        self.assertEqual([], [line for line in self.lines(process) if line["level"] == "debug"])
+
+    async def test_log_file(self) -> None:
+        """With --logfile the same lines are in the file, and stdout stays empty."""
+        path = self.root / "service.log"
+        process = self.twistd(f"--logfile={path}")
+        await until(lambda: path.exists() and "listening on" in path.read_text(), "the log file")
+        process.signal(signal.SIGTERM)
+        self.assertEqual(0, await process.end())
+        self.assertEqual(("", ""), (process.stdout, process.stderr))
+        for line in path.read_text().splitlines():
+            self.assertIsNotNone(LINE.fullmatch(line), line)
+
+    async def test_insecure(self) -> None:
+        """Without keys but with the switch it runs, warns, and takes the word alone (D31)."""
+        self.add("short.flac", short_flac())
+        process = self.twistd(AP_ALLOW_INSECURE="yes", AP_KEY="", AP_SALT="")
+        port = await process.port()
+        rest = b"/plain/local://short.flac"
+        self.assertEqual(200, (await ask(port, b"/insecure" + rest, b"HEAD")).status)
+        signature = sign(KEY, SALT, rest)
+        self.assertEqual(401, (await ask(port, b"/" + signature + rest, b"HEAD")).status)
+        warnings = [line["text"] for line in self.lines(process) if line["level"] == "warning"]
+        self.assertTrue(any("AP_ALLOW_INSECURE" in text for text in warnings), warnings)
+
+    async def test_without_ffmpeg(self) -> None:
+        """It starts and says in one error line what is missing; what is stored is served (D34)."""
+        self.add("short.flac", short_flac())
+        stored = signed("/f:mp3/plain/local://short.flac")
+        service = self.start()
+        await ask(service.port, stored)
+        await service.stopService()
+        empty = self.root / "empty"
+        empty.mkdir()
+        process = self.twistd(PATH=str(empty))
+        port = await process.port()
+        self.assertEqual(b"HIT", (await ask(port, stored))["x-audio-proxy"])
+        await until(lambda: "[error]" in process.stdout, "the error line")
+        errors = [line["text"] for line in self.lines(process) if line["level"] == "error"]
+        self.assertEqual(1, len(errors), errors)
+        for program in ("ffmpeg", "ffprobe"):
+            self.assertIn(program, errors[0])
+        response = await ask(port, signed("/f:wav/plain/local://short.flac"))
+        self.assertEqual((500, b"no-store"), (response.status, response["cache-control"]))
+        self.assertIn(response.error, ("probe_failed", "render_failed"))
+        missing = await ask(port, signed("/plain/local://none.flac"))
+        self.assertEqual(404, missing.status)
+        process.signal(signal.SIGTERM)
+        self.assertEqual(0, await process.end())
+        self.lines(process)
+
+    async def test_from_anywhere(self) -> None:
+        """The command works in any folder, and says what it is for."""
+        process = self.twistd()
+        self.assertTrue(await process.port())
+        self.assertEqual(str(self.root), os.readlink(f"/proc/{process.pid}/cwd"))

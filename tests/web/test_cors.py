@@ -1,0 +1,58 @@
+"""Cross-origin headers: none without an origin, the same ones on everything with one."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.http_headers import Headers
+
+from audioproxy.web.cors import Cors
+
+
+class CorsTests(SynchronousTestCase):
+    """`Cors`"""
+
+    def added(self, origin: str | None) -> dict[bytes, list[bytes]]:
+        """Return what is added to a response that has no headers."""
+        headers = Headers()
+        Cors(origin).add_to(headers)
+        return {name.lower(): values for name, values in headers.getAllRawHeaders()}
+
+    def test_without_an_origin(self) -> None:
+        """Nothing is added and no preflight is answered (CORS, 1)."""
+        self.assertEqual({}, self.added(None))
+        self.assertFalse(Cors(None).enabled)
+
+    def test_any_origin(self) -> None:
+        """``*`` depends on nothing that a client sends, so nothing varies (CORS, 2)."""
+        self.assertEqual(
+            {
+                b"access-control-allow-origin": [b"*"],
+                b"access-control-expose-headers": [
+                    b"x-audio-proxy, retry-after, accept-ranges, etag"
+                ],
+            },
+            self.added("*"),
+        )
+
+    def test_one_origin(self) -> None:
+        """A named origin is sent as it is configured, and ``Vary: Origin`` with it (CORS, 2)."""
+        added = self.added("https://player.example")
+        self.assertEqual([b"https://player.example"], added[b"access-control-allow-origin"])
+        self.assertEqual([b"Origin"], added[b"vary"])
+
+    def test_other_vary_is_kept(self) -> None:
+        """An embedding application's own Vary stands beside ours."""
+        headers = Headers({b"vary": [b"Accept-Encoding"]})
+        Cors("https://player.example").add_to(headers)
+        self.assertEqual([b"Accept-Encoding", b"Origin"], headers.getRawHeaders(b"vary"))
+
+    def test_preflight(self) -> None:
+        """It allows GET and HEAD for a day and whatever headers were asked for (CORS, 3)."""
+        answer = Cors("*").preflight(b"range, x-request-id")
+        self.assertEqual(b"GET, HEAD", answer[b"access-control-allow-methods"])
+        self.assertEqual(b"86400", answer[b"access-control-max-age"])
+        self.assertEqual(b"range, x-request-id", answer[b"access-control-allow-headers"])
+
+    def test_preflight_for_no_headers(self) -> None:
+        """Where no headers are asked for, none are allowed."""
+        self.assertNotIn(b"access-control-allow-headers", Cors("*").preflight(None))

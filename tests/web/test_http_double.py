@@ -1,0 +1,144 @@
+"""The client in memory that the tests of this folder trust."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Site
+from twisted.web.static import Data
+
+from audioproxy.storage.interfaces import VariantHeaders
+from tests.support.http import Connection, FakeStored, Malformed, quiet, read_response
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+class ReadResponseTests(SynchronousTestCase):
+    """`read_response`"""
+
+    def test_no_headers_yet(self) -> None:
+        """Half a response is none."""
+        for data in (b"", b"HTTP/1.1 200", OK + b"A: b\r\n"):
+            self.assertIsNone(read_response(data))
+
+    def test_length(self) -> None:
+        """A length marks the end, and what follows is something else."""
+        data = OK + b"Content-Length: 3\r\n\r\nabcd"
+        response = read_response(data)
+        assert response is not None
+        self.assertEqual((b"abc", True, b"d"), (response.body, response.complete, response.rest))
+        short = read_response(data[:-2])
+        self.assertFalse(short is None or short.complete)
+
+    def test_chunks(self) -> None:
+        """Only the last chunk makes a chunked body whole."""
+        data = OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\na\r\n0123456789\r\n0\r\n\r\nx"
+        response = read_response(data)
+        assert response is not None
+        self.assertEqual(
+            (b"ab0123456789", True, b"x"), (response.body, response.complete, response.rest)
+        )
+        for cut in range(data.index(b"2\r\nab"), len(data) - 1):
+            partial = read_response(data[:cut], closed=True)
+            self.assertFalse(partial is None or partial.complete, data[:cut])
+
+    def test_close(self) -> None:
+        """Without either, a clean close is the end."""
+        data = OK + b"\r\nabc"
+        for closed in (True, False):
+            response = read_response(data, closed=closed)
+            assert response is not None
+            self.assertEqual((b"abc", closed), (response.body, response.complete))
+
+    def test_no_body(self) -> None:
+        """HEAD, 204 and 304 have no body, whatever their headers say."""
+        for method, status in ((b"HEAD", b"200"), (b"GET", b"204"), (b"GET", b"304")):
+            data = b"HTTP/1.1 " + status + b" X\r\nContent-Length: 3\r\n\r\n"
+            response = read_response(data + b"more", method)
+            assert response is not None
+            self.assertEqual(
+                (b"", True, b"more"), (response.body, response.complete, response.rest)
+            )
+
+    def test_malformed(self) -> None:
+        """What no client could read is an error."""
+        for data in (
+            b"junk\r\n\r\n",
+            b"HTTP/1.1 OK\r\n\r\n",
+            OK + b"no colon\r\n\r\n",
+            OK + b"Name : x\r\n\r\n",
+            OK + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
+            OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc",
+        ):
+            self.assertRaises(Malformed, read_response, data)
+
+    def test_headers(self) -> None:
+        """Names have no case; a header that must be there once is not taken twice."""
+        response = read_response(OK + b"A: 1\r\nB: 2\r\nb:3\r\n\r\n")
+        assert response is not None
+        self.assertEqual(b"1", response["a"])
+        self.assertIsNone(response["c"])
+        self.assertEqual([b"2", b"3"], response.all("B"))
+        self.assertRaises(Malformed, lambda: response["b"])
+        self.assertRaises(Malformed, lambda: response.document)
+
+
+class ConnectionTests(SynchronousTestCase):
+    """`Connection`, against resources of Twisted's own."""
+
+    def test_request(self) -> None:
+        """A request reaches a site, with its method and headers, and is answered."""
+        root = Resource()
+        root.putChild(b"", Data(b"hello", "text/plain"))
+        connection = Connection(quiet(Site(root)))
+        connection.send(b"/", b"HEAD", if_none_match=[b"a", b"b"])
+        self.assertEqual((200, b""), (connection.response.status, connection.response.body))
+        self.assertEqual(b"5", connection.response["content-length"])
+        self.assertFalse(connection.closed)
+
+    def test_close_and_abort(self) -> None:
+        """A clean close and an abort are told apart, and the request hears of both."""
+        for abort in (True, False):
+            heard: list[object] = []
+            connection = Connection(quiet(Site(_Ending(abort, heard))))
+            connection.send(b"/", version=b"HTTP/1.0")
+            self.assertTrue(connection.closed)
+            self.assertEqual(abort, connection.aborted)
+            self.assertEqual(not abort, connection.response.complete)
+            self.assertEqual(1, len(heard))
+
+    def test_leave(self) -> None:
+        """A client that leaves is noticed."""
+        heard: list[object] = []
+        connection = Connection(quiet(Site(_Ending(None, heard))))
+        connection.send(b"/")
+        connection.leave()
+        self.assertEqual(1, len(heard))
+
+    def test_read_after_close(self) -> None:
+        """The stored double complains of a reader that has closed it."""
+        stored = FakeStored(b"abc", VariantHeaders("audio/mpeg", "")).open()
+        self.assertEqual(b"bc", stored.read(1, 9))
+        stored.close()
+        self.assertRaises(ValueError, stored.read, 0, 1)
+
+
+class _Ending(Resource):
+    """Answers with a few bytes and ends as it is told: cleanly, by an abort, or not at all."""
+
+    isLeaf = True
+
+    def __init__(self, abort: bool | None, heard: list[object]) -> None:
+        Resource.__init__(self)
+        self._abort = abort
+        self._heard = heard
+
+    def render(self, request: object) -> int:
+        """Answer."""
+        request.notifyFinish().addBoth(self._heard.append)  # type: ignore[attr-defined]
+        request.write(b"abc")  # type: ignore[attr-defined]
+        if self._abort:
+            request.channel.transport.abortConnection()  # type: ignore[attr-defined]
+        elif self._abort is not None:
+            request.finish()  # type: ignore[attr-defined]
+        return NOT_DONE_YET

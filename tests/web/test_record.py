@@ -1,0 +1,120 @@
+"""The log line of a request: its shape in every combination, and its level."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.logger import LogLevel
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import NotFound
+from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.sources import read_source
+from audioproxy.web.record import RequestRecord, log_request
+from tests.support.http import Log
+from tests.support.strategies import PROMISE, encoded, option_segments, sources
+
+PLAIN = RequestRecord(
+    request_id="abc",
+    endpoint="render",
+    status=200,
+    error_code=None,
+    options=None,
+    source=None,
+    cache=None,
+    sent=12,
+    milliseconds=34,
+)
+
+#: The line behind the time, the request id and the level (contract: Request log).
+SHAPE = re.compile(
+    r"(render|info|health|ready|metrics|preflight|unknown) [1-5]\d\d( [a-z_]+)?"
+    r"( opts=[!-~]* src=[!-~]*| opts=[!-~]*)?( cache=(MISS|COALESCED|HIT))?"
+    r" \d+ bytes in \d+ms"
+)
+
+
+class RecordTests(SynchronousTestCase):
+    """`RequestRecord`"""
+
+    def test_line(self) -> None:
+        """Each part stands in its place, and leaves no gap where it is missing."""
+        parts = {
+            "error_code": (None, "render_failed"),
+            "options": (None, "f:mp3"),
+            "source": (None, b"local://a.mp3"),
+            "cache": (None, "HIT"),
+        }
+        shown = {
+            "error_code": " render_failed",
+            "options": " opts=f:mp3",
+            "source": " src=local://a.mp3",
+            "cache": " cache=HIT",
+        }
+        for values in itertools.product(*parts.values()):
+            given_parts = dict(zip(parts, values, strict=True))
+            line = str(replace(PLAIN, **given_parts))
+            middle = "".join(shown[name] for name, value in given_parts.items() if value)
+            self.assertEqual(f"render 200{middle} 12 bytes in 34ms", line)
+
+    def test_blank_and_control_characters(self) -> None:
+        """They are percent-encoded in a source, with everything else outside ASCII (D28)."""
+        line = str(replace(PLAIN, options="f:mp3", source=b"local://a b\n\r\t\x00\x7f\xc3\xa9.mp3"))
+        self.assertIn(" src=local://a%20b%0A%0D%09%00%7F%C3%A9.mp3 ", line)
+
+    @PROMISE
+    @given(option_segments(), sources(), st.sampled_from((None, "MISS", "COALESCED", "HIT")))
+    def test_one_request_one_line(
+        self, segments: list[bytes], source: bytes, cache: str | None
+    ) -> None:
+        """No option and no source breaks the line or a word of it (D28)."""
+        options, _ = read_options(segments)
+        try:
+            canonical = read_source(b"enc", encoded(source)).canonical
+        except NotFound:
+            canonical = None
+        record = replace(PLAIN, options=options.canonical(), source=canonical, cache=cache)
+        self.assertIsNotNone(SHAPE.fullmatch(str(record)), record)
+
+    def test_levels(self) -> None:
+        """Errors of the service warn, what is asked all the time is for debugging only."""
+        rows = {
+            ("render", 200): LogLevel.info,
+            ("render", 206): LogLevel.info,
+            ("render", 304): LogLevel.info,
+            ("render", 404): LogLevel.info,
+            ("render", 429): LogLevel.info,
+            ("render", 500): LogLevel.warn,
+            ("render", 502): LogLevel.warn,
+            ("render", 504): LogLevel.warn,
+            ("info", 200): LogLevel.info,
+            ("info", 504): LogLevel.warn,
+            ("preflight", 204): LogLevel.info,
+            ("unknown", 404): LogLevel.info,
+            ("unknown", 500): LogLevel.warn,
+            ("health", 200): LogLevel.debug,
+            ("ready", 200): LogLevel.debug,
+            ("ready", 503): LogLevel.debug,
+            ("metrics", 200): LogLevel.debug,
+        }
+        for (endpoint, status), level in rows.items():
+            record = replace(PLAIN, endpoint=endpoint, status=status)
+            self.assertIs(level, record.level, (endpoint, status))
+
+    def test_log(self) -> None:
+        """The event has its level, the request id as a field and the line as its text."""
+        log = Log()
+        self.addCleanup(log.keep())
+        record = replace(PLAIN, status=504, options="{braces}", source=b"{0}%s")
+        log_request(record)
+        (event,) = log.events
+        self.assertEqual("abc", event["request_id"])
+        self.assertIs(LogLevel.warn, event["log_level"])
+        self.assertEqual(
+            "render 504 opts={braces} src={0}%s 12 bytes in 34ms",
+            event["log_format"].format(**event),
+        )

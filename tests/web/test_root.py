@@ -1,0 +1,402 @@
+"""Whatever is sent, the answer is one of the contract's: never 405, never HTML, never a crash."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+from twisted.web.static import Data
+
+import audioproxy
+from audioproxy.errors import NotFound
+from audioproxy.grammar.signature import sign
+from tests.support.http import KEY, SALT, Connection, House, Log, Response, key_of, quiet
+from tests.support.strategies import PROMISE, junk
+
+PATH = b"/f:mp3/plain/local://a.mp3"
+DATA = b"the variant"
+
+METHODS = (
+    *(b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"TRACE", b"CONNECT", b"PROPFIND"),
+    *(b"get", b"Get", b"head", b"options", b"MADEUP", b"!#$%&'*+-.^_`|~0aZ"),
+)
+
+#: What Twisted answers itself to bytes that are no request of HTTP/1.
+BAD_REQUEST = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+class RootCase(SynchronousTestCase):
+    """What the cases below share: a house with a stored variant, and no errors in the log."""
+
+    def setUp(self) -> None:
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        self.house = self.make_house()
+
+    def make_house(self, **settings: Any) -> House:
+        """Return a house in which one variant is stored."""
+        house = House(**settings)
+        house.store_variant(PATH, DATA)
+        return house
+
+    def assert_not_found(self, response: Response) -> None:
+        """Assert that a response is the 404 document."""
+        self.assertEqual((404, "not_found"), (response.status, response.error))
+        self.assertEqual(b"max-age=10", response["cache-control"])
+
+
+class RoutingTests(RootCase):
+    """Routes: signed paths, health and readiness, and nothing else."""
+
+    def test_health(self) -> None:
+        """It says that the process is alive, whatever its load, and is never stored (D23)."""
+        response = self.house.ask(b"/health?now")
+        self.assertEqual({"status": "ok", "version": audioproxy.__version__}, response.document)
+        self.assertEqual((200, b"no-store"), (response.status, response["cache-control"]))
+
+    def test_ready(self) -> None:
+        """It turns at the threshold and back at half of it, and is no error document (Ready)."""
+        for depth, ready in ((0, True), (1, True), (2, False), (1, True)):
+            self.house.readiness.depth_changed(depth)
+            response = self.house.ask(b"/ready")
+            self.assertEqual(200 if ready else 503, response.status)
+            self.assertEqual(
+                {"status": "ready" if ready else "not_ready", "queued": 0, "threshold": 2},
+                response.document,
+            )
+            self.assertEqual(b"no-store", response["cache-control"])
+            self.assertIsNone(response["retry-after"])
+
+    def test_head(self) -> None:
+        """HEAD of both has the headers of the GET, without the body (D19)."""
+        for path in (b"/health", b"/ready"):
+            get, head = self.house.ask(path), self.house.ask(path, b"HEAD")
+            self.assertEqual((200, b""), (head.status, head.body))
+            for name in ("content-type", "content-length", "cache-control"):
+                self.assertEqual(get[name], head[name])
+
+    def test_unmatched(self) -> None:
+        """The root, any single segment, the reserved and the unknown are a 404 (D18)."""
+        for path in (
+            *(b"/", b"/metrics", b"/favicon.ico", b"/health2", b"/Health", b"/%68ealth"),
+            *(b"/hls/x/f:mp3/plain/local://a.mp3/index.m3u8", b"/hls/", b"/insecure"),
+            *(b"/?/health", b"?", b"x", b"health", b"x/health"),
+        ):
+            self.assert_not_found(self.house.ask(path))
+
+    def test_two_segments_are_signed(self) -> None:
+        """Anything with two segments is checked for its signature first (D18)."""
+        for path in (b"//", b"/a/b", b"/health/", b"/ready/x", b"//health", b"/metrics/"):
+            response = self.house.ask(path)
+            self.assertEqual((401, "invalid_signature"), (response.status, response.error))
+
+    def test_signature_spellings(self) -> None:
+        """Unpadded and padded once are served; nothing else is (Authentication, 2)."""
+        signature = sign(KEY, SALT, PATH)
+        for spelling in (signature, signature + b"="):
+            self.assertEqual(DATA, self.house.ask(b"/" + spelling + PATH).body)
+        for spelling in (
+            b"",
+            signature + b"==",
+            signature[:-1],
+            b"=" + signature,
+            b"insecure",
+            signature.replace(signature[:1], b"%%%02X" % signature[0], 1),
+        ):
+            self.assertEqual(401, self.house.ask(b"/" + spelling + PATH).status)
+
+    def test_raw_bytes_are_signed(self) -> None:
+        """Another spelling of the same path is another path (Authentication, 1)."""
+        target = self.house.path(PATH).replace(b"a.mp3", b"%61.mp3")
+        self.assertEqual(401, self.house.ask(target).status)
+
+    def test_insecure(self) -> None:
+        """The word is taken where it is allowed, beside signatures, and nowhere else (D31)."""
+        house = self.make_house(insecure=True)
+        for target in (b"/insecure" + PATH, house.path(PATH)):
+            self.assertEqual(DATA, house.ask(target).body)
+        house = self.make_house(insecure=True, key=None)
+        self.assertEqual(DATA, house.ask(b"/insecure" + PATH).body)
+        for target in (house.path(PATH), b"/Insecure" + PATH, b"/insecure=" + PATH):
+            self.assertEqual(401, house.ask(target).status)
+
+    def test_query(self) -> None:
+        """A query is not signed, not part of the key and not logged (D17)."""
+        target = self.house.path(PATH) + b"?token=secret&f:wav/plain/x"
+        self.assertEqual(DATA, self.house.ask(target).body)
+        self.assertNotIn("secret", " ".join(map(str, self.log.events)))
+
+    def test_absolute_form(self) -> None:
+        """A target with a scheme and a host is served as its path is (RFC 9112, 3.2.2)."""
+        for origin in (b"http://proxy.example", b"HTTPS://x:443", b"http://"):
+            self.assertEqual(DATA, self.house.ask(origin + self.house.path(PATH)).body)
+            self.assertEqual(200, self.house.ask(origin + b"/health").status)
+        self.assertEqual(401, self.house.ask(b"http://h/x" + PATH).status)
+        for target in (b"http://h", b"http://h?x", b"proxy.example:443", b"*"):
+            self.assert_not_found(self.house.ask(target))
+
+
+class MethodTests(RootCase):
+    """GET and HEAD, a configured preflight, and a 404 for the rest."""
+
+    def test_other_methods(self) -> None:
+        """There is no 405 and no 501: every other method on every path is a 404."""
+        for method in METHODS:
+            for target in (b"/", b"/health", b"/ready", self.house.path(PATH), b"*", b"http://h/"):
+                self.assert_not_found(self.house.ask(target, method))
+        self.assertEqual([], self.house.calls)
+
+    def test_bodies(self) -> None:
+        """A body is read and dropped, of whatever length and kind."""
+        for headers in (
+            {"content_length": b"200000", "body": b"x" * 200_000},
+            {"transfer_encoding": b"chunked", "body": b"3\r\nabc\r\n0\r\n\r\n"},
+            {
+                "content_type": b"application/x-www-form-urlencoded",
+                "content_length": b"3",
+                "body": b"a=b",
+            },
+            {
+                "content_type": b"multipart/form-data; boundary=x",
+                "content_length": b"3",
+                "body": b"--x",
+            },
+        ):
+            arguments: Any = headers
+            self.assert_not_found(self.house.ask(b"/health", b"POST", **arguments))
+            self.assertEqual(200, self.house.ask(b"/health", **arguments).status)
+
+    def test_options_without_an_origin(self) -> None:
+        """Without AP_ALLOW_ORIGIN, OPTIONS is a 404 like any other method (CORS, 1)."""
+        for target in (b"/health", self.house.path(PATH), b"*"):
+            self.assert_not_found(self.house.ask(target, b"OPTIONS"))
+
+    def test_preflight(self) -> None:
+        """With it, OPTIONS on any path is a 204, unsigned, and touches nothing (CORS, 3)."""
+        for origin in ("*", "https://player.example"):
+            house = self.make_house(origin=origin)
+            for target in (b"/health", b"/a/b" + PATH, b"/nowhere", b"*", b"http://h/x"):
+                response = house.ask(
+                    target, b"OPTIONS", access_control_request_headers=b"range, x-request-id"
+                )
+                self.assertEqual((204, b""), (response.status, response.body))
+                for name, value in {
+                    "access-control-allow-origin": origin.encode(),
+                    "access-control-allow-methods": b"GET, HEAD",
+                    "access-control-allow-headers": b"range, x-request-id",
+                    "access-control-max-age": b"86400",
+                    "content-type": None,
+                    "content-length": None,
+                }.items():
+                    self.assertEqual(value, response[name], name)
+                self.assertIsNotNone(response["cache-control"])
+            self.assertEqual([], house.calls)
+        self.assertEqual({"preflight"}, {record.endpoint for record in self.log.requests})
+
+
+class EverywhereTests(RootCase):
+    """What is on every response, whatever it is."""
+
+    def everything(self, house: House) -> list[Response]:
+        """Return one response of every kind."""
+        tag = b'"' + key_of(PATH).encode() + b'"'
+        answers = [
+            house.ask(b"/health"),
+            house.ask(b"/ready"),
+            house.ask(b"/metrics"),
+            house.ask(b"*"),
+            house.ask(b"/a/b"),
+            house.ask(b"/health", b"DELETE"),
+            house.ask_signed(PATH),
+            house.ask_signed(PATH, b"HEAD"),
+            house.ask_signed(PATH, range=b"bytes=0-1"),
+            house.ask_signed(PATH, range=b"bytes=999-"),
+            house.ask_signed(PATH, if_none_match=tag),
+            house.ask_signed(b"/exp:1" + PATH),
+            house.ask_signed(b"/q:-5" + PATH),
+            house.ask_signed(b"/plain/http://x/"),
+        ]
+        connection = house.connect()
+        miss = b"/cb:miss" + PATH
+        connection.send(house.path(miss))
+        house.render(miss).put_out(DATA)
+        house.render(miss).end()
+        return [*answers, connection.response]
+
+    def test_cache_control(self) -> None:
+        """Every response says how long it may be kept (Edge-cache discipline)."""
+        statuses = set()
+        for response in self.everything(self.house):
+            self.assertIsNotNone(response["cache-control"], response)
+            statuses.add(response.status)
+        self.assertEqual({200, 206, 304, 401, 404, 410, 416, 422}, statuses)
+
+    def test_reason(self) -> None:
+        """Every status line says in words what its number means."""
+        for response in self.everything(self.house):
+            self.assertRegex(response.reason, rb"\A[A-Z][A-Za-z -]+\Z")
+            self.assertNotIn(b"Unknown", response.reason)
+
+    def test_no_html(self) -> None:
+        """Bodies are JSON, or the audio that was asked for."""
+        for response in self.everything(self.house):
+            self.assertIn(response["content-type"], (b"application/json", b"audio/mpeg", None))
+
+    def test_cors(self) -> None:
+        """With an origin, every response carries the headers; without, none does (CORS, 2)."""
+        for origin in (None, "*", "https://player.example"):
+            for response in self.everything(self.make_house(origin=origin)):
+                allowed = response["access-control-allow-origin"]
+                self.assertEqual(origin.encode() if origin else None, allowed)
+                self.assertEqual(
+                    b"x-audio-proxy, retry-after, accept-ranges, etag" if origin else None,
+                    response["access-control-expose-headers"],
+                )
+                named = origin is not None and origin != "*"
+                self.assertEqual([b"Origin"] if named else [], response.all("vary"))
+
+    def test_request_id(self) -> None:
+        """Every response has the id that the log has, and no two the same (Request log, 4)."""
+        responses = self.everything(self.house)
+        ids = [response["x-request-id"] for response in responses]
+        self.assertEqual(len(ids), len(set(ids)))
+        logged = [record.request_id.encode() for record in self.log.requests]
+        self.assertEqual(sorted(map(bytes, ids)), sorted(logged))  # type: ignore[arg-type]
+
+    def test_their_request_id(self) -> None:
+        """One that a client sends is used where it is well formed, else one of ours (D27)."""
+        for theirs in (b"a", b"A-b_c.9", b"x" * 128):
+            self.assertEqual(theirs, self.house.ask(b"/x", x_request_id=theirs)["x-request-id"])
+        for theirs in (b"", b"x" * 129, b"a b", b"a/b", b"a=b", b"\xff", b"a,b", b"<script>"):
+            ours = self.house.ask(b"/x", x_request_id=theirs)["x-request-id"]
+            self.assertRegex(ours or b"", rb"\A[0-9a-f]{32}\Z")
+
+
+class AnyBytesTests(RootCase):
+    """Properties over everything that a client can send."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.house = self.make_house(insecure=True)
+
+    def assert_answered(self, connection: Connection) -> None:
+        """Assert an answer of the contract's, or Twisted's own to what is no request."""
+        if connection.received == BAD_REQUEST:
+            return
+        response = connection.response
+        self.assertTrue(response.complete, response)
+        self.assertIn(response.status, (200, 206, 304, 401, 404, 410, 416, 422), response)
+        self.assertIsNotNone(response["cache-control"])
+        if connection.method != b"HEAD" and response.status != 200:
+            self.assertEqual({"error", "message"}, set(json.loads(response.body)))
+        self.assertEqual([], self.log.errors)
+        self.log.events.clear()
+
+    def ask_and_check(self, target: bytes, method: bytes = b"GET") -> None:
+        """Ask for a target; whatever would render fails at once."""
+        self.house.render_error = NotFound()
+        connection = self.house.connect()
+        connection.send(target, method)
+        self.assert_answered(connection)
+
+    @PROMISE
+    @given(junk(), st.sampled_from((b"GET", b"HEAD", b"OPTIONS", b"POST")))
+    def test_any_target(self, target: bytes, method: bytes) -> None:
+        """Any bytes as a target are answered."""
+        self.ask_and_check(target, method)
+        self.ask_and_check(b"/" + target, method)
+
+    @PROMISE
+    @given(junk())
+    def test_any_signed_path(self, rest: bytes) -> None:
+        """Any bytes that somebody signed are answered."""
+        printable = bytes(byte for byte in rest if 32 < byte < 127 and byte != ord("?"))
+        self.ask_and_check(self.house.path(b"/" + printable))
+        self.ask_and_check(b"/insecure/" + printable + b"/plain/local://a", b"HEAD")
+
+    @PROMISE
+    @given(st.binary(max_size=20))
+    def test_any_method(self, method: bytes) -> None:
+        """Any bytes as a method are answered."""
+        self.ask_and_check(self.house.path(PATH), method)
+
+    @PROMISE
+    @given(
+        st.sampled_from(
+            (b"Range", b"If-Range", b"If-None-Match", b"X-Request-Id", b"Cookie", b"Expect")
+        ),
+        st.binary(max_size=40),
+    )
+    def test_any_header(self, name: bytes, value: bytes) -> None:
+        """Any bytes in a header are answered."""
+        connection = self.house.connect()
+        connection.send_raw(
+            b"GET %s HTTP/1.1\r\n%s: %s\r\n\r\n" % (self.house.path(PATH), name, value)
+        )
+        if connection.received:
+            self.assert_answered(connection)
+
+    def test_long_paths(self) -> None:
+        """A path up to Twisted's limit is answered; past it the connection is closed."""
+        for length in (1000, 15_000):
+            self.ask_and_check(b"/" + b"a" * length)
+            self.ask_and_check(b"/" + b"/" * length)
+            self.ask_and_check(self.house.path(b"/" + b"f:mp3/" * (length // 6) + b"plain/x"))
+            self.ask_and_check(self.house.path(b"/plain/local://" + b"%41" * (length // 3)))
+        connection = self.house.connect()
+        connection.send(b"/" + b"a" * 20_000)
+        self.assertTrue(connection.closed)
+
+
+class MountTests(RootCase):
+    """The resource below a prefix of somebody else's site."""
+
+    def mount(self, *prefix: bytes) -> Site:
+        """Return a site that has the resource below a prefix, beside a text."""
+        root = here = Resource()
+        for segment in prefix[:-1]:
+            inner = Resource()
+            here.putChild(segment, inner)
+            here = inner
+        here.putChild(prefix[-1], self.house.resource)
+        here.putChild(b"text", Data(b"a text", "text/plain"))
+        site: Site = quiet(Site(root))
+        return site
+
+    def ask(self, site: Site, target: bytes, method: bytes = b"GET") -> Response:
+        """Return the response of a site."""
+        connection = Connection(site)
+        connection.send(target, method)
+        return connection.response
+
+    def test_below_a_prefix(self) -> None:
+        """The signature covers what follows it, wherever the resource is mounted."""
+        for prefix in ((b"audio",), (b"a", b"b c", b"audio")):
+            site = self.mount(*prefix)
+            address = b"".join(b"/" + segment.replace(b" ", b"%20") for segment in prefix)
+            self.assertEqual(DATA, self.ask(site, address + self.house.path(PATH)).body)
+            self.assertEqual(200, self.ask(site, address + b"/health").status)
+            self.assertEqual(401, self.ask(site, address + b"/x" + PATH).status)
+            for target in (address, address + b"/", address + b"/x"):
+                self.assert_not_found(self.ask(site, target))
+            for method in METHODS:
+                self.assert_not_found(self.ask(site, address + b"/health", method))
+            beside = address.rpartition(b"/")[0] + b"/text"
+            self.assertEqual(b"a text", self.ask(site, beside).body)
+
+    def test_prefix_in_other_spelling(self) -> None:
+        """A prefix that a client escapes is the same prefix."""
+        site = self.mount(b"audio")
+        self.assertEqual(DATA, self.ask(site, b"/%61udio" + self.house.path(PATH)).body)
+
+    def test_segments_are_counted_raw(self) -> None:
+        """Empty segments and escaped slashes of the path are part of what is signed."""
+        site = self.mount(b"audio")
+        for rest in (b"//f:mp3/plain/local://a.mp3", b"/f%2Fmp3/plain/local://a%2Fb.mp3"):
+            response = self.ask(site, b"/audio" + self.house.path(rest))
+            self.assertEqual((422, "invalid_options"), (response.status, response.error))

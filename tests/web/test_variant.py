@@ -1,0 +1,716 @@
+"""A signed path becomes a response: the order of the checks, every status, every header."""
+
+from __future__ import annotations
+
+import base64
+import re
+from typing import Any
+from urllib.parse import unquote
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import (
+    Expired,
+    InvalidOptions,
+    InvalidSignature,
+    NotConfigured,
+    NotFound,
+    ProbeFailed,
+    ProbeTimeout,
+    QueueFull,
+    RangeNotSatisfiable,
+    Refusal,
+    RenderFailed,
+    RenderTimeout,
+    SourceTooLarge,
+    UndecodableSource,
+    UpstreamUnavailable,
+    VideoSource,
+)
+from audioproxy.grammar.formats import FORMATS
+from tests.support.http import (
+    MEDIA_CACHE_CONTROL,
+    NOW,
+    FakeSource,
+    House,
+    Response,
+    key_of,
+)
+from tests.support.strategies import PROMISE
+
+PATH = b"/f:mp3/plain/local://a.mp3"
+TAG = b'"' + key_of(PATH).encode() + b'"'
+DATA = bytes(range(256)) * 3
+
+#: The error table (contract: Errors; the codes, D20).
+ERRORS: dict[type[Refusal], tuple[int, str, bytes]] = {
+    InvalidSignature: (401, "invalid_signature", b"max-age=60"),
+    NotFound: (404, "not_found", b"max-age=10"),
+    Expired: (410, "expired", b"public, max-age=31536000, immutable"),
+    SourceTooLarge: (413, "source_too_large", b"max-age=10"),
+    UndecodableSource: (415, "undecodable_source", b"max-age=10"),
+    VideoSource: (415, "video_source", b"max-age=10"),
+    RangeNotSatisfiable: (416, "range_not_satisfiable", b"no-store"),
+    InvalidOptions: (422, "invalid_options", b"max-age=60"),
+    QueueFull: (429, "queue_full", b"no-store"),
+    RenderFailed: (500, "render_failed", b"no-store"),
+    NotConfigured: (500, "not_configured", b"no-store"),
+    ProbeFailed: (500, "probe_failed", b"no-store"),
+    UpstreamUnavailable: (502, "upstream_unavailable", b"no-store"),
+    RenderTimeout: (504, "render_timeout", b"no-store"),
+    ProbeTimeout: (504, "probe_timeout", b"no-store"),
+}
+
+
+class VariantCase(SynchronousTestCase):
+    """What the cases below share: a house with a store, and one path."""
+
+    def setUp(self) -> None:
+        self.house = House()
+
+    def assert_error(self, response: Response, refusal: type[Refusal]) -> None:
+        """Assert that a response is the error document of a row of the table."""
+        status, code, cache_control = ERRORS[refusal]
+        self.assertEqual((status, code), (response.status, response.error))
+        self.assertEqual(cache_control, response["cache-control"])
+        for name in ("etag", "x-audio-proxy", "content-disposition", "accept-ranges"):
+            self.assertIsNone(response[name], name)
+        message = response.document["message"]
+        self.assertTrue(message.endswith(".") and "\n" not in message, message)
+
+    def touched(self) -> list[str]:
+        """Return which doubles were asked, in order."""
+        return [name for name, _ in self.house.calls]
+
+    def get_miss(self, rest: bytes = PATH, data: bytes = DATA, **headers: Any) -> Response:
+        """Return the response to a request that a render answers."""
+        connection = self.house.connect()
+        connection.send(self.house.path(rest), **headers)
+        render = self.house.render(rest)
+        if render.waiting:
+            render.put_out(data)
+            render.end()
+        return connection.response
+
+
+class OrderTests(VariantCase):
+    """States and transitions: what is looked at before what."""
+
+    def test_signature_first(self) -> None:
+        """A wrong signature is a 401 whatever else is wrong, and nothing is touched (1)."""
+        for rest in (
+            PATH,
+            b"/f:nonsense/plain/local://a.mp3",
+            b"/exp:1/plain/local://a.mp3",
+            b"/info/plain/local://a.mp3",
+            b"/plain/http://refused",
+            b"/f:mp3/no-source",
+            b"/",
+        ):
+            response = self.house.ask(b"/" + b"A" * 43 + rest, if_none_match=TAG)
+            self.assert_error(response, InvalidSignature)
+        self.assertEqual([], self.touched())
+
+    def test_expiry_second(self) -> None:
+        """An expired URL is a 410 before its options are read, and nothing is touched (2)."""
+        for rest in (
+            b"/exp:%d/plain/local://a.mp3" % (NOW - 1),
+            b"/exp:1/f:nonsense/plain/local://a.mp3",
+            b"/f:mp3/f:mp3/exp:1/plain/http://refused",
+        ):
+            response = self.house.ask_signed(rest, if_none_match=TAG)
+            self.assert_error(response, Expired)
+        self.assertEqual([], self.touched())
+
+    def test_options_and_source_grammar(self) -> None:
+        """What the grammar refuses touches nothing: 422 for options, 404 for sources (D16)."""
+        self.assert_error(self.house.ask_signed(b"/f:/plain/local://a.mp3"), InvalidOptions)
+        for source in (
+            b"plain/http://a/b",
+            b"plain/https://u:p@host/",
+            b"plain/s3://bucket",
+            b"plain/local:///etc/passwd",
+            b"plain/local://a%00.mp3",
+            b"plain/",
+            b"enc/!!!",
+            b"enc/QQ==",
+            b"plain/local://" + b"a/" * 64 + b"a",
+        ):
+            self.assert_error(self.house.ask_signed(b"/f:mp3/" + source), NotFound)
+        self.assertEqual([], self.touched())
+
+    def test_conditional_third(self) -> None:
+        """A matching If-None-Match is a 304 without storage access (3)."""
+        self.house.stored = UpstreamUnavailable()
+        self.assertEqual(304, self.house.ask_signed(PATH, if_none_match=TAG).status)
+        self.assertEqual([], self.touched())
+
+    def test_lookup_before_source(self) -> None:
+        """A stored variant is served without a look at its source or at any render (4)."""
+        self.house.source = NotFound()
+        self.house.store_variant(PATH, DATA)
+        for method in (b"GET", b"HEAD"):
+            self.house.calls.clear()
+            response = self.house.ask_signed(PATH, method)
+            self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
+            self.assertEqual(["lookup"], self.touched())
+
+    def test_lookup_before_coalescing(self) -> None:
+        """A variant that is stored while its render can still be joined is a HIT (4)."""
+        self.get_miss()
+        self.house.store_variant(PATH, DATA)
+        self.assertEqual(b"HIT", self.house.ask_signed(PATH)["x-audio-proxy"])
+
+    def test_miss(self) -> None:
+        """A miss is looked up, then rendered; a HEAD is looked up, then opens the source (5)."""
+        self.get_miss()
+        self.assertEqual(["lookup", "join"], self.touched())
+        self.house.calls.clear()
+        self.house.ask_signed(PATH, b"HEAD")
+        self.assertEqual([("lookup", key_of(PATH)), ("open", b"local://a.mp3")], self.house.calls)
+        self.assertEqual(1, self.house.source.closed)  # type: ignore[union-attr]
+
+    def test_without_a_store(self) -> None:
+        """With no store there is no lookup, and every answer is rendered or shared."""
+        self.house = House(with_store=False)
+        self.assertEqual(b"MISS", self.get_miss()["x-audio-proxy"])
+        self.assertEqual(b"COALESCED", self.get_miss()["x-audio-proxy"])
+        self.assertEqual(["join", "join"], self.touched())
+
+
+class ErrorTests(VariantCase):
+    """Every row of the error table that a request for a variant can meet."""
+
+    def test_from_the_render(self) -> None:
+        """What a render is refused for before its first byte is an answer with a status."""
+        for refusal in (
+            NotFound("a reason for operators"),
+            SourceTooLarge(),
+            UndecodableSource(),
+            VideoSource(),
+            InvalidOptions("Not this."),
+            QueueFull(7),
+            RenderFailed(),
+            NotConfigured(),
+            ProbeFailed(),
+            UpstreamUnavailable(),
+            RenderTimeout(),
+            ProbeTimeout(),
+        ):
+            self.house = House()
+            self.house.render_error = refusal
+            response = self.house.ask_signed(PATH)
+            self.assert_error(response, type(refusal))
+            self.assertEqual(1, self.house.render(PATH).left)
+            retry_after = b"7" if isinstance(refusal, QueueFull) else None
+            self.assertEqual(retry_after, response["retry-after"])
+
+    def test_from_the_store(self) -> None:
+        """A store that cannot tell is a 502, never a miss (note 8)."""
+        self.house.stored = UpstreamUnavailable()
+        for method in (b"GET", b"HEAD"):
+            response = self.house.ask_signed(PATH, method)
+            self.assertEqual(502, response.status)
+        self.assertEqual(["lookup", "lookup"], self.touched())
+
+    def test_head_is_refused_like_get(self) -> None:
+        """The headers are the same, without the body, and no render begins (HEAD, 1 and 2)."""
+        cases: list[tuple[bytes, Refusal | FakeSource]] = [
+            (b"/f:mp3/q:99/plain/local://a.mp3", FakeSource(1)),
+            (b"/exp:1/plain/local://a.mp3", FakeSource(1)),
+            (b"/plain/http://refused/", FakeSource(1)),
+            (b"/no-source", FakeSource(1)),
+            (b"/info/plain/local://a.mp3", FakeSource(1)),
+            (PATH, NotFound()),
+            (PATH, NotConfigured()),
+            (PATH, UpstreamUnavailable()),
+            (PATH, SourceTooLarge("The source has 1000001 bytes; at most 1000000 are accepted.")),
+        ]
+        for rest, source in cases:
+            head, get = House(), House()
+            if isinstance(source, SourceTooLarge):
+                head.source = FakeSource(1_000_001)
+                source = SourceTooLarge(
+                    "The source has 1000001 bytes; this service accepts at most 1000000."
+                )
+            elif isinstance(source, Refusal):
+                head.source = source
+            get.render_error = source if isinstance(source, Refusal) else None
+            expected = get.ask_signed(rest, x_request_id=b"same")
+            response = head.ask_signed(rest, b"HEAD", x_request_id=b"same")
+            self.assertGreaterEqual(response.status, 400)
+            self.assertEqual(expected.status, response.status, rest)
+            self.assertEqual(_settled(expected), _settled(response))
+            self.assertEqual(b"", response.body)
+            self.assertNotIn("join", [name for name, _ in head.calls])
+
+    def test_every_404_is_the_same(self) -> None:
+        """Missing, refused, climbing, unmatched: one document, so nothing leaks (note 7)."""
+        self.house.render_error = NotFound("a reason that no client sees")
+        bodies = {
+            self.house.ask_signed(PATH).body,
+            self.house.ask_signed(b"/plain/http://refused/").body,
+            self.house.ask_signed(b"/plain/local://../up").body,
+            self.house.ask_signed(b"/no-source").body,
+            self.house.ask_signed(b"/info/plain/local://a.mp3").body,
+            self.house.ask(b"/").body,
+            self.house.ask(b"/metrics").body,
+            self.house.ask(PATH, b"POST").body,
+        }
+        self.assertEqual(1, len(bodies), bodies)
+
+    def test_peaks(self) -> None:
+        """This version has no waveforms, and says which segment it does not take."""
+        response = self.house.ask_signed(b"/f:peaks/plain/local://a.mp3")
+        self.assert_error(response, InvalidOptions)
+        self.assertIn('"f:peaks"', response.document["message"])
+        self.assertEqual([], self.touched())
+
+    def test_info(self) -> None:
+        """An option beside info is a 422; without one the route is not part of this version."""
+        self.assert_error(self.house.ask_signed(b"/info/exp:1/plain/local://a.mp3"), InvalidOptions)
+        self.assert_error(self.house.ask_signed(b"/info/plain/local://a.mp3"), NotFound)
+        self.assertEqual([], self.touched())
+
+    def test_422_quotes_the_segment(self) -> None:
+        """The message of a 422 quotes what is wrong (D20), as JSON whatever the bytes are."""
+        response = self.house.ask_signed(b'/f:"\x80\xb0%0a/plain/local://a.mp3')
+        self.assert_error(response, InvalidOptions)
+        self.assertIn("mp3", response.document["message"])
+        self.assertTrue(response.body.isascii())
+
+
+def _settled(response: Response) -> list[tuple[bytes, bytes]]:
+    """Return the headers without those that change with the clock."""
+    return sorted(header for header in response.headers if header[0] != b"date")
+
+
+class MissTests(VariantCase):
+    """MISS and COALESCED: a stream of chunks."""
+
+    def test_headers(self) -> None:
+        """A miss is chunked, without a length or ranges (Framing by cache state)."""
+        response = self.get_miss()
+        self.assertEqual((200, DATA, True), (response.status, response.body, response.complete))
+        for name, value in {
+            "content-type": b"audio/mpeg",
+            "cache-control": MEDIA_CACHE_CONTROL.encode(),
+            "etag": TAG,
+            "x-audio-proxy": b"MISS",
+            "transfer-encoding": b"chunked",
+            "content-length": None,
+            "accept-ranges": None,
+            "content-disposition": None,
+        }.items():
+            self.assertEqual(value, response[name], name)
+
+    def test_content_types(self) -> None:
+        """Every format has its own (D22)."""
+        types = {
+            "mp3": b"audio/mpeg",
+            "opus": b"audio/ogg",
+            "ogg": b"audio/ogg",
+            "aac": b"audio/aac",
+            "m4a": b"audio/mp4",
+            "flac": b"audio/flac",
+            "wav": b"audio/wav",
+        }
+        self.assertEqual(set(FORMATS), {*types, "peaks"})
+        for token, content_type in types.items():
+            rest = b"/f:%s/plain/local://a.mp3" % token.encode()
+            self.assertEqual(content_type, self.get_miss(rest)["content-type"])
+
+    def test_headers_wait_for_the_first_byte(self) -> None:
+        """Nothing is sent before there is something to send, so a status stays possible."""
+        connection = self.house.connect()
+        connection.send(self.house.path(PATH))
+        self.assertEqual(b"", connection.received)
+        self.house.render(PATH).put_out(b"first")
+        self.assertEqual(b"first", connection.response.body)
+        self.assertFalse(connection.response.complete)
+
+    def test_coalesced(self) -> None:
+        """One who comes half way gets every byte from the first on (Rendering)."""
+        first, second = self.house.connect(), self.house.connect()
+        first.send(self.house.path(PATH))
+        render = self.house.render(PATH)
+        render.put_out(b"one ")
+        # The same variant by another spelling, and with a request option.
+        second.send(self.house.path(b"/exp:%d/enc/bG9jYWw6Ly9hLm1wMw" % (NOW + 5)))
+        self.assertEqual(b"one ", second.response.body)
+        render.put_out(b"two")
+        render.end()
+        for connection, state in ((first, b"MISS"), (second, b"COALESCED")):
+            response = connection.response
+            self.assertEqual((b"one two", True), _of(response))
+            self.assertEqual(state, response["x-audio-proxy"])
+            self.assertEqual(TAG, response["etag"])
+        self.assertEqual((2, 2), (render.seats, render.left))
+
+    def test_range_is_ignored(self) -> None:
+        """A miss is never a 206 or a 416, whatever range is asked for."""
+        for header in (b"bytes=0-1", b"bytes=99999-"):
+            self.assertEqual((200, DATA), _seen(self.get_miss(range=header)))
+
+    def test_head(self) -> None:
+        """HEAD of a miss has the headers of the GET without framing, and renders nothing."""
+        response = self.house.ask_signed(PATH, b"HEAD", range=b"bytes=0-1")
+        self.assertEqual((200, b""), _seen(response))
+        self.assertEqual(b"MISS", response["x-audio-proxy"])
+        for name in ("content-length", "accept-ranges", "transfer-encoding", "content-range"):
+            self.assertIsNone(response[name], name)
+        get = self.get_miss()
+        for name in ("content-type", "cache-control", "etag"):
+            self.assertEqual(get[name], response[name])
+
+    def test_failed_stream(self) -> None:
+        """It is broken off without a closing chunk, so that nobody takes it for whole (10)."""
+        connection = self.house.connect()
+        connection.send(self.house.path(PATH))
+        self.house.render(PATH).put_out(b"some")
+        self.house.render(PATH).end(RenderTimeout())
+        self.assertTrue(connection.aborted)
+        self.assertEqual((b"some", False), _of(connection.response))
+        self.assertEqual(1, self.house.render(PATH).left)
+
+    def test_failed_stream_http_1_0(self) -> None:
+        """A client of HTTP/1.0 knows the end by the close, so it must not be a clean one."""
+        connection = self.house.connect()
+        connection.send(self.house.path(PATH), version=b"HTTP/1.0")
+        self.house.render(PATH).put_out(b"some")
+        self.house.render(PATH).end(RenderFailed())
+        self.assertTrue(connection.aborted)
+        self.assertFalse(connection.response.complete)
+
+    def test_http_1_0(self) -> None:
+        """A client of HTTP/1.0 gets no chunks; the close is the end."""
+        connection = self.house.connect()
+        connection.send(self.house.path(PATH), version=b"HTTP/1.0")
+        self.house.render(PATH).put_out(DATA)
+        self.house.render(PATH).end()
+        self.assertTrue(connection.closed and not connection.aborted)
+        self.assertIsNone(connection.response["transfer-encoding"])
+        self.assertEqual((200, DATA), _seen(connection.response))
+
+    def test_reader_that_pauses(self) -> None:
+        """One who reads no more is sent no more, and the rest when it reads on (D38)."""
+        connection = self.house.connect()
+        connection.send(self.house.path(PATH))
+        render = self.house.render(PATH)
+        render.put_out(b"one")
+        connection.pause()
+        render.put_out(b"two")
+        self.assertEqual(b"one", connection.response.body)
+        connection.resume()
+        self.assertEqual(b"onetwo", connection.response.body)
+        connection.pause()
+        render.end()
+        connection.resume()
+        self.assertTrue(connection.response.complete)
+
+
+def _seen(response: Response) -> tuple[int, bytes]:
+    return response.status, response.body
+
+
+def _of(response: Response) -> tuple[bytes, bool]:
+    return response.body, response.complete
+
+
+class HitTests(VariantCase):
+    """HIT in proxy mode: a length, ranges, and the headers of the write-back."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.stored = self.house.store_variant(PATH, DATA)
+
+    def test_headers(self) -> None:
+        """A hit has a length and takes ranges (Framing by cache state)."""
+        response = self.house.ask_signed(PATH)
+        self.assertEqual((200, DATA), _seen(response))
+        for name, value in {
+            "content-type": b"audio/mpeg",
+            "cache-control": MEDIA_CACHE_CONTROL.encode(),
+            "etag": TAG,
+            "x-audio-proxy": b"HIT",
+            "content-length": b"%d" % len(DATA),
+            "accept-ranges": b"bytes",
+            "transfer-encoding": None,
+            "content-range": None,
+        }.items():
+            self.assertEqual(value, response[name], name)
+        self.assertEqual(1, self.stored.closed)
+
+    def test_stored_headers_win(self) -> None:
+        """Content-Type, Cache-Control and Content-Disposition are those of the write-back."""
+        stored = self.house.store_variant(PATH, DATA, "audio/x-old", "attachment")
+        stored.headers = type(stored.headers)("audio/x-old", "public, max-age=5", "attachment")
+        for method in (b"GET", b"HEAD"):
+            response = self.house.ask_signed(PATH, method)
+            self.assertEqual(b"audio/x-old", response["content-type"])
+            self.assertEqual(b"public, max-age=5", response["cache-control"])
+            self.assertEqual(b"attachment", response["content-disposition"])
+
+    def test_head(self) -> None:
+        """HEAD has all headers of the GET, and pays no heed to Range (HEAD, 4)."""
+        get = self.house.ask_signed(PATH, x_request_id=b"same")
+        for headers in ({}, {"range": b"bytes=0-1"}, {"range": b"bytes=9999-"}):
+            head = self.house.ask_signed(PATH, b"HEAD", x_request_id=b"same", **headers)
+            self.assertEqual((200, b""), _seen(head))
+            self.assertEqual(_settled(get), _settled(head))
+        self.assertEqual((4, 4), (self.stored.opened, self.stored.closed))
+
+    def test_range(self) -> None:
+        """One range of bytes is a 206 with those bytes (proxy mode, 2)."""
+        for header, start, stop in (
+            (b"bytes=0-0", 0, 1),
+            (b"bytes=10-19", 10, 20),
+            (b"bytes=760-", 760, 768),
+            (b"bytes=-8", 760, 768),
+            (b"bytes=700-9999", 700, 768),
+        ):
+            response = self.house.ask_signed(PATH, range=header)
+            self.assertEqual((206, DATA[start:stop]), _seen(response))
+            self.assertEqual(b"bytes %d-%d/768" % (start, stop - 1), response["content-range"])
+            self.assertEqual(b"%d" % (stop - start), response["content-length"])
+            self.assertEqual(TAG, response["etag"])
+            self.assertNotIn(b"Range", b",".join(response.all("vary")))
+
+    def test_unsatisfiable_range(self) -> None:
+        """It is a 416 that says the size, is not stored, and varies by nothing (3)."""
+        response = self.house.ask_signed(PATH, range=b"bytes=768-")
+        self.assert_error(response, RangeNotSatisfiable)
+        self.assertEqual(b"bytes */768", response["content-range"])
+        self.assertEqual([], response.all("vary"))
+        self.assertEqual(1, self.stored.closed)
+
+    def test_ignored_ranges(self) -> None:
+        """Several ranges, other units and malformed values get the whole (4)."""
+        several: list[Any] = [[b"bytes=0-1", b"bytes=3-4"]]
+        for header in (b"bytes=0-1,3-4", b"seconds=0-1", b"bytes=x", b"bytes=5-4", *several):
+            response = self.house.ask_signed(PATH, range=header)
+            self.assertEqual((200, DATA), _seen(response))
+            self.assertIsNone(response["content-range"])
+
+    def test_if_range(self) -> None:
+        """A range counts under If-Range only with our own strong tag (RFC 9110, 13.1.5)."""
+        for condition, status in (
+            (TAG, 206),
+            (b" " + TAG + b" ", 206),
+            (b"W/" + TAG, 200),
+            (b'"another"', 200),
+            (b"Sun, 06 Nov 1994 08:49:37 GMT", 200),
+            (b"", 200),
+        ):
+            response = self.house.ask_signed(PATH, range=b"bytes=0-1", if_range=condition)
+            self.assertEqual(status, response.status, condition)
+        # What does not apply cannot be unsatisfiable either.
+        response = self.house.ask_signed(PATH, range=b"bytes=9999-", if_range=b'"another"')
+        self.assertEqual(200, response.status)
+
+    def test_empty_variant(self) -> None:
+        """Even a variant of no bytes is a complete answer."""
+        self.house.store_variant(PATH, b"")
+        response = self.house.ask_signed(PATH)
+        self.assertEqual((200, b"", b"0"), (*_seen(response), response["content-length"]))
+
+    def test_unreadable(self) -> None:
+        """A variant that cannot be read is a 500 without a trace of what was to be sent."""
+        self.stored.error = OSError("the disk is gone")
+        for headers in ({}, {"range": b"bytes=0-1"}):
+            response = self.house.ask_signed(PATH, **headers)
+            self.assert_error(response, RenderFailed)
+            self.assertIsNone(response["content-range"])
+        self.assertEqual(2, self.stored.closed)
+        self.assertEqual(2, len(self.flushLoggedErrors(OSError)))
+
+    def test_cut_short(self) -> None:
+        """A variant that ends before its length is broken off, not padded or finished."""
+        self.stored.data = DATA[:100]
+        connection = self.house.connect()
+        connection.send(self.house.path(PATH))
+        self.assertTrue(connection.aborted)
+        self.assertEqual((DATA[:100], False), _of(connection.response))
+        self.assertEqual(1, len(self.flushLoggedErrors(EOFError)))
+
+    def test_pipelined_hits(self) -> None:
+        """A connection is good for the next request, each with all of its own bytes."""
+        connection = self.house.connect()
+        request = b"GET " + self.house.path(PATH) + b" HTTP/1.1\r\nHost: h\r\n\r\n"
+        connection.send_raw(request * 3)
+        self.assertEqual(3, connection.received.count(DATA))
+        self.assertFalse(connection.closed)
+
+
+class ConditionalTests(VariantCase):
+    """If-None-Match against the tag that the URL alone decides."""
+
+    def test_match(self) -> None:
+        """Our tag anywhere in the list, weak or strong, over any number of lines, is a 304."""
+        other = b'"another, with a comma"'
+        values: list[Any] = [
+            TAG,
+            b"W/" + TAG,
+            other + b", " + TAG,
+            TAG + b"," + other,
+            b"W/" + other + b" ,\tW/" + TAG,
+            [other, TAG],
+            [b"*", TAG],
+        ]
+        for value in values:
+            for method in (b"GET", b"HEAD"):
+                response = self.house.ask_signed(PATH, method, if_none_match=value)
+                self.assertEqual((304, b""), _seen(response), value)
+                self.assertEqual(TAG, response["etag"])
+                self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
+                for name in ("content-type", "content-length", "transfer-encoding"):
+                    self.assertIsNone(response[name], name)
+        self.assertEqual([], self.touched())
+
+    def test_no_match(self) -> None:
+        """Another tag, a tag without its quotes, and ``*`` are answered in full."""
+        self.house.store_variant(PATH, DATA)
+        for value in (b'"another"', TAG.strip(b'"'), b"*", b"", b'"', TAG[:-1], TAG.upper()):
+            response = self.house.ask_signed(PATH, if_none_match=value)
+            self.assertEqual((200, DATA), _seen(response), value)
+
+    def test_other_options_other_tag(self) -> None:
+        """The tag is the cache key: any spelling of one variant has it, another has not (D5)."""
+        same = b"/dl:a.mp3/q:2.0/f:mp3/plain/local://%61.mp3"
+        swapped = b"/f:mp3/q:2/dl:%61.mp3/enc/bG9jYWw6Ly9hLm1wMw"
+        other = b"/f:mp3/q:2/dl:b.mp3/plain/local://a.mp3"
+        tag = b'"' + key_of(same).encode() + b'"'
+        self.assertEqual(304, self.house.ask_signed(swapped, if_none_match=tag).status)
+        self.house.store_variant(other, DATA)
+        self.assertEqual(200, self.house.ask_signed(other, if_none_match=tag).status)
+
+
+class ExpiryTests(VariantCase):
+    """exp: the second it names is served, and no lifetime outlives it."""
+
+    def path_until(self, exp: int) -> bytes:
+        """Return the path with an expiry."""
+        return b"/f:mp3/exp:%d/plain/local://a.mp3" % exp
+
+    def ages(self, exp: int) -> dict[str, int]:
+        """Return the max-age of every kind of successful response."""
+        rest = self.path_until(exp)
+        self.house = House(now=self.house.now)
+        responses = {"MISS": self.get_miss(rest), "COALESCED": self.get_miss(rest)}
+        responses["HEAD of a MISS"] = self.house.ask_signed(rest, b"HEAD")
+        stored = self.house.store_variant(rest, DATA)
+        responses["HIT"] = self.house.ask_signed(rest)
+        responses["206"] = self.house.ask_signed(rest, range=b"bytes=0-0")
+        responses["HEAD of a HIT"] = self.house.ask_signed(rest, b"HEAD")
+        responses["304"] = self.house.ask_signed(rest, if_none_match=TAG)
+        # What is stored keeps its own.
+        self.assertEqual(MEDIA_CACHE_CONTROL, stored.headers.cache_control)
+        order = self.house.render(rest).order
+        self.assertEqual(MEDIA_CACHE_CONTROL, order.headers.cache_control)
+        ages = {}
+        for name, response in responses.items():
+            match = re.fullmatch(
+                rb"public, max-age=(\d+), immutable, no-transform", response["cache-control"] or b""
+            )
+            assert match is not None, response
+            ages[name] = int(match[1])
+        return ages
+
+    def test_clamp(self) -> None:
+        """Each success lives at most until exp; the stored variant is not clamped (exp, 3)."""
+        self.assertEqual({90}, set(self.ages(NOW + 90).values()))
+
+    def test_far_expiry(self) -> None:
+        """An expiry past a year takes nothing away."""
+        self.assertEqual({31536000}, set(self.ages(NOW + 10**9).values()))
+
+    def test_last_second(self) -> None:
+        """All of the second that exp names is served, with a max-age of 0 (D14)."""
+        for now in (NOW, NOW + 0.999):
+            self.house.now = now
+            self.assertEqual({0}, set(self.ages(NOW).values()))
+
+    def test_afterwards(self) -> None:
+        """From the next second on it is a 410, stored or not, conditional or not."""
+        rest = self.path_until(NOW)
+        self.house.store_variant(rest, DATA)
+        self.house.now = NOW + 1
+        self.assert_error(self.house.ask_signed(rest), Expired)
+        self.assert_error(self.house.ask_signed(rest, if_none_match=TAG), Expired)
+        self.assertEqual(410, self.house.ask_signed(rest, b"HEAD").status)
+
+    def test_one_variant(self) -> None:
+        """URLs that differ in exp alone are one variant (Option classes)."""
+        self.assertEqual(key_of(PATH), key_of(self.path_until(NOW)))
+
+    def test_ill_spelled(self) -> None:
+        """An exp that is no second, or is there twice, is a 422 and never an expiry."""
+        for segments in (b"exp:0", b"exp:-1", b"exp:1.5", b"exp:", b"exp:1/exp:2", b"exp:x"):
+            response = self.house.ask_signed(b"/" + segments + b"/plain/local://a.mp3")
+            self.assert_error(response, InvalidOptions)
+
+
+class DownloadTests(VariantCase):
+    """dl: a Content-Disposition that every browser reads (D10, RFC 6266)."""
+
+    def disposition(self, dl: bytes) -> str:
+        """Return the header of a miss."""
+        value = self.get_miss(b"/dl:" + dl + b"/plain/local://a.mp3")["content-disposition"]
+        assert value is not None
+        return value.decode("ascii")
+
+    def test_values(self) -> None:
+        """An ASCII stand-in comes first, the exact name in UTF-8 behind it."""
+        for dl, expected in (
+            (b"song.mp3", "attachment; filename=\"song.mp3\"; filename*=UTF-8''song.mp3"),
+            (b"a%20b.mp3", "attachment; filename=\"a b.mp3\"; filename*=UTF-8''a%20b.mp3"),
+            (b"a%22b.mp3", "attachment; filename=\"a_b.mp3\"; filename*=UTF-8''a%22b.mp3"),
+            (b"100%25.mp3", "attachment; filename=\"100_.mp3\"; filename*=UTF-8''100%25.mp3"),
+            (b"M%C3%BCll", "attachment; filename=\"M_ll\"; filename*=UTF-8''M%C3%BCll"),
+            (b"a:b;c'd", "attachment; filename=\"a:b;c'd\"; filename*=UTF-8''a%3Ab%3Bc%27d"),
+            (b"%F0%9F%8E%B5", "attachment; filename=\"_\"; filename*=UTF-8''%F0%9F%8E%B5"),
+        ):
+            self.assertEqual(expected, self.disposition(dl))
+
+    def test_kept_with_the_variant(self) -> None:
+        """It is part of what is stored, and so of every hit."""
+        rest = b"/dl:a.mp3/plain/local://a.mp3"
+        expected = self.get_miss(rest)["content-disposition"]
+        order = self.house.render(rest).order
+        self.assertEqual(expected, (order.headers.content_disposition or "").encode())
+        self.assertEqual(expected, self.house.ask_signed(rest, b"HEAD")["content-disposition"])
+
+    @PROMISE
+    @given(
+        st.text(
+            st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="/\\"),
+            min_size=1,
+            max_size=60,
+        )
+    )
+    def test_any_name(self, name: str) -> None:
+        """Whatever the name, the header is one line and gives the name back exactly."""
+        escaped = "".join(f"%{byte:02X}" for byte in name.encode()).encode()
+        value = self.disposition(escaped)
+        match = re.fullmatch(
+            r"attachment; filename=\"([^\"\\%]*)\"; filename\*=UTF-8''(\S*)", value
+        )
+        assert match is not None, value
+        self.assertEqual(name, unquote(match[2], errors="strict"))
+
+
+class SourceSpellingTests(VariantCase):
+    """plain and enc name the same sources."""
+
+    def test_enc(self) -> None:
+        """Both forms of one source are one variant, padded or not (D15)."""
+        for text in (b"local://a.mp3", b"local://a b.mp3", b"s3://bucket/k"):
+            encoded = base64.urlsafe_b64encode(text)
+            keys = {
+                key_of(b"/plain/" + text.replace(b" ", b"%20")),
+                key_of(b"/enc/" + encoded),
+                key_of(b"/enc/" + encoded.rstrip(b"=")),
+            }
+            self.assertEqual(1, len(keys))
