@@ -70,8 +70,7 @@ def main() -> int:
         print(line, end="", flush=True)
         if started := re.search(r"listening on port (\d+)", line):
             print(invitation(int(started[1]), key, salt), flush=True)
-    status = service.wait()
-    return 0 if status in (-signal.SIGINT, -signal.SIGTERM) else status
+    return service.wait()
 
 
 def invitation(port: int, key: bytes, salt: bytes) -> str:

@@ -25,6 +25,9 @@ _OF_A_VARIANT = (
     b"etag",
     b"x-audio-proxy",
 )
+# What the log says of a client that left before it got so much as a header. No answer bears this
+# status; nginx gave it its meaning.
+_CLIENT_GONE = 499
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
@@ -150,7 +153,7 @@ class Exchange:
             RequestRecord(
                 request_id=self._request_id.decode("ascii"),
                 endpoint=self.endpoint,
-                status=self._request.code,
+                status=self._request.code if self._request.startedWriting else _CLIENT_GONE,
                 error_code=self._error_code,
                 options=self._options,
                 source=self._source,

@@ -51,6 +51,13 @@ class LineTests(ExchangeCase):
         self.house.ask_signed(PATH, b"HEAD")
         self.assertEqual(f"render 200 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
 
+    def test_gone_before_any_answer(self) -> None:
+        """A client that left without so much as a header is not counted as answered."""
+        connection = self.house.connect()
+        connection.send(self.house.path(PATH))
+        connection.leave()
+        self.assertEqual(f"render 499 {KNOWN} 0 bytes in 0ms", self.line())
+
     def test_conditional(self) -> None:
         """A 304 knows options and source, and has no state: nothing was looked up."""
         tag = self.house.ask_signed(PATH, b"HEAD")["etag"]
