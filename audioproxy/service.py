@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -51,6 +52,7 @@ _DRAIN = 30.0
 # The probe pool has no queue, and a probe is over in a moment (D21).
 _PROBE_RETRY = 1.0
 _BACKLOG = 1024
+_LEASH_SECONDS = 5
 
 _log = Logger()
 
@@ -97,7 +99,7 @@ class AudioProxy(Service):
                 encoder=Encoder(self._launcher),
                 slots=slots,
                 store=self._store,
-                space=AnonymousSpace() if self._store is None else self._store,
+                space=AnonymousSpace(),
                 ffmpeg=self._ffmpeg,
                 max_source=config.max_src_bytes,
                 max_variant=config.max_variant_bytes,
@@ -137,6 +139,11 @@ class AudioProxy(Service):
         Service.stopService(self)
         return Deferred.fromCoroutine(self._stop())
 
+    def abandon(self) -> None:
+        """Leave nothing in the store behind, at a start that comes to nothing."""
+        if self._store is not None:
+            self._store.close()
+
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self._drain
         if self._looking is not None:
@@ -144,8 +151,7 @@ class AudioProxy(Service):
             await self._looking
         await self._renders.drain(self._reactor, self._drain)
         await self.resource.active.wait(self._reactor, deadline - self._reactor.seconds())
-        if self._store is not None:
-            self._store.close()
+        self.abandon()
 
     async def _report_missing(self) -> None:
         try:
@@ -157,8 +163,8 @@ class AudioProxy(Service):
             return
         if missing:
             _log.error(
-                "renders will fail: {missing} missing; install a complete ffmpeg",
-                missing=", ".join(missing) + (" is" if len(missing) == 1 else " are"),
+                "renders will fail: {missing}; a complete ffmpeg on the PATH is required",
+                missing=", ".join(missing),
             )
 
 
@@ -186,8 +192,9 @@ class ProxyService(MultiService):
         try:
             listening = _listen(self._reactor, self.port, ProxySite(self._proxy.resource))
         except OSError as error:
+            self._proxy.abandon()
             raise BootError(
-                f"AP_PORT: cannot listen on port {self.port} ({error.strerror});"
+                f"AP_PORT: cannot listen on port {self.port} ({os.strerror(error.errno or 0)});"
                 " set AP_PORT to a free one"
             ) from error
         self._listening = listening
@@ -245,8 +252,14 @@ def _leash() -> tuple[str, ...]:
     The encoder writes into a file, so no broken pipe would tell it. Where util-linux is
     missing, a child of a killed service runs to its own end, into a file without a name.
     """
-    setpriv = shutil.which("setpriv")
-    return () if setpriv is None else (setpriv, "--pdeathsig", "KILL", "--")
+    leash = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
+    try:
+        # Other programs of that name do not know the option.
+        subprocess.run([*leash, "true"], check=True, capture_output=True, timeout=_LEASH_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        _log.warn("util-linux's setpriv is not there: encoders may outlive a killed service")
+        return ()
+    return leash
 
 
 def _listen(reactor: Any, port: int, site: ProxySite) -> IListeningPort:

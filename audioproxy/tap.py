@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TextIO
 
 from twisted.application.service import Service
@@ -62,8 +62,12 @@ class _TwistdService(ProxyService):
         """Start, or say in one line why not and exit."""
         for warning in self._options.warnings:
             _log.warn("{warning}", warning=warning)
-        with _plain_exit():
+        # A daemon's parent waits for an exception to report, and would wait for ever for an exit.
+        waiting = not (getattr(self._options, "parent", None) or {"nodaemon": True})["nodaemon"]
+        with nullcontext() if waiting else _plain_exit():
             super().startService()
+        # Now, since a signal may come at any moment, and again behind the reactor's own handlers.
+        _set_handlers(self._hear)
         self._reactor.callWhenRunning(_set_handlers, self._hear)
 
     def stopService(self) -> Deferred[None]:

@@ -6,6 +6,9 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 from audioproxy.grammar.signature import sign
 from tests.live.test_service import until_hit
@@ -104,6 +107,18 @@ class RefusedStartTests(TapCase):
             port = taken.getsockname()[1]
             error = await self.late_refusal(AP_PORT=str(port))
         self.assertRegex(error, rf"\Aaudioproxy: AP_PORT: .*\b{port}\b")
+
+    async def test_port_taken_for_a_daemon(self) -> None:
+        """A daemon that cannot start says so to its terminal and leaves nothing waiting."""
+        with socket.create_server(("", 0)) as taken:
+            environment = self.environment(AP_PORT=str(taken.getsockname()[1]))
+            words = ["--pidfile", self.root / "pid", "--logfile", self.root / "log", "audioproxy"]
+            command = [Path(sys.executable).with_name("twistd"), *words]
+            ended = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=30, check=False
+            )
+        self.assertEqual(1, ended.returncode)
+        self.assertIn("AP_PORT", ended.stdout + ended.stderr)
 
     async def test_proof_of_the_store(self) -> None:
         """A store that only looks writable is found out by writing, before the port opens."""

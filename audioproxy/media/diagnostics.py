@@ -20,6 +20,15 @@ _OURS = (
     b"Unrecognized option",
 )
 
+# A local source that cannot be opened: the file is there, and what is in it is broken. Sizes in
+# a broken header ask for absurd amounts of memory, or lead behind the end of the file.
+_UNOPENED = re.compile(
+    rb"^file:/dev/fd/\d+: (?:Cannot allocate memory|Input/output error|Invalid argument"
+    rb"|Numerical (?:argument|result) out of (?:domain|range)|Operation not permitted"
+    rb"|Result too large|Value too large for defined data type)$",
+    re.MULTILINE,
+)
+
 # What a source is told by that is no audio, or none that this ffmpeg knows.
 _SOURCES = (
     b"Invalid data found when processing input",
@@ -32,6 +41,10 @@ _SOURCES = (
     b"does not contain any stream",
     b"could not find codec parameters",
     b"Could not find codec parameters",
+    # A stream of which hardly a frame could be decoded, or not one.
+    b"Error while decoding stream",
+    b"Cannot determine format of input stream",
+    b"Not yet implemented in FFmpeg, patches welcome",
 )
 
 # With `-abort_on empty_output`, of an output without a single packet.
@@ -45,6 +58,8 @@ _LONGEST = 500
 
 def classify(stderr: bytes) -> type[Refusal] | None:
     """Return the refusal that a source has earned, or None where it is not known to blame."""
+    if _UNOPENED.search(stderr):
+        return UndecodableSource
     if any(phrase in stderr for phrase in _OURS):
         return None
     if _NOTHING in stderr:

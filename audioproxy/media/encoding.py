@@ -29,12 +29,23 @@ class Encoder:
     :ivar quality: words for ``br`` or ``q``, or for neither: never the encoder's default (D9).
     :ivar muxer: words that choose the container.
     :ivar empty: at most so many bytes are put out for no audio at all, by container headers.
+    :ivar ends_well_empty: without audio the encoder ends as if all were well, since at its end
+        it puts out a packet of no samples; with any other, ffmpeg notices.
     """
 
     codec: Callable[[str], list[str]]
     quality: Callable[[Options], list[str]]
     muxer: tuple[str, ...]
     empty: int
+    ends_well_empty: bool = False
+
+    def put_nothing(self, size: int) -> bool:
+        """Tell whether an encoder that ended well, having put out ``size`` bytes, had no audio.
+
+        Headers may be larger than a short output with its own, smaller headers, so that the
+        size alone says it only where nothing else does.
+        """
+        return size == 0 or (self.ends_well_empty and size <= self.empty)
 
 
 def _bitrate(kbps: int) -> list[str]:
@@ -79,29 +90,30 @@ ENCODERS = {
         lambda depth: ["-c:a", "libopus", "-application", "audio"],
         _opus_quality,
         ("-f", "opus"),
-        200,
+        140,
     ),
     "ogg": Encoder(
         lambda depth: ["-c:a", "libvorbis"],
         _constant_or_variable(default_q="5"),
         ("-f", "ogg"),
-        8000,
+        4600,
     ),
     "aac": Encoder(lambda depth: ["-c:a", "aac"], _constant_or_variable(160), ("-f", "adts"), 0),
     "m4a": Encoder(
         lambda depth: ["-c:a", "aac"],
         _constant_or_variable(160),
         ("-movflags", "empty_moov+default_base_moof", "-frag_duration", "1000000", "-f", "mp4"),
-        900,
+        800,
     ),
     "flac": Encoder(
         lambda depth: ["-c:a", "flac", *_FLAC_DEPTHS[depth]],
         _flac_quality,
         ("-metadata_header_padding", "0", "-f", "flac"),
         64,
+        ends_well_empty=True,
     ),
     "wav": Encoder(
-        lambda depth: ["-c:a", _WAV_DEPTHS[depth]], lambda options: [], ("-f", "wav"), 120
+        lambda depth: ["-c:a", _WAV_DEPTHS[depth]], lambda options: [], ("-f", "wav"), 80
     ),
 }
 

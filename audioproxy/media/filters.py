@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import Fade, Options
 from audioproxy.grammar.values import print_decimal
-from audioproxy.media.presets import PRESETS
+from audioproxy.media.presets import HIGHEST_RATE, LOWEST_RATE, PRESETS
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import Region
 
@@ -33,6 +34,8 @@ def filter_chain(options: Options, probe: Probe, region: Region) -> str:
 
     The rate is pinned to the source's around every stage that could move it. Without that,
     ffmpeg carries the 192 kHz that loudnorm works at back to the stages before it.
+
+    :raises InvalidOptions: for a source that a stage does not work with.
     """
     rate = probe.sample_rate
     pin = f"aformat=sample_rates={rate}"
@@ -49,7 +52,7 @@ def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterato
         yield from _trim(region)
     if options.enhance is not None:
         yield pin
-        yield from PRESETS[options.enhance](probe.sample_rate)
+        yield from _enhance(options.enhance, probe.sample_rate)
     if options.norm is not None:
         norm = options.norm
         yield pin
@@ -69,6 +72,8 @@ def _downmix(probe: Probe, channels: int) -> Iterator[str]:
     if unlabelled or probe.channels > _GUESSED_CHANNELS:
         yield _pan(probe.channels, channels)
     elif probe.channels != channels:
+        # Left to itself, ffmpeg mixes floats louder than integers, and past full scale.
+        yield "aresample=rematrix_maxval=1"
         yield f"aformat=channel_layouts={_LAYOUTS[channels]}"
 
 
@@ -86,6 +91,15 @@ def _trim(region: Region) -> Iterator[str]:
     end = "" if region.end is None else f":end_sample={region.end}"
     yield f"atrim=start_sample={region.start}{end}"
     yield "asetpts=PTS-STARTPTS"
+
+
+def _enhance(preset: str, rate: int) -> tuple[str, ...]:
+    if not LOWEST_RATE <= rate <= HIGHEST_RATE:
+        raise InvalidOptions(
+            f'"enhance:{preset}" is not accepted: it takes sources of {LOWEST_RATE} to'
+            f" {HIGHEST_RATE} Hz, and this one has {rate}."
+        )
+    return PRESETS[preset](rate)
 
 
 def _fades(fade: Fade, region: Region, rate: int) -> Iterator[str]:

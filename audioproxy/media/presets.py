@@ -32,5 +32,10 @@ def _voice(rate: int) -> tuple[str, ...]:
     )
 
 
+#: Sample rates of sources that every preset was measured at and works at, in Hz. Far below,
+#: its times are shorter than a sample; far above, afftdn does not come to an end.
+LOWEST_RATE = 1000
+HIGHEST_RATE = 384_000
+
 #: The chain of each value of ``enhance``, as a function of the sample rate in Hz.
 PRESETS: dict[str, Callable[[int], tuple[str, ...]]] = {"voice": _voice}

@@ -17,6 +17,11 @@ _ESTIMATE_NOTICE = b"Estimating duration from bitrate"
 _FALLBACK_RATE = 48000
 _FALLBACK_DEPTH = 16
 
+# ffmpeg mixes no more channels, and resamples no higher rate than this by far, which is that of
+# 1024-fold DSD. Only a broken header says more.
+_MOST_CHANNELS = 64
+_HIGHEST_RATE = 6_144_000
+
 
 @dataclass(frozen=True, slots=True)
 class Probe:
@@ -78,14 +83,18 @@ def read_probe(stdout: bytes, stderr: bytes) -> Probe:
         raise UndecodableSource("The source has no audio stream.")
     if audio.get("codec_name", "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
+    rate = _count(audio.get("sample_rate")) or _FALLBACK_RATE
+    channels = _count(audio.get("channels")) or 2
+    if rate > _HIGHEST_RATE or channels > _MOST_CHANNELS:
+        raise UndecodableSource(f"The source claims {channels} channels at {rate} Hz.")
     duration = _seconds(container.get("duration")) or _seconds(audio.get("duration"))
     return Probe(
         container=str(container.get("format_name", "")).split(",")[0],
         codec=str(audio["codec_name"]),
         duration=duration,
         exact=duration is not None and _ESTIMATE_NOTICE not in stderr,
-        sample_rate=_count(audio.get("sample_rate")) or _FALLBACK_RATE,
-        channels=_count(audio.get("channels")) or 2,
+        sample_rate=rate,
+        channels=channels,
         bit_depth=_count(audio.get("bits_per_raw_sample"))
         or _count(audio.get("bits_per_sample"))
         or _FALLBACK_DEPTH,

@@ -88,7 +88,14 @@ def find_region(options: Options, probe: Probe) -> Region:
     seek = max(0, int(start) - _PREROLL) if _matches(_SEEKABLE, probe) else 0
     first = _samples(start, rate)
     last = None if end is None else _samples(end, rate)
-    known = None if probe.duration is None else _samples(probe.duration, rate)
+    if last == first:
+        raise InvalidOptions(
+            f'"t:{options.t}" is not accepted: it is shorter than a sample of the source.'
+        )
+    known = None if probe.duration is None else max(1, _samples(probe.duration, rate))
+    if known is not None and first >= known:
+        # It starts within the last sample.
+        raise past_the_end(options, probe.duration)
     stop = min((x for x in (last, known) if x is not None), default=None)
     return Region(
         seek=seek,

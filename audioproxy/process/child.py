@@ -23,6 +23,9 @@ _TERM_GRACE = 2.0
 # Seconds that the pipes of a dead child may stay open, held by a child of its own.
 _PIPE_GRACE = 1.0
 
+# What shells, env and setpriv exit with for a program that cannot be run or found.
+_NEVER_RAN = (126, 127)
+
 _log = Logger()
 
 
@@ -50,6 +53,11 @@ class Exit:
     stdout: bytes = b""
     stderr: bytes = b""
     overflowed: bool = False
+
+    @property
+    def never_ran(self) -> bool:
+        """Whether a program ahead of it on the command line could not start it."""
+        return self.code in _NEVER_RAN
 
     @property
     def ok(self) -> bool:

@@ -56,13 +56,13 @@ class Encoder:
         watch = _Watch(self._launcher.clock, child, grown)
         try:
             ended = await self._wait(child, timeout)
-        except RenderTimeout:
+        except RenderTimeout as timeout:
             # A child that was stopped for a refusal may take its time to die.
-            raise watch.refusal or RenderTimeout from None
+            raise _stopped(watch.refusal or timeout) from None
         finally:
             watch.stop()
         if watch.refusal is not None:
-            raise watch.refusal
+            raise _stopped(watch.refusal)
         if not ended.ok:
             raise _refusal(ended)
         grown()
@@ -97,13 +97,21 @@ class Encoder:
             raise RenderTimeout from None
 
 
+def _stopped(refusal: Refusal) -> Refusal:
+    _log.warn("the encoder was stopped: {why}", why=refusal.message)
+    return refusal
+
+
 def _refusal(ended: Exit) -> Refusal:
-    _log.warn(
+    log = _log.error if ended.never_ran else _log.warn
+    log(
         "the encoder failed ({how}): {diagnostic}",
         how=describe(ended),
         diagnostic=redact(ended.stderr),
     )
-    return (classify(ended.stderr) or RenderFailed)()
+    # Whoever was killed had no last word; what was said before explains nothing.
+    blamed = classify(ended.stderr) if ended.signal is None else None
+    return (blamed or RenderFailed)()
 
 
 class _Watch:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from audioproxy.media.diagnostics import redact
 from audioproxy.media.features import LISTS, list_arguments, missing_from
-from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed
+from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
 
 _LISTING_LIMIT = 1024 * 1024
 _SECONDS = 20.0
@@ -11,23 +14,35 @@ _SECONDS = 20.0
 
 async def find_missing(launcher: Launcher, ffmpeg: str, ffprobe: str) -> list[str]:
     """Return what is missing, in words: programs first, then encoders and filters."""
-    missing = []
-    for program in (ffmpeg, ffprobe):
-        listing = await _run(launcher, [program, "-hide_banner", "-version"])
-        if listing is None:
-            missing.append(f"the program {program}")
+    commands = [[program, "-hide_banner", "-version"] for program in (ffmpeg, ffprobe)]
+    missing = [why for command in commands if (why := (await _run(launcher, command)).failure)]
     if missing:
         return missing
     for flag, kind, needed in LISTS:
-        listing = await _run(launcher, list_arguments(ffmpeg, flag))
-        missing += [f"ffmpeg's {kind} {name}" for name in missing_from(listing or b"", needed)]
+        answer = await _run(launcher, list_arguments(ffmpeg, flag))
+        if answer.failure:
+            missing.append(answer.failure)
+        else:
+            lacking = missing_from(answer.listing, needed)
+            missing += [f"{ffmpeg} lacks the {kind} {name}" for name in lacking]
     return missing
 
 
-async def _run(launcher: Launcher, arguments: list[str]) -> bytes | None:
+class _Answer(NamedTuple):
+    listing: bytes = b""
+    failure: str = ""
+
+
+async def _run(launcher: Launcher, arguments: list[str]) -> _Answer:
+    program = arguments[0]
     try:
         child = launcher.launch(arguments, {}, stdout_limit=_LISTING_LIMIT)
         ended = await child.wait(_SECONDS)
-    except (SpawnFailed, ChildTimeout):
-        return None
-    return ended.stdout if ended.ok else None
+    except SpawnFailed as error:
+        return _Answer(failure=f"{program} cannot be run ({error})")
+    except ChildTimeout:
+        return _Answer(failure=f"{program} does not answer within {_SECONDS:.0f} seconds")
+    if not ended.ok:
+        words = f"{describe(ended)}: {redact(ended.stderr)}".rstrip(": ")
+        return _Answer(failure=f"{program} cannot be run ({words})")
+    return _Answer(ended.stdout)

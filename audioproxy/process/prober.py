@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -29,7 +30,7 @@ class Prober:
         self._ffprobe = ffprobe
         self._slots = slots
         self._timeout = timeout
-        self._running: dict[bytes, list[Deferred[Probe]]] = {}
+        self._running: dict[bytes, _Shared] = {}
 
     async def probe(self, identity: bytes, source: Input, descriptors: Mapping[int, int]) -> Probe:
         """Return what ffprobe finds in a source.
@@ -42,23 +43,38 @@ class Prober:
         :raises UndecodableSource, VideoSource: for what the source is.
         :raises ProbeFailed, ProbeTimeout: for what went wrong here.
         """
-        waiting = self._running.get(identity)
-        mine: Deferred[Probe] = Deferred()
-        if waiting is None:
-            waiting = self._running[identity] = [mine]
-            running = Deferred.fromCoroutine(self._probe(source, descriptors))
-            running.addBoth(self._share, identity)
-        else:
-            waiting.append(mine)
+        shared = self._running.get(identity)
+        if shared is not None:
+            return await self._wait(identity, shared)
+        shared = self._running[identity] = _Shared()
+        mine = self._wait(identity, shared)
+        shared.running = Deferred.fromCoroutine(self._probe(source, descriptors))
+        shared.running.addBoth(self._share, identity, shared)
         return await mine
 
-    def _share(self, outcome: Probe | Failure, identity: bytes) -> None:
-        for waiter in self._running.pop(identity):
-            # One that was cancelled has its outcome already and ignores this one.
+    def _wait(self, identity: bytes, shared: _Shared) -> Deferred[Probe]:
+        def leave(waiter: Deferred[Probe]) -> None:
+            shared.waiting.remove(waiter)
+            if not shared.waiting and shared.running is not None:
+                # Whoever comes while the child dies starts another.
+                self._forget(identity, shared)
+                shared.running.cancel()
+
+        waiter: Deferred[Probe] = Deferred(leave)
+        shared.waiting.append(waiter)
+        return waiter
+
+    def _share(self, outcome: Probe | Failure, identity: bytes, shared: _Shared) -> None:
+        self._forget(identity, shared)
+        for waiter in shared.waiting:
             if isinstance(outcome, Failure):
                 waiter.errback(outcome)
             else:
                 waiter.callback(outcome)
+
+    def _forget(self, identity: bytes, shared: _Shared) -> None:
+        if self._running.get(identity) is shared:
+            del self._running[identity]
 
     async def _probe(self, source: Input, descriptors: Mapping[int, int]) -> Probe:
         async with self._slots.hold():
@@ -80,9 +96,18 @@ class Prober:
                 raise ProbeFailed from None
         if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
             raise refusal
-        _log.warn(
+        log = _log.error if ended.never_ran else _log.warn
+        log(
             "the probe failed ({how}): {diagnostic}",
             how=describe(ended),
             diagnostic=redact(ended.stderr),
         )
         raise ProbeFailed
+
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    """One running probe and all who wait for it; the last one to leave ends it."""
+
+    waiting: list[Deferred[Probe]] = field(default_factory=list)
+    running: Deferred[Probe] | None = None

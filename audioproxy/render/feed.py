@@ -72,7 +72,9 @@ class Feed:
         try:
             while self._source is not None and not self._paused and self._send_one():
                 pass
-        except OSError as error:
+        except Exception as error:
+            # Whatever is wrong with one reader is no matter of the others, who are told of new
+            # bytes in the same turn.
             self._end(error)
         finally:
             self._writing = False

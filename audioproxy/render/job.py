@@ -21,6 +21,7 @@ from audioproxy.process.slots import Slots
 from audioproxy.render.backlog import Backlog
 from audioproxy.storage.interfaces import (
     OpenSource,
+    Scratch,
     ScratchSpace,
     SourceStore,
     VariantHeaders,
@@ -48,7 +49,7 @@ class Workshop:
     """What every render works with.
 
     :ivar store: None where nothing is stored.
-    :ivar space: where output grows; the store's own where there is one.
+    :ivar space: where output grows, when the store has no room for it or there is none.
     :ivar ffmpeg: path of the encoder.
     :ivar max_source: bytes; larger sources are refused.
     :ivar max_variant: bytes; a render that puts out more is stopped.
@@ -88,6 +89,7 @@ class Job:
         self._has_slot = False
         self._finished = False
         self._hurried = False
+        self._storable = False
         self._subscribers = 0
         self._waiting: list[Deferred[Backlog]] = []
         self._running: Deferred[None] | None = None
@@ -191,9 +193,12 @@ class Job:
             await workshop.encoder.encode(
                 arguments, source.descriptors, backlog.descriptor, left, self._grown
             )
-            # Not every container makes ffmpeg notice that nothing was put into it.
-            if backlog.size <= ENCODERS[options.f].empty:
+            if ENCODERS[options.f].put_nothing(backlog.size):
                 raise NothingDecoded
+            # The descriptor is held against a swap, but not against a writer: an upload that
+            # still goes on, say.
+            if not source.unchanged():
+                raise RenderFailed("The source changed while it was read.")
         except NothingDecoded:
             if options.t is not None and not _starts_inside(options, probe):
                 raise past_the_end(options, probe.duration) from None
@@ -204,12 +209,23 @@ class Job:
         self._be_ready(backlog)
 
     def _open_backlog(self) -> Backlog:
+        self._backlog = Backlog(self._create_scratch())
+        return self._backlog
+
+    def _create_scratch(self) -> Scratch:
+        workshop = self._workshop
         try:
-            self._backlog = Backlog(self._workshop.space.create())
+            if workshop.store is not None:
+                try:
+                    scratch = workshop.store.create()
+                    self._storable = True
+                    return scratch
+                except OSError as error:
+                    _log.warn("the store takes nothing, rendering beside it: {e}", e=error)
+            return workshop.space.create()
         except OSError as error:
             _log.error("no scratch file: {error}", error=error)
-            raise RenderFailed("There is no room for the output.") from error
-        return self._backlog
+            raise RenderFailed("There is no place for the output.") from error
 
     def _grown(self) -> int:
         backlog = self._backlog
@@ -246,7 +262,7 @@ class Job:
         """
         workshop, order, backlog = self._workshop, self._order, self._backlog
         assert backlog is not None
-        if workshop.store is not None:
+        if workshop.store is not None and self._storable:
             try:
                 await workshop.store.commit(order.key, backlog.scratch, backlog.size, order.headers)
             except Exception as error:

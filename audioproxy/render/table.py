@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from audioproxy.errors import QueueFull
 from audioproxy.render.backlog import Backlog
 from audioproxy.render.job import Job, Order, Workshop
 from audioproxy.render.tally import Tally
 
 # Seconds for a child to die, or a write-back to end, after the time to drain is over.
 _LAST_WAIT = 5.0
+
+# Seconds after which another node, or this one after its restart, may be asked.
+_COME_BACK = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,7 @@ class Renders:
         self._joinable: dict[str, Job] = {}
         self._alive: set[Job] = set()
         self._tally = Tally()
+        self._draining = False
 
     def find(self, key: str) -> Seat | None:
         """Join the render of ``key``, where one runs."""
@@ -47,10 +52,15 @@ class Renders:
         return None if job is None else Seat(job, started=False, backlog=job.subscribe())
 
     def join(self, order: Order) -> Seat:
-        """Join the render of an order's key, or start it."""
+        """Join the render of an order's key, or start it.
+
+        :raises QueueFull: for one that is not running, while the service shuts down.
+        """
         seat = self.find(order.key)
         if seat is not None:
             return seat
+        if self._draining:
+            raise QueueFull(_COME_BACK)
         job = Job(self._workshop, order, lambda: self._retire(order.key, job))
         self._joinable[order.key] = job
         self._alive.add(job)
@@ -65,6 +75,7 @@ class Renders:
         Those that still run after ``seconds`` are ended; what does not even end is left alone
         a few seconds later.
         """
+        self._draining = True
         for job in list(self._alive):
             job.hurry()
         await self._tally.wait(clock, seconds)

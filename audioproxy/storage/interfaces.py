@@ -37,6 +37,10 @@ class OpenSource(Protocol):
     @property
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
+    def unchanged(self) -> bool:
+        """Tell whether the source is still what it was when it was opened."""
+        ...
+
     def close(self) -> None:
         """Let go of it."""
 

@@ -37,7 +37,7 @@ class LocalFile:
     @property
     def material(self) -> bytes:
         """Size and modification time."""
-        return b"%d-%d" % (self._status.st_size, self._status.st_mtime_ns)
+        return _material(self._status)
 
     @property
     def input(self) -> Input:
@@ -48,6 +48,10 @@ class LocalFile:
     def descriptors(self) -> Mapping[int, int]:
         """The one descriptor that a child inherits."""
         return {SOURCE_DESCRIPTOR: self._descriptor}
+
+    def unchanged(self) -> bool:
+        """Tell whether nobody has written into the file since it was opened."""
+        return _material(os.fstat(self._descriptor)) == self.material
 
     def close(self) -> None:
         """Close the descriptor; again is harmless."""
@@ -86,6 +90,10 @@ class LocalFiles:
             os.close(descriptor)
             raise NotFound("not a regular file")
         return LocalFile(descriptor, status)
+
+
+def _material(status: os.stat_result) -> bytes:
+    return b"%d-%d" % (status.st_size, status.st_mtime_ns)
 
 
 def _resolve(root: bytes, path: bytes) -> list[bytes]:

@@ -110,7 +110,7 @@ class Exchange:
         if not self._open:
             return
         if self._request.startedWriting:
-            _abort(self._request.channel)
+            abort(self._request.channel)
             return
         headers = self._request.responseHeaders
         for name in _OF_A_VARIANT:
@@ -165,7 +165,7 @@ class Exchange:
         self.finished.callback(None)
 
 
-def _abort(channel: Any) -> None:
+def abort(channel: Any) -> None:
     """Close a connection at once: ``loseConnection`` would wait for a reader that stalls."""
     # An HTTP/2 stream aborts itself; an HTTP/1 channel leaves that to its transport.
     getattr(channel, "abortConnection", channel.transport.abortConnection)()

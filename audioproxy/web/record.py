@@ -39,9 +39,12 @@ class RequestRecord:
     def level(self) -> Any:
         """Warning for an error of the service, debug for what is asked every few seconds.
 
+        An answer that was broken off is an error, though its status is that of a success.
+
         :returns: a constant of ``LogLevel``.
         """
-        if self.status >= 500 and self.endpoint not in _QUIET_ENDPOINTS:
+        broken_off = self.error_code is not None and self.status < 400
+        if (self.status >= 500 or broken_off) and self.endpoint not in _QUIET_ENDPOINTS:
             return LogLevel.warn
         return LogLevel.debug if self.endpoint in _QUIET_ENDPOINTS else LogLevel.info
 

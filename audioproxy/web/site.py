@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 from twisted.web.http import datetimeToString
 from twisted.web.server import Request, Site
 
+from audioproxy.web.exchange import abort
+
+# Bytes of a body that are read past without a word: nothing here has a use for one.
+_LONGEST_BODY = 64 * 1024
+
 
 class _Discard(io.BytesIO):
-    """Where request bodies go, which nothing here has a use for."""
+    """Where a request body goes, until there is too much of it."""
+
+    def __init__(self, abort: Callable[[], object]) -> None:
+        super().__init__()
+        self._left = _LONGEST_BODY
+        self._abort = abort
 
     def write(self, data: Any) -> int:
         """Take note of the length alone."""
+        self._left -= len(data)
+        if self._left < 0:
+            self._abort()
         return len(data)
 
 
 class ProxyRequest(Request):
     """A request that reaches the resource whatever its target is."""
+
+    def gotLength(self, length: int | None) -> None:
+        """Keep nothing of a body, and end the connection of one that has no end."""
+        channel: Any = self.channel
+        self.content = _Discard(lambda: abort(channel))
 
     def process(self) -> None:
         """Hand ``*`` to the resource too, which Twisted would answer with 405 itself."""
@@ -33,16 +52,13 @@ class ProxyRequest(Request):
 
 
 class ProxySite(Site):
-    """A site that keeps no bodies and no access log of Twisted's: we write our own lines."""
+    """A site without an access log of Twisted's: we write our own lines."""
 
     requestFactory = ProxyRequest
+    noisy = False
 
     def __init__(self, resource: Any) -> None:
         Site.__init__(self, resource, parsePOSTFormSubmission=False)
-
-    def getContentFile(self, length: int | None) -> _Discard:
-        """Return a sink for a request body."""
-        return _Discard()
 
     def log(self, request: Any) -> None:
         """Leave the line to the resource."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 from typing import Any
 
 from audioproxy.config import FileStore
@@ -67,6 +68,38 @@ class StreamTests(ServiceCase):
         self.assertEqual((b"MISS", b"COALESCED"), (one["x-audio-proxy"], two["x-audio-proxy"]))
         self.assertTrue(one.complete and two.complete)
         self.assertTrue(one.body == two.body, "the clients got different bytes")
+
+    async def test_source_written_to(self) -> None:
+        """A source that is overwritten while it is read leaves nothing in the store (D35)."""
+        source = self.add("growing.flac", long_flac().read_bytes())
+        port = self.start().port
+        target = signed("/plain/local://growing.flac")
+        client = await send(port, target)
+        await until(lambda: client.received, "the first bytes")
+        (encoder,) = encoders()
+        os.kill(encoder, signal.SIGSTOP)
+        os.truncate(source, source.stat().st_size // 2)
+        os.kill(encoder, signal.SIGCONT)
+        self.assertFalse((await client.end()).complete)
+        self.assertEqual(b"MISS", (await ask(port, target, b"HEAD"))["x-audio-proxy"])
+
+    async def test_endless_body(self) -> None:
+        """A body that nobody asked for is not read to its end, wherever that is."""
+        port = self.start().port
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setblocking(False)
+            client.send(b"GET /health HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999\r\n\r\n")
+
+            def refused() -> bool:
+                try:
+                    client.send(bytes(65536))
+                except BlockingIOError:
+                    return False
+                except ConnectionError:
+                    return True
+                return False
+
+            await until(refused, "the connection to be closed")
 
     async def test_hit(self) -> None:
         """After the end it is served from the store: the same bytes, with a working range."""

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from unittest import skipUnless
 
-from twisted.internet.error import ConnectionRefusedError as Refused
+from twisted.internet.error import ConnectError as Refused
 
 from audioproxy.grammar.formats import FORMATS
 from tests.live.test_service import scratch_files, until_hit

@@ -11,6 +11,8 @@ from audioproxy.process.child import Launcher
 from audioproxy.process.inspection import find_missing
 from tests.support.processes import FakeSpawner
 
+PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")
+
 
 class FindMissingTests(SynchronousTestCase):
     """`find_missing`"""
@@ -52,14 +54,19 @@ class FindMissingTests(SynchronousTestCase):
         self.answer_versions()
         self.answer_lists(without=("libopus", "deesser"))
         missing = self.successResultOf(self.finding)
-        self.assertEqual(missing, ["ffmpeg's encoder libopus", "ffmpeg's filter deesser"])
+        self.assertEqual(
+            missing, ["/x/ffmpeg lacks the encoder libopus", "/x/ffmpeg lacks the filter deesser"]
+        )
 
     def test_both_programs(self) -> None:
         """Programs that cannot be started are named."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.find()
         missing = self.successResultOf(self.finding)
-        self.assertEqual(missing, ["the program /x/ffmpeg", "the program /x/ffprobe"])
+        self.assertEqual(
+            missing,
+            [f"{each} cannot be run ({each}: No such file or directory)" for each in PROGRAMS],
+        )
 
     def test_program_behind_a_leash(self) -> None:
         """A program that the words ahead of it do not find is named too."""
@@ -68,7 +75,9 @@ class FindMissingTests(SynchronousTestCase):
         self.spawner.last.die()
         self.spawner.last.complain(b"setpriv: failed to execute /x/ffprobe: No such file")
         self.spawner.last.die(127)
-        self.assertEqual(self.successResultOf(self.finding), ["the program /x/ffprobe"])
+        why = "exit status 127: setpriv: failed to execute /x/ffprobe: No such file"
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(missing, [f"/x/ffprobe cannot be run ({why})"])
 
     def test_program_that_hangs(self) -> None:
         """A program that does not answer is as good as missing."""
@@ -77,11 +86,13 @@ class FindMissingTests(SynchronousTestCase):
             self.clock.advance(20)
             self.spawner.last.die(signal=15)
         missing = self.successResultOf(self.finding)
-        self.assertEqual(missing, ["the program /x/ffmpeg", "the program /x/ffprobe"])
+        self.assertEqual(
+            missing, [f"{each} does not answer within 20 seconds" for each in PROGRAMS]
+        )
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_list_that_fails(self) -> None:
-        """An ffmpeg that cannot list its encoders is taken to have none."""
+        """An ffmpeg that cannot list its encoders is said to fail, not to have none."""
         self.find()
         self.answer_versions()
         self.spawner.last.die(1)
@@ -89,4 +100,4 @@ class FindMissingTests(SynchronousTestCase):
             self.spawner.last.say(f" ..C {name}  A->A  what it does\n".encode())
         self.spawner.last.die()
         missing = self.successResultOf(self.finding)
-        self.assertEqual(missing, [f"ffmpeg's encoder {name}" for name in LISTS[0][2]])
+        self.assertEqual(missing, ["/x/ffmpeg cannot be run (exit status 1)"])

@@ -194,12 +194,24 @@ class SharingTests(ProberCase):
                 self.successResultOf(each)
 
     def test_all_cancelled(self) -> None:
-        """When everyone has left, the probe still ends, and frees its slot."""
+        """When everyone has left, the probe is ended, and only then its slot is free."""
         asked = [self.ask() for _ in range(2)]
         for each in asked:
             each.cancel()
             self.failureResultOf(each, CancelledError)
-        self.spawner.last.die(1)
+        self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
+        self.spawner.last.die(signal=15)
+        self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
+
+    def test_one_comes_while_it_dies(self) -> None:
+        """Who asks while an abandoned probe dies gets a probe and an answer of its own."""
+        self.ask().addErrback(lambda _: None).cancel()
+        dying = self.spawner.last
+        later = self.ask()
+        self.spawner.last.say(answer(AUDIO))
+        self.spawner.last.die()
+        self.assertEqual(self.successResultOf(later).codec, "mp3")
+        dying.die(signal=15)
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_one_comes_while_all_are_told(self) -> None:

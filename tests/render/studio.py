@@ -85,6 +85,7 @@ class Studio:
         self.clock = Clock()
         self.spawner = FakeSpawner()
         self.store = FakeStore()
+        self.spare = FakeStore()
         self.sources = FakeSources({b"a.wav": 1000, b"b.wav": 1000, b"huge.wav": 1_000_000})
         self.slots = Slots(self.clock, capacity, queue, timeout)
         self.probe_slots = Slots(self.clock, 4, 0, 1)
@@ -98,7 +99,7 @@ class Studio:
                 encoder=Encoder(launcher),
                 slots=self.slots,
                 store=self.store if stored else None,
-                space=self.store,
+                space=self.spare,
                 ffmpeg="ffmpeg",
                 max_source=100_000,
                 max_variant=max_variant,

@@ -93,6 +93,14 @@ class StoredTests(FeedCase):
         self.failureResultOf(feed.done, OSError)
         self.assertEqual((len(self.consumer.data), self.consumer.producer), (CHUNK, None))
 
+    def test_any_other_trouble(self) -> None:
+        """Whatever goes wrong with one reader is its own outcome, and nobody else's."""
+        bytes_ = Bytes(self.DATA)
+        self.patch(bytes_, "read", lambda offset, limit: 1 // 0)
+        feed = self.begin(bytes_, 0, len(self.DATA))
+        self.failureResultOf(feed.done, ZeroDivisionError)
+        self.assertIsNone(self.consumer.producer)
+
     def test_pauses(self) -> None:
         """A paused consumer is not written to until it resumes (D38)."""
         self.consumer = FakeConsumer(room=0)

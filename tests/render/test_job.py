@@ -370,11 +370,20 @@ class RefusalTests(JobCase):
 
     def test_nothing_decoded(self) -> None:
         """A source that gives not one sample is a 415, even where the encoder saw no fault."""
-        _, encoder = self.studio.render("f:wav")
-        encoder.say(b"h" * ENCODERS["wav"].empty)
+        _, encoder = self.studio.render("f:flac")
+        encoder.say(b"h" * ENCODERS["flac"].empty)
         encoder.die()
         self.assertEqual(self.studio.clients[0].data, b"")
         self.assertIsInstance(self.studio.clients[0].outcome, UndecodableSource)
+
+    def test_source_written_to(self) -> None:
+        """A source that somebody wrote into meanwhile gives nothing that is kept (D35, D43)."""
+        client, encoder = self.studio.render("f:flac")
+        encoder.say(b"x" * 1000)
+        self.studio.sources.opened[0].written_to = True
+        encoder.die()
+        self.assertIsInstance(client.outcome, RenderFailed)
+        self.assertIsNone(self.studio.stored())
 
     def test_trim_past_the_end(self) -> None:
         """A ``t`` that turns out to start past the end is a 422 (D11)."""
@@ -436,11 +445,20 @@ class RefusalTests(JobCase):
 
     def test_no_room(self) -> None:
         """Without room for the output a render is a 500, and its slot is free again."""
-        self.studio.store.no_room = OSError(28, "No space left on device")
+        self.studio.store.no_room = self.studio.spare.no_room = OSError(28, "No space left")
         self.studio.come()
         self.studio.come()
         self.studio.answer_probe()
         self.assert_refused(RenderFailed)
+
+    def test_no_room_in_the_store(self) -> None:
+        """A store that takes nothing costs its clients nothing but the next hit (Metrics, 5)."""
+        self.studio.store.no_room = FileNotFoundError(2, "No such file or directory")
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        encoder.die()
+        self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
+        self.assertIsNone(self.studio.stored())
 
     def test_no_room_for_many(self) -> None:
         """Without room for the output, a long queue comes to its end."""
@@ -449,7 +467,7 @@ class RefusalTests(JobCase):
         for number in range(300):
             self.studio.come(f"cb:{number}")
         self.studio.answer_probe()
-        self.studio.store.no_room = OSError(28, "No space left on device")
+        self.studio.store.no_room = self.studio.spare.no_room = OSError(28, "No space left")
         encoder.say(b"x")
         encoder.die()
         self.assertEqual((self.studio.slots.held, self.studio.slots.depth), (0, 0))

@@ -6,7 +6,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from audioproxy.errors import RenderFailed
+from audioproxy.errors import QueueFull, RenderFailed
 from tests.render.studio import NOTHING_LEFT
 from tests.render.test_job import JobCase
 
@@ -45,6 +45,15 @@ class DrainTests(JobCase):
         self.assertIsNotNone(self.studio.renders.find(self.studio.order().key))
         self.successResultOf(self.drain())
         self.assertEqual(self.studio.left(), NOTHING_LEFT)
+
+    def test_no_new_ones(self) -> None:
+        """While it drains, a running render can be joined, and no other begun (D39)."""
+        _, encoder = self.studio.render()
+        self.drain()
+        self.assertFalse(self.studio.come().started)
+        self.assertRaises(QueueFull, self.studio.come, "f:flac")
+        encoder.say(b"abc")
+        encoder.die()
 
     def test_cancels(self) -> None:
         """What still runs after the time is ended, with its children and its clients (D39)."""

@@ -325,6 +325,19 @@ class RefusedTests(LocalCase):
 class SwapTests(LocalCase):
     """What changes while it is looked at"""
 
+    def test_written_to(self) -> None:
+        """A file that grows, shrinks or is rewritten in place is not what was opened (D43)."""
+        opened = self.successResultOf(
+            Deferred.fromCoroutine(self.files.open(LocalSource(b"a.mp3")))
+        )
+        self.assertTrue(opened.unchanged())
+        (self.root / "b.mp3").write_bytes(b"a neighbour")
+        self.assertTrue(opened.unchanged())
+        with (self.root / "a.mp3").open("ab") as file:
+            file.write(b"more")
+        self.assertFalse(opened.unchanged())
+        opened.close()
+
     def between(self, swap: Callable[[], object]) -> None:
         """Have something happen between the look at a path and its opening."""
         resolve = local._resolve

@@ -17,6 +17,7 @@ import tempfile
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cache
 from operator import mul
 from typing import Any
@@ -38,7 +39,8 @@ _PATIENCE = 120
 
 _OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
 _LOUDNESS = re.compile(rb"Integrated loudness:\s+I:\s+(-?[\d.]+) LUFS")
-_PEAK = re.compile(rb"Peak:\s+(-?[\d.]+|-inf) dBFS")
+_OPEN = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error"]
+_INPUT = ["-i", "file:/dev/fd/3"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Sound:
-    """Decoded samples, one array a channel, full scale being 1."""
+    """Samples, one array a channel, full scale being 1."""
 
     rate: int
     channels: tuple[array[float], ...]
@@ -63,6 +65,9 @@ class Sound:
     def part(self, start: int, end: int | None = None) -> Sound:
         """Return the samples from ``start`` to ``end``."""
         return Sound(self.rate, tuple(channel[start:end] for channel in self.channels))
+
+
+# Runs
 
 
 def run(arguments: Sequence[str], source: bytes = b"", stdout: int = subprocess.PIPE) -> Ended:
@@ -80,14 +85,16 @@ def run(arguments: Sequence[str], source: bytes = b"", stdout: int = subprocess.
             timeout=_PATIENCE,
             check=False,
         )
-    return Ended(ended.returncode, ended.stdout or b"", ended.stderr)
+    # As much as the service keeps of what a child says.
+    return Ended(ended.returncode, ended.stdout or b"", ended.stderr[-8192:])
 
 
-def options(text: str) -> Options:
+def read(text: str) -> Options:
     """Read options as they stand in a URL, such as ``f:wav/t:1:2``."""
     return read_options(text.encode().split(b"/"))[0]
 
 
+@cache
 def probe(source: bytes) -> Probe:
     """Examine a source as the service does."""
     ended = run(probe_arguments("ffprobe", local_input()), source)
@@ -96,21 +103,207 @@ def probe(source: bytes) -> Probe:
     raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
 
 
-def command(source: bytes, wanted: Options) -> list[str]:
-    """Return the command line of a render, after all that has to be found out for it."""
-    return _command(wanted, _examined(source, wanted))
-
-
-def _examined(source: bytes, wanted: Options) -> Probe:
+def examine(source: bytes, options: Options) -> Probe:
+    """Find out all that must be known of a source before a render, by decoding where needed."""
     found = probe(source)
-    if not needs_measuring(wanted, found):
+    if not needs_measuring(options, found):
         return found
     ended = run(measure_arguments("ffmpeg", local_input()), source)
     times = _OUT_TIME.findall(ended.stdout)
     if ended.code or not times:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
-    return replace(found, duration=int(times[-1]) / Probe.MICROSECONDS, exact=True, measured=True)
+    return replace(found, duration=Decimal(int(times[-1])) / 10**6, exact=True, measured=True)
 
 
-def _command(wanted: Options, found: Probe) -> list[str]:
-    return encoder_arguments("ffmpeg", local_input(), wanted, found)
+def render(source: bytes, text: str) -> bytes:
+    """Render a source and return the output's bytes, or raise the refusal that it earns."""
+    options = read(text)
+    found = examine(source, options)
+    ended = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
+    refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
+    if ended.code == 0 and ENCODERS[options.f].put_nothing(len(ended.stdout)):
+        refusal = NothingDecoded
+    if refusal is None:
+        return ended.stdout
+    beyond = options.t and (not found.duration or options.t.start + 1 >= found.duration)
+    if refusal is NothingDecoded and beyond:
+        raise past_the_end(options, found.duration)
+    raise refusal(repr(ended.stderr[-2000:]))
+
+
+def hear(source: bytes, text: str) -> Sound:
+    """Render a source and decode the output."""
+    options, output = read(text), render(source, text)
+    if (options.f, options.bd) == ("wav", "32f"):
+        return read_wav(output)
+    # A frame or two are too few to be recognised by.
+    forms = {"aac": ("-f", "aac"), "mp3": ("-f", "mp3")}
+    return decode(output, *forms.get(options.f, ()))
+
+
+def decode(source: bytes, *words: str) -> Sound:
+    """Decode the first audio stream of any file to floats, which hold 24 bits exactly.
+
+    :param words: for ffmpeg, ahead of the input.
+    """
+    out = ["-map", "0:a:0", "-c:a", "pcm_f32le", "-f", "wav", "-"]
+    ended = run([*_OPEN, *words, *_INPUT, *out], source)
+    assert ended.code == 0, ended.stderr
+    return read_wav(ended.stdout)
+
+
+def convert(source: bytes, *words: str, name: str = "out") -> bytes:
+    """Return what ffmpeg makes of a source, written to a file that can be sought in."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, name)
+        ended = run([*_OPEN, *_INPUT, *words, path], source)
+        assert ended.code == 0, ended.stderr
+        with open(path, "rb") as file:
+            return file.read()
+
+
+def synthesise(graph: str) -> bytes:
+    """Return a wav file of what a filter graph of ffmpeg puts out, such as coloured noise."""
+    ended = run([*_OPEN, "-f", "lavfi", "-i", graph, "-bitexact", "-f", "wav", "-"])
+    assert ended.code == 0, ended.stderr
+    return ended.stdout
+
+
+def describe(source: bytes) -> dict[str, Any]:
+    """Return everything that ffprobe knows of a file."""
+    words = "-v error -of json -show_format -show_streams -i file:/dev/fd/3"
+    answer: dict[str, Any] = json.loads(run(["ffprobe", *words.split()], source).stdout)
+    return answer
+
+
+def loudness(source: bytes) -> float:
+    """Measure the integrated loudness in LUFS (EBU R 128)."""
+    words = "-hide_banner -nostdin -i file:/dev/fd/3 -af ebur128 -f null -"
+    found = _LOUDNESS.findall(run(["ffmpeg", *words.split()], source).stderr)
+    return float(found[-1])
+
+
+# Files
+
+
+def write_wav(sound: Sound, depth: str = "16", mask: int | None = None) -> bytes:
+    """Return a wav file of a sound; ``depth`` is 8, 16, 24, 32 or 32f."""
+    width, count = int(depth.rstrip("f")) // 8, len(sound.channels)
+    frames = [value for frame in zip(*sound.channels, strict=True) for value in frame]
+    if depth == "32f":
+        data = array("f", frames).tobytes()
+    else:
+        scale = (1 << (8 * width - 1)) - 1
+        whole = [round(max(-1.0, min(1.0, value)) * scale) for value in frames]
+        if width == 1:
+            data = bytes(value + 128 for value in whole)
+        elif width == 3:
+            data = b"".join(value.to_bytes(3, "little", signed=True) for value in whole)
+        else:
+            data = array("h" if width == 2 else "i", whole).tobytes()
+    tag = 3 if depth == "32f" else 1
+    frame = count * width
+    head = struct.pack("<HIIHH", count, sound.rate, sound.rate * frame, frame, width * 8)
+    if mask is None:
+        head = struct.pack("<H", tag) + head
+    else:
+        guid = struct.pack("<H", tag) + bytes.fromhex("000000001000800000aa00389b71")
+        head = struct.pack("<H", 0xFFFE) + head + struct.pack("<HHI", 22, width * 8, mask) + guid
+    chunks = _chunk(b"fmt ", head) + _chunk(b"data", data)
+    return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+
+
+def _chunk(name: bytes, body: bytes) -> bytes:
+    return name + struct.pack("<I", len(body)) + body + b"\0" * (len(body) % 2)
+
+
+def read_wav(file: bytes) -> Sound:
+    """Read a wav file of floats, of a stated length or of none."""
+    assert file[:4] == b"RIFF" and file[8:12] == b"WAVE", file[:12]
+    at, rate, count = 12, 0, 0
+    while (name := file[at : at + 4]) != b"data":
+        (size,) = struct.unpack_from("<I", file, at + 4)
+        if name == b"fmt ":
+            count, rate = struct.unpack_from("<HI", file, at + 10)
+        at += 8 + size + size % 2
+    body = file[at + 8 :]
+    frames = array("f", body[: len(body) // (4 * count) * 4 * count])
+    return Sound(rate, tuple(frames[channel::count] for channel in range(count)))
+
+
+# Sounds
+
+
+def silence(rate: int, length: int, channels: int = 1) -> Sound:
+    """Return digital silence."""
+    return Sound(rate, tuple(array("f", bytes(4 * length)) for _ in range(channels)))
+
+
+def constant(rate: int, length: int, *values: float) -> Sound:
+    """Return one constant value a channel."""
+    return Sound(rate, tuple(array("f", [value]) * length for value in values))
+
+
+def tone(rate: int, length: int, *hertz: float, amplitude: float = 0.5) -> Sound:
+    """Return one sine a channel."""
+    return Sound(
+        rate,
+        tuple(
+            array("f", (amplitude * math.sin(2 * math.pi * f * n / rate) for n in range(length)))
+            for f in hertz
+        ),
+    )
+
+
+def noise(
+    rate: int, length: int, channels: int = 1, amplitude: float = 0.25, seed: int = 1
+) -> Sound:
+    """Return noise, in which no two stretches are alike."""
+    chance, scale = random.Random(seed), amplitude / 32768
+    return Sound(
+        rate,
+        tuple(
+            array("f", [value * scale for value in array("h", chance.randbytes(2 * length))])
+            for _ in range(channels)
+        ),
+    )
+
+
+def mix(*sounds: Sound) -> Sound:
+    """Return the sum of sounds that are equally long."""
+    return Sound(
+        sounds[0].rate,
+        tuple(
+            array("f", map(sum, zip(*parts, strict=True)))
+            for parts in zip(*(sound.channels for sound in sounds), strict=True)
+        ),
+    )
+
+
+# Measures
+
+
+def level(samples: Sequence[float]) -> float:
+    """Return the level in dB of full scale, -inf for silence (root of the mean square)."""
+    power = math.fsum(map(mul, samples, samples)) / len(samples)
+    return 10 * math.log10(power) if power else -math.inf
+
+
+def peak(samples: Iterable[float]) -> float:
+    """Return the greatest absolute sample in dB of full scale."""
+    highest = max(map(abs, samples))
+    return 20 * math.log10(highest) if highest else -math.inf
+
+
+def strength(samples: Sequence[float], hertz: float, rate: int) -> float:
+    """Return the level of a sine at one frequency, in dB of a full-scale sine."""
+    turn = 2 * math.pi * hertz / rate
+    real = math.fsum(value * math.cos(turn * n) for n, value in enumerate(samples))
+    imaginary = math.fsum(value * math.sin(turn * n) for n, value in enumerate(samples))
+    return 20 * math.log10(2 * math.hypot(real, imaginary) / len(samples) + 1e-12)
+
+
+def likeness(samples: Sequence[float], others: Sequence[float]) -> float:
+    """Return the correlation of two equally long stretches: 1 where they are the same sound."""
+    power = math.fsum(map(mul, samples, samples)) * math.fsum(map(mul, others, others))
+    return math.fsum(map(mul, samples, others)) / math.sqrt(power) if power else 0.0

@@ -15,13 +15,16 @@ from audioproxy.storage.scratch import AnonymousFile
 
 
 class FakeSource:
-    """A source of any size; what a child inherits of it is empty."""
+    """A source of any size; what a child inherits of it is empty.
+
+    :ivar written_to: somebody wrote into it after it was opened.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.material = b"%d" % size
         self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self.closed = False
+        self.closed = self.written_to = False
 
     @property
     def input(self) -> Input:
@@ -31,6 +34,10 @@ class FakeSource:
     def descriptors(self) -> Mapping[int, int]:
         assert not self.closed, "it was let go of"
         return {SOURCE_DESCRIPTOR: self._descriptor}
+
+    def unchanged(self) -> bool:
+        assert not self.closed, "it was let go of"
+        return not self.written_to
 
     def close(self) -> None:
         assert not self.closed, "it is closed once"

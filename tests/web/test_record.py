@@ -105,6 +105,11 @@ class RecordTests(SynchronousTestCase):
             record = replace(PLAIN, endpoint=endpoint, status=status)
             self.assertIs(level, record.level, (endpoint, status))
 
+    def test_level_of_an_answer_that_was_broken_off(self) -> None:
+        """A stream that failed behind its 200 warns as an error of the service does (Levels)."""
+        record = replace(PLAIN, status=200, error_code="render_timeout")
+        self.assertIs(LogLevel.warn, record.level)
+
     def test_log(self) -> None:
         """The event has its level, the request id as a field and the line as its text."""
         log = Log()

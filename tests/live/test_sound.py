@@ -1,0 +1,459 @@
+"""What the options do to the sound, measured on the samples that real renders decode to."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.audio import (
+    Sound,
+    constant,
+    convert,
+    decode,
+    describe,
+    hear,
+    level,
+    likeness,
+    loudness,
+    mix,
+    noise,
+    peak,
+    render,
+    strength,
+    synthesise,
+    tone,
+    write_wav,
+)
+
+#: How to make each kind of source from a wav file.
+KINDS = {
+    "flac": "-c:a flac -f flac",
+    "mp3": "-c:a libmp3lame -b:a 128k -f mp3",
+    "ogg": "-c:a libvorbis -f ogg",
+    "opus": "-c:a libopus -f ogg",
+    "m4a": "-c:a aac -f mp4",
+}
+
+#: What is heard of a source as it is.
+PLAIN = "f:wav/bd:32f"
+
+
+@cache
+def recording(kind: str) -> bytes:
+    """Return 2.4 seconds in a container, no two moments alike."""
+    rate = 48000 if kind == "opus" else 44100
+    wav = write_wav(noise(rate, round(2.4 * rate)))
+    return wav if kind == "wav" else convert(wav, *KINDS[kind].split())
+
+
+@cache
+def reference(kind: str) -> Sound:
+    """Return the recording as a plain decoder gives it."""
+    return decode(recording(kind))
+
+
+@cache
+def programme(rate: int = 44100) -> bytes:
+    """Return five seconds that sound like a voice to a loudness meter, on both sides alike."""
+    pink = f"anoisesrc=color=pink:seed=1:duration=5:sample_rate={rate}:amplitude=0.1"
+    return synthesise(f"{pink},lowpass=f=4000,aformat=channel_layouts=stereo:sample_fmts=s16")
+
+
+class TrimTests(SynchronousTestCase):
+    """``t``"""
+
+    def test_exact(self) -> None:
+        """The output is that stretch of the source, to the sample, from every container (t)."""
+        for kind in ("wav", *KINDS):
+            whole = reference(kind)
+            for start, length in ((1.237, 0.501), (2.101, 0.1)):
+                first = round(start * whole.rate)
+                heard = hear(recording(kind), f"{PLAIN}/t:{start}:{length}")
+                self.assertEqual(len(heard), round((start + length) * whole.rate) - first)
+                self.assertEqual(heard, whole.part(first, first + len(heard)), (kind, start))
+
+    def test_to_the_end(self) -> None:
+        """A region that is open, or reaches past the end, ends with the source (t; D11)."""
+        for kind in ("wav", *KINDS):
+            whole = reference(kind)
+            rest = whole.part(round(2.287 * whole.rate))
+            for text in ("t:2.287", "t:2.287:60"):
+                self.assertEqual(hear(recording(kind), f"{PLAIN}/{text}"), rest, (kind, text))
+
+    def test_then_resampled(self) -> None:
+        """A region is cut from the source before its rate is changed (t, sr)."""
+        source = write_wav(tone(44100, 88200, 441, 441))
+        heard = hear(source, f"{PLAIN}/t:0.5:0.25/sr:22050/ch:1")
+        self.assertEqual((heard.rate, len(heard.channels)), (22050, 1))
+        self.assertLessEqual(abs(len(heard) - round(0.25 * 22050)), 1)
+        wanted = tone(22050, 33075, 441).channels[0][11025 : 11025 + 5000]
+        self.assertGreater(likeness(heard.channels[0][:5000], wanted), 0.9999)
+
+
+class FadeTests(SynchronousTestCase):
+    """``fade``"""
+
+    def assert_curve(self, heard: Sound, whole: Sound, fade_in: int, fade_out: int) -> None:
+        """Assert that a sound is another one with straight slopes at its ends."""
+        self.assertEqual(len(heard), len(whole))
+        end = len(whole)
+        for got, given in zip(heard.channels, whole.channels, strict=True):
+            slope = (
+                min(n / fade_in if fade_in else 1, (end - n) / fade_out if fade_out else 1, 1)
+                for n in range(end)
+            )
+            worst = max(abs(a - b * gain) for a, b, gain in zip(got, given, slope, strict=True))
+            # Samples of 16 bits are scaled as such.
+            self.assertLess(worst, 1e-4)
+
+    def test_in_a_region(self) -> None:
+        """Both fades lie inside the region, and both are straight lines (fade; D12)."""
+        source = write_wav(constant(8000, 16000, 0.5, -0.5))
+        whole = decode(source)
+        heard = hear(source, f"{PLAIN}/t:0.5:1/fade:0.25:0.125")
+        self.assert_curve(heard, whole.part(4000, 12000), 2000, 1000)
+        self.assertEqual(heard.channels[0][0], 0)
+        self.assertLess(abs(heard.channels[0][-1]), 0.001)
+        self.assertApproximates(heard.channels[0][1000], 0.25, 0.001)
+
+    def test_to_the_end(self) -> None:
+        """Without ``t`` a fade-out ends with the source, whose last samples are silent (D12).
+
+        Some containers state a length that counts padding, or none at all: those sources are
+        measured first.
+        """
+        for kind in ("wav", *KINDS):
+            heard = hear(recording(kind), f"{PLAIN}/fade:0.1:0.5")
+            rate = heard.rate
+            self.assert_curve(heard, reference(kind), round(0.1 * rate), round(0.5 * rate))
+            self.assertLess(peak(heard.channels[0][-20:]), -60, kind)
+            self.assertGreater(peak(heard.channels[0][-rate // 4 :][:100]), -30, kind)
+
+    def test_cut_region(self) -> None:
+        """In a region that reaches past the end, the fade-out ends with the source (D12)."""
+        for kind in ("flac", "mp3"):
+            whole = reference(kind)
+            heard = hear(recording(kind), f"{PLAIN}/t:2:30/fade:0:0.25")
+            self.assert_curve(heard, whole.part(2 * whole.rate), 0, whole.rate // 4)
+
+    def test_longer_than_the_source(self) -> None:
+        """A fade-out that is longer than the source has the whole of it (D12)."""
+        source = write_wav(constant(8000, 4000, 0.5))
+        self.assert_curve(hear(source, f"{PLAIN}/fade:0:60"), decode(source), 0, 4000)
+
+    def test_streamed_sources(self) -> None:
+        """A source whose header states no length, as of a piped encoder, fades out all the same."""
+        for form in ("f:flac", "f:mp3"):
+            source = render(recording("wav"), form)
+            whole = decode(source)
+            heard = hear(source, f"{PLAIN}/fade:0:0.3")
+            self.assert_curve(heard, whole, 0, round(0.3 * whole.rate))
+
+
+class GainTests(SynchronousTestCase):
+    """``gain``"""
+
+    def test_decibels(self) -> None:
+        """The level changes by exactly so many dB (gain)."""
+        source = write_wav(noise(44100, 22050, 1, 0.1), "24")
+        before = level(decode(source).channels[0])
+        for gain in (3.5, -0.125, -20.001, -60.0, 14.25):
+            after = level(hear(source, f"{PLAIN}/gain:{gain}").channels[0])
+            self.assertApproximates(after - before, gain, 0.01)
+
+    def test_zero(self) -> None:
+        """No gain is no change at all, not of one bit (gain)."""
+        source = recording("wav")
+        self.assertEqual(hear(source, "f:wav/gain:0"), decode(source))
+
+
+class LoudnessTests(SynchronousTestCase):
+    """``norm``"""
+
+    def test_target(self) -> None:
+        """The integrated loudness is the one asked for, and nothing else changes (rule 3)."""
+        self.assertLess(loudness(programme()), -30)
+        whole = decode(programme())
+        for text, target in (("norm:ebu", -16), ("norm:ebu:-23:-2:7", -23)):
+            output = render(programme(), f"{PLAIN}/{text}")
+            self.assertApproximates(loudness(output), target, 0.5)
+            heard = decode(output)
+            self.assertEqual((heard.rate, len(heard)), (whole.rate, len(whole)))
+            # What is heard at any moment is what was heard at it before.
+            for at in (100, 110_000, 210_000):
+                stretch = (heard.channels[1][at : at + 4000], whole.channels[1][at : at + 4000])
+                self.assertGreater(likeness(*stretch), 0.95)
+
+    def test_rates(self) -> None:
+        """The rate is the source's, wherever the format has it (rule 3)."""
+        source = write_wav(noise(22050, 11025, 1))
+        for form in ("mp3", "ogg", "m4a", "flac"):
+            self.assertEqual(hear(source, f"f:{form}/norm:ebu").rate, 22050, form)
+        self.assertEqual(hear(source, "f:opus/norm:ebu").rate, 48000)
+
+    def test_lossy(self) -> None:
+        """The loudness survives the encoder (norm)."""
+        output = render(programme(48000), "f:opus/norm:ebu:-18")
+        self.assertApproximates(loudness(output), -18, 0.5)
+
+    def test_with_others(self) -> None:
+        """``gain`` comes on top of ``norm``; ``sr`` and ``t`` go with it (norm)."""
+        for text, target, rate in (
+            ("norm:ebu/gain:-6", -22, 44100),
+            ("norm:ebu:-20/sr:16000", -20, 16000),
+            ("norm:ebu:-20/t:1.25:4/ch:1", -20, 44100),
+        ):
+            output = render(programme(), f"{PLAIN}/{text}")
+            self.assertApproximates(loudness(output), target, 0.5, text)
+            self.assertEqual(decode(output).rate, rate)
+        self.assertEqual(len(hear(programme(), f"{PLAIN}/norm:ebu/t:1.25:0.5")), 22050)
+
+
+class EnhanceTests(SynchronousTestCase):
+    """``enhance:voice``"""
+
+    def assert_aligned(self, heard: Sound, whole: Sound) -> None:
+        """Assert that two sounds are equally long and nowhere apart."""
+        self.assertEqual((heard.rate, len(heard)), (whole.rate, len(whole)))
+        size, middle = 6000, len(whole) // 2
+        got = heard.channels[0][middle : middle + size]
+        for at in (middle, len(whole) - size - 2000):
+            got = heard.channels[0][at : at + size]
+            alike = {
+                lag: likeness(got, whole.channels[0][at + lag : at + lag + size])
+                for lag in (-2 * whole.rate // 80, -whole.rate // 80, -2, -1, 0, 1, 2, 240, 1102)
+            }
+            self.assertEqual(max(alike, key=lambda lag: alike[lag]), 0, alike)
+
+    def test_position(self) -> None:
+        """The length is kept, and every moment is where it was (enhance)."""
+        for rate in (8000, 44100, 48000):
+            source = write_wav(noise(rate, 2 * rate + 7, 1, 0.3))
+            self.assert_aligned(hear(source, f"{PLAIN}/enhance:voice"), decode(source))
+
+    def test_with_others(self) -> None:
+        """It goes with ``t``, and with ``norm``, sample by sample (enhance)."""
+        source = write_wav(noise(44100, 88207, 1, 0.3))
+        whole = decode(source)
+        heard = hear(source, f"{PLAIN}/enhance:voice/t:0.25:1.5")
+        self.assert_aligned(heard, whole.part(11025, 77175))
+        self.assert_aligned(hear(source, f"{PLAIN}/enhance:voice/norm:ebu"), whole)
+
+    def test_rumble_and_hiss(self) -> None:
+        """What lies below a voice is taken away, and the noise behind it lowered (enhance)."""
+        rate = 44100
+        rumble = tone(rate, 2 * rate, 40, amplitude=0.05)
+        hiss = noise(rate, 2 * rate, 1, 0.004)
+        source = write_wav(mix(rumble, hiss), "32f")
+        before = decode(source).channels[0]
+        after = hear(source, f"{PLAIN}/enhance:voice").channels[0]
+        # The compressor's make-up gain of 3 dB is in both.
+        last = slice(rate, 2 * rate)
+        fall = strength(before[last], 40, rate) - strength(after[last], 40, rate)
+        self.assertGreater(fall, 8)
+        quiet = write_wav(hiss, "32f")
+        after = hear(quiet, f"{PLAIN}/enhance:voice").channels[0]
+        self.assertLess(level(after[last]), level(hiss.channels[0][last]) - 5)
+
+    def test_ceiling(self) -> None:
+        """However loud the source, the limit holds: 1 dB below full scale (enhance)."""
+        voice = tone(44100, 44100, 300, amplitude=2.5)
+        heard = hear(
+            write_wav(mix(voice, noise(44100, 44100, 1, 0.5)), "32f"), f"{PLAIN}/enhance:voice"
+        )
+        self.assertLessEqual(peak(heard.channels[0]), -1.0)
+        self.assertGreater(peak(heard.channels[0]), -3)
+
+
+class ChannelTests(SynchronousTestCase):
+    """``ch``"""
+
+    def test_mono(self) -> None:
+        """Mono is heard on both sides, as loud as before, in every format alike (ch)."""
+        source = write_wav(tone(44100, 22050, 440))
+        (one,) = decode(source).channels
+        for form in ("flac", "m4a", "mp3"):
+            left, right = hear(source, f"f:{form}/ch:2").channels
+            for side in (left, right):
+                # Two loudspeakers are 3 dB louder than one; LAME takes a little off by itself.
+                fall = level(one[9000:13410]) - level(side[9000:13410])
+                self.assertApproximates(fall, 3.01, 0.3, form)
+
+    def test_stereo(self) -> None:
+        """Stereo is averaged into mono, from every depth and in every format alike (ch)."""
+        for depth in ("16", "24", "32f"):
+            stereo = write_wav(tone(44100, 4410, 440, 1000), depth)
+            both, (mono,) = decode(stereo), hear(stereo, f"{PLAIN}/ch:1").channels
+            for got, left, right in zip(mono, *both.channels, strict=True):
+                self.assertApproximates(got, (left + right) / 2, 1e-4)
+        loud = write_wav(tone(44100, 22050, 440, 440, amplitude=0.9))
+        for form in ("flac", "m4a", "opus", "mp3"):
+            (mono,) = hear(loud, f"f:{form}/ch:1").channels
+            self.assertApproximates(peak(mono[9000:13000]), -0.92, 0.3, form)
+
+    def test_full_scale(self) -> None:
+        """No downmix goes past full scale, in formats of floats neither (ch)."""
+        loud = write_wav(constant(48000, 4800, *[0.9] * 6), mask=0x3F)
+        for text in (PLAIN, f"{PLAIN}/ch:1", "f:flac"):
+            for channel in hear(loud, text).channels:
+                self.assertApproximates(max(channel), 0.9, 0.001, text)
+
+    def test_default(self) -> None:
+        """Without ``ch`` the source's channels are kept, up to 2 (ch)."""
+        for channels, count in ((1, 1), (2, 2), (6, 2)):
+            source = write_wav(noise(8000, 800, channels))
+            self.assertEqual(len(hear(source, "f:flac").channels), count)
+
+    def test_surround(self) -> None:
+        """Of 5.1, each side gets its own, and the centre is heard on both alike (ch)."""
+        rate, hertz = 48000, (300, 500, 700, 50, 1100, 1300)
+        source = write_wav(tone(rate, rate // 2, *hertz, amplitude=0.15), mask=0x3F)
+        left, right = hear(source, PLAIN).channels
+        for side, near, far in (
+            (left, (300, 1100), (500, 1300)),
+            (right, (500, 1300), (300, 1100)),
+        ):
+            for frequency in near:
+                self.assertGreater(strength(side, frequency, rate), -35, frequency)
+            for frequency in far:
+                self.assertLess(strength(side, frequency, rate), -80, frequency)
+            self.assertGreater(strength(side, 700, rate), -35)
+        self.assertApproximates(strength(left, 700, rate), strength(right, 700, rate), 0.01)
+        (mono,) = hear(source, f"{PLAIN}/ch:1").channels
+        for frequency in (300, 500, 700, 1100, 1300):
+            self.assertGreater(strength(mono, frequency, rate), -40)
+
+    def test_any_count(self) -> None:
+        """Channels of which nobody says where they stand are all heard (ch; D13)."""
+        for channels in (3, 7, 9, 16):
+            hertz = [400 + 100 * channel for channel in range(channels)]
+            source = write_wav(tone(8000, 1600, *hertz, amplitude=0.05))
+            for count in (1, 2):
+                heard = hear(source, f"{PLAIN}/ch:{count}")
+                self.assertEqual(len(heard.channels), count)
+                for frequency in hertz:
+                    best = max(strength(side, frequency, 8000) for side in heard.channels)
+                    # The fourth of seven is taken for the low-frequency one of 6.1.
+                    if (channels, frequency) == (7, 700):
+                        continue
+                    self.assertGreater(best, -60, (channels, frequency))
+
+
+class RateTests(SynchronousTestCase):
+    """``sr``"""
+
+    def test_asked_for(self) -> None:
+        """Every format comes at the rate that was asked for, at the same pitch (sr)."""
+        source = write_wav(tone(44100, 22050, 1000))
+        for form in ("mp3", "opus", "ogg", "aac", "m4a", "flac", "wav"):
+            heard = hear(source, f"f:{form}/sr:16000")
+            # An Opus decoder puts out 48 kHz, whatever went in.
+            self.assertEqual(heard.rate, 48000 if form == "opus" else 16000, form)
+            samples = heard.channels[0][heard.rate // 8 : heard.rate * 3 // 8]
+            self.assertApproximates(strength(samples, 1000, heard.rate), -6, 0.5, form)
+
+    def test_default(self) -> None:
+        """Without ``sr`` the rate is the source's, else the nearest that the codec has (D8)."""
+        for source, form, rate in (
+            (96000, "mp3", 48000),
+            (96000, "aac", 96000),
+            (192000, "wav", 192000),
+            (192000, "aac", 96000),
+            (11111, "mp3", 12000),
+            (22050, "opus", 48000),
+        ):
+            heard = hear(write_wav(noise(source, source // 4)), f"f:{form}")
+            self.assertEqual(heard.rate, rate, (source, form))
+
+    def test_length(self) -> None:
+        """A sound at another rate is as long as it was (sr)."""
+        source = write_wav(noise(44100, 44100))
+        for rate in (8000, 22050, 48000, 96000):
+            self.assertLessEqual(abs(len(hear(source, f"{PLAIN}/sr:{rate}")) - rate), 1, rate)
+
+
+class DepthTests(SynchronousTestCase):
+    """``bd``"""
+
+    def depth(self, file: bytes) -> str:
+        """Return how many bits of a sample a file keeps, as its header says."""
+        if file[:4] == b"RIFF":
+            return str(int.from_bytes(file[34:36], "little"))
+        return str((int.from_bytes(file[20:22], "big") >> 4 & 31) + 1)
+
+    def test_asked_for(self) -> None:
+        """The file has the depth that was asked for (bd)."""
+        source = convert(write_wav(noise(44100, 4410)), *KINDS["mp3"].split())
+        for text, found in (
+            ("f:wav/bd:16", "16"),
+            ("f:wav/bd:24", "24"),
+            ("f:wav/bd:32f", "32"),
+            ("f:flac/bd:16", "16"),
+            ("f:flac/bd:24", "24"),
+        ):
+            output = render(source, text)
+            self.assertEqual(self.depth(output), found, text)
+            (stream,) = describe(output)["streams"]
+            stored = stream.get("bits_per_raw_sample") or str(stream["bits_per_sample"])
+            self.assertEqual(stored, found, text)
+
+    def test_default(self) -> None:
+        """Without ``bd`` the depth is the source's, or 16 where it has none (bd, rule 1)."""
+        short = noise(8000, 400)
+        lossy = convert(write_wav(short), *KINDS["ogg"].split())
+        for source, wav, flac in (
+            (write_wav(short, "8"), "16", "16"),
+            (write_wav(short, "16"), "16", "16"),
+            (write_wav(short, "24"), "24", "24"),
+            (write_wav(short, "32"), "32", "24"),
+            (write_wav(short, "32f"), "32", "24"),
+            (convert(write_wav(short, "24"), *KINDS["flac"].split()), "24", "24"),
+            (lossy, "16", "16"),
+        ):
+            self.assertEqual(self.depth(render(source, "f:wav")), wav)
+            self.assertEqual(self.depth(render(source, "f:flac")), flac)
+
+    def test_lossless(self) -> None:
+        """A lossless format holds the source bit for bit, at any depth that is enough (bd)."""
+        for depth in ("16", "24"):
+            source = write_wav(noise(48000, 4800, 2, 0.99), depth)
+            flac, whole = convert(source, *KINDS["flac"].split()), decode(source)
+            for file in (source, flac):
+                for text in ("f:wav", "f:flac/q:12"):
+                    self.assertEqual(hear(file, text), whole, (depth, text))
+        source = write_wav(noise(48000, 4800, 2, 0.99), "32f")
+        self.assertEqual(hear(source, "f:wav"), decode(source))
+
+
+class QualityTests(SynchronousTestCase):
+    """``br`` and ``q``"""
+
+    def test_bitrate(self) -> None:
+        """More kilobits are more bytes, near to what was asked for (br)."""
+        source = recording("wav")
+        for form, low, high in (
+            ("mp3", 64, 256),
+            ("opus", 64, 256),
+            ("ogg", 64, 192),
+            ("aac", 64, 192),
+            ("m4a", 64, 192),
+        ):
+            for kbps in (low, high):
+                size = len(render(source, f"f:{form}/br:{kbps}"))
+                self.assertTrue(0.65 < size * 8 / 2400 / kbps < 1.35, (form, kbps, size))
+
+    def test_quality(self) -> None:
+        """``q`` makes the file larger or smaller as the codec has it (q)."""
+        source = recording("wav")
+        for form, small, large in (
+            ("mp3", "9", "0"),
+            ("ogg", "-1", "10"),
+            ("aac", "0.1", "2"),
+            ("m4a", "0.1", "2"),
+        ):
+            sizes = [len(render(source, f"f:{form}/q:{q}")) for q in (small, large)]
+            self.assertLess(2 * sizes[0], sizes[1], form)
+        music = write_wav(tone(44100, 22050, 300, 500))
+        self.assertLess(len(render(music, "f:flac/q:12")), len(render(music, "f:flac/q:0")))
+        self.assertNotEqual(render(music, "f:opus/q:0"), render(music, "f:opus/q:10"))

@@ -1,0 +1,373 @@
+"""Real renders of whole, odd and broken sources: one result, or one honest refusal."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions, Refusal, UndecodableSource, VideoSource
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.media.diagnostics import classify
+from audioproxy.media.encoding import ENCODERS, encoder_arguments
+from audioproxy.media.inputs import Input, local_input
+from audioproxy.media.probing import Probe, probe_arguments
+from tests.support.audio import (
+    constant,
+    convert,
+    decode,
+    describe,
+    hear,
+    noise,
+    probe,
+    read,
+    render,
+    run,
+    silence,
+    strength,
+    tone,
+    write_wav,
+)
+
+FORMS = tuple(ENCODERS)
+PICTURE = "-f lavfi -i color=s=16x16:d=0.04 -map 0:a -map 1:v -frames:v 1"
+
+#: How to make each kind of container from a wav file.
+KINDS = {
+    "flac": "-c:a flac -frame_size 1152 -f flac",
+    "mp3": "-c:a libmp3lame -f mp3",
+    "ogg": "-c:a libvorbis -f ogg",
+    "opus": "-c:a libopus -f ogg",
+    "m4a": "-c:a aac -f mp4",
+    "fragmented": "-c:a aac -movflags empty_moov -f mp4",
+    "alac": "-c:a alac -f mov",
+    "adts": "-c:a aac -f adts",
+    "aiff": "-f aiff",
+    "caf": "-c:a pcm_s16le -f caf",
+    "matroska": "-c:a flac -f matroska",
+    "wavpack": "-f wv",
+    "tta": "-f tta",
+    "w64": "-f w64",
+    "ac3": "-f ac3",
+    "asf": "-c:a wmav2 -f asf",
+}
+
+
+@cache
+def sample(kind: str = "wav") -> bytes:
+    """Return a fifth of a second of noise in a container."""
+    wav = write_wav(noise(44100, 8820, 2))
+    return wav if kind == "wav" else convert(wav, *KINDS[kind].split())
+
+
+class IdentityTests(SynchronousTestCase):
+    """Two renders of one URL."""
+
+    def test_same_bytes(self) -> None:
+        """Every format is the same bytes on every run, with every filter (D44)."""
+        for form in FORMS:
+            for text in (f"f:{form}", f"f:{form}/norm:ebu/enhance:voice/fade:0.05:0.05/gain:1"):
+                first = render(sample("flac"), text)
+                self.assertTrue(first == render(sample("flac"), text), text)
+
+    def test_nothing_personal(self) -> None:
+        """No output has tags, dates, pictures, chapters or its encoder's version in it (D44)."""
+        tagged = "-metadata title=Secret -metadata date=2001-02-03 -metadata comment=private"
+        source = convert(
+            sample(), *f"{PICTURE} -disposition:v attached_pic {tagged}".split(), name="a.mp3"
+        )
+        self.assertIn(b"Secret", source)
+        self.assertEqual(len(describe(source)["streams"]), 2)
+        ours = {"major_brand", "minor_version", "compatible_brands"}
+        ours |= {"language", "handler_name", "vendor_id"}
+        for form in FORMS:
+            output = render(source, f"f:{form}")
+            for word in (b"Secret", b"private", b"2001", b"Lavf5", b"Lavc5", b"PNG", b"JFIF"):
+                self.assertNotIn(word, output, form)
+            found = describe(output)
+            self.assertEqual([stream["codec_type"] for stream in found["streams"]], ["audio"])
+            (stream,) = found["streams"]
+            stream.setdefault("tags", {})
+            # Ogg names the codec once more, without a version.
+            self.assertRegex(stream["tags"].pop("encoder", "Lavc lib"), r"^Lavc lib[a-z]*$")
+            for part in (found["format"], stream):
+                self.assertLessEqual({name.lower() for name in part.get("tags", {})}, ours, form)
+
+
+class ChoiceTests(SynchronousTestCase):
+    """What is taken of a source with several streams."""
+
+    def test_cover(self) -> None:
+        """Cover art is dropped, from every container that can hold it (Audio-only gate)."""
+        for name in ("a.mp3", "a.flac", "a.m4a"):
+            cover = f"{PICTURE} -c:v mjpeg -pix_fmt yuvj420p -disposition:v attached_pic"
+            source = convert(sample(), *cover.split(), name=name)
+            streams = describe(source)["streams"]
+            self.assertEqual({s["codec_type"] for s in streams}, {"audio", "video"}, name)
+            self.assertEqual(hear(source, "f:wav/bd:32f"), decode(source), name)
+
+    def test_first_of_two(self) -> None:
+        """Of two audio streams the first is rendered (Info document, rule 3)."""
+        low, high = (write_wav(tone(44100, 8820, hertz)) for hertz in (440, 3000))
+        path = Path(self.mktemp())
+        path.write_bytes(high)
+        both = convert(low, *f"-i {path.resolve()} -map 0:a -map 1:a".split(), name="a.mka")
+        self.assertEqual(len(describe(both)["streams"]), 2)
+        (heard,) = hear(both, "f:wav").channels
+        self.assertGreater(strength(heard, 440, 44100), -10)
+        self.assertLess(strength(heard, 3000, 44100), -60)
+
+    def test_video(self) -> None:
+        """A film is refused as such, with or without sound, from any container (Errors, 415)."""
+        film = "-f lavfi -i testsrc=s=160x120:d=0.5 -map 1:v -c:v mpeg4"
+        for name in ("a.mp4", "a.mkv", "a.avi", "a.ts"):
+            for sound in ("-map 0:a -ar 44100 -c:a mp2", "-an"):
+                source = convert(sample(), *f"{film} -r 25 {sound}".split(), name=name)
+                self.assertRaises(VideoSource, render, source, "f:mp3")
+
+
+class CombinationTests(SynchronousTestCase):
+    """Any options on any source."""
+
+    def test_slice(self) -> None:
+        """Whatever the source and the options, there is sound, or a refusal with a reason (D13)."""
+        sources = [
+            write_wav(noise(8000, 1600)),
+            write_wav(noise(22050, 3000, 2), "24"),
+            write_wav(noise(44100, 4410, 2), "32f"),
+            write_wav(silence(48000, 4800, 2)),
+            write_wav(noise(48000, 2400, 6), mask=0x3F),
+            write_wav(noise(96000, 9600, 2), "24"),
+            write_wav(noise(192000, 9600)),
+            write_wav(noise(44100, 100, 2)),
+            write_wav(constant(44100, 1, 0.5)),
+            sample("mp3"),
+            sample("opus"),
+        ]
+        extras = [
+            "",
+            "/ch:1/gain:60",
+            "/ch:2/norm:ebu/fade:0.01:0.01",
+            "/enhance:voice/t:0:0.05",
+            "/t:0.01/fade:1:5/enhance:voice/norm:ebu:-70:-9:1",
+        ]
+        refused = []
+        for n, source in enumerate(sources):
+            for m, form in enumerate(FORMS):
+                if (n + m) % 4:
+                    continue
+                text = f"f:{form}{extras[(n + m) // 4 % len(extras)]}"
+                try:
+                    self.assertGreater(len(hear(source, text)), 0, (n, text))
+                except (InvalidOptions, UndecodableSource):
+                    refused.append((n, text))
+                    # A single sample is too little for some filters.
+                    self.assertTrue(n == 8 or "/t:0.01" in text, text)
+        self.assertLess(len(refused), 5, refused)
+
+    def test_bounds_of_bitrates(self) -> None:
+        """Every bit rate that is let through is one that the encoder takes (D6, D13)."""
+        for form, rate, channels, rates in (
+            ("ogg", 8000, 1, (32, 42)),
+            ("ogg", 8000, 2, (32, 84)),
+            ("ogg", 44100, 1, (32, 240)),
+            ("ogg", 44100, 2, (45, 500)),
+            ("opus", 48000, 1, (6, 256)),
+            ("opus", 48000, 2, (6, 510)),
+            ("aac", 7350, 1, (8, 512)),
+            ("mp3", 8000, 2, (8, 320)),
+        ):
+            source = write_wav(noise(rate, rate // 10, channels))
+            for kbps in rates:
+                self.assertTrue(render(source, f"f:{form}/br:{kbps}"), (form, rate, kbps))
+
+    def test_qualities(self) -> None:
+        """Every quality at its bounds renders, at low rates and at high ones (D13)."""
+        source = write_wav(noise(1000, 200))
+        for form in FORMS:
+            if (q := FORMATS[form].q) is not None:
+                for value in q:
+                    self.assertTrue(render(source, f"f:{form}/q:{value}"), form)
+        self.assertTrue(render(write_wav(noise(200_000, 9000)), "f:ogg/q:10"))
+
+
+class EmptyTests(SynchronousTestCase):
+    """Outputs without a sample, and with hardly any."""
+
+    def test_nothing(self) -> None:
+        """Without audio there are headers at most, and the end of the run tells so (D11)."""
+        for form, encoder in ENCODERS.items():
+            most = 0
+            for rate, channels, extra in (
+                (44100, 2, "/q:10" if form == "ogg" else ""),
+                (96000, 2, "/bd:24" if FORMATS[form].depths else ""),
+            ):
+                found = Probe("wav", "", None, False, sample_rate=rate, channels=channels)
+                options = read(f"f:{form}/t:5{extra}")
+                source = write_wav(constant(rate, 1, *[0.5] * channels))
+                ended = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
+                most = max(most, len(ended.stdout))
+                if ended.code == 0:
+                    self.assertTrue(encoder.put_nothing(len(ended.stdout)), form)
+                else:
+                    self.assertIn(b"Empty output", ended.stderr, form)
+            self.assertLessEqual(most, encoder.empty, form)
+            # As tight as is safe: clients wait until there is more.
+            self.assertLessEqual(encoder.empty, most * 1.25, form)
+
+    def test_one_sample(self) -> None:
+        """A source of one sample is rendered in every format, and not taken for none (D13)."""
+        source = write_wav(constant(48000, 1, 0.5))
+        for form in FORMS:
+            self.assertTrue(render(source, f"f:{form}"), form)
+
+    def test_quiet(self) -> None:
+        """Silence, which takes next to no bytes, is rendered in every format (D13)."""
+        source = write_wav(silence(44100, 22050))
+        for text in ("f:ogg/q:-1", "f:opus/br:6", "f:flac", "f:m4a/q:0.1"):
+            self.assertGreater(len(hear(source, text)), 20_000, text)
+
+    def test_past_the_end(self) -> None:
+        """A region behind the end is refused with the duration, for any source (D11)."""
+        for kind in ("wav", "mp3", "adts", "matroska"):
+            for start in ("0.3", "5"):
+                error = self.assertRaises(InvalidOptions, render, sample(kind), f"f:flac/t:{start}")
+                self.assertIn(f'"t:{start}"', error.message)
+                self.assertIn(" seconds", error.message)
+
+
+class BrokenTests(SynchronousTestCase):
+    """Sources that are none, or no longer whole."""
+
+    def assert_refused(self, source: bytes, what: object) -> None:
+        """Assert that a source is a 415."""
+        error = self.assertRaises(UndecodableSource, render, source, "f:wav")
+        self.assertEqual(error.status, 415, what)
+
+    def test_not_audio(self) -> None:
+        """What is no audio, under whatever name, is a 415 (Errors)."""
+        junk = random.Random(1).randbytes
+        for what, source in {
+            "nothing": b"",
+            "text": b"These are words and not sounds.\n" * 60,
+            "noise": junk(60_000),
+            "zip": b"PK\x03\x04\x14\0\0\0\x08\0" + junk(5000),
+            "zeros": bytes(20_000),
+            "ID3 alone": b"ID3\x03\0\0\0\0\0\x0a" + bytes(10),
+        }.items():
+            self.assert_refused(source, what)
+
+    def test_other_files(self) -> None:
+        """A list of other files is a 415, and none of them is read (D43)."""
+        path = Path(self.mktemp()).resolve()
+        path.write_bytes(sample())
+        for source in (
+            f"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\n{path}\n#EXT-X-ENDLIST\n",
+            f"ffconcat version 1.0\nfile {path}\n",
+            f"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nt=0 0\na=control:{path}\n",
+        ):
+            self.assert_refused(source.encode(), source)
+
+    def test_picture(self) -> None:
+        """A picture is no audio; which of the two refusals it gets is ffprobe's to say."""
+        picture = convert(sample(), *PICTURE.replace("-map 0:a", "").split(), name="a.jpg")
+        error = self.assertRaises(Refusal, render, picture, "f:mp3")
+        self.assertEqual(error.status, 415)
+
+    def test_no_samples(self) -> None:
+        """A file of nothing but headers is a 415 (Errors)."""
+        for kind, size in (("wav", 44), ("wav", 20), ("flac", 42), ("m4a", 40), ("mp3", 20)):
+            self.assert_refused(sample(kind)[:size], (kind, size))
+        self.assert_refused(write_wav(silence(44100, 0)), "no samples")
+
+    def test_unknown_codec(self) -> None:
+        """Audio in a codec that nobody knows is a 415 (Errors)."""
+        self.assert_refused(sample("alac").replace(b"alac", b"xyzq"), "alac")
+        strange = sample()
+        self.assert_refused(strange[:20] + b"\x77\x77" + strange[22:], "wav tag")
+
+    def test_truncated(self) -> None:
+        """A file that was cut off is rendered as far as it goes, or is a 415 (Errors)."""
+        for kind, rendered in (
+            ("wav", True),
+            ("flac", True),
+            ("mp3", True),
+            ("adts", True),
+            ("aiff", True),
+            ("matroska", True),
+            # The index stands at the end.
+            ("m4a", False),
+        ):
+            whole = sample(kind)
+            part = whole[: len(whole) * 6 // 10]
+            if rendered:
+                self.assertTrue(0 < len(hear(part, "f:wav")) < 8820, kind)
+            else:
+                self.assert_refused(part, kind)
+
+    def test_garbage(self) -> None:
+        """Behind a sound header, garbage is a 415 or what could be made of it, never a 500."""
+        junk = random.Random(2).randbytes(9000)
+        for kind in ("flac", "ogg", "m4a", "wavpack", "alac"):
+            try:
+                render(sample(kind)[:600] + junk, "f:wav")
+            except UndecodableSource:
+                continue
+
+    def test_absurd_headers(self) -> None:
+        """A header that claims 65 channels, or a rate of gigahertz, is a 415 (D13)."""
+        wav = sample()
+        for at, claim in ((22, b"\x41\0"), (22, b"\xff\0"), (24, b"\xff\xff\xff\x7f")):
+            broken = wav[:at] + claim + wav[at + len(claim) :]
+            self.assert_refused(broken, claim)
+
+    def test_flipped_bytes(self) -> None:
+        """A damaged file of any container is rendered or refused, and never a 500 (D13)."""
+        chance = random.Random(7)
+        for n, kind in enumerate(("wav", *KINDS)):
+            broken = bytearray(sample(kind))
+            for _ in range(3):
+                broken[chance.randrange(min(300, len(broken)))] = chance.randrange(256)
+            for _ in range(20):
+                broken[chance.randrange(len(broken))] ^= 1 << chance.randrange(8)
+            try:
+                render(bytes(broken), "f:flac/t:0.05" if n % 2 else "f:wav")
+            except Refusal as refusal:
+                self.assertIn(refusal.status, (415, 422), (kind, refusal.message))
+
+
+class ServiceTests(SynchronousTestCase):
+    """Troubles that no source has caused."""
+
+    def test_full_disk(self) -> None:
+        """A disk without room is the service's fault, even with a damaged source (Errors, 500)."""
+        damaged = bytearray(sample("mp3"))
+        damaged[1000:1400] = bytes(400)
+        for source in (sample(), bytes(damaged)):
+            words = encoder_arguments("ffmpeg", local_input(), read("f:wav"), probe(source))
+            with open("/dev/full", "wb") as full:
+                ended = run(words, source, full.fileno())
+            self.assertNotEqual(ended.code, 0)
+            self.assertIn(b"No space left on device", ended.stderr)
+            self.assertIs(classify(ended.stderr), None)
+
+    def test_source_out_of_reach(self) -> None:
+        """A descriptor that is not there is the service's fault (Errors, 500)."""
+        gone = Input("file:/dev/fd/77", ("file",))
+        for words in (
+            probe_arguments("ffprobe", gone),
+            encoder_arguments("ffmpeg", gone, read("f:wav"), probe(sample())),
+        ):
+            ended = run(words, sample())
+            self.assertNotEqual(ended.code, 0)
+            self.assertIs(classify(ended.stderr), None, ended.stderr)
+
+    def test_poor_ffmpeg(self) -> None:
+        """An ffmpeg that lacks an encoder is the service's fault (D34)."""
+        words = encoder_arguments("ffmpeg", local_input(), read("f:mp3"), probe(sample()))
+        words[words.index("libmp3lame")] = "libnothing"
+        ended = run(words, sample())
+        self.assertNotEqual(ended.code, 0)
+        self.assertIs(classify(ended.stderr), None, ended.stderr)

@@ -1,0 +1,68 @@
+"""Bit rates by sample rate and channel count."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.media.bitrates import bitrate_bounds
+from tests.support.strategies import PROMISE
+
+
+class BitrateTests(SynchronousTestCase):
+    """`bitrate_bounds`"""
+
+    def test_general(self) -> None:
+        """Where rate and channels do not matter, the bounds are those of the URL (D6)."""
+        for token, bounds in (("mp3", (8, 320)), ("aac", (8, 512)), ("m4a", (8, 512))):
+            for rate in (8000, 44100, 48000, 96000):
+                for channels in (1, 2):
+                    self.assertEqual(bitrate_bounds(token, rate, channels), bounds)
+
+    def test_none(self) -> None:
+        """Lossless formats and peaks take no bit rate (D7)."""
+        for token in ("flac", "wav", "peaks"):
+            self.assertIs(bitrate_bounds(token, 44100, 2), None)
+
+    def test_opus(self) -> None:
+        """Opus takes 256 kbps a channel, and 510 at most (D13)."""
+        self.assertEqual(bitrate_bounds("opus", 48000, 1), (6, 256))
+        self.assertEqual(bitrate_bounds("opus", 8000, 2), (6, 510))
+
+    def test_vorbis(self) -> None:
+        """Vorbis has its own bounds in each band of rates, or no bit rate at all (D13)."""
+        for rate, mono, stereo in (
+            (1, None, None),
+            (7999, None, None),
+            (8000, (32, 42), (32, 84)),
+            (9000, (32, 42), (32, 84)),
+            (9001, (32, 50), (32, 100)),
+            (15000, (32, 50), (32, 100)),
+            (15001, (32, 100), (32, 200)),
+            (18999, (32, 100), (32, 200)),
+            (19000, (32, 90), (32, 180)),
+            (26000, (32, 90), (36, 180)),
+            (26001, (32, 190), (36, 380)),
+            (40000, (32, 190), (45, 380)),
+            (40001, (32, 240), (45, 500)),
+            (50000, (32, 240), (45, 500)),
+            (50001, None, None),
+            (200000, None, None),
+        ):
+            self.assertEqual(bitrate_bounds("ogg", rate, 1), mono, rate)
+            self.assertEqual(bitrate_bounds("ogg", rate, 2), stereo, rate)
+
+    @PROMISE
+    @given(
+        token=st.sampled_from(sorted(FORMATS)),
+        rate=st.integers(1, 400_000),
+        channels=st.sampled_from((1, 2)),
+    )
+    def test_within(self, token: str, rate: int, channels: int) -> None:
+        """Bounds are never wider than those of the URL, and never empty (D6)."""
+        bounds, general = bitrate_bounds(token, rate, channels), FORMATS[token].br
+        if bounds is not None:
+            assert general is not None
+            self.assertTrue(general[0] <= bounds[0] < bounds[1] <= general[1])

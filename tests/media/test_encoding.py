@@ -1,0 +1,287 @@
+"""The encoder's command lines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.reading import read_options
+from audioproxy.media.encoding import (
+    ENCODERS,
+    check_bitrate,
+    encoder_arguments,
+    measure_arguments,
+    output_depth,
+    output_rate,
+)
+from audioproxy.media.inputs import Input, local_input
+from audioproxy.media.probing import Probe
+from tests.support.audio import read
+from tests.support.strategies import PROMISE, option_segments
+
+CD = Probe("flac", "flac", Decimal(10), True, sample_rate=44100, channels=2, bit_depth=16)
+HIGH = replace(CD, sample_rate=96000, bit_depth=24)
+SOURCE = local_input()
+
+BEFORE = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error", *SOURCE.encoder_arguments()]
+STREAMS = "-map 0:a:0 -vn -sn -dn -map_metadata -1 -map_chapters -1"
+EXACT = "-fflags +bitexact -flags:a +bitexact"
+BEHIND = "-abort_on empty_output"
+FRAGMENTS = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
+
+
+def command(text: str, probe: Probe = CD) -> list[str]:
+    """Return the command line for options as in a URL."""
+    return encoder_arguments("ffmpeg", SOURCE, read(text), probe)
+
+
+def quality(text: str) -> list[str]:
+    """Return what a command line says of bit rate and quality."""
+    words = command(text)
+    return words[words.index("-c:a") + 2 : words.index("-ar")]
+
+
+@st.composite
+def probes(draw: st.DrawFn) -> Probe:
+    """Draw what may be known of a source."""
+    container, codec = draw(
+        st.sampled_from((("wav", "pcm_s16le"), ("mp3", "mp3"), ("matroska", "flac"), ("", "aac")))
+    )
+    return Probe(
+        container,
+        codec,
+        draw(st.none() | st.decimals(Decimal("0.001"), 10**9, places=6)),
+        draw(st.booleans()),
+        sample_rate=draw(st.integers(1, 6_144_000) | st.sampled_from((8000, 44100, 48000))),
+        channels=draw(st.integers(1, 64)),
+        bit_depth=draw(st.integers(1, 64)),
+        layout=draw(st.sampled_from((None, "mono", "stereo", "2.1", "5.1", "7.1"))),
+        measured=draw(st.booleans()),
+    )
+
+
+class CommandTests(SynchronousTestCase):
+    """`encoder_arguments`"""
+
+    def test_each_format(self) -> None:
+        """The whole command line of each format, as it stands: nothing is left to a default (D9).
+
+        The formats are those of the contract (f); all metadata goes, and nothing random is
+        put in its place (D44).
+        """
+        for text, encoder, muxer in (
+            (
+                "f:mp3",
+                "-c:a libmp3lame -b:a 192k -ar 44100 -ac 2",
+                "-write_xing 0 -id3v2_version 0 -f mp3",
+            ),
+            (
+                "f:opus",
+                "-c:a libopus -application audio -b:a 128k -vbr on -compression_level 10"
+                " -ar 48000 -ac 2",
+                "-f opus",
+            ),
+            ("f:ogg", "-c:a libvorbis -q:a 5 -ar 44100 -ac 2", "-f ogg"),
+            ("f:aac", "-c:a aac -b:a 160k -ar 44100 -ac 2", "-f adts"),
+            ("f:m4a", "-c:a aac -b:a 160k -ar 44100 -ac 2", f"{FRAGMENTS} -f mp4"),
+            (
+                "f:flac",
+                "-c:a flac -sample_fmt s16 -compression_level 5 -ar 44100 -ac 2",
+                "-metadata_header_padding 0 -f flac",
+            ),
+            ("f:wav", "-c:a pcm_s16le -ar 44100 -ac 2", "-f wav"),
+        ):
+            words = f"{STREAMS} {EXACT} {encoder} {BEHIND} {muxer} pipe:1".split()
+            self.assertEqual(command(text), [*BEFORE, *words], text)
+        self.assertEqual(command("br:192"), command("f:mp3"))
+
+    def test_filters_and_seek(self) -> None:
+        """The chain and the position stand where they belong."""
+        words = command("f:wav/t:5:1/fade:0.5/gain:-3/sr:8000/ch:1/bd:32f")
+        self.assertEqual(
+            words,
+            [
+                *("ffmpeg", "-nostdin", "-hide_banner", "-v", "error"),
+                *SOURCE.encoder_arguments("4"),
+                *f"{STREAMS} {EXACT} -af".split(),
+                "aresample=rematrix_maxval=1,aformat=channel_layouts=mono"
+                ",aformat=sample_rates=44100"
+                ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
+                ",volume=volume=-3dB:precision=double:eval=once"
+                ",afade=t=in:ss=0:ns=22050:curve=tri,aformat=sample_rates=44100",
+                *f"-c:a pcm_f32le -ar 8000 -ac 1 {BEHIND} -f wav pipe:1".split(),
+            ],
+        )
+
+    def test_remote(self) -> None:
+        """The kind of source alone decides what may be opened (rule 5)."""
+        source = Input("https://a.test/b", ("https", "tls", "tcp"))
+        words = encoder_arguments("/bin/ffmpeg", source, read("f:mp3"), CD)
+        self.assertEqual(words[0], "/bin/ffmpeg")
+        self.assertEqual(words[words.index("-protocol_whitelist") + 1], "https,tls,tcp")
+
+    def test_delivery(self) -> None:
+        """A file name or a cache-buster does not reach the encoder (Delivery options)."""
+        self.assertEqual(command("f:mp3/dl:a.mp3/cb:1"), command("f:mp3"))
+
+    def test_refused_region(self) -> None:
+        """A region without samples is refused before anything is started (D11)."""
+        self.assertRaises(InvalidOptions, command, "t:10")
+
+    @PROMISE
+    @given(segments=option_segments(), probe=probes())
+    def test_any(self, segments: list[bytes], probe: Probe) -> None:
+        """Any options on any source are a whole command line, or a refusal with a name (D13)."""
+        options, _ = read_options(segments)
+        if options.f == "peaks":
+            return
+        try:
+            words = encoder_arguments("ffmpeg", SOURCE, options, probe)
+        except InvalidOptions as refusal:
+            named = refusal.message.split('"')[1]
+            self.assertIn(named.partition(":")[0], {"br", "t", "enhance"})
+            self.assertIn(named, options.canonical().split("/"))
+            return
+        self.assertTrue(all(type(word) is str and word for word in words))
+        before, behind = words[: words.index("-i")], words[words.index("-i") + 2 :]
+        whitelists = " ".join(SOURCE.encoder_arguments()[:4])
+        for flags in ("-nostdin", whitelists):
+            self.assertIn(flags, " ".join(before))
+        for flags in (STREAMS, EXACT, BEHIND):
+            self.assertIn(flags, " ".join(behind))
+        for flag in ("-map", "-c:a", "-ar", "-ac", "-f"):
+            self.assertEqual(behind.count(flag), 1, flag)
+        self.assertEqual(behind[-1], "pipe:1")
+        rate, channels = (int(behind[behind.index(flag) + 1]) for flag in ("-ar", "-ac"))
+        self.assertTrue(options.format.rates.accepts(rate), rate)
+        self.assertIn(channels, (1, 2))
+
+
+class QualityTests(SynchronousTestCase):
+    """``br`` and ``q``"""
+
+    def test_bitrate(self) -> None:
+        """``br`` is in kbps, for every lossy format (br)."""
+        for form in ("mp3", "ogg", "aac", "m4a"):
+            self.assertEqual(quality(f"f:{form}/br:96"), ["-b:a", "96k"])
+        self.assertEqual(quality("f:opus/br:96")[2:4], ["-b:a", "96k"])
+
+    def test_quality(self) -> None:
+        """``q`` is the codec's VBR quality (q)."""
+        for text in ("f:mp3/q:0", "f:mp3/q:9", "f:ogg/q:-1", "f:ogg/q:7.5", "f:aac/q:0.1"):
+            self.assertEqual(quality(text), ["-q:a", text.rpartition(":")[2]])
+        self.assertEqual(quality("f:m4a/q:2.0"), ["-q:a", "2"])
+
+    def test_level(self) -> None:
+        """For opus and flac ``q`` is the compression level (q)."""
+        self.assertEqual(quality("f:flac/q:12")[-2:], ["-compression_level", "12"])
+        self.assertEqual(
+            quality("f:opus/q:0")[2:],
+            ["-b:a", "128k", "-vbr", "on", "-compression_level", "0"],
+        )
+
+    def test_bounds(self) -> None:
+        """A bit rate that the encoder lacks for this source is refused with its bounds (D13)."""
+        for text, probe, message in (
+            ("f:ogg/br:32", CD, "f:ogg at 44100 Hz with 2 channels takes 45 to 500 kbps."),
+            ("f:ogg/br:128/ch:1/sr:8000", CD, "at 8000 Hz with 1 channel takes 32 to 42 kbps."),
+            ("f:ogg/br:128", HIGH, "f:ogg at 96000 Hz with 2 channels has no bitrate to set."),
+            ("f:opus/br:257/ch:1", CD, "f:opus at 48000 Hz with 1 channel takes 6 to 256 kbps."),
+        ):
+            error = self.assertRaises(InvalidOptions, command, text, probe)
+            segment = next(part for part in text.split("/") if part.startswith("br:"))
+            self.assertTrue(error.message.startswith(f'"{segment}" is not accepted: '))
+            self.assertTrue(error.message.endswith(message), error.message)
+        for text in ("f:ogg/br:45", "f:opus/br:510", "f:ogg/br:240/ch:1", "f:mp3"):
+            check_bitrate(read(text), CD)
+
+
+class ShapeTests(SynchronousTestCase):
+    """The output's rate and depth."""
+
+    def test_rate(self) -> None:
+        """The rate is the source's, else the nearest that the codec has (sr, rule 2; D8)."""
+        for text, source, rate in (
+            ("f:mp3", 44100, 44100),
+            ("f:mp3", 96000, 48000),
+            ("f:mp3", 12345, 16000),
+            ("f:opus", 44100, 48000),
+            ("f:opus", 11025, 12000),
+            ("f:aac", 96000, 96000),
+            ("f:m4a", 192000, 96000),
+            ("f:ogg", 384000, 200000),
+            ("f:flac", 65537, 65540),
+            ("f:wav", 384000, 384000),
+            ("f:mp3/sr:22050", 44100, 22050),
+        ):
+            self.assertEqual(output_rate(read(text), replace(CD, sample_rate=source)), rate, text)
+
+    def test_depth(self) -> None:
+        """The depth is the source's, else the next that the format has (bd)."""
+        for text, source, depth in (
+            ("f:flac", 8, "16"),
+            ("f:flac", 16, "16"),
+            ("f:flac", 20, "24"),
+            ("f:flac", 24, "24"),
+            ("f:flac", 32, "24"),
+            ("f:wav", 1, "16"),
+            ("f:wav", 24, "24"),
+            ("f:wav", 32, "32f"),
+            ("f:wav", 64, "32f"),
+            ("f:wav/bd:16", 32, "16"),
+            ("f:flac/bd:24", 16, "24"),
+            ("f:mp3", 24, ""),
+        ):
+            self.assertEqual(output_depth(read(text), replace(CD, bit_depth=source)), depth, text)
+
+    def test_depth_words(self) -> None:
+        """Each depth is asked for by name (D9)."""
+        for text, words in (
+            ("f:flac/bd:16", ["flac", "-sample_fmt", "s16"]),
+            ("f:flac/bd:24", ["flac", "-sample_fmt", "s32"]),
+            ("f:wav/bd:16", ["pcm_s16le"]),
+            ("f:wav/bd:24", ["pcm_s24le"]),
+            ("f:wav/bd:32f", ["pcm_f32le"]),
+        ):
+            line = command(text)
+            at = line.index("-c:a") + 1
+            self.assertEqual(line[at : at + len(words)], words)
+
+
+class TableTests(SynchronousTestCase):
+    """`ENCODERS`"""
+
+    def test_formats(self) -> None:
+        """Every format of sound has an encoder, for each of its depths."""
+        self.assertEqual([*ENCODERS, "peaks"], list(FORMATS))
+        for token, encoder in ENCODERS.items():
+            for depth in FORMATS[token].depths or ("",):
+                self.assertEqual(encoder.codec(depth)[0], "-c:a")
+
+    def test_put_nothing(self) -> None:
+        """Only of FLAC does a size tell that there was no audio; ffmpeg sees the others (D11)."""
+        for token, encoder in ENCODERS.items():
+            self.assertTrue(encoder.put_nothing(0))
+            self.assertIs(encoder.put_nothing(1), token == "flac")
+            self.assertIs(encoder.put_nothing(encoder.empty + 1), False)
+
+
+class MeasureTests(SynchronousTestCase):
+    """`measure_arguments`"""
+
+    def test_exact(self) -> None:
+        """The first audio stream is decoded to nowhere, and its samples are counted (D12)."""
+        words = (
+            f"-progress pipe:1 -stats_period 3600 {' '.join(SOURCE.encoder_arguments())}"
+            " -map 0:a:0 -vn -sn -dn -af asetpts=N/SR/TB -f null -"
+        )
+        self.assertEqual(
+            measure_arguments("ffmpeg", SOURCE),
+            ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error", *words.split()],
+        )

@@ -1,0 +1,182 @@
+"""The filter chain of a render."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions
+from audioproxy.media.filters import filter_chain, output_channels
+from audioproxy.media.presets import PRESETS
+from audioproxy.media.probing import Probe
+from audioproxy.media.regions import find_region
+from tests.support.audio import read
+
+STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
+PIN = "aformat=sample_rates=44100"
+MIX = "aresample=rematrix_maxval=1"
+LOUDNESS = "linear=false:dual_mono=false"
+
+
+def chain(text: str, probe: Probe = STEREO, **known: object) -> str:
+    """Return the chain for options as in a URL."""
+    found = replace(probe, **known)
+    options = read(text)
+    return filter_chain(options, found, find_region(options, found))
+
+
+class ChainTests(SynchronousTestCase):
+    """`filter_chain`"""
+
+    def test_nothing(self) -> None:
+        """A source that is to stay as it is passes no filter."""
+        for text in ("f:mp3", "f:wav/sr:8000", "f:flac/bd:16", "f:opus/br:64/ch:2", "t:0"):
+            self.assertEqual(chain(text), "", text)
+
+    def test_order(self) -> None:
+        """Stages stand in one order, whatever that of the options, and the rate is held."""
+        stages = (
+            "aresample=rematrix_maxval=1",
+            "aformat=channel_layouts=mono",
+            PIN,
+            "atrim=start_sample=44100:end_sample=220500",
+            "asetpts=PTS-STARTPTS",
+            PIN,
+            *PRESETS["voice"](44100),
+            PIN,
+            f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS}",
+            PIN,
+            "volume=volume=-3dB:precision=double:eval=once",
+            "afade=t=in:ss=0:ns=22050:curve=tri",
+            "afade=t=out:ss=132300:ns=44100:curve=tri",
+            PIN,
+        )
+        text = "ch:1/enhance:voice/fade:0.5:1/gain:-3/norm:ebu/t:1:4"
+        backwards = "/".join(reversed(text.split("/")))
+        self.assertEqual(chain(text), ",".join(stages))
+        self.assertEqual(chain(backwards), ",".join(stages))
+
+    def test_rate(self) -> None:
+        """Every chain ends in the source's rate, so that the last resampling is the only one."""
+        for text in (
+            "gain:3",
+            "fade:1",
+            "norm:ebu",
+            "enhance:voice",
+            "t:1",
+            "ch:1",
+            "norm:ebu/t:1",
+        ):
+            stages = chain(text, sample_rate=22050).split(",")
+            self.assertEqual(stages[-1], "aformat=sample_rates=22050", text)
+            self.assertFalse(any(a == b for a, b in pairwise(stages)), text)
+
+    def test_trim(self) -> None:
+        """``t`` is cut by samples, and what is left starts at 0."""
+        self.assertEqual(
+            chain("t:0.5:1"),
+            f"{PIN},atrim=start_sample=22050:end_sample=66150,asetpts=PTS-STARTPTS,{PIN}",
+        )
+        self.assertIn(",atrim=start_sample=44100,", chain("t:1"))
+        self.assertIn(",atrim=start_sample=0:end_sample=44,", chain("t:0:0.001"))
+        # Decoding starts at 3 seconds.
+        self.assertIn(",atrim=start_sample=44100,", chain("t:4"))
+
+    def test_gain(self) -> None:
+        """``gain`` is static, in double precision."""
+        for text, value in (("+3.5", "3.5"), ("-60", "-60"), ("0", "0"), ("-0.001", "-0.001")):
+            self.assertEqual(
+                chain(f"gain:{text}"),
+                f"volume=volume={value}dB:precision=double:eval=once,{PIN}",
+            )
+
+    def test_norm(self) -> None:
+        """``norm`` has all its targets written out, in one pass (Out of scope)."""
+        for text, targets in (
+            ("norm:ebu", "I=-16:TP=-1.5:LRA=11"),
+            ("norm:ebu:-23", "I=-23:TP=-1.5:LRA=11"),
+            ("norm:ebu:-70:-9:1", "I=-70:TP=-9:LRA=1"),
+            ("norm:ebu:-5.5:0:50", "I=-5.5:TP=0:LRA=50"),
+        ):
+            self.assertEqual(chain(text), f"{PIN},loudnorm={targets}:{LOUDNESS},{PIN}")
+
+    def test_fades(self) -> None:
+        """A fade-out ends where the output ends; one without a length is none (D12)."""
+        fade_in = "afade=t=in:ss=0:ns=44100:curve=tri"
+        for text, fades in (
+            ("fade:1", fade_in),
+            ("fade:1:0", fade_in),
+            ("fade:0:2", "afade=t=out:ss=352800:ns=88200:curve=tri"),
+            ("fade:1:2", f"{fade_in},afade=t=out:ss=352800:ns=88200:curve=tri"),
+            # Longer than the source: it has the whole of it.
+            ("fade:0:99", "afade=t=out:ss=0:ns=441000:curve=tri"),
+        ):
+            self.assertEqual(chain(text), f"{fades},{PIN}", text)
+        for text in ("fade:0", "fade:0:0"):
+            self.assertEqual(chain(text), "", text)
+
+    def test_fade_in_a_region(self) -> None:
+        """Inside a region, the fade-out ends with it, or with the source (D12)."""
+        for text, start in (("t:1:3", 2), ("t:8:2", 1), ("t:8:50", 1), ("t:8", 1)):
+            self.assertIn(f"afade=t=out:ss={start * 44100}:ns=44100:", chain(f"fade:0:1/{text}"))
+
+    def test_unknown_end(self) -> None:
+        """Of a source whose end nobody knows, a fade-out is not yet to be had (D12)."""
+        self.assertEqual(chain("fade:0:1", duration=None, exact=False), "")
+
+    def test_enhance_bounds(self) -> None:
+        """A preset is not let loose on a rate that it cannot work at (D13)."""
+        for rate in (1000, 384_000):
+            self.assertIn("afftdn", chain("enhance:voice", sample_rate=rate))
+        for rate in (999, 384_001):
+            error = self.assertRaises(InvalidOptions, chain, "enhance:voice", sample_rate=rate)
+            self.assertEqual(
+                error.message,
+                '"enhance:voice" is not accepted: it takes sources of 1000 to 384000 Hz,'
+                f" and this one has {rate}.",
+            )
+
+
+class ChannelTests(SynchronousTestCase):
+    """How many channels there are, and how they are mixed."""
+
+    def test_count(self) -> None:
+        """The output has the source's channels, at most 2, or as many as asked for (ch)."""
+        for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
+            for channels, count in zip((1, 2, 3, 16), counts, strict=True):
+                probe = replace(STEREO, channels=channels)
+                self.assertEqual(output_channels(read(text), probe), count)
+
+    def test_known_layouts(self) -> None:
+        """Channels of which it is known or can be guessed where they stand are mixed as such."""
+        for channels, layout in ((1, None), (3, "2.1"), (4, None), (6, "5.1"), (8, None)):
+            self.assertEqual(
+                chain("ch:2", channels=channels, layout=layout),
+                f"{MIX},aformat=channel_layouts=stereo,{PIN}",
+            )
+        self.assertEqual(
+            chain("ch:1", channels=6, layout="5.1"), f"{MIX},aformat=channel_layouts=mono,{PIN}"
+        )
+
+    def test_unlabelled(self) -> None:
+        """Channels without a place go in turn left and right, and none is lost (D13)."""
+        left = "c0=0.500000*c0+0.500000*c2"
+        self.assertEqual(chain("f:wav", channels=3), f"pan=stereo|{left}|c1=1.000000*c1,{PIN}")
+        self.assertEqual(
+            chain("ch:1", channels=3), f"pan=mono|c0=0.333333*c0+0.333333*c1+0.333333*c2,{PIN}"
+        )
+        for channels in (9, 10, 16, 64):
+            stage = chain("f:wav", channels=channels).split(",")[0]
+            for channel in range(channels):
+                self.assertEqual(
+                    stage.count(f"*c{channel}+")
+                    + stage.count(f"*c{channel}|")
+                    + stage.endswith(f"*c{channel}"),
+                    1,
+                    stage,
+                )
+        # More than ffmpeg guesses, with or without a label.
+        self.assertTrue(chain("ch:1", channels=16, layout="hexadecagonal").startswith("pan=mono|"))

@@ -1,0 +1,43 @@
+"""The named chains."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.presets import PRESETS
+
+BEFORE = "highpass=f=80:p=2:t=q:w=0.707:m=1:n=0:a=di:r=auto,apad=pad_len={late},"
+MIDDLE = "afftdn=nr=10:nf=-40:nt=w:rf=-38:tn=0:tr=0:om=o:ad=0.5:fo=1:nl=min,"
+BEHIND = (
+    "atrim=start_sample={late},asetpts=PTS-STARTPTS,deesser=i=0.4:m=0.5:f=0.5:s=o,"
+    "acompressor=level_in=1:mode=downward:threshold=0.125893:ratio=3:attack=10:release=120"
+    ":makeup=1.412538:knee=2.828427:link=average:detection=rms:level_sc=1:mix=1,"
+    "alimiter=level_in=1:level_out=1:limit=0.891:attack=5:release=50:asc=0:asc_level=0.5"
+    ":level=0:latency=1"
+)
+
+
+class PresetTests(SynchronousTestCase):
+    """`PRESETS`"""
+
+    def test_names(self) -> None:
+        """The only preset is ``voice`` (Time-domain and preview options, enhance)."""
+        self.assertEqual(list(PRESETS), ["voice"])
+
+    def test_voice(self) -> None:
+        """``enhance:voice`` is this chain, to the letter and for ever (Preset rule).
+
+        High-pass, denoise, de-ess, compress, limit; the denoiser's delay of two hops is made
+        good around it.
+        """
+        for rate, late in ((44100, 1102), (48000, 1200), (1000, 24), (192000, 4800)):
+            chain = ",".join(PRESETS["voice"](rate))
+            self.assertEqual(chain, (BEFORE + MIDDLE + BEHIND).format(late=late), rate)
+
+    def test_every_parameter(self) -> None:
+        """No stage leaves a parameter to the defaults of an ffmpeg (Preset rule)."""
+        stages = dict(stage.split("=", 1) for stage in PRESETS["voice"](48000) if ":" in stage)
+        self.assertEqual(
+            {name: text.count("=") for name, text in stages.items()},
+            {"highpass": 8, "afftdn": 10, "deesser": 4, "acompressor": 12, "alimiter": 9},
+        )
