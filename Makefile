@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
 PYTHON ?= python3
+# How many tests run at a time. Most of them wait for ffmpeg to start.
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 TRIAL = -m twisted.trial --temp-directory=build/trial
@@ -21,8 +23,8 @@ run: install ## start the service on sample audio, and print a few URLs to try
 
 check: lint types docs coverage test ## everything that a change has to pass
 
-test: ffmpeg dev ## run the tests; JOBS=2 runs two at a time
-	$(BIN)/python $(TRIAL) $(if $(JOBS),-j$(JOBS)) tests $(RECORD)
+test: ffmpeg dev ## run the tests; JOBS=1 runs one at a time
+	$(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
 
 lint: dev ## ruff: lint and format
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ _log = Logger()
 class Options(UsageOptions):
     """Takes nothing: the whole configuration is in the environment."""
 
-    synopsis = "[twistd options] audioproxy"
+    synopsis = ""
     longdesc = (
         "An audio transcoding proxy for signed URLs. It is configured by AP_* environment"
         " variables; README.md has them in a table."

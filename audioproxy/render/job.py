@@ -198,6 +198,9 @@ class Job:
             # The descriptor is held against a swap, but not against a writer: an upload that
             # still goes on, say.
             if not source.unchanged():
+                _log.warn(
+                    "a source changed while it was read; {key} is dropped", key=self._order.key
+                )
                 raise RenderFailed("The source changed while it was read.")
         except NothingDecoded:
             if options.t is not None and not _starts_inside(options, probe):
