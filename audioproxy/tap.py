@@ -50,11 +50,13 @@ class _TwistdService(ProxyService):
 
         super().__init__(options.config, reactor)
         self._options = options
+        # Without twistd, in a test say, there are no options but ours.
+        self._twistd: Any = getattr(options, "parent", None) or {}
 
     def setServiceParent(self, parent: Any) -> None:
         """Join the application, and let it log in our format."""
         Service.setServiceParent(self, parent)
-        stream = _log_stream(getattr(self._options, "parent", None) or {})
+        stream = _log_stream(self._twistd)
         if isinstance(parent, Componentized) and stream is not None:
             parent.setComponent(ILogObserver, LineObserver(stream, self._options.config.log_level))
 
@@ -62,9 +64,8 @@ class _TwistdService(ProxyService):
         """Start, or say in one line why not and exit."""
         for warning in self._options.warnings:
             _log.warn("{warning}", warning=warning)
-        # A daemon's parent waits for an exception to report, and would wait for ever for an exit.
-        waiting = not (getattr(self._options, "parent", None) or {"nodaemon": True})["nodaemon"]
-        with nullcontext() if waiting else _plain_exit():
+        # The parent of a daemon waits for an exception to report. Of an exit it never hears.
+        with _plain_exit() if self._twistd.get("nodaemon", True) else nullcontext():
             super().startService()
         # Now, since a signal may come at any moment, and again behind the reactor's own handlers.
         _set_handlers(self._hear)

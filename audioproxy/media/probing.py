@@ -75,7 +75,11 @@ def read_probe(stdout: bytes, stderr: bytes) -> Probe:
     :raises ValueError: for an answer that is not ffprobe's.
     """
     answer = json.loads(stdout.decode("utf-8", "replace"))
-    container, streams = answer.get("format", {}), answer.get("streams", [])
+    try:
+        container = dict(answer.get("format", {}))
+        streams = [dict(stream) for stream in answer.get("streams", [])]
+    except (AttributeError, TypeError) as error:
+        raise ValueError("the answer has another shape than ffprobe's") from error
     if any(_is_video(stream) for stream in streams):
         raise VideoSource
     audio = next((s for s in streams if s.get("codec_type") == "audio"), None)

@@ -217,14 +217,15 @@ class Job:
 
     def _create_scratch(self) -> Scratch:
         workshop = self._workshop
+        if workshop.store is not None:
+            try:
+                scratch = workshop.store.create()
+            except OSError as error:
+                _log.warn("the store takes nothing, rendering beside it: {error}", error=error)
+            else:
+                self._storable = True
+                return scratch
         try:
-            if workshop.store is not None:
-                try:
-                    scratch = workshop.store.create()
-                    self._storable = True
-                    return scratch
-                except OSError as error:
-                    _log.warn("the store takes nothing, rendering beside it: {e}", e=error)
             return workshop.space.create()
         except OSError as error:
             _log.error("no scratch file: {error}", error=error)

@@ -89,8 +89,9 @@ class GateTests(SynchronousTestCase):
             self.assertIn("claims", error.message)
 
     def test_not_an_answer(self) -> None:
-        """What is no JSON is a fault of the probe, and not of the source."""
-        for stdout in (b"", b"{", b"\xff"):
+        """What is no JSON, or none of ffprobe's, is a fault of the probe and not of the source."""
+        others = (b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}')
+        for stdout in (b"", b"{", b"\xff", *others):
             self.assertRaises(ValueError, read_probe, stdout, b"")
 
 
