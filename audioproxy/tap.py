@@ -64,23 +64,26 @@ class _TwistdService(ProxyService):
         """Start, or say in one line why not and exit."""
         for warning in self._options.warnings:
             _log.warn("{warning}", warning=warning)
+        # The reactor's own handlers come later than the open port, which a signal may follow at
+        # any moment.
+        _set_handlers(self._hear)
         # The parent of a daemon waits for an exception to report. Of an exit it never hears.
         with _plain_exit() if self._twistd.get("nodaemon", True) else nullcontext():
             super().startService()
-        # Now, since a signal may come at any moment, and again behind the reactor's own handlers.
-        _set_handlers(self._hear)
-        self._reactor.callWhenRunning(_set_handlers, self._hear)
 
     def stopService(self) -> Deferred[None]:
         """Drain; another signal meanwhile ends the process at once (D39)."""
         _set_handlers(signal.SIG_DFL)
+        # twistd would end by the first signal once more, and so with another status than 0,
+        # however well everything has ended. Twisted 26.10 has no public way to say otherwise.
+        self._reactor._exitSignal = None
         return super().stopService()
 
     def _hear(self, number: int, _frame: object) -> None:
         self._reactor.callFromThread(self._stop_for, signal.Signals(number).name)
 
     def _stop_for(self, name: str) -> None:
-        _log.info("received {name}, shutting down", name=name)
+        _log.info("Received {name}, shutting down.", name=name)
         with suppress(ReactorNotRunning):
             self._reactor.stop()
 
@@ -92,11 +95,7 @@ def makeService(options: Options) -> ProxyService:
 
 
 def _set_handlers(handler: Any) -> None:
-    """Set what is done on a signal to stop.
-
-    Twisted's own handlers would have twistd end by the same signal once more, and so with
-    another status than 0, however well everything has ended.
-    """
+    """Set what is done on a signal to stop."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
 

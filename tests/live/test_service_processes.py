@@ -167,7 +167,7 @@ class EndTests(ServiceCase):
         """Another signal while it drains ends the process at once."""
         node, _, _, encoder = await self.start_and_hold()
         node.signal(signal.SIGTERM)
-        await until(lambda: "received SIGTERM" in node.stdout, "the first to be heard")
+        await until(lambda: "Received SIGTERM" in node.stdout, "the first to be heard")
         await until(lambda: "Port" in node.stdout and "Closed" in node.stdout, "the port to close")
         node.signal(signal.SIGTERM)
         self.assertEqual(-signal.SIGTERM, await node.end())
