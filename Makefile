@@ -44,7 +44,7 @@ coverage: dev ## require every branch of the pure packages to be tested
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media
 	$(BIN)/coverage report
 
-clean: ## remove all that was made here
+clean: ## remove all that was built; .run/ with its samples and variants stays
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*
 	rm -f twisted/plugins/dropin.cache
 	find . -name __pycache__ -prune -exec rm -rf {} +

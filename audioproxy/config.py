@@ -108,8 +108,23 @@ class Config:
     unset variable. `load` also refuses settings that do not go together; this class does not.
 
     :ivar key: signs URLs, with ``salt``; None only where ``insecure`` alone is accepted.
-    :ivar source_allowlist: the entries, or None where the variable is unset.
+    :ivar salt: put ahead of every path that is signed.
+    :ivar allow_insecure: whether the word ``insecure`` is taken for a signature.
+    :ivar port: of the service's own listener; 0 is any free one.
+    :ivar local_root: directory of local sources, or None for no local sources.
+    :ivar variant_store: where variants are kept, or None for nowhere.
+    :ivar serve_mode: ``redirect`` or ``proxy``; a `FileStore` is served in ``proxy`` mode.
     :ivar variant_s3: the variant store's own configuration; left out, the sources'.
+    :ivar source_allowlist: the entries, or None where the variable is unset.
+    :ivar allow_origin: ``*``, one origin in a browser's spelling, or None for no CORS.
+    :ivar max_src_bytes: larger sources are refused.
+    :ivar max_variant_bytes: a render that puts out more is stopped; left out, as above.
+    :ivar max_concurrency: renders at a time; left out, as many as there are CPUs.
+    :ivar max_probe_concurrency: probes at a time; left out, four times the renders.
+    :ivar queue_size: renders that may wait.
+    :ivar ready_queue_threshold: waiting renders that make the node not ready; 0 is never.
+    :ivar render_timeout: seconds for a render, and for the wait before it.
+    :ivar probe_timeout: seconds for a probe; left out, 10, or ``render_timeout`` if that is less.
     """
 
     key: bytes | None = field(default=None, repr=False)

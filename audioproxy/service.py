@@ -215,6 +215,13 @@ class ProxyService(MultiService):
 def make_resource(config: Config, reactor: Any) -> AudioProxy:
     """Build the resource for another Twisted application, with its own start and stop.
 
+    What the configuration says of listeners and of the log does not matter here: both are the
+    application's.
+
+    :param config: made in code, or by `audioproxy.config.load`.
+    :returns: mount its ``resource``; call its ``startService`` before the first request, which
+        raises `BootError` where the store is not writable; call its ``stopService`` at the end
+        and wait for what that returns.
     :raises BootError: for a configuration that this version cannot serve.
     """
     return AudioProxy(config, reactor)
@@ -252,7 +259,10 @@ def _leash() -> tuple[str, ...]:
     The encoder writes into a file, so no broken pipe would tell it. Where util-linux is
     missing, a child of a killed service runs to its own end, into a file without a name.
     """
-    leash = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
+    leash: tuple[str, ...] = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
+    # A terminal sends Ctrl-C to encoders too, which would leave the drain nothing to wait for.
+    if os.isatty(0) and (setsid := shutil.which("setsid")):
+        leash = (setsid, *leash)
     try:
         # Other programs of that name do not know the option.
         subprocess.run([*leash, "true"], check=True, capture_output=True, timeout=_LEASH_SECONDS)

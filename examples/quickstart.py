@@ -40,6 +40,7 @@ TRY = (
 # A minor pentatonic tune: semitones above A3 and beats, at 200 beats a minute.
 TUNE = [(0, 2), (3, 1), (5, 1), (7, 2), (10, 1), (7, 1), (5, 2), (3, 1), (0, 1), (-2, 2), (0, 4)]
 BEAT = 0.3
+ROUNDS = 2
 
 
 def main() -> int:
@@ -61,10 +62,12 @@ def main() -> int:
         env={**others, **settings},
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
-    # Ctrl-C reaches the service too: it stops in its own time, and this follows it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: service.terminate())
+    # The service has a session of its own, where Ctrl-C would end its encoders in the middle of
+    # what they do. It is asked to stop in its own time, and this follows it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: service.terminate())
     assert service.stdout is not None
     for line in service.stdout:
         print(line, end="", flush=True)
@@ -110,7 +113,7 @@ def make_samples() -> None:
 
 def melody() -> Iterator[float]:
     """Yield the tune, each note plucked and dying away."""
-    for semitones, beats in TUNE:
+    for semitones, beats in TUNE * ROUNDS:
         frequency = 220 * 2 ** (semitones / 12)
         for n in range(round(beats * BEAT * RATE)):
             t = n / RATE

@@ -158,7 +158,7 @@ def _depth(options: Options) -> str | None:
     if not form.depths:
         return f"f:{form.token} has no bit depth to set"
     if options.bd not in form.depths:
-        return f"f:{form.token} takes {', '.join(form.depths)}"
+        return f"f:{form.token} takes {' or '.join(form.depths)}"
     return None
 
 
@@ -166,7 +166,7 @@ def _fade(options: Options) -> str | None:
     region = options.t.duration if options.t else None
     fade = options.fade
     if fade and region is not None and max(fade.fade_in, fade.fade_out) > region:
-        return f"t bounds the output to {print_decimal(region)} seconds"
+        return f"t bounds the output to {print_decimal(region)} s"
     return None
 
 

@@ -162,9 +162,9 @@ def _opaque(text: bytes) -> bytes:
 
 _READERS: dict[str, Callable[[bytes], Any]] = {
     "f": _choice(*FORMATS),
-    # The widest of any format, which `refusals` narrows.
-    "br": _integer(6, 512),
-    "q": lambda text: read_decimal(text, -1, 12),
+    # The bounds of `br` and `q` depend on the format: `refusals` has them.
+    "br": read_integer,
+    "q": read_decimal,
     "sr": _integer(1000, 384_000),
     "ch": lambda text: int(_choice("1", "2")(text)),
     "bd": _choice("16", "24", "32f"),

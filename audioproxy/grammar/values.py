@@ -18,20 +18,19 @@ _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
 def read_decimal(
-    text: bytes, low: Decimal | int, high: Decimal | int, *, plus: bool = False
+    text: bytes, low: int | None = None, high: int | None = None, *, plus: bool = False
 ) -> Decimal:
-    """Read a plain decimal from ``low`` to ``high``, both included.
+    """Read a plain decimal from ``low`` to ``high``, both included, or any.
 
     :param plus: whether a leading ``+`` is legal.
     """
+    bounds = "" if low is None else f" from {low} to {high}"
     match = _DECIMAL.fullmatch(text)
     if match is None or (match[1] == b"+" and not plus):
-        raise ValueError(
-            f"a plain decimal from {low} to {high} with at most 3 fractional digits is expected"
-        )
+        raise ValueError(f"a plain decimal{bounds} with at most 3 fractional digits is expected")
     value = Decimal(text.decode("ascii"))
-    if not low <= value <= high:
-        raise ValueError(f"a number from {low} to {high} is expected")
+    if low is not None and high is not None and not low <= value <= high:
+        raise ValueError(f"a number{bounds} is expected")
     return value
 
 
@@ -43,13 +42,15 @@ def print_decimal(value: Decimal) -> str:
     return "0" if text == "-0" else text
 
 
-def read_integer(text: bytes, low: int, high: int) -> int:
-    """Read a whole number from ``low`` to ``high``, both included."""
+def read_integer(text: bytes, low: int | None = None, high: int | None = None) -> int:
+    """Read a whole number from ``low`` to ``high``, both included, or any."""
     # A bound of more than 9 digits, the one of exp, is itself the limit.
     longest = max(_INTEGER_DIGITS, len(str(high)))
+    bounds = f" of at most {longest} digits" if low is None else f" from {low} to {high}"
     well_spelled = _INTEGER.fullmatch(text) and len(text.removeprefix(b"-")) <= longest
-    if not well_spelled or not low <= int(text) <= high:
-        raise ValueError(f"a whole number from {low} to {high} is expected")
+    outside = low is not None and high is not None and well_spelled and not low <= int(text) <= high
+    if not well_spelled or outside:
+        raise ValueError(f"a whole number{bounds} is expected")
     return int(text)
 
 

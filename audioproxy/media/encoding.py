@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import Options
@@ -19,6 +20,9 @@ _QUIET = ["-nostdin", "-hide_banner", "-v", "error"]
 _AUDIO_ONLY = ["-map", "0:a:0", "-vn", "-sn", "-dn"]
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
 _BIT_EXACT += ["-fflags", "+bitexact", "-flags:a", "+bitexact"]
+
+# FF_QP2LAMBDA of libavutil: one step of quality, in the unit of -global_quality.
+_LAMBDA = 118
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +56,26 @@ def _bitrate(kbps: int) -> list[str]:
     return ["-b:a", f"{kbps}k"]
 
 
-def _constant_or_variable(
-    default: int | None = None, default_q: str = ""
-) -> Callable[[Options], list[str]]:
-    """Return words for a codec with either a bit rate or a VBR quality."""
+def _constant_or_variable(default: int) -> Callable[[Options], list[str]]:
+    """Return words for a codec with either a bit rate or a VBR quality.
+
+    :param default: kbps.
+    """
 
     def words(options: Options) -> list[str]:
-        if options.br is not None:
-            return _bitrate(options.br)
         if options.q is not None:
             return ["-q:a", print_decimal(options.q)]
-        return ["-q:a", default_q] if default is None else _bitrate(default)
+        return _bitrate(options.br or default)
 
     return words
+
+
+def _ogg_quality(options: Options) -> list[str]:
+    if options.br is not None:
+        return _bitrate(options.br)
+    # What -q:a does, but for negative values, which it takes for none at all.
+    quality = Decimal(5) if options.q is None else options.q
+    return ["-flags:a", "+qscale", "-global_quality:a", str(round(quality * _LAMBDA))]
 
 
 def _opus_quality(options: Options) -> list[str]:
@@ -94,7 +105,7 @@ ENCODERS = {
     ),
     "ogg": Encoder(
         lambda depth: ["-c:a", "libvorbis"],
-        _constant_or_variable(default_q="5"),
+        _ogg_quality,
         ("-f", "ogg"),
         4600,
     ),

@@ -71,6 +71,9 @@ def _downmix(probe: Probe, channels: int) -> Iterator[str]:
     unlabelled = probe.layout is None and probe.channels == _MISTAKEN_CHANNELS
     if unlabelled or probe.channels > _GUESSED_CHANNELS:
         yield _pan(probe.channels, channels)
+    elif (probe.channels, channels) == (1, 2):
+        # ffmpeg's own mix takes 3 dB off each side. One voice from two speakers is that voice.
+        yield "pan=stereo|c0=c0|c1=c0"
     elif probe.channels != channels:
         # Left to itself, ffmpeg mixes floats louder than integers, and past full scale.
         yield "aresample=rematrix_maxval=1"

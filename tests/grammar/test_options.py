@@ -155,7 +155,7 @@ class RefusalsTests(SynchronousTestCase):
                 ("q", "f:peaks has no quality to set"),
                 ("sr", "f:peaks has no sample rate to set"),
                 ("bd", "f:peaks has no bit depth to set"),
-                ("fade", "t bounds the output to 1 seconds"),
+                ("fade", "t bounds the output to 1 s"),
             ],
         )
 

@@ -87,7 +87,11 @@ class CommandTests(SynchronousTestCase):
                 " -ar 48000 -ac 2",
                 "-f opus",
             ),
-            ("f:ogg", "-c:a libvorbis -q:a 5 -ar 44100 -ac 2", "-f ogg"),
+            (
+                "f:ogg",
+                "-c:a libvorbis -flags:a +qscale -global_quality:a 590 -ar 44100 -ac 2",
+                "-f ogg",
+            ),
             ("f:aac", "-c:a aac -b:a 160k -ar 44100 -ac 2", "-f adts"),
             ("f:m4a", "-c:a aac -b:a 160k -ar 44100 -ac 2", f"{FRAGMENTS} -f mp4"),
             (
@@ -174,9 +178,12 @@ class QualityTests(SynchronousTestCase):
 
     def test_quality(self) -> None:
         """``q`` is the codec's VBR quality (q)."""
-        for text in ("f:mp3/q:0", "f:mp3/q:9", "f:ogg/q:-1", "f:ogg/q:7.5", "f:aac/q:0.1"):
+        for text in ("f:mp3/q:0", "f:mp3/q:9", "f:aac/q:0.1"):
             self.assertEqual(quality(text), ["-q:a", text.rpartition(":")[2]])
         self.assertEqual(quality("f:m4a/q:2.0"), ["-q:a", "2"])
+        for text, steps in (("-1", "-118"), ("-0.5", "-59"), ("0", "0"), ("7.5", "885")):
+            words = ["-flags:a", "+qscale", "-global_quality:a", steps]
+            self.assertEqual(quality(f"f:ogg/q:{text}"), words)
 
     def test_level(self) -> None:
         """For opus and flac ``q`` is the compression level (q)."""

@@ -152,7 +152,7 @@ class ChannelTests(SynchronousTestCase):
 
     def test_known_layouts(self) -> None:
         """Channels of which it is known or can be guessed where they stand are mixed as such."""
-        for channels, layout in ((1, None), (3, "2.1"), (4, None), (6, "5.1"), (8, None)):
+        for channels, layout in ((3, "2.1"), (4, None), (6, "5.1"), (8, None)):
             self.assertEqual(
                 chain("ch:2", channels=channels, layout=layout),
                 f"{MIX},aformat=channel_layouts=stereo,{PIN}",
@@ -160,6 +160,10 @@ class ChannelTests(SynchronousTestCase):
         self.assertEqual(
             chain("ch:1", channels=6, layout="5.1"), f"{MIX},aformat=channel_layouts=mono,{PIN}"
         )
+
+    def test_mono_to_stereo(self) -> None:
+        """Mono goes to both sides as it is (ch)."""
+        self.assertEqual(chain("ch:2", channels=1), f"pan=stereo|c0=c0|c1=c0,{PIN}")
 
     def test_unlabelled(self) -> None:
         """Channels without a place go in turn left and right, and none is lost (D13)."""

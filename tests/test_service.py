@@ -1,0 +1,37 @@
+"""What the object graph is built with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy import service
+
+# Prints whether the process leads a group of its own.
+LEADS = "import os; print(os.getpgid(0) == os.getpid())"
+
+
+class LeashTests(SynchronousTestCase):
+    """The words ahead of every child's command line"""
+
+    def leads_a_group(self, terminal: bool) -> bool:
+        """Tell whether a child leads a group of its own."""
+        self.patch(service.os, "isatty", lambda descriptor: terminal)
+        command = [*service._leash(), sys.executable, "-c", LEADS]
+        return subprocess.run(command, capture_output=True, check=True).stdout == b"True\n"
+
+    def test_in_a_terminal(self) -> None:
+        """Ctrl-C does not reach the encoders, so that what runs can end well (D39)."""
+        self.assertTrue(self.leads_a_group(terminal=True))
+
+    def test_elsewhere(self) -> None:
+        """Without a terminal there is no Ctrl-C, and a child costs one program less."""
+        self.assertFalse(self.leads_a_group(terminal=False))
+
+    def test_without_util_linux(self) -> None:
+        """Where the programs are missing, children run without a leash."""
+        self.patch(os, "environ", {"PATH": "/nowhere"})
+        self.assertEqual((), service._leash())
