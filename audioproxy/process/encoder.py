@@ -56,9 +56,9 @@ class Encoder:
         watch = _Watch(self._launcher.clock, child, grown)
         try:
             ended = await self._wait(child, timeout)
-        except RenderTimeout as timeout:
+        except RenderTimeout as late:
             # A child that was stopped for a refusal may take its time to die.
-            raise _stopped(watch.refusal or timeout) from None
+            raise _stopped(watch.refusal or late) from None
         finally:
             watch.stop()
         if watch.refusal is not None:
