@@ -19,13 +19,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
+from twisted.python.threadpool import ThreadPool
 
 from audioproxy.config import BucketStore, Config
 from audioproxy.grammar.sources import LocalSource
@@ -35,6 +36,7 @@ from audioproxy.process.inspection import find_missing
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
+from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import Workshop
 from audioproxy.render.table import Renders
 from audioproxy.storage.allowlist import Allowlist
@@ -43,6 +45,7 @@ from audioproxy.storage.local import LocalFiles
 from audioproxy.storage.scratch import AnonymousSpace
 from audioproxy.storage.sources import Sources
 from audioproxy.web.cors import Cors
+from audioproxy.web.info import Infos
 from audioproxy.web.root import AudioProxyResource, Signer
 from audioproxy.web.site import ProxySite
 from audioproxy.web.variant import Variants
@@ -55,6 +58,8 @@ _BACKLOG = 1024
 _LEASH_SECONDS = 5
 
 _log = Logger()
+
+T = TypeVar("T")
 
 
 class BootError(Exception):
@@ -90,13 +95,18 @@ class AudioProxy(Service):
         )
         probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_RETRY)
         local = {} if config.local_root is None else {LocalSource: LocalFiles(config.local_root)}
+        self._renders_at_a_time = config.max_concurrency
+        self._drawing: ThreadPool | None = None
+        encoder = Encoder(self._launcher)
         sources = Sources(Allowlist(config.source_allowlist), local)
+        prober = Prober(self._launcher, self._ffprobe, probe_slots, config.probe_timeout)
         self._renders = Renders(
             Workshop(
                 clock=reactor,
                 sources=sources,
-                prober=Prober(self._launcher, self._ffprobe, probe_slots, config.probe_timeout),
-                encoder=Encoder(self._launcher),
+                prober=prober,
+                encoder=encoder,
+                waveforms=Waveforms(encoder, self._in_drawing_thread),
                 slots=slots,
                 store=self._store,
                 space=AnonymousSpace(),
@@ -110,6 +120,7 @@ class AudioProxy(Service):
             Signer(config.key, config.salt, config.allow_insecure),
             Cors(config.allow_origin),
             Variants(self._renders, sources, self._store, time.time, config.max_src_bytes),
+            Infos(sources, prober),
             slots,
             readiness,
             reactor.seconds,
@@ -128,6 +139,9 @@ class AudioProxy(Service):
                     f"AP_VARIANT_STORE: not writable ({error}); a directory that this process"
                     " may write into is required"
                 ) from error
+        # A pool of their own: drawings last, and the reactor's is small and has other work.
+        self._drawing = ThreadPool(0, self._renders_at_a_time, "audioproxy-waveforms")
+        self._drawing.start()
         Service.startService(self)
         self._looking = Deferred.fromCoroutine(self._report_missing())
 
@@ -140,9 +154,16 @@ class AudioProxy(Service):
         return Deferred.fromCoroutine(self._stop())
 
     def abandon(self) -> None:
-        """Leave nothing in the store behind, at a start that comes to nothing."""
+        """Leave nothing behind, in the store and of threads, at a start that comes to nothing."""
+        drawing, self._drawing = self._drawing, None
+        if drawing is not None:
+            drawing.stop()
         if self._store is not None:
             self._store.close()
+
+    def _in_drawing_thread(self, work: Callable[[], T]) -> Deferred[T]:
+        assert self._drawing is not None, "the service is started"
+        return deferToThreadPool(self._reactor, self._drawing, work)
 
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self._drain

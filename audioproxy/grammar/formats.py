@@ -124,6 +124,7 @@ FORMATS = {
             depths=("16", "24"),
         ),
         Format("wav", "audio/wav", False, Rates(), depths=("16", "24", "32f")),
-        Format("peaks", None, False, Rates()),
+        # Nothing is encoded: the rate is the source's, whatever that is.
+        Format("peaks", None, False, Rates(highest=2**31 - 1, fine_to=2**31 - 1)),
     )
 }

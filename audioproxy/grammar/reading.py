@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -64,6 +64,15 @@ def read_expiry(segments: Iterable[bytes]) -> int | None:
         return int(_read_segment(found[0])[1])
     except InvalidOptions:
         return None
+
+
+def refuse_options(segments: Sequence[bytes]) -> None:
+    """Read the segments of an info URL, of which there must be none.
+
+    :raises InvalidOptions: quoting the first one.
+    """
+    if segments:
+        raise _refusal(segments[0], "an info document takes no options")
 
 
 def _read_segment(segment: bytes) -> tuple[str, Any]:

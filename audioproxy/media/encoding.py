@@ -126,6 +126,8 @@ ENCODERS = {
     "wav": Encoder(
         lambda depth: ["-c:a", _WAV_DEPTHS[depth]], lambda options: [], ("-f", "wav"), 80
     ),
+    # Bare samples, which `audioproxy.media.peaks` reduces.
+    "peaks": Encoder(lambda depth: ["-c:a", "pcm_s16le"], lambda options: [], ("-f", "s16le"), 0),
 }
 
 

@@ -25,8 +25,19 @@ _MISTAKEN_CHANNELS = 3
 
 
 def output_channels(options: Options, probe: Probe) -> int:
-    """Return how many channels the output has: those of the source, at most 2."""
+    """Return how many channels ffmpeg puts out: those of the source, at most 2.
+
+    Where nothing but trimming is done to the source, the one channel of peaks is mixed where it
+    is reduced (`audioproxy.media.peaks`), to the same bit as audiowaveform's.
+    """
+    if options.f == "peaks" and probe.channels == 2 and not _processes(options):
+        return 2
     return options.ch or min(probe.channels, 2)
+
+
+def _processes(options: Options) -> bool:
+    stages = (options.enhance, options.norm, options.gain, options.fade)
+    return any(stage is not None for stage in stages)
 
 
 def filter_chain(options: Options, probe: Probe, region: Region) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from audioproxy.errors import UndecodableSource, VideoSource
+from audioproxy.media.description import Description, describe
 from audioproxy.media.inputs import Input
 
 # ffprobe says so when a container states no duration and it divided size by bit rate.
@@ -16,6 +17,7 @@ _ESTIMATE_NOTICE = b"Estimating duration from bitrate"
 # A container without a readable rate or depth (contract: Format and encoding options, rule 1).
 _FALLBACK_RATE = 48000
 _FALLBACK_DEPTH = 16
+_FALLBACK_CHANNELS = 2
 
 # ffmpeg mixes no more channels, and resamples no higher rate than this by far, which is that of
 # 1024-fold DSD. Only a broken header says more.
@@ -35,6 +37,7 @@ class Probe:
     :ivar channels: how many; 2 where unknown.
     :ivar bit_depth: bits of a sample as stored.
     :ivar layout: where the channels stand, such as ``5.1``; None where nothing says so.
+    :ivar description: the same and more as it was found, for the info document.
     """
 
     container: str
@@ -42,16 +45,19 @@ class Probe:
     duration: Decimal | None
     exact: bool
     sample_rate: int = _FALLBACK_RATE
-    channels: int = 2
+    channels: int = _FALLBACK_CHANNELS
     bit_depth: int = _FALLBACK_DEPTH
     layout: str | None = None
     measured: bool = False
+    description: Description = field(default_factory=Description)
 
 
-def probe_arguments(ffprobe: str, source: Input) -> list[str]:
+def probe_arguments(ffprobe: str, source: Input, *, tags: bool = True) -> list[str]:
     """Return ffprobe's command line.
 
     All streams are asked for, so that the gate sees a video stream wherever it stands.
+
+    :param tags: ask for the format's tags, which may be of any size.
     """
     return [
         ffprobe,
@@ -61,8 +67,9 @@ def probe_arguments(ffprobe: str, source: Input) -> list[str]:
         "-of",
         "json",
         "-show_entries",
-        "format=format_name,duration:stream=codec_type,codec_name,sample_rate,channels,"
-        "channel_layout,bits_per_sample,bits_per_raw_sample,duration:stream_disposition=attached_pic",
+        "format=format_name,duration,bit_rate,size:stream=codec_type,codec_name,sample_rate,"
+        "channels,channel_layout,bits_per_sample,bits_per_raw_sample,duration,bit_rate"
+        ":stream_disposition=attached_pic" + (":format_tags" if tags else ""),
         *source.probe_arguments(),
     ]
 
@@ -87,11 +94,12 @@ def read_probe(stdout: bytes, stderr: bytes) -> Probe:
         raise UndecodableSource("The source has no audio stream.")
     if audio.get("codec_name", "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
-    rate = _count(audio.get("sample_rate")) or _FALLBACK_RATE
-    channels = _count(audio.get("channels")) or 2
+    description = describe(container, audio)
+    rate = description.sample_rate or _FALLBACK_RATE
+    channels = description.channels or _FALLBACK_CHANNELS
     if rate > _HIGHEST_RATE or channels > _MOST_CHANNELS:
         raise UndecodableSource(f"The source claims {channels} channels at {rate} Hz.")
-    duration = _seconds(container.get("duration")) or _seconds(audio.get("duration"))
+    duration = description.duration
     return Probe(
         container=str(container.get("format_name", "")).split(",")[0],
         codec=str(audio["codec_name"]),
@@ -99,29 +107,12 @@ def read_probe(stdout: bytes, stderr: bytes) -> Probe:
         exact=duration is not None and _ESTIMATE_NOTICE not in stderr,
         sample_rate=rate,
         channels=channels,
-        bit_depth=_count(audio.get("bits_per_raw_sample"))
-        or _count(audio.get("bits_per_sample"))
-        or _FALLBACK_DEPTH,
+        bit_depth=description.bit_depth or _FALLBACK_DEPTH,
         layout=audio.get("channel_layout") or None,
+        description=description,
     )
 
 
 def _is_video(stream: dict[str, Any]) -> bool:
     picture = stream.get("disposition", {}).get("attached_pic", 0)
     return stream.get("codec_type") == "video" and not picture
-
-
-def _seconds(text: object) -> Decimal | None:
-    """Return a positive number of seconds; ``N/A``, 0 and nothing at all are unknown."""
-    try:
-        value = Decimal(str(text))
-    except InvalidOperation:
-        return None
-    return value if value.is_finite() and value > 0 else None
-
-
-def _count(text: object) -> int | None:
-    try:
-        return max(int(str(text)), 0) or None
-    except ValueError:
-        return None

@@ -1,7 +1,8 @@
-"""ffmpeg as a child that writes straight into a file while we watch the file grow."""
+"""ffmpeg as a child: into a file that we watch grow, into a pipe, or for its report alone."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -66,6 +67,24 @@ class Encoder:
         if not ended.ok:
             raise _refusal(ended)
         grown()
+
+    async def pour(
+        self, arguments: Sequence[str], descriptors: Mapping[int, int], pipe: int, timeout: float
+    ) -> None:
+        """Run ffmpeg to its good end, with its stdout in a pipe.
+
+        :param pipe: the end to write to. It is closed here, so that its reader sees the end
+            when the child has gone.
+        :param timeout: seconds.
+        :raises RenderTimeout, UndecodableSource, RenderFailed: as for `encode`.
+        """
+        try:
+            child = self._launch(arguments, {**descriptors, 1: pipe})
+        finally:
+            os.close(pipe)
+        ended = await self._wait(child, timeout)
+        if not ended.ok:
+            raise _refusal(ended)
 
     async def measure(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], timeout: float

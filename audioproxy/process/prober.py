@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from audioproxy.errors import ProbeFailed, ProbeTimeout
+from audioproxy.errors import ProbeFailed, ProbeTimeout, UndecodableSource
 from audioproxy.media.diagnostics import classify, redact
 from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
-from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
+from audioproxy.process.child import ChildTimeout, Exit, Launcher, SpawnFailed, describe
 from audioproxy.process.slots import Slots
 
-# An answer of the few fields that are asked for; a file may hold thousands of streams.
+# Bytes of an answer. A file may hold thousands of streams, and tags as long as a book.
 _ANSWER_LIMIT = 1024 * 1024
 
 _log = Logger()
@@ -77,17 +77,15 @@ class Prober:
             del self._running[identity]
 
     async def _probe(self, source: Input, descriptors: Mapping[int, int]) -> Probe:
+        deadline = self._launcher.clock.seconds() + self._timeout
         async with self._slots.hold():
-            try:
-                child = self._launcher.launch(
-                    probe_arguments(self._ffprobe, source), descriptors, stdout_limit=_ANSWER_LIMIT
-                )
-                ended = await child.wait(self._timeout)
-            except SpawnFailed as error:
-                _log.error("the probe cannot be started: {error}", error=error)
-                raise ProbeFailed from error
-            except ChildTimeout:
-                raise ProbeTimeout from None
+            ended = await self._run(probe_arguments(self._ffprobe, source), descriptors, deadline)
+            if ended.overflowed:
+                # Tags may be of any size, and nobody should be without a render for them.
+                command = probe_arguments(self._ffprobe, source, tags=False)
+                ended = await self._run(command, descriptors, deadline)
+        if ended.overflowed:
+            raise UndecodableSource("The source has more streams than can be examined.")
         if ended.ok:
             try:
                 return read_probe(ended.stdout, ended.stderr)
@@ -103,6 +101,19 @@ class Prober:
             diagnostic=redact(ended.stderr),
         )
         raise ProbeFailed
+
+    async def _run(
+        self, arguments: Sequence[str], descriptors: Mapping[int, int], deadline: float
+    ) -> Exit:
+        try:
+            child = self._launcher.launch(arguments, descriptors, stdout_limit=_ANSWER_LIMIT)
+            left = max(0.0, deadline - self._launcher.clock.seconds())
+            return await child.wait(left)
+        except SpawnFailed as error:
+            _log.error("the probe cannot be started: {error}", error=error)
+            raise ProbeFailed from error
+        except ChildTimeout:
+            raise ProbeTimeout from None
 
 
 @dataclass(slots=True, eq=False)

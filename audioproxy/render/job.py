@@ -10,14 +10,17 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from audioproxy.errors import NothingDecoded, Refusal, RenderFailed, RenderTimeout, SourceTooLarge
+from audioproxy.grammar.keys import source_identity
 from audioproxy.grammar.options import Options
 from audioproxy.grammar.sources import Source
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
+from audioproxy.media.peaks import Shape
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import needs_measuring, past_the_end
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
+from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.backlog import Backlog
 from audioproxy.storage.interfaces import (
     OpenSource,
@@ -60,6 +63,7 @@ class Workshop:
     sources: SourceStore
     prober: Prober
     encoder: Encoder
+    waveforms: Waveforms
     slots: Slots
     store: VariantStore | None
     space: ScratchSpace
@@ -161,7 +165,7 @@ class Job:
         source = await workshop.sources.open(order.source)
         try:
             SourceTooLarge.check(source.size, workshop.max_source)
-            identity = order.source.canonical + b"\n" + source.material
+            identity = source_identity(order.source.canonical, source.material)
             probe = await workshop.prober.probe(identity, source.input, source.descriptors)
             if not needs_measuring(order.options, probe):
                 # A refusal that the probe alone decides costs no slot.
@@ -190,9 +194,19 @@ class Job:
             raise RenderTimeout
         backlog = self._open_backlog()
         try:
-            await workshop.encoder.encode(
-                arguments, source.descriptors, backlog.descriptor, left, self._grown
-            )
+            if options.f == "peaks":
+                await workshop.waveforms.draw(
+                    arguments,
+                    source.descriptors,
+                    backlog.descriptor,
+                    left,
+                    Shape.of(options, probe),
+                )
+                self._grown()
+            else:
+                await workshop.encoder.encode(
+                    arguments, source.descriptors, backlog.descriptor, left, self._grown
+                )
             if ENCODERS[options.f].put_nothing(backlog.size):
                 raise NothingDecoded
             # The descriptor is held against a swap, but not against a writer: an upload that

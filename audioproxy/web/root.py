@@ -12,8 +12,8 @@ from twisted.logger import Logger
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from audioproxy.errors import InvalidOptions, InvalidSignature, NotFound, Refusal, RenderFailed
-from audioproxy.grammar.segments import SignedPath, Target, split_signature, split_target
+from audioproxy.errors import InvalidSignature, NotFound, Refusal, RenderFailed
+from audioproxy.grammar.segments import SignedPath, split_signature, split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
@@ -21,6 +21,7 @@ from audioproxy.render.feed import ConsumerGone
 from audioproxy.render.tally import Tally
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
+from audioproxy.web.info import Infos
 from audioproxy.web.status import answer_health, answer_ready
 from audioproxy.web.variant import Variants
 
@@ -68,6 +69,7 @@ class AudioProxyResource(Resource):
         signer: Signer,
         cors: Cors,
         variants: Variants,
+        infos: Infos,
         slots: Slots,
         readiness: Readiness,
         seconds: Callable[[], float],
@@ -82,6 +84,7 @@ class AudioProxyResource(Resource):
         self._signer = signer
         self._cors = cors
         self._variants = variants
+        self._infos = infos
         self._slots = slots
         self._readiness = readiness
         self._seconds = seconds
@@ -138,15 +141,8 @@ class AudioProxyResource(Resource):
         target = split_target(signed.signed)
         if target is None:
             raise NotFound("no source in the path")
-        if target.info:
-            _refuse_info(target)
-        await self._variants.answer(exchange, target)
-
-
-def _refuse_info(target: Target) -> None:
-    if target.options:
-        raise InvalidOptions("An info document takes no options.")
-    raise NotFound("info documents are not part of this version")
+        answering = self._infos if target.info else self._variants
+        await answering.answer(exchange, target)
 
 
 def _relative_path(request: Any) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from audioproxy.errors import Expired, InvalidOptions, SourceTooLarge
+from audioproxy.errors import Expired, SourceTooLarge
 from audioproxy.grammar.expiry import clamp, expired
 from audioproxy.grammar.keys import cache_key, etag
 from audioproxy.grammar.options import Options
@@ -22,12 +22,12 @@ from audioproxy.storage.interfaces import (
     VariantHeaders,
     VariantStore,
 )
+from audioproxy.web.conditions import matches, range_applies
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.ranges import read_range
 
 _CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
 _MAX_AGE = re.compile(r"max-age=(\d+)")
-_ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Variants:
             VariantHeaders(options.content_type, _CACHE_CONTROL, _disposition(options)),
         )
         exchange.set_headers({b"etag": etag(order.key)})
-        if _matches(exchange.header(b"if-none-match"), etag(order.key)):
+        if matches(exchange.header(b"if-none-match"), etag(order.key)):
             exchange.set_headers({b"cache-control": self._clamped(_CACHE_CONTROL, exp)})
             exchange.respond(304)
             return
@@ -85,7 +85,9 @@ class Variants:
             exchange.set_headers(self._headers(stored.headers, exp))
             exchange.set_headers({b"accept-ranges": b"bytes"})
             stretch = None
-            if exchange.method == b"GET" and _range_applies(exchange, etag(order.key)):
+            if exchange.method == b"GET" and range_applies(
+                exchange.header(b"if-range"), etag(order.key)
+            ):
                 stretch = read_range(exchange.header(b"range"), stored.size)
             start, stop = stretch or (0, stored.size)
             exchange.set_headers({b"content-length": b"%d" % (stop - start)})
@@ -135,26 +137,10 @@ class Variants:
 
 def _read(exchange: Exchange, target: Target) -> tuple[Options, Source]:
     options, _ = read_options(target.options)
-    if options.f == "peaks":
-        raise InvalidOptions('"f:peaks" is not accepted: this version renders audio only.')
     exchange.about_options(options.canonical())
     source = read_source(target.form, target.source)
     exchange.about_source(source.canonical)
     return options, source
-
-
-def _matches(if_none_match: bytes | None, tag: bytes) -> bool:
-    """Tell whether a list of entity tags holds ours, by the weak comparison (RFC 9110, 13.1.2).
-
-    ``*`` does not count: it asks whether the variant exists, which only storage could tell.
-    """
-    return if_none_match is not None and tag in _ENTITY_TAG.findall(if_none_match)
-
-
-def _range_applies(exchange: Exchange, tag: bytes) -> bool:
-    """Tell whether If-Range lets a Range count; only our own strong tag does (RFC 9110, 13.1.5)."""
-    condition = exchange.header(b"if-range")
-    return condition is None or condition.strip() == tag
 
 
 def _disposition(options: Options) -> str | None:

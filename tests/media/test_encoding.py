@@ -265,8 +265,9 @@ class TableTests(SynchronousTestCase):
     """`ENCODERS`"""
 
     def test_formats(self) -> None:
-        """Every format of sound has an encoder, for each of its depths."""
-        self.assertEqual([*ENCODERS, "peaks"], list(FORMATS))
+        """Every format has an encoder, for each of its depths; that of peaks puts out samples."""
+        self.assertEqual(list(ENCODERS), list(FORMATS))
+        self.assertEqual(ENCODERS["peaks"].muxer, ("-f", "s16le"))
         for token, encoder in ENCODERS.items():
             for depth in FORMATS[token].depths or ("",):
                 self.assertEqual(encoder.codec(depth)[0], "-c:a")

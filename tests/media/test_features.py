@@ -5,7 +5,6 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.options import Options
 from audioproxy.media.encoding import ENCODERS, encoder_arguments
 from audioproxy.media.features import LISTS, list_arguments, missing_from
 from audioproxy.media.inputs import local_input
@@ -80,7 +79,3 @@ class FeatureTests(SynchronousTestCase):
             chains.append(words[words.index("-af") + 1])
         used = {stage.partition("=")[0] for chain in chains for stage in chain.split(",")}
         self.assertEqual(used, set(LISTS[1][2]))
-
-    def test_peaks(self) -> None:
-        """Peaks have no encoder of their own."""
-        self.assertEqual(set(FORMATS) - set(ENCODERS), {Options(f="peaks").f})

@@ -36,20 +36,26 @@ class QuestionTests(SynchronousTestCase):
     """`probe_arguments`"""
 
     def test_exact(self) -> None:
-        """Every stream is asked for, and only what a render needs (Info document, rule 3)."""
+        """Every stream is asked for, and no field too many (Info document, rule 3)."""
         source = local_input()
         self.assertEqual(
             probe_arguments("/bin/ffprobe", source),
             [
                 *("/bin/ffprobe", "-hide_banner", "-v", "warning", "-of", "json"),
                 "-show_entries",
-                "format=format_name,duration"
+                "format=format_name,duration,bit_rate,size"
                 ":stream=codec_type,codec_name,sample_rate,channels,channel_layout,"
-                "bits_per_sample,bits_per_raw_sample,duration"
-                ":stream_disposition=attached_pic",
+                "bits_per_sample,bits_per_raw_sample,duration,bit_rate"
+                ":stream_disposition=attached_pic:format_tags",
                 *source.probe_arguments(),
             ],
         )
+
+    def test_without_tags(self) -> None:
+        """Tags can be left out, for a file that has a book of them."""
+        with_tags = probe_arguments("ffprobe", local_input())
+        without = probe_arguments("ffprobe", local_input(), tags=False)
+        self.assertEqual(" ".join(with_tags).replace(":format_tags", ""), " ".join(without))
 
 
 class GateTests(SynchronousTestCase):

@@ -118,12 +118,38 @@ class AnswerTests(ProberCase):
             self.refused(asked, ProbeFailed)
 
     def test_endless_answer(self) -> None:
-        """An answer past any measure is cut off, and is a 500 probe_failed."""
+        """An answer past any measure is cut off; without its tags too, the source is a 415."""
+        asked = self.ask()
+        for tags in (True, False):
+            child = self.spawner.last
+            self.assertEqual(":format_tags" in " ".join(child.arguments), tags)
+            child.say(b" " * (prober_module._ANSWER_LIMIT + 1))
+            self.assertEqual(child.signals, ["TERM"])
+            child.die(signal=15)
+        self.refused(asked, UndecodableSource)
+
+    def test_book_of_tags(self) -> None:
+        """A source with more tags than anyone wants is examined without them."""
         asked = self.ask()
         self.spawner.last.say(b" " * (prober_module._ANSWER_LIMIT + 1))
+        self.spawner.last.die(signal=15)
+        self.spawner.last.say(answer(AUDIO))
+        self.spawner.last.die()
+        self.assertEqual(self.successResultOf(asked).codec, "mp3")
+        self.assertEqual(len(self.spawner.children), 2)
+
+    def test_both_in_one_time(self) -> None:
+        """The second look gets only what the first left of AP_PROBE_TIMEOUT."""
+        asked = self.ask()
+        self.clock.advance(7)
+        self.spawner.last.say(b" " * (prober_module._ANSWER_LIMIT + 1))
+        self.spawner.last.die(signal=15)
+        self.clock.advance(2.9)
+        self.assertEqual(self.spawner.last.signals, [])
+        self.clock.advance(0.1)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.spawner.last.die(signal=15)
-        self.refused(asked, ProbeFailed)
+        self.refused(asked, ProbeTimeout)
 
     def test_missing_program(self) -> None:
         """Without ffprobe a probe is a 500 probe_failed (D34)."""

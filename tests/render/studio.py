@@ -16,6 +16,7 @@ from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
+from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.backlog import Backlog
 from audioproxy.render.feed import Feed
 from audioproxy.render.job import Order, Workshop
@@ -24,6 +25,7 @@ from audioproxy.storage.interfaces import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import FakeChild, FakeSpawner
 from tests.support.stores import FakeSources, FakeStore
+from tests.support.threads import FakeThreads
 
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
 
@@ -90,13 +92,16 @@ class Studio:
         self.slots = Slots(self.clock, capacity, queue, timeout)
         self.probe_slots = Slots(self.clock, 4, 0, 1)
         launcher = Launcher(self.spawner, self.clock, {})
+        self.threads = FakeThreads()
+        encoder = Encoder(launcher)
         self.clients: list[Client] = []
         self.renders = Renders(
             Workshop(
                 clock=self.clock,
                 sources=self.sources,
                 prober=Prober(launcher, "ffprobe", self.probe_slots, 10),
-                encoder=Encoder(launcher),
+                encoder=encoder,
+                waveforms=Waveforms(encoder, self.threads.in_thread),
                 slots=self.slots,
                 store=self.store if stored else None,
                 space=self.spare,
@@ -161,6 +166,7 @@ class Studio:
         # The death of one child lets the next one start.
         while self.spawner.alive:
             self.spawner.put_down()
+            self.threads.run()
         for commit in self.store.commits:
             if not commit.called:
                 commit.callback(None)
@@ -174,8 +180,9 @@ class Studio:
             self.probe_slots.held,
             self.sources.held,
             self.spawner.alive,
+            self.threads.waiting,
             self.clock.getDelayedCalls(),
         )
 
 
-NOTHING_LEFT = (0, 0, 0, 0, [], [])
+NOTHING_LEFT = (0, 0, 0, 0, [], 0, [])

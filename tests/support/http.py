@@ -30,6 +30,9 @@ from audioproxy.grammar.reading import read_options
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.sources import Source, read_source
+from audioproxy.media.inputs import Input, local_input
+from audioproxy.process.child import Launcher
+from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.render.backlog import Backlog
@@ -37,9 +40,11 @@ from audioproxy.render.job import Order
 from audioproxy.storage.interfaces import VariantHeaders
 from audioproxy.storage.scratch import AnonymousFile
 from audioproxy.web.cors import Cors
+from audioproxy.web.info import Infos
 from audioproxy.web.root import AudioProxyResource, Signer
 from audioproxy.web.site import ProxySite
 from audioproxy.web.variant import Variants
+from tests.support.processes import FakeSpawner
 
 KEY, SALT = b"k" * 32, b"salt"
 NOW = 1_800_000_000
@@ -370,10 +375,21 @@ class FakeSeat:
 
 @dataclass
 class FakeSource:
-    """An open source."""
+    """An open source, of which a child inherits nothing.
+
+    :ivar written_to: somebody wrote into it after it was opened.
+    """
 
     size: int
+    material: bytes = b"material"
+    written_to: bool = False
     closed: int = 0
+    input: Input = field(default_factory=local_input)
+    descriptors: dict[int, int] = field(default_factory=dict)
+
+    def unchanged(self) -> bool:
+        """Tell whether nobody wrote into it."""
+        return not self.written_to
 
     def close(self) -> None:
         """Count the close."""
@@ -387,6 +403,7 @@ class House:
     :ivar stored: variants by key, or a refusal that every lookup ends in.
     :ivar source: what opening any source comes to.
     :ivar render_error: what a render comes to at once, where it does.
+    :ivar spawner: starts the probes of info documents, of which 2 may run.
     """
 
     def __init__(
@@ -407,10 +424,15 @@ class House:
         self.rendering: dict[str, FakeRender] = {}
         self.readiness = Readiness(2)
         self.slots = Slots(self.clock, 1, 4, 300, self.readiness.depth_changed)
+        self.spawner = FakeSpawner()
+        self.probe_slots = Slots(self.clock, 2, 0, 1)
+        launcher = Launcher(self.spawner, self.clock, {})
+        prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
         self.resource = AudioProxyResource(
             Signer(key, None if key is None else SALT, insecure),
             Cors(origin),
             Variants(self, self, self if with_store else None, lambda: self.now, 1_000_000),
+            Infos(self, prober),
             self.slots,
             self.readiness,
             self.clock.seconds,

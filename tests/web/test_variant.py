@@ -222,7 +222,7 @@ class ErrorTests(VariantCase):
             (b"/exp:1/plain/local://a.mp3", FakeSource(1)),
             (b"/plain/http://refused/", FakeSource(1)),
             (b"/no-source", FakeSource(1)),
-            (b"/info/plain/local://a.mp3", FakeSource(1)),
+            (b"/info/plain/http://refused/", FakeSource(1)),
             (PATH, NotFound()),
             (PATH, NotConfigured()),
             (PATH, UpstreamUnavailable()),
@@ -254,25 +254,12 @@ class ErrorTests(VariantCase):
             self.house.ask_signed(b"/plain/http://refused/").body,
             self.house.ask_signed(b"/plain/local://../up").body,
             self.house.ask_signed(b"/no-source").body,
-            self.house.ask_signed(b"/info/plain/local://a.mp3").body,
+            self.house.ask_signed(b"/info/plain/http://refused/").body,
             self.house.ask(b"/").body,
             self.house.ask(b"/metrics").body,
             self.house.ask(PATH, b"POST").body,
         }
         self.assertEqual(1, len(bodies), bodies)
-
-    def test_peaks(self) -> None:
-        """This version has no waveforms, and says which segment it does not take."""
-        response = self.house.ask_signed(b"/f:peaks/plain/local://a.mp3")
-        self.assert_error(response, InvalidOptions)
-        self.assertIn('"f:peaks"', response.document["message"])
-        self.assertEqual([], self.touched())
-
-    def test_info(self) -> None:
-        """An option beside info is a 422; without one the route is not part of this version."""
-        self.assert_error(self.house.ask_signed(b"/info/exp:1/plain/local://a.mp3"), InvalidOptions)
-        self.assert_error(self.house.ask_signed(b"/info/plain/local://a.mp3"), NotFound)
-        self.assertEqual([], self.touched())
 
     def test_422_quotes_the_segment(self) -> None:
         """The message of a 422 quotes what is wrong (D20), as JSON whatever the bytes are."""

@@ -1,0 +1,112 @@
+"""What the info document says of a source, read from ffprobe's answer (contract: Info document)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from audioproxy.grammar.formats import FORMATS
+
+# D24.
+_MOST_TAGS = 32
+_LONGEST_TEXT = 512
+
+# Ogg is a container of both, and ffprobe calls it `ogg` whatever is in it.
+_OGG = "ogg"
+_OPUS = "opus"
+_TOKENS = {row.token for row in FORMATS.values() if row.content_type}
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The fields of the document; None is a field that the probe cannot answer.
+
+    :ivar format: a format token where the container has one, else ffprobe's first name for it.
+    :ivar duration: seconds.
+    :ivar sample_rate: Hz.
+    :ivar bit_depth: bits of a sample as stored.
+    :ivar bitrate: bits per second.
+    :ivar size: bytes, as the probe counted them.
+    :ivar tags: by lower-case key.
+    """
+
+    format: str | None = None
+    duration: Decimal | None = None
+    sample_rate: int | None = None
+    channels: int | None = None
+    bit_depth: int | None = None
+    bitrate: int | None = None
+    size: int | None = None
+    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def document(self, size: int | None) -> dict[str, object]:
+        """Return the document; a field without an answer is not in it.
+
+        :param size: bytes, as the storage counted them, or None where it cannot tell.
+        """
+        answers: dict[str, object] = {
+            "format": self.format,
+            "duration": None if self.duration is None else float(self.duration),
+            "sample_rate": self.sample_rate,
+            "channels": self.channels,
+            "bit_depth": self.bit_depth,
+            "bitrate": self.bitrate,
+            "size": size or self.size,
+            "tags": dict(self.tags) or None,
+        }
+        return {name: answer for name, answer in answers.items() if answer is not None}
+
+
+def describe(container: Mapping[str, Any], audio: Mapping[str, Any]) -> Description:
+    """Read ffprobe's ``format`` object and that of the first audio stream.
+
+    Each fallback is tried on the value as read: ffprobe's ``N/A``, 0, and what is no number
+    count as missing.
+    """
+    return Description(
+        format=_format(container.get("format_name"), audio.get("codec_name")),
+        duration=read_seconds(container.get("duration")) or read_seconds(audio.get("duration")),
+        sample_rate=read_count(audio.get("sample_rate")),
+        channels=read_count(audio.get("channels")),
+        bit_depth=read_count(audio.get("bits_per_raw_sample"))
+        or read_count(audio.get("bits_per_sample")),
+        bitrate=read_count(container.get("bit_rate")) or read_count(audio.get("bit_rate")),
+        size=read_count(container.get("size")),
+        tags=_tags(container.get("tags")),
+    )
+
+
+def read_seconds(text: object) -> Decimal | None:
+    """Return a positive number of seconds, or None."""
+    try:
+        value = Decimal(str(text))
+    except InvalidOperation:
+        return None
+    return value if value.is_finite() and value > 0 else None
+
+
+def read_count(text: object) -> int | None:
+    """Return a positive whole number, or None."""
+    try:
+        return max(int(str(text)), 0) or None
+    except ValueError:
+        return None
+
+
+def _format(names: object, codec: object) -> str | None:
+    if not isinstance(names, str) or not names:
+        return None
+    listed = names.split(",")
+    name = next((name for name in listed if name in _TOKENS), listed[0])
+    return _OPUS if (name, codec) == (_OGG, _OPUS) else name
+
+
+def _tags(tags: object) -> dict[str, str]:
+    kept: dict[str, str] = {}
+    for key, value in tags.items() if isinstance(tags, dict) else ():
+        if isinstance(value, str) and len(kept) < _MOST_TAGS:
+            # Of keys that differ in case alone, the first one counts.
+            kept.setdefault(key.lower()[:_LONGEST_TEXT], value[:_LONGEST_TEXT])
+    return kept

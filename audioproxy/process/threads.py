@@ -1,0 +1,46 @@
+"""Work that would block the reactor, on threads, and a wait for it that nothing cuts short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
+
+T = TypeVar("T")
+
+
+class InThread(Protocol):
+    """Runs a function in a thread of its own."""
+
+    def __call__(self, work: Callable[[], T]) -> Deferred[T]: ...  # noqa: D102
+
+
+async def outlast(running: Deferred[T]) -> T:
+    """Wait for work that cannot be stopped; one who is cancelled waits all the same.
+
+    Whoever let go earlier would close files that the work still uses.
+    """
+    outcomes: list[T | Failure] = []
+    waiting: list[Deferred[None]] = []
+
+    def end(outcome: T | Failure) -> None:
+        outcomes.append(outcome)
+        for waiter in waiting:
+            waiter.callback(None)
+
+    running.addBoth(end)
+    cancelled = False
+    while not outcomes:
+        waiting.append(Deferred(waiting.remove))
+        try:
+            await waiting[-1]
+        except CancelledError:
+            cancelled = True
+    if cancelled:
+        raise CancelledError
+    outcome = outcomes[0]
+    if isinstance(outcome, Failure):
+        outcome.raiseException()
+    return outcome

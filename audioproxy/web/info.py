@@ -1,0 +1,57 @@
+"""The info document of a source, in the contract's order: stat, condition, probe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from audioproxy.errors import ProbeFailed
+from audioproxy.grammar.keys import etag, info_key, source_identity
+from audioproxy.grammar.reading import refuse_options
+from audioproxy.grammar.segments import Target
+from audioproxy.grammar.sources import read_source
+from audioproxy.process.prober import Prober
+from audioproxy.storage.interfaces import SourceStore
+from audioproxy.web.conditions import matches
+from audioproxy.web.exchange import Exchange
+
+_CACHE_CONTROL = b"public, max-age=3600"
+# Without material for a validator, nobody can ask whether the document is still true.
+_CACHE_CONTROL_UNVALIDATED = b"public, max-age=60"
+
+
+@dataclass(frozen=True, slots=True)
+class Infos:
+    """Answers GET and HEAD for info documents."""
+
+    sources: SourceStore
+    prober: Prober
+
+    async def answer(self, exchange: Exchange, target: Target) -> None:
+        """Answer a request whose signature is verified.
+
+        :raises Refusal: for everything that is not answered with the document.
+        """
+        refuse_options(target.options)
+        source = read_source(target.form, target.source)
+        exchange.about_source(source.canonical)
+        opened = await self.sources.open(source)
+        try:
+            identity = source_identity(source.canonical, opened.material)
+            if opened.material:
+                tag = etag(info_key(identity))
+                exchange.set_headers({b"etag": tag, b"cache-control": _CACHE_CONTROL})
+                if matches(exchange.header(b"if-none-match"), tag):
+                    exchange.respond(304)
+                    return
+            else:
+                exchange.set_headers({b"cache-control": _CACHE_CONTROL_UNVALIDATED})
+            if exchange.method == b"HEAD":
+                exchange.set_headers({b"content-type": b"application/json"})
+                exchange.respond(200)
+                return
+            probe = await self.prober.probe(identity, opened.input, opened.descriptors)
+            if not opened.unchanged():
+                raise ProbeFailed("The source changed while it was examined.")
+            exchange.respond_json(200, probe.description.document(opened.size))
+        finally:
+            opened.close()
