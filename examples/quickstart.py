@@ -1,4 +1,4 @@
-"""Start audioproxy on a folder of sample audio and print signed URLs that play.
+"""Start audioproxy on a folder of sample audio and print signed URLs to try.
 
 `make run` runs this. Everything it makes lies in one folder, .run/ or the one that is named on
 the command line: the samples, the store of rendered variants, and a key of its own, so that the
@@ -35,6 +35,8 @@ TRY = (
     ("an opus trim with fades", "f:opus/br:96/t:3.5:6/fade:0.5:1.5", "melody.wav"),
     ("an even loudness, for the web", "f:m4a/norm:ebu", "drone.ogg"),
     ("the voice preset, as a download", "f:flac/enhance:voice/dl:clean.flac", "drone.mp3"),
+    ("a waveform to draw", "f:peaks/pts:400/ch:2/pk_bits:8", "melody.flac"),
+    ("what the file is", "info", "melody.flac"),
 )
 
 # A minor pentatonic tune: semitones above A3 and beats, at 200 beats a minute.
@@ -69,10 +71,14 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: service.terminate())
     assert service.stdout is not None
-    for line in service.stdout:
-        print(line, end="", flush=True)
-        if started := re.search(r"listening on port (\d+)", line):
-            print(invitation(int(started[1]), key, salt), flush=True)
+    try:
+        for line in service.stdout:
+            print(line, end="", flush=True)
+            if started := re.search(r"listening on port (\d+)", line):
+                print(invitation(int(started[1]), key, salt), flush=True)
+    finally:
+        # Where nobody reads what is printed, say, the service must not stay behind.
+        service.terminate()
     return service.wait()
 
 

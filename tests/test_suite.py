@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from textwrap import dedent
 
@@ -64,8 +65,9 @@ class Module:
     def full_name(self, node: ast.AST) -> str:
         """Return the full name of an expression like ``a.b``, whatever ``a`` was imported as."""
         first, dot, rest = dotted(node).partition(".")
-        return self._imported().get(first, f"{self.name}.{first}") + dot + rest
+        return self._imported.get(first, f"{self.name}.{first}") + dot + rest
 
+    @cached_property
     def _imported(self) -> dict[str, str]:
         names = {}
         for node in ast.walk(self.tree):

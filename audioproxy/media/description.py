@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any
 
 from audioproxy.grammar.formats import FORMATS
@@ -16,6 +17,10 @@ _LONGEST_TEXT = 512
 # Ogg is a container of both, and ffprobe calls it `ogg` whatever is in it.
 _OGG = "ogg"
 _OPUS = "opus"
+# As ffprobe spells numbers. Longer ones, from a broken header, would be no numbers in JSON.
+_SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
+_COUNT = re.compile(r"[0-9]{1,18}")
+
 _TOKENS = {row.token for row in FORMATS.values() if row.content_type}
 
 
@@ -80,26 +85,21 @@ def describe(container: Mapping[str, Any], audio: Mapping[str, Any]) -> Descript
 
 def read_seconds(text: object) -> Decimal | None:
     """Return a positive number of seconds, or None."""
-    try:
-        value = Decimal(str(text))
-    except InvalidOperation:
-        return None
-    return value if value.is_finite() and value > 0 else None
+    spelled = str(text)
+    return (Decimal(spelled) or None) if _SECONDS.fullmatch(spelled) else None
 
 
 def read_count(text: object) -> int | None:
     """Return a positive whole number, or None."""
-    try:
-        return max(int(str(text)), 0) or None
-    except ValueError:
-        return None
+    spelled = str(text)
+    return (int(spelled) or None) if _COUNT.fullmatch(spelled) else None
 
 
 def _format(names: object, codec: object) -> str | None:
-    if not isinstance(names, str) or not names:
+    if not isinstance(names, str):
         return None
-    listed = names.split(",")
-    name = next((name for name in listed if name in _TOKENS), listed[0])
+    listed = [name for name in names.split(",") if name]
+    name = next((name for name in listed if name in _TOKENS), listed[0] if listed else None)
     return _OPUS if (name, codec) == (_OGG, _OPUS) else name
 
 

@@ -85,14 +85,15 @@ def read_probe(stdout: bytes, stderr: bytes) -> Probe:
     try:
         container = dict(answer.get("format", {}))
         streams = [dict(stream) for stream in answer.get("streams", [])]
+        video = any(_is_video(stream) for stream in streams)
     except (AttributeError, TypeError) as error:
         raise ValueError("the answer has another shape than ffprobe's") from error
-    if any(_is_video(stream) for stream in streams):
+    if video:
         raise VideoSource
     audio = next((s for s in streams if s.get("codec_type") == "audio"), None)
     if audio is None:
         raise UndecodableSource("The source has no audio stream.")
-    if audio.get("codec_name", "unknown") == "unknown":
+    if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
     description = describe(container, audio)
     rate = description.sample_rate or _FALLBACK_RATE

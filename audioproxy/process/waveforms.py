@@ -93,9 +93,9 @@ def _reduce(readable: int, reduction: Reduction, ended: Event) -> None:
     :param ended: set when the child is dead. A process that it left behind may hold the pipe
         open for ever.
     """
-    buffer = bytearray(_CHUNK)
-    room = memoryview(buffer)
     with open(readable, "rb", buffering=0) as pipe:
+        buffer = bytearray(_CHUNK)
+        room = memoryview(buffer)
         poll = select.poll()
         poll.register(pipe, select.POLLIN)
         filled = 0

@@ -202,7 +202,7 @@ class Job:
                     left,
                     Shape.of(options, probe),
                 )
-                self._grown()
+                self._check_size(backlog)
             else:
                 await workshop.encoder.encode(
                     arguments, source.descriptors, backlog.descriptor, left, self._grown
@@ -248,11 +248,15 @@ class Job:
     def _grown(self) -> int:
         backlog = self._backlog
         assert backlog is not None
+        size = self._check_size(backlog)
+        if size > ENCODERS[self._order.options.f].empty:
+            self._be_ready(backlog)
+        return size
+
+    def _check_size(self, backlog: Backlog) -> int:
         size = backlog.grow()
         if size > self._workshop.max_variant:
             raise RenderFailed("The output is larger than AP_MAX_VARIANT_BYTES.")
-        if size > ENCODERS[self._order.options.f].empty:
-            self._be_ready(backlog)
         return size
 
     def _be_ready(self, backlog: Backlog) -> None:

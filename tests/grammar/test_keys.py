@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.grammar.keys import cache_key, etag
+from audioproxy.grammar.keys import cache_key, etag, info_key, source_identity
 from audioproxy.grammar.reading import read_options
 from audioproxy.grammar.sources import read_source
 from tests.support.strategies import (
@@ -45,6 +45,26 @@ REQUESTS = (
     ([b"pts:800", b"ch:1", b"f:peaks"], b"plain", b"s3%3A%2F%2Fbucket%2Fk%FF", VECTORS[1][2]),
     ([b"f:mp3", b"br:0128"], b"plain", b"HTTPS://EXAMPLE.com.:443#top", VECTORS[2][2]),
     ([b"exp:5", b"br:128"], b"plain", b"https://example.com/?", VECTORS[2][2]),
+)
+
+
+#: Each key was made by `printf SOURCE'\n'MATERIAL | sha256sum`.
+INFO_VECTORS = (
+    (
+        b"local://a.mp3",
+        b"1000-1700000000123456789",
+        "8804480dc4e5fcf11a8a0a98acd52fadaffcc8405c0aab8e39aee11e4fd124ee",
+    ),
+    (
+        b"s3://bucket/k\xff",
+        b'"etag"',
+        "7b5f4460ee1d605d4b0f3dfb84ebea0302c2b1def33d2d8b5fc98d4e4a440e18",
+    ),
+    (
+        b"https://example.com/",
+        b"",
+        "0f75cb1cf3445432b4fd260c155db5fb67fddf77d0dc40b424c7cb3819d9650f",
+    ),
 )
 
 
@@ -106,3 +126,62 @@ class CacheKeyTests(SynchronousTestCase):
     def test_newline(self, segments: list[bytes]) -> None:
         """No option can hold the newline that parts options from source (D5)."""
         self.assertNotIn("\n", read_options(segments)[0].canonical())
+
+
+class InfoKeyTests(SynchronousTestCase):
+    """`source_identity` and `info_key`"""
+
+    def test_known_vectors(self) -> None:
+        """The key is a hash of the canonical source and its material (Info endpoint, 1)."""
+        for source, material, key in INFO_VECTORS:
+            self.assertEqual(info_key(source_identity(source, material)), key)
+
+    def test_requests(self) -> None:
+        """All spellings of one source have one key (Info endpoint, 1)."""
+        for _, form, raw, _ in REQUESTS:
+            canonical = read_source(form, raw).canonical
+            found = {
+                info_key(source_identity(read_source(*other).canonical, b"m"))
+                for other in ((form, raw), (b"enc", encoded(canonical)))
+            }
+            self.assertEqual(len(found), 1, raw)
+
+    def test_no_variant(self) -> None:
+        """An info document is no variant of its source, whatever the material."""
+        source, material = b"local://a.mp3", b"f:mp3"
+        keys = {info_key(source_identity(source, material)), cache_key("f:mp3", source)}
+        self.assertEqual(len(keys), 2)
+
+    @PROMISE
+    @given(data=st.data(), source=sources(), material=st.binary(max_size=20))
+    def test_any_spelling(self, data: st.DataObject, source: bytes, material: bytes) -> None:
+        """A source in any form and any spelling is one identity and one key."""
+        plain = read_source(b"plain", data.draw(escaped(source))).canonical
+        other = read_source(b"enc", encoded(source)).canonical
+        identity = source_identity(plain, material)
+        self.assertEqual(identity, source_identity(other, material))
+        self.assertRegex(info_key(identity), r"\A[0-9a-f]{64}\Z")
+
+    @PROMISE
+    @given(
+        one=st.tuples(sources(), st.binary(max_size=9)),
+        other=st.tuples(sources(), st.binary(max_size=9)),
+    )
+    def test_other_state(self, one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
+        """Another source or another material is another identity and another key.
+
+        No storage has a newline in its material: an HTTP header cannot hold one.
+        """
+        first, second = (
+            (read_source(b"enc", encoded(source)).canonical, material.replace(b"\n", b""))
+            for source, material in (one, other)
+        )
+        assume(first != second)
+        self.assertNotEqual(source_identity(*first), source_identity(*second))
+        self.assertNotEqual(info_key(source_identity(*first)), info_key(source_identity(*second)))
+
+    def test_newline_in_a_name(self) -> None:
+        """A file whose name holds a newline is not taken for another one in another state."""
+        tricky = source_identity(b"local://a\n5-5", b"1-1")
+        self.assertNotEqual(tricky, source_identity(b"local://a", b"5-5"))
+        self.assertNotEqual(tricky, source_identity(b"local://a\n5-5\n1-1", b""))

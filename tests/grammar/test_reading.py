@@ -12,7 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import Fade, Loudness, Options, Trim
-from audioproxy.grammar.reading import read_expiry, read_options
+from audioproxy.grammar.reading import read_expiry, read_options, refuse_options
+from audioproxy.grammar.segments import split_target
 from tests.support.strategies import PROMISE, expiries, junk, option_segments
 
 #: For each key: the segments that it needs beside it, a value and another value.
@@ -804,3 +805,60 @@ class ExpTests(OptionsCase):
             self.assertEqual(read_options(segments)[1], exp)
         except InvalidOptions:
             return
+
+
+class InfoTests(SynchronousTestCase):
+    """`refuse_options`: an info document has none"""
+
+    def why(self, segments: list[bytes]) -> str:
+        """Return the message with which segments beside ``info`` are refused."""
+        error = self.assertRaises(InvalidOptions, refuse_options, segments)
+        self.assertEqual((error.status, error.code), (422, "invalid_options"))
+        quoted, _, rest = error.message.partition(" is not accepted: ")
+        self.assertEqual(rest, "an info document takes no options.")
+        return quoted
+
+    def test_none(self) -> None:
+        """Without a segment there is nothing to refuse."""
+        self.assertIsNone(refuse_options([]))
+        self.assertIsNone(refuse_options(()))
+
+    def test_any_option(self) -> None:
+        """Each option of each class is refused beside info (Info document, rule 5)."""
+        for key, (_, *values) in KEYS.items():
+            for value in values:
+                segment = f"{key}:{value}"
+                self.assertEqual(self.why(cut(segment)), f'"{segment}"')
+
+    def test_any_segment(self) -> None:
+        """So is what is no option at all, an empty segment and another info (D20)."""
+        for segment, quoted in (
+            (b"", '""'),
+            (b"x", '"x"'),
+            (b"info", '"info"'),
+            (b"f:", '"f:"'),
+            (b"\xff\x00", '"\\xff\x00"'),
+            (b"x" * 100, f'"{"x" * 80}..."'),
+        ):
+            self.assertEqual(self.why([segment]), quoted)
+
+    def test_first(self) -> None:
+        """Of several segments the first one is quoted."""
+        self.assertEqual(self.why([b"f:mp3", b"q:99"]), '"f:mp3"')
+
+    def test_expired(self) -> None:
+        """An ``exp`` is an option like every other one, passed or not (Info document, rule 5)."""
+        for second in (1, 253_402_300_799):
+            self.assertEqual(self.why([b"exp:%d" % second]), f'"exp:{second}"')
+
+    @PROMISE
+    @given(segments=st.lists(junk(), min_size=1, max_size=4))
+    def test_any_bytes(self, segments: list[bytes]) -> None:
+        """Whatever stands between info and the source is a 422, never a document or a crash."""
+        target = split_target(b"/info/" + b"/".join([*segments, b"plain", b"local://a"]))
+        assert target is not None
+        if target.options:
+            self.assertTrue(self.why(list(target.options)).startswith('"'))
+        else:
+            # The source began at once: with a word that starts one.
+            self.assertIn(segments[0].split(b"/")[0], (b"plain", b"enc"))

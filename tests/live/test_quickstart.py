@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.py"
 
-# Seconds for everything: samples, start, four renders, stop.
+# Seconds for everything: samples, start, five renders and a probe, stop.
 PATIENCE = 60
 
 
@@ -23,7 +24,7 @@ class QuickstartTests(SynchronousTestCase):
     """The first minute."""
 
     def test_printed_urls_play(self) -> None:
-        """Every URL that the quick start prints is audio as it stands; Ctrl-C ends it with 0."""
+        """Every URL that the quick start prints is good as it stands; Ctrl-C ends it with 0."""
         environment = {**os.environ, "AP_PORT": "0"}
         running = subprocess.Popen(
             [sys.executable, QUICKSTART, self.mktemp()],
@@ -36,6 +37,9 @@ class QuickstartTests(SynchronousTestCase):
         watchdog = threading.Timer(PATIENCE, os.killpg, (running.pid, signal.SIGKILL))
         watchdog.start()
         self.addCleanup(watchdog.cancel)
+        # Whatever fails below, the service must not stay behind.
+        self.addCleanup(running.wait)
+        self.addCleanup(running.terminate)
         assert running.stdout is not None
         with running.stdout:
             urls = []
@@ -43,11 +47,18 @@ class QuickstartTests(SynchronousTestCase):
                 urls += re.findall(r"http://\S+", line)
                 if "Ctrl-C" in line:
                     break
-            self.assertEqual(4, len(urls))
+            self.assertEqual(6, len(urls))
             for url in urls:
                 with urllib.request.urlopen(url) as response:
-                    self.assertRegex(response.headers["content-type"], r"^audio/")
-                    self.assertGreater(len(response.read()), 10_000)
+                    kind, body = response.headers["content-type"], response.read()
+                if "/info/" in url:
+                    self.assertEqual("flac", json.loads(body)["format"])
+                elif "f:peaks" in url:
+                    self.assertEqual(1600, len(json.loads(body)["data"]))
+                    self.assertLess(50, max(json.loads(body)["data"]))
+                else:
+                    self.assertRegex(kind, r"^audio/")
+                    self.assertGreater(len(body), 10_000)
             os.killpg(running.pid, signal.SIGINT)
             running.stdout.read()
         self.assertEqual(0, running.wait())

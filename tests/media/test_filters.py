@@ -150,6 +150,18 @@ class ChannelTests(SynchronousTestCase):
                 probe = replace(STEREO, channels=channels)
                 self.assertEqual(output_channels(read(text), probe), count)
 
+    def test_peaks(self) -> None:
+        """The one channel of peaks is mixed by ffmpeg only where more is done than trimming."""
+        for text in ("f:peaks", "f:peaks/ch:1/t:1:2", "f:peaks/ch:2"):
+            self.assertEqual(output_channels(read(text), STEREO), 2, text)
+            self.assertNotIn("mono", chain(text), text)
+        for text in ("gain:0", "fade:0.1", "norm:ebu", "enhance:voice"):
+            self.assertEqual(output_channels(read(f"f:peaks/{text}"), STEREO), 1, text)
+            self.assertIn("aformat=channel_layouts=mono", chain(f"f:peaks/{text}"), text)
+        for channels, text, count in ((1, "ch:1", 1), (1, "ch:2", 2), (6, "ch:1", 1), (6, "", 1)):
+            probe = replace(STEREO, channels=channels)
+            self.assertEqual(output_channels(read(f"f:peaks/{text}".strip("/")), probe), count)
+
     def test_known_layouts(self) -> None:
         """Channels of which it is known or can be guessed where they stand are mixed as such."""
         for channels, layout in ((3, "2.1"), (4, None), (6, "5.1"), (8, None)):

@@ -83,7 +83,7 @@ class GateTests(SynchronousTestCase):
     def test_unknown_codec(self) -> None:
         """Audio that this ffmpeg knows no name of is refused (Errors, 415)."""
         nameless = {key: value for key, value in AUDIO.items() if key != "codec_name"}
-        for stream in (nameless, {**AUDIO, "codec_name": "unknown"}):
+        for stream in (nameless, *({**AUDIO, "codec_name": name} for name in ("unknown", None))):
             error = self.assertRaises(UndecodableSource, read, stream)
             self.assertIn("codec", error.message)
 
@@ -97,6 +97,10 @@ class GateTests(SynchronousTestCase):
     def test_not_an_answer(self) -> None:
         """What is no JSON, or none of ffprobe's, is a fault of the probe and not of the source."""
         others = (b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}')
+        others += tuple(
+            b'{"streams": [{"codec_type": "audio", "codec_name": "x", "disposition": %s}]}' % odd
+            for odd in (b"null", b"[]", b"1")
+        )
         for stdout in (b"", b"{", b"\xff", *others):
             self.assertRaises(ValueError, read_probe, stdout, b"")
 
@@ -165,6 +169,26 @@ class FieldTests(SynchronousTestCase):
         self.assertEqual(found.duration, Decimal("2.5"))
         self.assertIs(found.exact, False)
         self.assertIs(read(AUDIO, duration="2.5", stderr=b"other\n").exact, True)
+
+    def test_description(self) -> None:
+        """What the info document says is of the same stream, as it was found and not filled in."""
+        second = {**AUDIO, "sample_rate": "8000"}
+        container = {"format_name": "mov,mp4,m4a", "tags": {"TITLE": "x"}, "size": "9"}
+        found = read(COVER, AUDIO, second, duration="2.5", **container)
+        self.assertEqual(
+            found.description.document(None),
+            {
+                "format": "m4a",
+                "duration": 2.5,
+                "sample_rate": 44100,
+                "channels": 1,
+                "size": 9,
+                "tags": {"title": "x"},
+            },
+        )
+        self.assertEqual(found.bit_depth, 16)
+        bare = read({"codec_type": "audio", "codec_name": "mp3"})
+        self.assertEqual((bare.sample_rate, bare.description.document(None)), (48000, {}))
 
     def test_odd_bytes(self) -> None:
         """Bytes that are no text, in some name, do no harm."""

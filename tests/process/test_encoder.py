@@ -189,6 +189,73 @@ class EncodeTests(EncoderCase):
         self.assertEqual(open_descriptors(), before)
 
 
+class PourTests(EncoderCase):
+    """`Encoder.pour`"""
+
+    def setUp(self) -> None:
+        EncoderCase.setUp(self)
+        before = open_descriptors()
+        self.reading, self.writing = os.pipe()
+        # Nothing but the reader's end is left open.
+        self.addCleanup(lambda: self.assertEqual(open_descriptors(), before))
+        self.addCleanup(os.close, self.reading)
+
+    def pour(self, timeout: float = 100) -> Deferred[None]:
+        """Start."""
+        return Deferred.fromCoroutine(self.encoder.pour(["ffmpeg"], {}, self.writing, timeout))
+
+    def test_success(self) -> None:
+        """The child's stdout is the pipe, which ends with the child, and so does the run."""
+        pouring = self.pour()
+        self.assertEqual(self.spawner.last.piped, {2})
+        self.spawner.last.say(b"abc")
+        self.assertEqual(os.read(self.reading, 9), b"abc")
+        self.assertNoResult(pouring)
+        self.spawner.last.die()
+        self.assertEqual(os.read(self.reading, 9), b"")
+        self.successResultOf(pouring)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_bad_end(self) -> None:
+        """A bad end is a refusal, the source's fault or the service's."""
+        os.close(self.writing)
+        for stderr, code, signal, refusal in (
+            (b"x: Invalid data found when processing input", 1, None, UndecodableSource),
+            (b"Empty output", 1, None, NothingDecoded),
+            (b"", 1, None, RenderFailed),
+            (b"Invalid data found when processing input", 0, 11, RenderFailed),
+        ):
+            self.writing = os.open(os.devnull, os.O_WRONLY)
+            pouring = self.pour()
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die(code, signal)
+            self.refused(pouring, refusal)
+
+    def test_timeout(self) -> None:
+        """A run past its time is a 504, told when the child is dead."""
+        pouring = self.pour(timeout=3)
+        self.clock.advance(3)
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.assertNoResult(pouring)
+        self.spawner.last.die(signal=15)
+        self.refused(pouring, RenderTimeout)
+
+    def test_missing_program(self) -> None:
+        """Without ffmpeg it is a 500, and the pipe's reader sees the end at once (D34)."""
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.refused(self.pour(), RenderFailed)
+        self.assertEqual(os.read(self.reading, 9), b"")
+
+    def test_cancelled(self) -> None:
+        """A caller that is cancelled stops the child, and comes back when it is dead."""
+        pouring = self.pour()
+        pouring.cancel()
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.assertNoResult(pouring)
+        self.spawner.last.die(signal=15)
+        self.failureResultOf(pouring, CancelledError)
+
+
 class MeasureTests(EncoderCase):
     """`Encoder.measure`"""
 

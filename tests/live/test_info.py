@@ -1,0 +1,616 @@
+"""Info documents of real files, through the whole service and a real ffprobe."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from audioproxy.service import AudioProxy, make_resource
+from audioproxy.web.site import ProxySite
+from tests.support.http import Response
+from tests.support.service import (
+    ServiceCase,
+    ask,
+    children,
+    long_flac,
+    make_sound,
+    reactor,
+    send,
+    short_flac,
+    signed,
+    until,
+)
+
+#: Seconds of every sound below.
+LENGTH = 0.5
+
+PICTURE = "-map 0 -map 2 -frames:v 1 -c:v mjpeg -pix_fmt yuvj420p -disposition:v attached_pic"
+FILM = "-map 0 -map 2 -pix_fmt yuv420p -c:v"
+SURROUND = "-af pan=5.1|FL=c0|FR=c0|FC=c0|LFE=c0|BL=c0|BR=c0"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A file, how ffmpeg makes it of a mono tone at 44.1 kHz, and what is true of it.
+
+    :ivar exactly: fields beside duration, bitrate and size; one that is not here is absent.
+    :ivar within: seconds by which the duration may differ from that of the tone.
+    :ivar bitrate: bits per second, where more is known of it than size by duration.
+    """
+
+    name: str
+    how: str
+    exactly: Mapping[str, Any]
+    within: float = 0.000001
+    bitrate: int | None = None
+
+
+def kind(
+    name: str,
+    how: str,
+    form: str,
+    depth: int | None = None,
+    within: float = 0.000001,
+    bitrate: int | None = None,
+    rate: int = 44100,
+    channels: int = 1,
+) -> Kind:
+    """Return a row."""
+    exactly = {"format": form, "sample_rate": rate, "channels": channels}
+    return Kind(name, how, exactly | ({"bit_depth": depth} if depth else {}), within, bitrate)
+
+
+KINDS = (
+    kind("8.wav", "-c:a pcm_u8", "wav", 8, bitrate=8 * 44100),
+    kind("16.wav", "-c:a pcm_s16le", "wav", 16, bitrate=16 * 44100),
+    kind("24.wav", "-c:a pcm_s24le", "wav", 24, bitrate=24 * 44100),
+    kind("32.wav", "-c:a pcm_s32le", "wav", 32, bitrate=32 * 44100),
+    kind("32f.wav", "-c:a pcm_f32le", "wav", 32, bitrate=32 * 44100),
+    kind("rf64.wav", "-rf64 always", "wav", 16, bitrate=16 * 44100),
+    # These two are measured by their size, with the header for sound.
+    kind("a.w64", "", "w64", 16, 0.001, 16 * 44100),
+    kind("a.caf", "-c:a pcm_s16be", "caf", 16, 0.001, 16 * 44100),
+    kind("16.flac", "", "flac", 16),
+    kind("96.flac", "-ar 96000 -sample_fmt s32", "flac", 24, rate=96000),
+    # Of an mp3, whole frames are counted, with the encoder's delay. The rate includes the header.
+    kind("cbr.mp3", "-b:a 128k", "mp3", None, 0.06),
+    kind("cbr-bare.mp3", "-b:a 128k -write_xing 0 -id3v2_version 0", "mp3", None, 0.06, 128_000),
+    kind("vbr.mp3", "-q:a 4", "mp3", None, 0.06),
+    # Without a header the length of a variable rate is a guess from its first frames.
+    kind("vbr-bare.mp3", "-q:a 4 -write_xing 0 -id3v2_version 0", "mp3", None, 0.25),
+    kind("vorbis.ogg", "-c:a libvorbis", "ogg"),
+    kind("flac.ogg", "-c:a flac", "ogg", 16),
+    kind("a.opus", "-c:a libopus", "opus", None, 0.01, rate=48000),
+    kind("opus.ogg", "-c:a libopus", "opus", None, 0.01, rate=48000),
+    kind("aac.m4a", "-c:a aac", "m4a"),
+    kind("aac.mp4", "-c:a aac", "m4a"),
+    kind("alac.m4a", "-c:a alac -sample_fmt s16p", "m4a", 16),
+    kind("alac24.m4a", "-c:a alac -sample_fmt s32p", "m4a", 24),
+    # ADTS states no length: it is guessed from the size.
+    kind("a.aac", "-c:a aac", "aac", None, 0.1),
+    kind("16.aiff", "", "aiff", 16, bitrate=16 * 44100),
+    kind("24.aiff", "-c:a pcm_s24be", "aiff", 24, bitrate=24 * 44100),
+    kind("flac.mka", "-c:a flac", "matroska", 16),
+    kind("24.mka", "-c:a pcm_s24le", "matroska", 24),
+    kind("a.webm", "-c:a libopus", "matroska", None, 0.02, rate=48000),
+    kind("a.wv", "", "wv", 16),
+    kind("a.wma", "-c:a wmav2", "asf", None, 0.05),
+    kind("a.tta", "", "tta", 16),
+    kind("a.au", "", "au", 16),
+    kind("51.wav", SURROUND, "wav", 16, channels=6, bitrate=6 * 16 * 44100),
+    kind("51.ac3", f"{SURROUND} -c:a ac3", "ac3", None, 0.05, channels=6),
+    # Cover art is no video, and nothing of it is described.
+    kind("cover.mp3", PICTURE, "mp3", None, 0.06),
+    kind("cover.flac", PICTURE, "flac", 16),
+    kind("cover.m4a", PICTURE, "m4a"),
+    # Of two streams the first is described; the other one is shorter and at half the rate.
+    kind("two.mka", "-map 0 -map 1 -c:a flac", "matroska", 16),
+    kind("two.m4a", "-map 0 -map 1 -c:a aac", "m4a"),
+    kind("two-swapped.mka", "-map 1 -map 0 -c:a flac", "matroska", 16, rate=22050),
+)
+
+#: Files with a genuine video stream, the last one without any sound.
+FILMS = {
+    "film.mp4": f"{FILM} mpeg4 -c:a aac",
+    "film.webm": f"{FILM} libvpx -c:a libopus",
+    "film.avi": f"{FILM} mpeg4 -c:a mp3",
+    "film.mpg": f"{FILM} mpeg2video -r 25 -c:a mp2",
+    "film.ts": f"{FILM} mpeg2video -r 25 -c:a mp2",
+    "film.flv": f"{FILM} flv -c:a mp3",
+    "silent.mp4": "-map 2 -c:v mpeg4",
+}
+
+
+@cache
+def folder() -> Path:
+    """Make all files above in one run of ffmpeg, and return where they are."""
+    sine = "-f lavfi -i sine=frequency={}:sample_rate={}:duration={}"
+    words = [*sine.format(440, 44100, LENGTH).split(), *sine.format(880, 22050, LENGTH / 2).split()]
+    words += "-f lavfi -i color=s=32x32:r=25:d=0.2".split()
+    place = Path("sounds/info").resolve()
+    place.mkdir(parents=True, exist_ok=True)
+    for name, how in (*((row.name, row.how) for row in KINDS), *FILMS.items()):
+        maps = [] if "-map" in how else ["-map", "0"]
+        words += [*maps, *how.split(), "-bitexact", str(place / name)]
+    make_sound(place / "last.wav", *words, "-map", "0")
+    return place
+
+
+def info(name: str) -> bytes:
+    """Return the signed path of a file's info document."""
+    return signed(f"/info/plain/local://{name}")
+
+
+class FileTests(ServiceCase):
+    """What is said of a file, and which files nothing is said of."""
+
+    async def test_kinds(self) -> None:
+        """Each kind of file is described, exactly so where it says so itself (Info document)."""
+        port = self.start(max_src_bytes=10).port
+        for row in KINDS:
+            size = self.add(row.name, folder() / row.name).stat().st_size
+            response = await ask(port, info(row.name))
+            self.assertEqual(200, response.status, row.name)
+            document = response.document
+            duration, bitrate = document.pop("duration"), document.pop("bitrate")
+            self.assert_tags(document.pop("tags", {"x": "y"}))
+            self.assertEqual({**row.exactly, "size": size}, document, row.name)
+            self.assertIs(float, type(duration))
+            self.assertApproximates(LENGTH, duration, row.within, row.name)
+            self.assertIs(int, type(bitrate))
+            self.assertApproximates(8 * size / duration, bitrate, 0.01 * bitrate, row.name)
+            if row.bitrate is not None:
+                self.assertApproximates(row.bitrate, bitrate, 0.01 * bitrate, row.name)
+
+    def assert_tags(self, tags: dict[str, str]) -> None:
+        """Assert that tags are what the contract says that tags are."""
+        self.assertTrue(0 < len(tags) <= 32, tags)
+        for key, value in tags.items():
+            self.assertTrue(key == key.lower() and len(key) <= 512, key)
+            self.assertTrue(type(value) is str and len(value) <= 512, value)
+
+    async def test_refused(self) -> None:
+        """Video is a 415 video_source; what is no sound is a 415 undecodable_source."""
+        rows = dict.fromkeys(FILMS, "video_source")
+        for name in FILMS:
+            self.add(name, folder() / name)
+        for name, data in {
+            "text.mp3": b"No sound, but words.\n" * 500,
+            "empty.mp3": b"",
+            "byte.mp3": b"\0",
+            "zeros.mp3": bytes(10_000),
+            "page.flac": b"<!DOCTYPE html><html><body>404 Not Found</body></html>",
+            "list.m3u8": b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n",
+            "concat.mp3": b"ffconcat version 1.0\nfile /etc/passwd\n",
+            "program.wav": Path(shutil.which("true") or "/bin/true").read_bytes(),
+        }.items():
+            self.add(name, data)
+            rows[name] = "undecodable_source"
+        port = self.start().port
+        for name, code in rows.items():
+            response = await ask(port, info(name))
+            self.assertEqual((415, code), (response.status, response.error), name)
+            self.assertEqual(b"max-age=10", response["cache-control"])
+            self.assertIsNone(response["etag"])
+            # HEAD cannot know (Info endpoint, 3).
+            head = await ask(port, info(name), b"HEAD")
+            self.assertEqual((200, b""), (head.status, head.body))
+
+    async def test_truncated(self) -> None:
+        """A file that was cut off is described as far as it can be, or is a 415; never a 500."""
+        port = self.start().port
+        for name, kept, status, duration in (
+            # What is there counts, or what the header says of the whole.
+            ("16.wav", 0.5, 200, LENGTH / 2),
+            ("a.aac", 0.5, 200, LENGTH / 2),
+            ("cbr-bare.mp3", 0.5, 200, LENGTH / 2),
+            ("cbr.mp3", 0.5, 200, LENGTH),
+            ("16.aiff", 0.5, 200, LENGTH),
+            ("16.flac", 0.9, 200, LENGTH),
+            ("flac.mka", 0.9, 200, LENGTH),
+            ("a.wv", 0.9, 200, LENGTH),
+            # The index is at the end.
+            ("aac.m4a", 0.9, 415, None),
+            # Nothing of the sound is left, or not even the header.
+            *((row.name, 24, 415, None) for row in KINDS if row.name != "a.aac"),
+        ):
+            data = (folder() / name).read_bytes()
+            cut = data[: kept if isinstance(kept, int) else int(len(data) * kept)]
+            self.add(f"{kept}-{name}", cut)
+            response = await ask(port, info(f"{kept}-{name}"))
+            self.assertEqual(status, response.status, (name, kept))
+            if duration is None:
+                self.assertEqual("undecodable_source", response.error)
+            else:
+                self.assertApproximates(duration, response.document["duration"], 0.06, name)
+                self.assertEqual(len(cut), response.document["size"])
+
+    async def test_hardly_a_frame(self) -> None:
+        """What cannot be known of a real stump of a file is omitted, never null or zero (2)."""
+        self.add("a.aac", (folder() / "a.aac").read_bytes()[:24])
+        response = await ask(self.start().port, info("a.aac"))
+        expected = {"format": "aac", "channels": 1, "size": 24}
+        self.assertEqual((200, expected), (response.status, response.document))
+
+    async def test_conditions(self) -> None:
+        """A document is confirmed until its file changes, and follows the file then."""
+        path = self.add("a.wav", (folder() / "16.wav").read_bytes())
+        port = self.start().port
+        first = await ask(port, info("a.wav"))
+        tag = first["etag"] or b""
+        self.assertEqual(b"public, max-age=3600", first["cache-control"])
+        head = await ask(port, info("a.wav"), b"HEAD")
+        self.assertEqual((200, tag, b""), (head.status, head["etag"], head.body))
+        again = await ask(port, info("a.wav"), if_none_match=tag)
+        self.assertEqual((304, tag, b""), (again.status, again["etag"], again.body))
+        path.write_bytes((folder() / "24.wav").read_bytes())
+        changed = await ask(port, info("a.wav"), if_none_match=tag)
+        self.assertEqual((200, 24), (changed.status, changed.document["bit_depth"]))
+        self.assertNotEqual(tag, changed["etag"])
+        path.unlink()
+        gone = await ask(port, info("a.wav"), if_none_match=tag)
+        self.assertEqual((404, "not_found"), (gone.status, gone.error))
+
+    async def test_nothing_is_rendered_or_stored(self) -> None:
+        """A document leaves nothing in the store, and no child behind."""
+        self.add("16.wav", folder() / "16.wav")
+        port = self.start().port
+        await ask(port, info("16.wav"))
+        await until(lambda: not children(), "all children to be reaped")
+        # The lock of the running node alone.
+        files = [path.suffix for path in self.store.rglob("*") if path.is_file()]
+        self.assertEqual([".lock"], files)
+
+
+# Tags by hand
+
+
+def id3(version: int, *frames: tuple[bytes, bytes]) -> bytes:
+    """Return an ID3v2 tag of these frames."""
+
+    def safe(number: int) -> bytes:
+        return bytes(number >> shift & 127 for shift in (21, 14, 7, 0))
+
+    body = b"".join(
+        name + (safe(len(data)) if version == 4 else struct.pack(">I", len(data))) + b"\0\0" + data
+        for name, data in frames
+    )
+    return b"ID3" + bytes([version, 0, 0]) + safe(len(body)) + body
+
+
+def id3v1(*texts: bytes) -> bytes:
+    """Return an ID3v1 tag of a title, an artist and an album, with a comment and a genre."""
+    return (
+        b"TAG" + b"".join(text.ljust(30, b"\0") for text in texts) + b"2001" + bytes(30) + b"\x11"
+    )
+
+
+def riff_info(wav: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
+    """Return a wav file with a list of information ahead of its sound."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return name + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
+
+    listed = chunk(b"LIST", b"INFO" + b"".join(chunk(*pair) for pair in chunks))
+    at = wav.index(b"data")
+    body = wav[8:at] + listed + wav[at:]
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def vorbis_comments(flac: bytes, *comments: bytes) -> bytes:
+    """Return a flac file with these comments in place of its own."""
+    at, last = 4, False
+    while not last:
+        last, size = flac[at] >= 128, int.from_bytes(flac[at + 1 : at + 4], "big")
+        at += 4 + size
+    block = struct.pack("<II", 0, len(comments))
+    block += b"".join(struct.pack("<I", len(comment)) + comment for comment in comments)
+    stream_information = b"\0" + flac[5:42]
+    return (
+        flac[:4]
+        + stream_information
+        + b"\x84"
+        + struct.pack(">I", len(block))[1:]
+        + block
+        + flac[at:]
+    )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A file with tags, and the tags that the document has."""
+
+    data: bytes
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+UTF16 = b"\x01\xff\xfe"
+ODD = "�"
+
+
+def samples() -> dict[str, Sample]:
+    """Return files whose tags are all that tags should not be."""
+    mp3, flac, wav = (
+        (folder() / name).read_bytes() for name in ("cbr-bare.mp3", "16.flac", "16.wav")
+    )
+    return {
+        "latin.mp3": Sample(
+            id3(4, (b"TIT2", b"\0Caf\xe9 \xff"), (b"TPE1", b"\x02\0A\0B")) + mp3,
+            {"title": "Café ÿ", "artist": "AB"},
+        ),
+        "odd.mp3": Sample(
+            # Half a character at the end of one, a half of a pair in the other.
+            id3(
+                3,
+                (b"TPE1", UTF16 + "Hié".encode("utf-16-le") + b"A"),
+                (b"TALB", UTF16 + b"\0\xd8A\0"),
+                (b"TIT2", b"\0kept"),
+            )
+            + mp3,
+            {"artist": "Hié", "title": "kept"},
+        ),
+        "invalid.mp3": Sample(
+            id3(
+                4,
+                (b"TIT2", b"\x03ab\xff\xfecd"),
+                (b"TPE1", b"\x09unknown"),
+                (b"TALB", b""),
+                (b"TXXX", b"\x03My Key\0one\ntwo\x01\x1b"),
+            )
+            + mp3,
+            {"title": f"ab{ODD}{ODD}cd", "my key": "one\ntwo\x01\x1b"},
+        ),
+        "v1.mp3": Sample(
+            mp3 + id3v1(b"Na\xefve\xff", b"\x01\n\x1b[0m", b"\xfe" * 30),
+            {
+                "title": f"Na{ODD}ve{ODD}",
+                "artist": "\x01\n\x1b[0m",
+                "album": ODD * 30,
+                "date": "2001",
+                "genre": "Rock",
+            },
+        ),
+        "info.wav": Sample(
+            riff_info(
+                wav,
+                (b"INAM", b"\xff\xfeabc\0"),
+                (b"IART", b"Bj\xf6rk\0"),
+                (b"ICMT", b'a\nb\x01"\\\0'),
+                (b"\xff\xffXX", b"x\0"),
+            ),
+            {
+                "title": f"{ODD}{ODD}abc",
+                "artist": f"Bj{ODD}rk",
+                "comment": 'a\nb\x01"\\',
+                f"{ODD}{ODD}xx": "x",
+            },
+        ),
+        "vorbis.flac": Sample(
+            vorbis_comments(
+                flac,
+                b"TITLE=ab\xff\xfecd",
+                b"Artist=one\nline\x01\x1b[0m\x7f",
+                b"\xff\xfeKEY=x",
+                b"no equals sign",
+                b"=no key",
+                b"HALF=\xed\xa0\x80",
+                b'quote="\\',
+                "note=\N{MULTIPLE MUSICAL NOTES}".encode(),
+            ),
+            {
+                "title": f"ab{ODD}{ODD}cd",
+                "artist": "one\nline\x01\x1b[0m\x7f",
+                f"{ODD}{ODD}key": "x",
+                "half": ODD,
+                "quote": '"\\',
+                "note": "\N{MULTIPLE MUSICAL NOTES}",
+            },
+        ),
+        # ffprobe itself joins what has one key.
+        "twice.flac": Sample(vorbis_comments(flac, b"a=1", b"A=2"), {"a": "1;2"}),
+        "long.flac": Sample(
+            vorbis_comments(flac, b"LYRICS=" + b"x" * 900_000, b"title=kept"),
+            {"lyrics": "x" * 512, "title": "kept"},
+        ),
+        "many.flac": Sample(
+            vorbis_comments(flac, *(b"K%d=v" % number for number in range(100))),
+            {f"k{number}": "v" for number in range(32)},
+        ),
+        # Past a megabyte nobody reads them.
+        "book.flac": Sample(vorbis_comments(flac, b"LYRICS=" + b"x" * 2_000_000, b"title=x")),
+        "books.flac": Sample(
+            vorbis_comments(flac, *(b"K%d=" % number + b"v" * 900 for number in range(2000)))
+        ),
+        "book.mp3": Sample(id3(4, (b"TIT2", b"\0x"), (b"TXXX", b"\0k\0" + b"x" * 2_000_000)) + mp3),
+    }
+
+
+class TagTests(ServiceCase):
+    """Tags (Info document, D24)"""
+
+    async def test_tags(self) -> None:
+        """Whatever a file has for tags, its document is good JSON with all else that is known."""
+        port = self.start().port
+        for name, sample in samples().items():
+            self.add(name, sample.data)
+            response = await ask(port, info(name))
+            self.assertEqual(200, response.status, name)
+            self.assertTrue(response.body.isascii())
+            document = response.document
+            self.assertEqual(sample.tags, document.pop("tags", {}), name)
+            self.assertEqual(44100, document["sample_rate"])
+            self.assertEqual(len(sample.data), document["size"])
+
+    async def test_book_is_rendered(self) -> None:
+        """A file with more tags than can be read renders like any other."""
+        plain = (folder() / "16.flac").read_bytes()
+        self.add("plain.flac", plain)
+        self.add("book.flac", vorbis_comments(plain, b"LYRICS=" + b"x" * 2_000_000))
+        port = self.start(variant_store=None).port
+        bodies = set()
+        for name in ("plain.flac", "book.flac"):
+            response = await ask(port, signed(f"/f:wav/plain/local://{name}"))
+            self.assertEqual((200, True), (response.status, response.complete))
+            bodies.add(response.body)
+        self.assertEqual(1, len(bodies))
+
+
+# Probes that are slow, stuck or missing
+
+#: Takes note of each call that examines a source, and then does what the test wants.
+WRAPPER = """#!/bin/sh
+case "$*" in
+*-show_entries*)
+    echo x >> '{calls}'
+    {then}
+    ;;
+esac
+exec '{ffprobe}' "$@"
+"""
+
+
+class ProbeTests(ServiceCase):
+    """The child behind a document"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("long.flac", long_flac())
+        self.add("short.flac", short_flac())
+        self.bin = self.root.with_name("bin")
+        self.bin.mkdir()
+        self.calls = self.bin / "calls"
+
+    def use_ffprobe(self, then: str) -> None:
+        """Put another ffprobe ahead of the real one, which runs after it."""
+        text = WRAPPER.format(calls=self.calls, then=then, ffprobe=shutil.which("ffprobe"))
+        script = self.bin / "ffprobe"
+        script.write_text(text)
+        script.chmod(0o755)
+        self.use_path(f"{self.bin}:{os.environ['PATH']}")
+
+    def use_path(self, path: str) -> None:
+        """Set the PATH that a service finds."""
+        self.patch(os, "environ", {**os.environ, "PATH": path})
+
+    def count(self) -> int:
+        """Return how many probes have begun."""
+        return self.calls.read_text().count("x") if self.calls.exists() else 0
+
+    def mount(self, **settings: Any) -> tuple[AudioProxy, int]:
+        """Start a proxy whose requests can be counted; return it and its port."""
+        proxy = make_resource(self.config(**settings), reactor)
+        proxy.startService()
+        self.addCleanup(proxy.stopService)
+        listening = reactor.listenTCP(0, ProxySite(proxy.resource), interface="127.0.0.1")
+        self.addCleanup(listening.stopListening)
+        return proxy, int(listening.getHost().port)
+
+    async def test_hanging(self) -> None:
+        """A probe past AP_PROBE_TIMEOUT is ended, on info and before a render: a 504."""
+        self.use_ffprobe("exec sleep 600")
+        port = self.start(probe_timeout=1).port
+        paths = (info("short.flac"), signed("/plain/local://short.flac"))
+        clients = [await send(port, path) for path in paths]
+        for client in clients:
+            response = await client.end()
+            self.assertEqual((504, "probe_timeout"), (response.status, response.error))
+            self.assertEqual(b"no-store", response["cache-control"])
+        await until(lambda: not children(), "the probe to be reaped")
+        self.assertEqual(1, self.count())
+
+    async def test_head_beside_a_hanging_probe(self) -> None:
+        """HEAD and a 304 need no probe, so they do not wait for one."""
+        self.use_ffprobe("exec sleep 600")
+        port = self.start().port
+        client = await send(port, info("short.flac"))
+        await until(lambda: self.count(), "the probe")
+        head = await ask(port, info("short.flac"), b"HEAD")
+        self.assertEqual(200, head.status)
+        again = await ask(port, info("short.flac"), if_none_match=head["etag"] or b"")
+        self.assertEqual(304, again.status)
+        self.assertEqual((1, None), (self.count(), client.response))
+        await client.leave()
+        await until(lambda: not children(), "the probe to be reaped")
+
+    async def test_missing(self) -> None:
+        """Without ffprobe it is a 500 probe_failed, and HEAD is answered (D34)."""
+        for name in ("ffmpeg", "setpriv", "true"):
+            if found := shutil.which(name):
+                (self.bin / name).symlink_to(found)
+        self.use_path(str(self.bin))
+        port = self.start().port
+        for path in (info("short.flac"), signed("/plain/local://short.flac")):
+            response = await ask(port, path)
+            self.assertEqual((500, "probe_failed"), (response.status, response.error))
+            self.assertEqual(b"no-store", response["cache-control"])
+            self.assertEqual(200, (await ask(port, path, b"HEAD")).status)
+
+    async def test_failing(self) -> None:
+        """A probe that dies of itself is a 500 probe_failed."""
+        self.use_ffprobe("kill -SEGV $$")
+        port = self.start().port
+        response = await ask(port, info("short.flac"))
+        self.assertEqual((500, "probe_failed"), (response.status, response.error))
+
+    async def test_one_probe_for_all(self) -> None:
+        """Documents and renders of one source that are asked for together share one ffprobe."""
+        gate = self.bin / "gate"
+        os.mkfifo(gate)
+        self.use_ffprobe(f"read line < '{gate}'")
+        proxy, port = self.mount(variant_store=None, max_probe_concurrency=1)
+        paths = [info("short.flac"), signed("/info/plain/local%3A%2F%2Fshort.flac")]
+        paths += [signed(f"/f:{form}/plain/local://short.flac") for form in ("wav", "flac")]
+        clients = [await send(port, path) for path in paths]
+        # A request that is being answered has asked for its probe.
+        await until(lambda: proxy.resource.active.count == len(paths), "all requests")
+        await until(self.count, "the probe")
+        refused = await ask(port, info("long.flac"))
+        self.assertEqual((429, "queue_full"), (refused.status, refused.error))
+        self.assertEqual(b"1", refused["retry-after"])
+        self.assertEqual(b"no-store", refused["cache-control"])
+        gate.write_text("go\n")
+        responses = [await client.end() for client in clients]
+        self.assertEqual([200] * 4, [response.status for response in responses])
+        self.assertEqual(responses[0].body, responses[1].body)
+        self.assertEqual((b"RIFF", b"fLaC"), (responses[2].body[:4], responses[3].body[:4]))
+        self.assertEqual(1, self.count())
+
+    async def test_spared(self) -> None:
+        """Neither a HEAD nor a 304 nor a stored variant costs a probe; a GET costs one each."""
+        self.use_ffprobe(":")
+        port = self.start().port
+        tag = (await ask(port, info("short.flac"), b"HEAD"))["etag"] or b""
+        await ask(port, info("short.flac"), if_none_match=tag)
+        self.assertEqual(0, self.count())
+        for number in (1, 2):
+            self.assertEqual(200, (await ask(port, info("short.flac"))).status)
+            self.assertEqual(number, self.count())
+
+    async def test_client_that_leaves(self) -> None:
+        """The probe of one who left is ended, and its slot is free for the next source."""
+        stuck = self.bin / "stuck"
+        stuck.touch()
+        self.use_ffprobe(f"[ -e '{stuck}' ] && exec sleep 600")
+        port = self.start(max_probe_concurrency=1).port
+        client = await send(port, info("short.flac"))
+        await until(self.count, "the probe")
+        self.assertEqual(429, (await ask(port, info("long.flac"))).status)
+        stuck.unlink()
+        await client.leave()
+        response = await until_admitted(port, info("long.flac"))
+        self.assertEqual((200, "flac"), (response.status, response.document["format"]))
+        await until(lambda: not children(), "all children to be reaped")
+        self.assertEqual(2, self.count())
+
+
+async def until_admitted(port: int, path: bytes) -> Response:
+    """Ask until there is a slot for it, and return the answer."""
+    while (response := await ask(port, path)).status == 429:
+        pass
+    return response

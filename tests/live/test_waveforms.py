@@ -1,0 +1,374 @@
+"""Waveforms through the whole service: every pixel of real files, and what a long one costs."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.threads import deferToThread
+
+from tests.live.test_service import scratch_files, until_hit
+from tests.support.audio import (
+    Sound,
+    constant,
+    convert,
+    noise,
+    probe,
+    render,
+    silence,
+    write_wav,
+)
+from tests.support.http import MEDIA_CACHE_CONTROL, Response
+from tests.support.processes import open_descriptors
+from tests.support.service import (
+    ServiceCase,
+    ask,
+    children,
+    encoders,
+    long_flac,
+    resident_bytes,
+    send,
+    short_flac,
+    signed,
+    until,
+)
+from tests.support.waveforms import (
+    Drawing,
+    Frames,
+    bounds,
+    decode_frames,
+    draw,
+    frames_of_wav,
+    mean,
+    read_drawing,
+)
+
+SHORT = signed("/f:peaks/plain/local://short.flac")
+
+
+class DeliveryTests(ServiceCase):
+    """A waveform is delivered as audio is (Peaks 6)."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("short.flac", short_flac())
+
+    async def test_miss_and_hit(self) -> None:
+        """A hit has the bytes and headers of the miss, its length, and working ranges."""
+        port = self.start().port
+        for text, kind in (
+            ("f:peaks", b"application/json"),
+            ("f:peaks/pk_fmt:dat", b"application/octet-stream"),
+        ):
+            path = signed(f"/{text}/plain/local://short.flac")
+            miss = await ask(port, path)
+            self.assertEqual((200, b"MISS", True), summary(miss), text)
+            self.assertEqual((kind, b"chunked"), (miss["content-type"], miss["transfer-encoding"]))
+            self.assertEqual(MEDIA_CACHE_CONTROL.encode(), miss["cache-control"])
+            hit = await until_hit(port, path)
+            self.assertEqual(miss.body, hit.body)
+            for name in ("content-type", "cache-control", "etag"):
+                self.assertEqual(miss[name], hit[name], name)
+            size = len(miss.body)
+            self.assertEqual(b"%d" % size, hit["content-length"])
+            part = await ask(port, path, range=b"bytes=24-99")
+            self.assertEqual((206, miss.body[24:100]), (part.status, part.body))
+            self.assertEqual(b"bytes 24-99/%d" % size, part["content-range"])
+            beyond = await ask(port, path, range=b"bytes=%d-" % size)
+            self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
+
+    async def test_head_and_304(self) -> None:
+        """HEAD and a matching If-None-Match are answered without a render, before it and after."""
+        port = self.start().port
+        for state in (b"MISS", b"HIT"):
+            head = await ask(port, SHORT, b"HEAD")
+            self.assertEqual((200, state, True), summary(head))
+            self.assertEqual((b"", b"application/json"), (head.body, head["content-type"]))
+            self.assertEqual(state == b"HIT", head["content-length"] is not None)
+            same = await ask(port, SHORT, if_none_match=head["etag"] or b"")
+            self.assertEqual((304, b"", head["etag"]), (same.status, same.body, same["etag"]))
+            self.assertEqual([], encoders())
+            if state == b"MISS":
+                self.assertEqual([".scratch"], os.listdir(self.store))
+                await ask(port, SHORT)
+                await until_hit(port, SHORT)
+
+    async def test_identical_bytes(self) -> None:
+        """Two renders give the same bytes, and both serializations the same values (D44)."""
+        port = self.start().port
+        text = "f:peaks/pts:333/ch:2/norm:ebu/enhance:voice"
+        bodies = []
+        for extra in ("cb:1", "cb:2", "cb:1/pk_fmt:dat"):
+            bodies.append(
+                (await ask(port, signed(f"/{text}/{extra}/plain/local://short.flac"))).body
+            )
+        self.assertEqual(bodies[0], bodies[1])
+        self.assertEqual(read_drawing(bodies[0]), read_drawing(bodies[2]))
+
+    async def test_shared_and_unhurried(self) -> None:
+        """One drawing serves all who ask for it, and the service answers others meanwhile."""
+        self.add("long.flac", long_flac())
+        port = self.start().port
+        path = signed("/f:peaks/pts:65536/ch:2/t:0:240/plain/local://long.flac")
+        first = await send(port, path)
+        await until(encoders, "the encoder")
+        second = await send(port, path)
+        answered = 0
+        while first.closed is None:
+            self.assertEqual(200, (await ask(port, b"/health")).status)
+            answered += 1
+        self.assertGreater(answered, 1)
+        one, two = await first.end(), await second.end()
+        self.assertEqual((200, b"MISS", True), summary(one))
+        self.assertEqual((200, b"COALESCED", True), summary(two))
+        self.assertEqual(one.body, two.body)
+        self.assertEqual(2 * 2 * 65536, len(read_drawing(one.body).values))
+
+    async def test_everyone_leaves(self) -> None:
+        """Without a store a drawing that nobody waits for ends, and leaves nothing behind (D36)."""
+        self.add("long.flac", long_flac())
+        port = self.start(variant_store=None).port
+        await until(lambda: not children(), "the look at ffmpeg to end")
+        before = open_descriptors()
+        client = await send(port, signed("/f:peaks/pts:65536/plain/local://long.flac"))
+        await until(encoders, "the encoder")
+        self.assertGreater(len(open_descriptors()), len(before))
+        await client.leave()
+        await until(lambda: not children(), "the encoder to end")
+        await until(lambda: open_descriptors() == before, "pipe, blocks and output to be closed")
+
+    async def test_refused_options(self) -> None:
+        """br, q, bd and sr are each a 422 that names the segment (rule 2)."""
+        port = self.start().port
+        for segment in ("br:128", "q:5", "bd:16", "sr:44100"):
+            for text in (f"f:peaks/{segment}", f"{segment}/pts:5/f:peaks"):
+                answer = await ask(port, signed(f"/{text}/plain/local://short.flac"))
+                self.assertEqual((422, "invalid_options"), (answer.status, answer.error), text)
+                self.assertIn(f'"{segment}"', answer.document["message"])
+
+    async def test_refused_sources(self) -> None:
+        """What is no audio is a 415, a start past the end a 422, too large a document a 500."""
+        self.add("text.mp3", b"No sound, but words.\n" * 500)
+        self.add("empty.wav", write_wav(silence(8000, 0)))
+        port = self.start(max_variant_bytes=1000).port
+        for rest, status, code in (
+            ("f:peaks/plain/local://text.mp3", 415, "undecodable_source"),
+            ("f:peaks/plain/local://empty.wav", 415, "undecodable_source"),
+            ("f:peaks/t:1/plain/local://short.flac", 422, "invalid_options"),
+            ("f:peaks/t:7:1/pk_fmt:dat/plain/local://short.flac", 422, "invalid_options"),
+            ("f:peaks/pts:65536/plain/local://short.flac", 500, "render_failed"),
+        ):
+            answer = await ask(port, signed(f"/{rest}"))
+            self.assertEqual((status, code), (answer.status, answer.error), rest)
+        self.assertEqual([], scratch_files(self.store))
+        self.assertEqual(
+            200, (await ask(port, signed("/f:peaks/pts:9/plain/local://short.flac"))).status
+        )
+
+
+def summary(response: Response) -> tuple[int, bytes | None, bool]:
+    """Return the status, the state of the cache and whether it came to its end."""
+    return response.status, response["x-audio-proxy"], response.complete
+
+
+class SourceCase(ServiceCase):
+    """Drawings of sources that a test makes."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.port = self.start(max_probe_concurrency=32).port
+
+    async def drawn(self, name: str, text: str = "") -> Drawing:
+        """Ask for a drawing and read it."""
+        answer = await ask(self.port, signed(f"/f:peaks{text}/plain/local://{name}"))
+        self.assertEqual((200, b"MISS", True), summary(answer), (name, answer))
+        drawing = read_drawing(answer.body)
+        self.assertEqual(2, drawing.version)
+        return drawing
+
+    def assert_exact(self, drawing: Drawing, frames: Frames, pixels: int, what: object) -> None:
+        """Require that a drawing is that of the frames, to the last bit (D26)."""
+        self.assertEqual(pixels, drawing.length, what)
+        least, most = bounds(len(frames), pixels)
+        self.assertTrue(least <= drawing.pixel <= most, (what, drawing.pixel, least))
+        self.assertEqual(drawing.channels, frames.shape[1], what)
+        self.assertTrue(drawing.values == draw(frames, drawing.pixel, pixels), what)
+
+
+#: Sources whose length a probe mistakes; wav it corrects by the size of the file.
+MISTAKEN = {"vbr.mp3", "cut.mp3", "cut.flac", "a.aac"}
+
+
+def songs() -> Iterator[tuple[str, int, bytes]]:
+    """Yield sources, most of which say something wrong of their length, and their channels."""
+    # Silence first, so that a bit rate measured at the start says nothing of the rest.
+    loud, quiet = noise(44100, 30_000, 2), silence(44100, 30_000, 2)
+    wav = write_wav(
+        Sound(44100, tuple(a + b for a, b in zip(quiet.channels, loud.channels, strict=True)))
+    )
+    without_xing = convert(wav, *"-c:a libmp3lame -q:a 4 -write_xing 0 -f mp3".split())
+    yield "vbr.mp3", 2, without_xing
+    yield "cut.mp3", 2, convert(wav, *"-c:a libmp3lame -q:a 4 -f mp3".split())[:-4321]
+    flac = convert(wav, *"-c:a flac -f flac".split())
+    yield "cut.flac", 2, flac[: len(flac) * 2 // 3]
+    yield "cut.wav", 2, wav[: len(wav) * 2 // 3 + 1]
+    size = len(wav) - 44
+    for name, claimed in (("more", 3 * size), ("less", size // 2), ("open", 2**32 - 1), ("0", 0)):
+        yield f"{name}.wav", 2, wav[:40] + struct.pack("<I", claimed) + wav[44:]
+    yield "one.wav", 1, write_wav(constant(8000, 1, -0.5))
+    yield "float.wav", 1, write_wav(noise(96000, 5000), "32f")
+    mono = write_wav(noise(48000, 40_000))
+    yield "a.ogg", 1, convert(mono, *"-c:a libvorbis -f ogg".split())
+    yield "a.opus", 1, convert(mono, *"-c:a libopus -f ogg".split())
+    yield "a.m4a", 1, convert(mono, *"-c:a aac -f mp4".split())
+    yield "a.aac", 2, convert(wav, *"-c:a aac -f adts".split())
+
+
+class ExactnessTests(SourceCase):
+    """Every pixel is that of the decoded frames, whatever the probe believed (D26)."""
+
+    async def test_sources(self) -> None:
+        """Sources that lie about their length, or are cut, are drawn to their last frame."""
+        sources = list(songs())
+
+        async def check(name: str, channels: int, source: bytes) -> None:
+            self.add(name, source)
+            decoding = deferToThread(decode_frames, source, channels)
+            drawing = await self.drawn(name, f"/pts:300/ch:{channels}/pk_fmt:dat")
+            frames = await decoding
+            self.assert_exact(drawing, frames, 300, name)
+            if name in MISTAKEN:
+                found = await deferToThread(probe, source)
+                believed = (found.duration or 0) * found.sample_rate
+                self.assertGreater(abs(believed - len(frames)), 1000, name)
+
+        await gatherResults([Deferred.fromCoroutine(check(*source)) for source in sources])
+
+    async def test_shapes(self) -> None:
+        """Any number of pixels, of 8 bits or 16, for one channel or two, is exact (Peaks)."""
+        source = write_wav(noise(44100, 30_000, 2, 1.0))
+        self.add("a.wav", source)
+        two = decode_frames(source, 2)
+        one = mean(two)
+
+        async def check(text: str, frames: Frames, pixels: int) -> Drawing:
+            drawing = await self.drawn("a.wav", f"{text}/pts:{pixels}")
+            if drawing.bits == 8:
+                # A lesser value is never a greater one when both are truncated.
+                frames = np.trunc(frames / 256).astype(np.int16)
+            self.assert_exact(drawing, frames, pixels, text)
+            return drawing
+
+        checks = [
+            check("/ch:1", one, 1),
+            check("", one, 799),
+            check("/t:0.1", one[4410:], 500),
+            check("/t:0.1:0.25/ch:2/pk_fmt:dat", two[4410:][:11025], 500),
+            check("/ch:2/pk_bits:8", two, 100),
+            check("/pk_bits:8/pk_fmt:dat", one, 100),
+            check("/ch:2", two, 65536),
+        ]
+        drawings = await gatherResults([Deferred.fromCoroutine(each) for each in checks])
+        self.assertEqual([0, 0, 0, 0], drawings[-1].values[-4:])
+        self.assertEqual(1, drawings[-1].pixel)
+
+
+class OptionTests(SourceCase):
+    """A waveform is that of what would be heard (Peaks 1)."""
+
+    async def assert_as_heard(self, name: str, source: bytes, *texts: str) -> None:
+        """Require that each drawing is that of the wav file with the same options."""
+        self.add(name, source)
+
+        async def check(text: str) -> None:
+            drawing = await self.drawn(name, f"/{text}/pts:200")
+            channels = 2 if "ch:2" in text else 1
+            frames = frames_of_wav(render(source, f"f:wav/bd:16/{text}"), channels)
+            self.assert_exact(drawing, frames, 200, text)
+
+        await gatherResults([Deferred.fromCoroutine(check(text)) for text in texts])
+
+    async def test_stereo(self) -> None:
+        """t, fade, gain, norm and enhance are respected, on one channel and on two."""
+        await self.assert_as_heard(
+            "stereo.wav",
+            write_wav(noise(22050, 22050, 2, 0.1)),
+            "fade:0.2:0.4/ch:1",
+            "gain:60/ch:2",
+            "gain:-6/ch:1/t:0.3:0.5",
+            "norm:ebu/ch:1",
+            "enhance:voice/ch:2/fade:0.2/t:0.5/norm:ebu:-20",
+        )
+
+    async def test_mean_as_heard(self) -> None:
+        """One channel of two is within one step of what ffmpeg mixes, which rounds (ch)."""
+        source = write_wav(noise(22050, 20_000, 2, 1.0))
+        self.add("a.wav", source)
+        drawing = await self.drawn("a.wav", "/pts:200")
+        mixed = draw(frames_of_wav(render(source, "f:wav/bd:16/ch:1"), 1), drawing.pixel, 200)
+        pairs = zip(drawing.values, mixed, strict=True)
+        self.assertLessEqual(max(abs(one - two) for one, two in pairs), 1)
+
+    async def test_other_layouts(self) -> None:
+        """Mono is drawn twice for two channels, and 5.1 is mixed down as it is for the ear."""
+        await self.assert_as_heard("mono.wav", write_wav(noise(8000, 9000)), "ch:2", "ch:1/gain:3")
+        surround = write_wav(noise(48000, 4800, 6, 0.5), mask=0x3F)
+        await self.assert_as_heard("surround.wav", surround, "ch:2", "ch:1")
+
+    async def test_compressed(self) -> None:
+        """So it is where the decoder has to start ahead of ``t``, and the end is not stated."""
+        source = convert(write_wav(noise(44100, 110_250)), *"-c:a libmp3lame -f mp3".split())
+        await self.assert_as_heard("a.mp3", source, "t:2.1:0.2/ch:2", "fade:0.5:0.5/ch:1")
+
+
+#: A day of one channel.
+DAY, RATE = 24 * 3600, 4000
+
+
+def sparse_day(path: Path, values: dict[int, int]) -> None:
+    """Write a wav of 24 hours that is silent but for a few frames, and next to nothing on disk."""
+    size = DAY * RATE * 2
+    form = struct.pack("<IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16)
+    head = b"RIFF" + struct.pack("<I", 36 + size) + b"WAVEfmt " + form
+    head += b"data" + struct.pack("<I", size)
+    with path.open("wb") as file:
+        file.write(head)
+        for frame, value in values.items():
+            file.seek(len(head) + 2 * frame)
+            file.write(struct.pack("<h", value))
+        file.truncate(len(head) + size)
+
+
+class MemoryTests(ServiceCase):
+    """What a waveform costs does not depend on how long its source is (D26)."""
+
+    async def test_a_day(self) -> None:
+        """24 hours cost less than 32 MiB, and not one of a few single frames is lost."""
+        last = DAY * RATE - 1
+        values = {0: 1, 12_345_679: -2, last // 2: 32767, last - 3_000_000: -32768, last: 7}
+        sparse_day(self.root / "day.wav", values)
+        self.add("short.flac", short_flac())
+        node = self.twistd()
+        port = await node.port()
+        await until(lambda: not children(node.pid), "the look at ffmpeg to end")
+        before = resident_bytes(node.pid)
+        answer = await ask(port, signed("/f:peaks/plain/local://day.wav"))
+        self.assertEqual((200, b"MISS", True), summary(answer))
+        drawing = read_drawing(answer.body)
+        least, most = bounds(last + 1, 800)
+        self.assertTrue(least <= drawing.pixel <= most, drawing.pixel)
+        expected = [0] * 1600
+        for frame, value in values.items():
+            expected[2 * (frame // drawing.pixel) + (value > 0)] = value
+        self.assertEqual(expected, drawing.values)
+        self.assertLess(most_resident_bytes(node.pid) - before, 32 * 1024 * 1024)
+
+
+def most_resident_bytes(pid: int) -> int:
+    """Return the most memory that a process ever had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])

@@ -1,0 +1,418 @@
+"""Waveforms from what a child puts out: each way in which that can end."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable
+from threading import Event
+from typing import IO, Any
+
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.internet.threads import deferToThread
+from twisted.logger import LogLevel, capturedLogs
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from audioproxy.errors import (
+    InvalidOptions,
+    NothingDecoded,
+    Refusal,
+    RenderFailed,
+    RenderTimeout,
+    UndecodableSource,
+)
+from audioproxy.media import peaks
+from audioproxy.media.peaks import Shape
+from audioproxy.process import waveforms
+from audioproxy.process.child import Launcher
+from audioproxy.process.encoder import Encoder
+from audioproxy.process.waveforms import Waveforms
+from tests.support.processes import FakeSpawner, open_descriptors
+from tests.support.service import until
+from tests.support.threads import FakeThreads
+from tests.support.waveforms import draw, noisy_frames, read_drawing
+
+STEREO = Shape(8000, 2, 2, 2, 16, "dat")
+
+
+def samples(*values: int) -> bytes:
+    """Return samples as ffmpeg puts them out."""
+    return struct.pack(f"<{len(values)}h", *values)
+
+
+def full_file(size: int) -> IO[bytes]:
+    """Return a file on a full disk, whatever is to be kept in memory."""
+    return open("/dev/full", "r+b", buffering=0)
+
+
+class DrawCase(SynchronousTestCase):
+    """A drawing into a file, after which nothing may be open."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.spawner = FakeSpawner()
+        self.threads = FakeThreads()
+        self.encoder = Encoder(Launcher(self.spawner, self.clock, {}))
+        self.output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
+        self.addCleanup(lambda: os.close(self.output))
+        self.before = open_descriptors()
+        self.addCleanup(self.assert_nothing_left)
+
+    def assert_nothing_left(self) -> None:
+        """Require that no work, no timer and no descriptor is left."""
+        self.assertEqual(self.threads.waiting, 0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(open_descriptors(), self.before)
+
+    def start(
+        self,
+        shape: Shape = STEREO,
+        timeout: float = 100,
+        output: int | None = None,
+        in_thread: Callable[[Any], Any] | None = None,
+    ) -> Deferred[None]:
+        """Start a drawing."""
+        drawing = Waveforms(self.encoder, in_thread or self.threads.in_thread).draw(
+            ["ffmpeg"], {}, self.output if output is None else output, timeout, shape
+        )
+        return Deferred.fromCoroutine(drawing)
+
+    def written(self) -> bytes:
+        """Return what is in the output."""
+        return os.pread(self.output, 1_000_000, 0)
+
+    def refused(self, drawing: Deferred[None], refusal: type[Refusal]) -> Refusal:
+        """Return the refusal, which left nothing in the output."""
+        error = self.failureResultOf(drawing).value
+        self.assertIs(type(error), refusal)
+        self.assertEqual(self.written(), b"")
+        return error
+
+
+class GoodEndTests(DrawCase):
+    """A drawing that succeeds"""
+
+    def test_document(self) -> None:
+        """What the child puts out is drawn, to its last sample, into the output."""
+        drawing = self.start()
+        self.spawner.last.say(samples(1, -1, 2, -2))
+        self.spawner.last.say(samples(3, -3))
+        self.spawner.last.die()
+        self.assertNoResult(drawing)
+        self.threads.run()
+        self.successResultOf(drawing)
+        found = read_drawing(self.written())
+        self.assertEqual((found.channels, found.rate, found.pixel, found.length), (2, 8000, 2, 2))
+        self.assertEqual(found.values, [1, 2, -2, -1, 3, 3, -3, -3])
+
+    def test_nothing_before_the_end(self) -> None:
+        """Nothing is written while the child lives: the length of a pixel is not known yet."""
+        drawing = self.start()
+        self.spawner.last.say(samples(1, 2))
+        self.assertEqual(self.written(), b"")
+        self.spawner.last.die()
+        self.assertEqual(self.written(), b"")
+        self.threads.run()
+        self.successResultOf(drawing)
+        self.assertNotEqual(self.written(), b"")
+
+    def test_appends(self) -> None:
+        """The output stays open: it is the caller's to close."""
+        drawing = self.start()
+        self.spawner.last.say(samples(1, 2))
+        self.spawner.last.die()
+        self.threads.run()
+        self.successResultOf(drawing)
+        os.fstat(self.output)
+
+    def test_chunks(self) -> None:
+        """Samples that come in odd pieces, over many chunks, are put together again."""
+        self.patch(waveforms, "_CHUNK", 12)
+        frames = noisy_frames(100, 2)
+        data = frames.tobytes()
+        for size in (1, 3, 5, 12, 24, 399):
+            os.truncate(self.output, 0)
+            os.lseek(self.output, 0, os.SEEK_SET)
+            drawing = self.start()
+            for at in range(0, len(data), size):
+                self.spawner.last.say(data[at : at + size])
+            self.spawner.last.die()
+            self.threads.run()
+            self.successResultOf(drawing)
+            self.assertEqual(read_drawing(self.written()).values, draw(frames, 50, 2), size)
+
+    def test_part_of_a_frame(self) -> None:
+        """A last frame that is not whole is left out, be it a channel or half a sample."""
+        for part in (b"\x01", samples(99), samples(99) + b"\x01"):
+            os.truncate(self.output, 0)
+            os.lseek(self.output, 0, os.SEEK_SET)
+            drawing = self.start()
+            self.spawner.last.say(samples(1, 2, 3, 4) + part)
+            self.spawner.last.die()
+            self.threads.run()
+            self.successResultOf(drawing)
+            self.assertEqual(read_drawing(self.written()).values, [1, 1, 2, 2, 3, 3, 4, 4])
+
+    def test_many_blocks(self) -> None:
+        """Blocks that are more than memory should hold go into a file, and that is gone after."""
+        self.patch(waveforms, "_IN_MEMORY", 16)
+        self.patch(peaks, "_LEAST_CAPACITY", 2)
+        frames = noisy_frames(3000, 2)
+        drawing = self.start()
+        self.spawner.last.say(frames.tobytes())
+        self.spawner.last.die()
+        self.threads.run()
+        self.successResultOf(drawing)
+        found = read_drawing(self.written())
+        self.assertEqual(found.values, draw(frames, found.pixel, 2))
+
+    def test_pipe_that_stays_open(self) -> None:
+        """A process that a dead child left behind, with the pipe open, holds nobody up."""
+        self.patch(waveforms, "_PATIENCE", 1)
+        drawing = self.start()
+        self.spawner.last.say(samples(1, 2))
+        held = os.dup(self.spawner.last.inherited[1])
+        self.addCleanup(self.assertRaises, OSError, os.fstat, held)
+        self.spawner.last.die()
+        self.threads.run()
+        os.close(held)
+        self.successResultOf(drawing)
+        self.assertEqual(read_drawing(self.written()).values, [1, 1, 2, 2, 0, 0, 0, 0])
+
+    def test_last_words(self) -> None:
+        """What a child puts out in the moment before it dies is drawn, pipe held open or not."""
+
+        class Late(Event):
+            """Looked at just after the child's last words."""
+
+            said = False
+
+            def is_set(self) -> bool:
+                if not self.said:
+                    self.said = True
+                    os.write(held, samples(3, 4))
+                return super().is_set()
+
+        self.patch(waveforms, "_PATIENCE", 1)
+        self.patch(waveforms, "Event", Late)
+        drawing = self.start()
+        held = os.dup(self.spawner.last.inherited[1])
+        self.spawner.last.die()
+        self.threads.run()
+        os.close(held)
+        self.successResultOf(drawing)
+        self.assertEqual(read_drawing(self.written()).values, [3, 3, 4, 4, 0, 0, 0, 0])
+
+
+class BadEndTests(DrawCase):
+    """A drawing that comes to nothing"""
+
+    def test_encoder(self) -> None:
+        """A child that fails is a refusal, though it put out good samples before."""
+        for stderr, code, signal, refusal in (
+            (b"x: Invalid data found when processing input", 1, None, UndecodableSource),
+            (b"Empty output", 1, None, NothingDecoded),
+            (b"No space left on device", 1, None, RenderFailed),
+            (b"", 0, 11, RenderFailed),
+        ):
+            drawing = self.start()
+            self.spawner.last.say(samples(1, 2, 3, 4))
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die(code, signal)
+            self.threads.run()
+            self.refused(drawing, refusal)
+
+    def test_nothing(self) -> None:
+        """A child that ends well without a frame decoded nothing."""
+        for said in (b"", b"\x01", samples(1)):
+            drawing = self.start()
+            self.spawner.last.say(said)
+            self.spawner.last.die()
+            self.threads.run()
+            self.refused(drawing, NothingDecoded)
+
+    def test_timeout(self) -> None:
+        """A child past its time is a 504, when it is dead and nobody reads any more."""
+        drawing = self.start(timeout=5)
+        self.spawner.last.say(samples(1, 2))
+        self.clock.advance(5)
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.spawner.last.die(signal=15)
+        self.assertNoResult(drawing)
+        self.threads.run()
+        self.refused(drawing, RenderTimeout)
+
+    def test_missing_program(self) -> None:
+        """Without ffmpeg it is a 500 (D34)."""
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        drawing = self.start()
+        self.threads.run()
+        self.refused(drawing, RenderFailed)
+
+    def test_pixel_too_long(self) -> None:
+        """A waveform that its serialization cannot hold is a 422, and leaves no half header."""
+        self.patch(peaks, "_LONGEST_PIXEL", 1)
+        drawing = self.start()
+        self.spawner.last.say(samples(1, 2) * 5)
+        self.spawner.last.die()
+        self.threads.run()
+        self.assertIn('"pts:2"', self.refused(drawing, InvalidOptions).message)
+
+    def assert_no_place(self, drawing: Deferred[None], events: Iterable[Any]) -> None:
+        """Require a 500 and one line for the operator."""
+        message = self.refused(drawing, RenderFailed).message
+        self.assertEqual(message, "There is no place for the waveform.")
+        (event,) = [event for event in events if event["log_level"] is LogLevel.error]
+        self.assertIn("No space left on device", event["log_format"].format(**event))
+
+    def test_full_disk(self) -> None:
+        """An output on a full disk is a 500, and the log says why."""
+        full = os.open("/dev/full", os.O_WRONLY)
+        try:
+            with capturedLogs() as events:
+                drawing = self.start(output=full)
+                self.spawner.last.say(samples(1, 2))
+                self.spawner.last.die()
+                self.threads.run()
+        finally:
+            os.close(full)
+        self.assert_no_place(drawing, events)
+
+    def test_no_place_for_blocks(self) -> None:
+        """Blocks that find no place are a 500, whatever the child says of its broken pipe."""
+        for code, signal, stderr in ((0, None, b""), (1, None, b"Broken pipe"), (0, 13, b"")):
+            self.patch(waveforms, "SpooledTemporaryFile", full_file)
+            with capturedLogs() as events:
+                drawing = self.start()
+                self.spawner.last.say(samples(1, 2))
+                self.spawner.last.complain(stderr)
+                self.spawner.last.die(code, signal)
+                self.threads.run()
+            self.assert_no_place(drawing, events)
+
+    def test_no_descriptors(self) -> None:
+        """Without a descriptor for the pipe it is a 500, and no child is started."""
+
+        def refuse() -> tuple[int, int]:
+            raise OSError(24, "No space left on device, say, or too many open files")
+
+        self.patch(waveforms.os, "pipe", refuse)
+        with capturedLogs() as events:
+            drawing = self.start()
+        self.assert_no_place(drawing, events)
+        self.assertEqual(self.spawner.children, [])
+
+    def test_reader_that_crashes(self) -> None:
+        """What nobody has thought of is passed on as it is, and nothing is written."""
+        self.patch(waveforms, "SAMPLE", "no type")
+        drawing = self.start()
+        self.spawner.last.say(samples(1, 2))
+        self.spawner.last.die()
+        self.threads.run()
+        self.failureResultOf(drawing, TypeError)
+        self.assertEqual(self.written(), b"")
+
+
+class CancelTests(DrawCase):
+    """A drawing that nobody wants any more"""
+
+    def test_while_the_child_runs(self) -> None:
+        """The child is stopped, and the reader is waited for, before the files are closed."""
+        drawing = self.start()
+        self.spawner.last.say(samples(1, 2))
+        drawing.cancel()
+        self.assertEqual(self.spawner.last.signals, ["TERM"])
+        self.assertNoResult(drawing)
+        self.spawner.last.die(signal=15)
+        self.assertNoResult(drawing)
+        drawing.cancel()
+        self.assertNoResult(drawing)
+        self.assertNotEqual(open_descriptors(), self.before)
+        self.threads.run()
+        self.failureResultOf(drawing, CancelledError)
+        self.assertEqual(self.written(), b"")
+
+    def test_while_the_reader_ends(self) -> None:
+        """A child that has ended well is not drawn for nobody."""
+        drawing = self.start()
+        self.spawner.last.say(samples(1, 2))
+        self.spawner.last.die()
+        drawing.cancel()
+        self.assertNoResult(drawing)
+        self.threads.run()
+        self.failureResultOf(drawing, CancelledError)
+        self.assertEqual(self.written(), b"")
+
+    def test_while_it_is_written(self) -> None:
+        """The output is left alone only when the writer is done with it."""
+        works: list[Callable[[], object]] = []
+
+        def in_thread(work: Callable[[], object]) -> Deferred[Any]:
+            works.append(work)
+
+            def do() -> object:
+                if len(works) == 2:
+                    drawing.cancel()
+                    self.assertNoResult(drawing)
+                return work()
+
+            return self.threads.in_thread(do)
+
+        drawing = self.start(in_thread=in_thread)
+        self.spawner.last.say(samples(1, 2))
+        self.spawner.last.die()
+        self.threads.run()
+        self.assertEqual(len(works), 2)
+        self.failureResultOf(drawing, CancelledError)
+        self.assertEqual(len(read_drawing(self.written()).values), 8)
+
+
+class CountingEvent(Event):
+    """An event that counts how often somebody looks whether it is set.
+
+    :ivar made: the one that was made last.
+    """
+
+    made: CountingEvent
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        CountingEvent.made = self
+
+    def is_set(self) -> bool:
+        """Count, and answer."""
+        self.looks += 1
+        return super().is_set()
+
+
+class ThreadTests(TestCase):
+    """A drawing on a real thread"""
+
+    async def test_slow_child(self) -> None:
+        """A child that is silent for longer than a reader's patience is waited for."""
+        self.patch(waveforms, "_PATIENCE", 1)
+        self.patch(waveforms, "Event", CountingEvent)
+        spawner, frames = FakeSpawner(), noisy_frames(20_000, 2)
+        encoder = Encoder(Launcher(spawner, reactor, {}))
+        output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
+        self.addCleanup(os.close, output)
+        # By then the reactor and its threads have what they keep.
+        await deferToThread(lambda: None)
+        before = open_descriptors()
+        drawing = Deferred.fromCoroutine(
+            Waveforms(encoder, deferToThread).draw(["ffmpeg"], {}, output, 30, STEREO)
+        )
+        for part in (frames[:9_999], frames[9_999:]):
+            looks = CountingEvent.made.looks
+            await until(lambda looks=looks: CountingEvent.made.looks > looks + 3, "some looks")
+            # More than fits into a pipe would wait for the reader, here and now.
+            spawner.last.say(part.tobytes())
+        spawner.last.die()
+        await drawing
+        found = read_drawing(os.pread(output, 100_000, 0))
+        self.assertEqual(found.values, draw(frames, 10_000, 2))
+        # The thread may be a moment behind its result.
+        await until(lambda: open_descriptors() == before, "everything to be closed")

@@ -1,0 +1,53 @@
+"""The double of threads is honest."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import CancelledError
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.threads import FakeThreads
+
+
+class FakeThreadsTests(SynchronousTestCase):
+    """`FakeThreads`"""
+
+    def setUp(self) -> None:
+        self.threads = FakeThreads()
+        self.done: list[str] = []
+
+    def test_waits(self) -> None:
+        """No work is done before a test says so, and then all of it, in order."""
+        one = self.threads.in_thread(lambda: self.done.append("one") or 1)
+        two = self.threads.in_thread(lambda: self.done.append("two") or 2)
+        self.assertEqual((self.done, self.threads.waiting), ([], 2))
+        self.assertNoResult(one)
+        self.threads.run()
+        self.assertEqual((self.done, self.threads.waiting), (["one", "two"], 0))
+        self.assertEqual((self.successResultOf(one), self.successResultOf(two)), (1, 2))
+        self.threads.run()
+        self.assertEqual(self.done, ["one", "two"])
+
+    def test_failure(self) -> None:
+        """Work that fails fails its Deferred, and the next is done all the same."""
+        broken = self.threads.in_thread(lambda: 1 // 0)
+        whole = self.threads.in_thread(lambda: 1)
+        self.threads.run()
+        self.failureResultOf(broken, ZeroDivisionError)
+        self.successResultOf(whole)
+
+    def test_what_comes_of_it(self) -> None:
+        """Work that comes of other work is done with it."""
+        self.threads.in_thread(lambda: None).addCallback(
+            lambda _: self.threads.in_thread(lambda: self.done.append("next"))
+        )
+        self.threads.run()
+        self.assertEqual((self.done, self.threads.waiting), (["next"], 0))
+
+    def test_cancelled(self) -> None:
+        """As with real threads, one who stops waiting does not stop the work."""
+        given_up = self.threads.in_thread(lambda: self.done.append("done"))
+        given_up.cancel()
+        self.failureResultOf(given_up, CancelledError)
+        self.assertEqual(self.threads.waiting, 1)
+        self.threads.run()
+        self.assertEqual(self.done, ["done"])

@@ -1,0 +1,696 @@
+"""The info document over HTTP: the order of its checks, its headers and who shares a probe."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import (
+    InvalidOptions,
+    InvalidSignature,
+    NotConfigured,
+    NotFound,
+    ProbeFailed,
+    ProbeTimeout,
+    QueueFull,
+    Refusal,
+    UndecodableSource,
+    UpstreamUnavailable,
+    VideoSource,
+)
+from tests.support.http import NOW, Connection, FakeSource, House, Log, Response
+from tests.support.processes import FakeChild
+
+PATH = b"/info/plain/local://a.mp3"
+#: The SHA-256 of the source, a newline and the material that every source here has.
+TAG = b'"' + hashlib.sha256(b"local://a.mp3\nmaterial").hexdigest().encode() + b'"'
+
+AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 2}
+VIDEO = {"codec_type": "video", "codec_name": "h264"}
+CONTAINER = {
+    "format_name": "mp3",
+    "duration": "10.5",
+    "bit_rate": "128000",
+    "size": "999",
+    "tags": {"TITLE": "A song", "artist": "Ü"},
+}
+DOCUMENT = {
+    "format": "mp3",
+    "duration": 10.5,
+    "sample_rate": 44100,
+    "channels": 2,
+    "bitrate": 128000,
+    "size": 1000,
+    "tags": {"title": "A song", "artist": "Ü"},
+}
+
+
+def answer(*streams: dict[str, Any], **container: Any) -> bytes:
+    """Return what ffprobe says."""
+    return json.dumps({"streams": streams, "format": container}).encode()
+
+
+ANSWER = answer(AUDIO, **CONTAINER)
+
+
+class InfoCase(SynchronousTestCase):
+    """A house in which every source that was opened is closed, and every slot free, at the end."""
+
+    def setUp(self) -> None:
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        self.house = self.make_house()
+
+    def make_house(self, source: FakeSource | Exception | None = None, **settings: Any) -> House:
+        """Return a house with one source behind every path."""
+        house = House(**settings)
+        if source is not None:
+            house.source = source
+        self.addCleanup(self.assert_settled, house)
+        self.addCleanup(house.spawner.put_down)
+        return house
+
+    def assert_settled(self, house: House) -> None:
+        """Assert that nothing is held, nothing is waited for, and nobody is being answered."""
+        opened = sum(name == "open" for name, _ in house.calls)
+        if isinstance(house.source, FakeSource):
+            self.assertEqual(opened, house.source.closed)
+        self.assertEqual(0, house.probe_slots.held)
+        self.assertEqual([], house.clock.getDelayedCalls())
+        self.assertEqual([], self.log.errors)
+
+    def touched(self) -> list[str]:
+        """Return which doubles were asked, in order."""
+        return [name for name, _ in self.house.calls]
+
+    def assert_untouched(self) -> None:
+        """Assert that no source was opened and no probe started."""
+        self.assertEqual(([], []), (self.house.calls, self.house.spawner.children))
+
+    def assert_error(self, response: Response, refusal: type[Refusal]) -> None:
+        """Assert that a response is the error document of a refusal, and promises nothing more."""
+        self.assertEqual((refusal.status, refusal.code), (response.status, response.error))
+        self.assertEqual(refusal.cache_control.encode(), response["cache-control"])
+        for name in ("etag", "x-audio-proxy"):
+            self.assertIsNone(response[name], name)
+        retry_after = b"1" if refusal is QueueFull else None
+        self.assertEqual(retry_after, response["retry-after"])
+
+    def send(self, rest: bytes = PATH, method: bytes = b"GET", **headers: Any) -> Connection:
+        """Send a signed request."""
+        connection = self.house.connect()
+        connection.send(self.house.path(rest), method, **headers)
+        return connection
+
+    @property
+    def child(self) -> FakeChild:
+        """The probe that was started last."""
+        return self.house.spawner.last
+
+    def get(self, rest: bytes = PATH, says: bytes = ANSWER, code: int = 0) -> Response:
+        """Ask, let the probe say its answer, and return the response."""
+        connection = self.send(rest)
+        self.child.say(says)
+        self.child.die(code)
+        return connection.response
+
+
+class OrderTests(InfoCase):
+    """What is looked at before what (Request handling order; Info endpoint)."""
+
+    def test_signature_first(self) -> None:
+        """A wrong signature is a 401 whatever else is wrong, and nothing is touched (1)."""
+        for rest in (
+            PATH,
+            b"/info/f:mp3/plain/local://a.mp3",
+            b"/info/exp:1/plain/local://a.mp3",
+            b"/info/plain/http://refused/",
+            b"/info/no-source",
+            b"/info/",
+        ):
+            for method in (b"GET", b"HEAD"):
+                response = self.house.ask(b"/" + b"A" * 43 + rest, method, if_none_match=TAG)
+                self.assertEqual(401, response.status)
+                if method == b"GET":
+                    self.assert_error(response, InvalidSignature)
+        self.assert_untouched()
+
+    def test_signature_covers_info(self) -> None:
+        """A signature for a variant of a source is none for its info document."""
+        signature = self.house.path(b"/plain/local://a.mp3").split(b"/")[1]
+        self.assert_error(self.house.ask(b"/" + signature + PATH), InvalidSignature)
+        self.assert_untouched()
+
+    def test_options_second(self) -> None:
+        """Any segment beside info is a 422 before the source is looked at (Info document, 5)."""
+        for segments in (
+            *(b"f:mp3", b"q:2", b"x", b"x:1", b"", b"info", b"dl:a", b"cb:1", b"f:peaks/pts:9"),
+            *(b"exp:%d" % (NOW + 9), b"exp:1", b"exp:x"),
+        ):
+            for source in (b"plain/local://a.mp3", b"plain/http://refused/", b"enc/!"):
+                rest = b"/info/" + segments + b"/" + source
+                response = self.house.ask_signed(rest, if_none_match=TAG)
+                self.assert_error(response, InvalidOptions)
+                first = segments.split(b"/")[0].decode()
+                self.assertTrue(response.document["message"].startswith(f'"{first}"'))
+        self.assert_untouched()
+
+    def test_info_is_the_first_segment(self) -> None:
+        """Behind an option, info is an option that nobody knows (D1)."""
+        response = self.house.ask_signed(b"/f:mp3/info/plain/local://a.mp3")
+        self.assert_error(response, InvalidOptions)
+        self.assertIn('"info"', response.document["message"])
+        self.assert_untouched()
+
+    def test_source_grammar_third(self) -> None:
+        """What the grammar refuses is the 404 of a missing source, and touches nothing (D16)."""
+        bodies = set()
+        for source in (
+            *(b"plain/http://a/b", b"plain/https://u:p@host/", b"plain/s3://bucket", b"plain/"),
+            *(b"plain/local:///etc/passwd", b"plain/local://a%00", b"enc/!!!", b"enc/QQ=="),
+            *(b"plain/local://" + b"a/" * 64 + b"a", b"no-source", b""),
+        ):
+            response = self.house.ask_signed(b"/info/" + source, if_none_match=TAG)
+            self.assert_error(response, NotFound)
+            bodies.add(response.body)
+        self.assert_untouched()
+        self.house.source = NotFound("a reason that no client sees")
+        bodies.add(self.house.ask_signed(PATH).body)
+        self.assertEqual(1, len(bodies))
+
+    def test_stat_before_condition(self) -> None:
+        """A source that is gone is a 404, even for one who holds its document (6)."""
+        for refusal in (NotFound, NotConfigured, UpstreamUnavailable):
+            self.house.source = refusal()
+            self.assert_error(self.house.ask_signed(PATH, if_none_match=TAG), refusal)
+        self.assertEqual(["open"] * 3, self.touched())
+        self.assertEqual([], self.house.spawner.children)
+
+    def test_condition_before_probe(self) -> None:
+        """A document that is still true is a 304, without a probe or a slot for one (6)."""
+        self.house.probe_slots.capacity = 0
+        for method in (b"GET", b"HEAD"):
+            for value in (TAG, b"W/" + TAG, b'"other", ' + TAG, [b'"other"', TAG]):
+                response = self.house.ask_signed(PATH, method, if_none_match=value)
+                self.assertEqual((304, b""), (response.status, response.body))
+                self.assertEqual(TAG, response["etag"])
+                self.assertEqual(b"public, max-age=3600", response["cache-control"])
+                for name in ("content-type", "content-length", "transfer-encoding"):
+                    self.assertIsNone(response[name], name)
+        self.assertEqual([("open", b"local://a.mp3")] * 8, self.house.calls)
+        self.assertEqual([], self.house.spawner.children)
+
+    def test_probe_last(self) -> None:
+        """One who holds no document, or another, is answered by a probe (6)."""
+        for headers in ({}, {"if_none_match": b'"other"'}, {"if_none_match": TAG[:-2] + b'"'}):
+            connection = self.send(**headers)
+            self.assertEqual((b"", 1), (connection.received, len(self.house.spawner.alive)))
+            self.child.say(ANSWER)
+            self.child.die()
+            self.assertEqual((200, DOCUMENT), _seen(connection.response))
+
+    def test_neither_store_nor_slot(self) -> None:
+        """No variant is looked up or rendered, and no render slot is needed (5)."""
+        self.house.slots.capacity = 0
+        self.house.stored = UpstreamUnavailable()
+        self.assertEqual(200, self.get().status)
+        self.assertEqual(["open"], self.touched())
+
+
+def _seen(response: Response) -> tuple[int, Any]:
+    return response.status, response.document
+
+
+class DocumentTests(InfoCase):
+    """The answer and its headers"""
+
+    def test_answer(self) -> None:
+        """The document is JSON with a length, cacheable for an hour (Info endpoint, 2)."""
+        response = self.get()
+        self.assertEqual((200, DOCUMENT), _seen(response))
+        self.assertTrue(response.complete and response.body.isascii())
+        for name, value in {
+            "content-type": b"application/json",
+            "content-length": b"%d" % len(response.body),
+            "cache-control": b"public, max-age=3600",
+            "etag": TAG,
+            "transfer-encoding": None,
+            "x-audio-proxy": None,
+            "accept-ranges": None,
+            "content-disposition": None,
+            "retry-after": None,
+        }.items():
+            self.assertEqual(value, response[name], name)
+
+    def test_fields_in_order(self) -> None:
+        """The fields come in the order of the contract, for those who read them by eye."""
+        self.assertEqual(list(DOCUMENT), list(json.loads(self.get().body)))
+
+    def test_hardly_anything(self) -> None:
+        """Of a source that says nothing of itself the size is known still (Info document, 2)."""
+        bare = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "0"}
+        says = answer(bare, format_name="", duration="N/A", bit_rate="N/A", tags={})
+        self.assertEqual((200, {"size": 1000}), _seen(self.get(says=says)))
+
+    def test_size(self) -> None:
+        """The storage's size comes before the probe's, which comes before none."""
+        for stat, expected in ((5, 5), (0, 999)):
+            self.house = self.make_house(FakeSource(stat))
+            self.assertEqual(expected, self.get().document["size"])
+        self.assertNotIn("size", self.get(says=answer(AUDIO, format_name="mp3")).document)
+
+    def test_without_material(self) -> None:
+        """A source without a validator is cacheable for a minute, and has no ETag (2)."""
+        tag = b'"' + hashlib.sha256(b"local://a.mp3\n").hexdigest().encode() + b'"'
+        for headers in ({}, {"if_none_match": tag}, {"if_none_match": b"*"}):
+            self.house = self.make_house(FakeSource(1000, material=b""))
+            connection = self.send(**headers)
+            self.child.say(ANSWER)
+            self.child.die()
+            self.assertEqual((200, DOCUMENT), _seen(connection.response))
+            head = self.house.ask_signed(PATH, b"HEAD", **headers)
+            self.assertEqual(200, head.status)
+            for response in (connection.response, head):
+                self.assertEqual(b"public, max-age=60", response["cache-control"])
+                self.assertIsNone(response["etag"])
+
+    def test_tag_by_state(self) -> None:
+        """A source that was written to has another ETag, so that a 304 is never a lie (1)."""
+        tags = {TAG}
+        for material in (b"1000-1", b"1000-2", b"999-2", b'"etag"', b'W/"etag"'):
+            self.house = self.make_house(FakeSource(1000, material=material))
+            response = self.house.ask_signed(PATH, b"HEAD", if_none_match=b", ".join(tags))
+            self.assertEqual(200, response.status)
+            tags.add(response["etag"] or b"")
+        self.assertEqual(6, len(tags))
+
+    def test_tag_by_source(self) -> None:
+        """All spellings of one source have one ETag, and two sources have two (1)."""
+        for rest, same in (
+            (b"/info/plain/local://%61.mp3", True),
+            (b"/info/plain/local%3A%2F%2Fa.mp3", True),
+            (b"/info/enc/bG9jYWw6Ly9hLm1wMw", True),
+            (b"/info/enc/bG9jYWw6Ly9hLm1wMw==", True),
+            (b"/info/plain/local://b.mp3", False),
+            (b"/info/plain/local://./a.mp3", False),
+        ):
+            response = self.house.ask_signed(rest, b"HEAD", if_none_match=TAG)
+            self.assertEqual(304 if same else 200, response.status, rest)
+            self.assertEqual(same, response["etag"] == TAG, rest)
+        # A query is not signed, and no part of the name (D17).
+        target = self.house.path(PATH) + b"?a=b"
+        self.assertEqual(304, self.house.ask(target, if_none_match=TAG).status)
+
+    def test_range(self) -> None:
+        """A document has no ranges: whoever asks for one gets it whole."""
+        for header in (b"bytes=0-1", b"bytes=99999-"):
+            connection = self.send(range=header, if_range=TAG)
+            self.child.say(ANSWER)
+            self.child.die()
+            self.assertEqual((200, DOCUMENT), _seen(connection.response))
+            self.assertIsNone(connection.response["content-range"])
+
+    def test_no_limit_of_size(self) -> None:
+        """AP_MAX_SRC_BYTES is for renders: the largest source is described (4)."""
+        self.house.source = FakeSource(10**12)
+        self.assertEqual(413, self.house.ask_signed(b"/plain/local://a.mp3", b"HEAD").status)
+        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
+        self.assertEqual(10**12, self.get().document["size"])
+
+    def test_pipelined(self) -> None:
+        """A connection is good for the next document."""
+        connection = self.house.connect()
+        request = b"GET " + self.house.path(PATH) + b" HTTP/1.1\r\nHost: h\r\n\r\n"
+        connection.send_raw(request * 2)
+        for number in (1, 2):
+            self.child.say(ANSWER)
+            self.child.die()
+            self.assertEqual(number, connection.received.count(b'"format": "mp3"'))
+        self.assertFalse(connection.closed)
+
+    def test_http_1_0(self) -> None:
+        """A client of HTTP/1.0 gets the same."""
+        connection = self.house.connect()
+        connection.send(self.house.path(PATH), version=b"HTTP/1.0")
+        self.child.say(ANSWER)
+        self.child.die()
+        self.assertEqual((200, DOCUMENT), _seen(connection.response))
+
+    def test_cors(self) -> None:
+        """A player of the configured origin may read the document, its ETag and refusals."""
+        self.house = self.make_house(origin="https://player.example")
+        connections = [self.send(), self.send(if_none_match=TAG), self.send(method=b"HEAD")]
+        self.child.say(answer(AUDIO, VIDEO))
+        self.child.die()
+        for connection, status in zip(connections, (415, 304, 200), strict=True):
+            response = connection.response
+            self.assertEqual(status, response.status)
+            self.assertEqual(b"https://player.example", response["access-control-allow-origin"])
+            self.assertIn(b"etag", response["access-control-expose-headers"] or b"")
+            self.assertEqual(b"Origin", response["vary"])
+        self.assertEqual(204, self.house.ask(self.house.path(PATH), b"OPTIONS").status)
+
+
+class HeadTests(InfoCase):
+    """HEAD: the checks and the headers, and never a probe (Info endpoint, 3)."""
+
+    def test_headers(self) -> None:
+        """They are the GET's, but for the length that only a probe could tell."""
+        head = self.house.ask_signed(PATH, b"HEAD", x_request_id=b"same")
+        self.assertEqual([], self.house.spawner.children)
+        self.assertEqual((200, b""), (head.status, head.body))
+        connection = self.send(x_request_id=b"same")
+        self.child.say(ANSWER)
+        self.child.die()
+        expected = [line for line in _settled(connection.response) if line[0] != b"content-length"]
+        self.assertEqual(expected, _settled(head))
+
+    def test_no_slot(self) -> None:
+        """It is answered when every probe slot is taken."""
+        self.house.probe_slots.capacity = 0
+        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
+
+    def test_refusals(self) -> None:
+        """They are the GET's, without the body (HEAD on signed endpoints, 2)."""
+        for rest, source in (
+            (b"/info/q:2/plain/local://a.mp3", FakeSource(1)),
+            (b"/info/exp:1/plain/local://a.mp3", FakeSource(1)),
+            (b"/info//plain/local://a.mp3", FakeSource(1)),
+            (b"/info/plain/http://refused/", FakeSource(1)),
+            (b"/info/no-source", FakeSource(1)),
+            (PATH, NotFound()),
+            (PATH, NotConfigured()),
+            (PATH, UpstreamUnavailable()),
+        ):
+            self.house = self.make_house(source)
+            get = self.house.ask_signed(rest, x_request_id=b"same")
+            head = self.house.ask_signed(rest, b"HEAD", x_request_id=b"same")
+            self.assertGreaterEqual(get.status, 400)
+            self.assertEqual((get.status, b""), (head.status, head.body))
+            self.assertEqual(_settled(get), _settled(head))
+            self.assertEqual([], self.house.spawner.children)
+
+    def test_while_a_probe_runs(self) -> None:
+        """It does not wait for the probe that others wait for."""
+        connection = self.send()
+        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
+        self.assertEqual(b"", connection.received)
+
+
+def _settled(response: Response) -> list[tuple[bytes, bytes]]:
+    """Return the headers without those that change with the clock."""
+    return sorted(header for header in response.headers if header[0] != b"date")
+
+
+class RefusalTests(InfoCase):
+    """What a probe comes to where it is not a document"""
+
+    def test_video(self) -> None:
+        """A genuine video stream is a 415 video_source, as on a render (Info document, 4)."""
+        for says in (answer(AUDIO, VIDEO, **CONTAINER), answer(VIDEO), answer(VIDEO, AUDIO)):
+            self.assert_error(self.get(says=says), VideoSource)
+
+    def test_cover(self) -> None:
+        """Cover art is not video (Info document, 4)."""
+        cover = {**VIDEO, "disposition": {"attached_pic": 1}}
+        response = self.get(says=answer(cover, AUDIO, cover, **CONTAINER))
+        self.assertEqual((200, DOCUMENT), _seen(response))
+
+    def test_first_audio_stream(self) -> None:
+        """The first audio stream is the one described (Info document, 3)."""
+        second = {**AUDIO, "sample_rate": "8000", "channels": 1}
+        response = self.get(says=answer(AUDIO, second, **CONTAINER))
+        self.assertEqual((200, DOCUMENT), _seen(response))
+
+    def test_undecodable(self) -> None:
+        """No audio, audio that nobody knows and bytes that are no sound are a 415."""
+        nameless = {"codec_type": "audio", "codec_name": "unknown"}
+        absurd = {**AUDIO, "channels": 1000}
+        for says in (
+            answer(),
+            answer({"codec_type": "subtitle"}),
+            answer(nameless),
+            answer(absurd),
+        ):
+            self.assert_error(self.get(says=says), UndecodableSource)
+        connection = self.send()
+        self.child.complain(b"file:/dev/fd/3: Invalid data found when processing input\n")
+        self.child.die(1)
+        self.assert_error(connection.response, UndecodableSource)
+
+    def test_probe_failed(self) -> None:
+        """A probe that dies or talks nonsense is a 500 probe_failed, never the source's fault."""
+        for says, code in ((b"", 1), (b"", 0), (b"{", 0), (b"[]", 0), (b'{"streams": 1}', 0)):
+            self.assert_error(self.get(says=says, code=code), ProbeFailed)
+        connection = self.send()
+        self.child.die(signal=11)
+        self.assert_error(connection.response, ProbeFailed)
+        self.log.events.clear()
+
+    def test_probe_missing(self) -> None:
+        """Without ffprobe it is a 500 probe_failed too (D34), and HEAD and 304 work."""
+        self.house.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.assert_error(self.house.ask_signed(PATH), ProbeFailed)
+        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
+        self.assertEqual(304, self.house.ask_signed(PATH, if_none_match=TAG).status)
+        self.assertEqual(1, len(self.log.errors))
+        self.log.events.clear()
+
+    def test_probe_timeout(self) -> None:
+        """A probe past AP_PROBE_TIMEOUT is a 504 probe_timeout, when it is dead."""
+        connection = self.send()
+        self.house.clock.advance(9.9)
+        self.assertEqual([], self.child.signals)
+        self.house.clock.advance(0.1)
+        self.assertEqual((["TERM"], b""), (self.child.signals, connection.received))
+        self.house.clock.advance(2)
+        self.assertEqual(["TERM", "KILL"], self.child.signals)
+        self.assertEqual((1, 0), (self.house.probe_slots.held, self._closed()))
+        self.child.die(signal=9)
+        self.assert_error(connection.response, ProbeTimeout)
+
+    def _closed(self) -> int:
+        assert isinstance(self.house.source, FakeSource)
+        return self.house.source.closed
+
+    def test_written_to(self) -> None:
+        """A source that changes while it is examined is a 500: the ETag would name a mixture."""
+        connection = self.send()
+        self.house.source.written_to = True  # type: ignore[union-attr]
+        self.child.say(ANSWER)
+        self.child.die()
+        self.assert_error(connection.response, ProbeFailed)
+        self.assertIn("changed", connection.response.document["message"])
+
+    def test_book_of_tags(self) -> None:
+        """A source with more tags than can be read is described without them."""
+        connection = self.send()
+        self.child.say(ANSWER + b" " * (1024 * 1024))
+        self.child.die(signal=15)
+        self.assertNotIn("format_tags", " ".join(self.child.arguments))
+        self.child.say(answer(AUDIO, **{**CONTAINER, "tags": {}}))
+        self.child.die()
+        expected = {name: value for name, value in DOCUMENT.items() if name != "tags"}
+        self.assertEqual((200, expected), _seen(connection.response))
+
+    def test_after_a_refusal(self) -> None:
+        """Nothing of it is remembered: the next one who asks has another look."""
+        self.assert_error(self.get(says=answer(VIDEO)), VideoSource)
+        self.assertEqual(200, self.get().status)
+
+
+class PoolTests(InfoCase):
+    """The probe pool, which has no queue, and who shares a probe (Info endpoint, 5 and 6)."""
+
+    def path(self, number: int) -> bytes:
+        """Return the path of a source."""
+        return b"/info/plain/local://%d.mp3" % number
+
+    def test_full(self) -> None:
+        """With no free slot it is a 429 at once, to be asked again in a second (D21)."""
+        running = [self.send(self.path(number)) for number in range(2)]
+        for number in (2, 3):
+            response = self.house.ask_signed(self.path(number))
+            self.assert_error(response, QueueFull)
+        self.assertEqual((2, 0), (len(self.house.spawner.children), self.house.probe_slots.depth))
+        first, second = self.house.spawner.children
+        first.say(ANSWER)
+        first.die()
+        # The one that was refused is forgotten, and has a slot when it asks again.
+        again = self.send(self.path(2))
+        self.assertEqual(3, len(self.house.spawner.children))
+        for child in (second, self.child):
+            child.say(ANSWER)
+            child.die()
+        for connection in (*running, again):
+            self.assertEqual(200, connection.response.status)
+
+    def test_full_for_others_only(self) -> None:
+        """What needs no probe of its own is answered while the pool is full (6)."""
+        running = [self.send(self.path(number)) for number in range(2)]
+        joined = self.send(self.path(0))
+        self.assertEqual(b"", joined.received)
+        self.assertEqual(304, self.house.ask_signed(PATH, if_none_match=TAG).status)
+        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
+        self.house.store_variant(b"/plain/local://2.mp3", b"stored")
+        self.assertEqual(200, self.house.ask_signed(b"/plain/local://2.mp3").status)
+        for child in self.house.spawner.children:
+            child.say(ANSWER)
+            child.die()
+        for connection in (*running, joined):
+            self.assertEqual(200, connection.response.status)
+
+    def test_one_probe(self) -> None:
+        """All who ask for one source, however they spell it, share one probe and one slot (6)."""
+        spellings = (PATH, b"/info/enc/bG9jYWw6Ly9hLm1wMw", b"/info/plain/local://%61.mp3", PATH)
+        connections = [self.send(rest) for rest in spellings]
+        self.assertEqual((1, 1), (len(self.house.spawner.children), self.house.probe_slots.held))
+        self.child.say(ANSWER)
+        self.child.die()
+        for connection in connections:
+            self.assertEqual((200, DOCUMENT), _seen(connection.response))
+            self.assertEqual(TAG, connection.response["etag"])
+
+    def test_one_refusal(self) -> None:
+        """All who share a probe share what it is refused for."""
+        connections = [self.send() for _ in range(3)]
+        self.child.say(answer(VIDEO))
+        self.child.die()
+        for connection in connections:
+            self.assert_error(connection.response, VideoSource)
+
+    def test_two_states(self) -> None:
+        """A source that was written to since is another one: nobody gets the old answer."""
+        first = self.send()
+        old = self.house.source
+        assert isinstance(old, FakeSource)
+        self.house.source = new = FakeSource(2000, material=b"changed")
+        second = self.send()
+        one, two = self.house.spawner.children
+        two.say(answer({**AUDIO, "channels": 1}))
+        two.die()
+        one.say(ANSWER)
+        one.die()
+        self.assertEqual((200, DOCUMENT), _seen(first.response))
+        self.assertEqual((1, 2000), _of(second.response, "channels", "size"))
+        self.assertNotEqual(first.response["etag"], second.response["etag"])
+        self.assertEqual((1, 1), (old.closed, new.closed))
+        self.house.calls.pop(0)  # the old one's, which is closed
+
+    def test_client_that_leaves(self) -> None:
+        """The probe of one who left alone is ended; its slot is free when it is dead."""
+        connection = self.send()
+        connection.leave()
+        self.assertEqual((["TERM"], 1), (self.child.signals, self.house.probe_slots.held))
+        self.child.die(signal=15)
+        self.assertEqual((0, b""), (self.house.probe_slots.held, connection.received))
+        (record,) = self.log.requests
+        self.assertEqual(499, record.status)
+
+    def test_client_that_ignores_its_end(self) -> None:
+        """A probe that does not heed its end is killed after a while."""
+        self.send().leave()
+        self.house.clock.advance(2)
+        self.assertEqual(["TERM", "KILL"], self.child.signals)
+        self.child.die(signal=9)
+
+    def test_one_of_two_leaves(self) -> None:
+        """Whoever stays gets the answer, be it the first one or the second who left."""
+        for leaver in (0, 1):
+            connections = [self.send(), self.send()]
+            connections.pop(leaver).leave()
+            self.assertEqual([], self.child.signals)
+            self.child.say(ANSWER)
+            self.child.die()
+            self.assertEqual((200, DOCUMENT), _seen(connections[0].response))
+
+    def test_one_comes_while_it_dies(self) -> None:
+        """One who comes while an abandoned probe dies has a probe of its own."""
+        self.send().leave()
+        dying = self.child
+        connection = self.send()
+        self.assertEqual(2, len(self.house.spawner.children))
+        self.child.say(ANSWER)
+        self.child.die()
+        self.assertEqual((200, DOCUMENT), _seen(connection.response))
+        dying.die(signal=15)
+
+    def test_client_that_leaves_early(self) -> None:
+        """A client that is gone before the answer costs nothing more than the probe."""
+        connections = [self.send() for _ in range(2)]
+        for connection in connections:
+            connection.leave()
+        self.assertEqual(["TERM"], self.child.signals)
+        self.child.die(signal=15)
+        self.assertEqual(1, len(self.house.spawner.children))
+
+
+def _of(response: Response, *names: str) -> tuple[Any, ...]:
+    return tuple(response.document[name] for name in names)
+
+
+class LogTests(InfoCase):
+    """The line that the log has for each request (Request log)"""
+
+    def line(self) -> str:
+        """Return the one line since the last call."""
+        (record,) = self.log.requests
+        self.log.events.clear()
+        return str(record)
+
+    def test_lines(self) -> None:
+        """The endpoint class is info; the source is named, and options there are none."""
+        body = self.get().body
+        self.assertEqual(f"info 200 src=local://a.mp3 {len(body)} bytes in 0ms", self.line())
+        for method in (b"GET", b"HEAD"):
+            self.house.ask_signed(PATH, method, if_none_match=TAG)
+            self.assertEqual("info 304 src=local://a.mp3 0 bytes in 0ms", self.line())
+        self.house.ask_signed(PATH, b"HEAD")
+        self.assertEqual("info 200 src=local://a.mp3 0 bytes in 0ms", self.line())
+
+    def test_refusals(self) -> None:
+        """A refusal has its code; 401 and 422 omit the source (Request log, 2)."""
+        for rest, words in (
+            (b"/info/q:2/plain/local://a.mp3", "422 invalid_options"),
+            (b"/info/plain/http://refused/", "404 not_found"),
+            (b"/info/no-source", "404 not_found"),
+        ):
+            sent = len(self.house.ask_signed(rest).body)
+            self.assertEqual(f"info {words} {sent} bytes in 0ms", self.line())
+        sent = len(self.house.ask(b"/" + b"A" * 43 + PATH).body)
+        self.assertEqual(f"info 401 invalid_signature {sent} bytes in 0ms", self.line())
+        for says, words in (
+            (answer(VIDEO), "415 video_source"),
+            (answer(), "415 undecodable_source"),
+            (b"{", "500 probe_failed"),
+        ):
+            sent = len(self.get(says=says).body)
+            self.log.events[:] = [event for event in self.log.events if "record" in event]
+            self.assertEqual(f"info {words} src=local://a.mp3 {sent} bytes in 0ms", self.line())
+
+    def test_how_long(self) -> None:
+        """The time is that of the whole answer, the probe included."""
+        connection = self.send()
+        self.house.clock.advance(1.5)
+        self.child.say(ANSWER)
+        self.child.die()
+        sent = len(connection.response.body)
+        self.assertEqual(f"info 200 src=local://a.mp3 {sent} bytes in 1500ms", self.line())
+
+    def test_request_id(self) -> None:
+        """A client's own request id is on the answer."""
+        connection = self.send(x_request_id=b"mine.1")
+        self.child.say(ANSWER)
+        self.child.die()
+        self.assertEqual(b"mine.1", connection.response["x-request-id"])
+        (record,) = self.log.requests
+        self.assertEqual("mine.1", record.request_id)
+
+    def test_tags_stay_out(self) -> None:
+        """What a file says of itself does not reach the log, so it cannot break it (D28)."""
+        self.get(says=answer(AUDIO, **{**CONTAINER, "tags": {"title": "x\n[error] forged"}}))
+        for event in self.log.events:
+            self.assertNotIn("forged", str(event.get("log_format", "")).format(**event))
