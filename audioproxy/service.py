@@ -19,14 +19,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
-from twisted.python.threadpool import ThreadPool
 
 from audioproxy.config import BucketStore, Config
 from audioproxy.grammar.sources import LocalSource
@@ -36,6 +35,7 @@ from audioproxy.process.inspection import find_missing
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
+from audioproxy.process.threads import own_threads
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import Workshop
 from audioproxy.render.table import Renders
@@ -58,8 +58,6 @@ _BACKLOG = 1024
 _LEASH_SECONDS = 5
 
 _log = Logger()
-
-T = TypeVar("T")
 
 
 class BootError(Exception):
@@ -95,8 +93,6 @@ class AudioProxy(Service):
         )
         probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_RETRY)
         local = {} if config.local_root is None else {LocalSource: LocalFiles(config.local_root)}
-        self._renders_at_a_time = config.max_concurrency
-        self._drawing: ThreadPool | None = None
         encoder = Encoder(self._launcher)
         sources = Sources(Allowlist(config.source_allowlist), local)
         prober = Prober(self._launcher, self._ffprobe, probe_slots, config.probe_timeout)
@@ -106,7 +102,7 @@ class AudioProxy(Service):
                 sources=sources,
                 prober=prober,
                 encoder=encoder,
-                waveforms=Waveforms(encoder, self._in_drawing_thread),
+                waveforms=Waveforms(encoder, own_threads(reactor)),
                 slots=slots,
                 store=self._store,
                 space=AnonymousSpace(),
@@ -139,9 +135,6 @@ class AudioProxy(Service):
                     f"AP_VARIANT_STORE: not writable ({error}); a directory that this process"
                     " may write into is required"
                 ) from error
-        # A pool of their own: drawings last, and the reactor's is small and has other work.
-        self._drawing = ThreadPool(0, self._renders_at_a_time, "audioproxy-waveforms")
-        self._drawing.start()
         Service.startService(self)
         self._looking = Deferred.fromCoroutine(self._report_missing())
 
@@ -154,16 +147,9 @@ class AudioProxy(Service):
         return Deferred.fromCoroutine(self._stop())
 
     def abandon(self) -> None:
-        """Leave nothing behind, in the store and of threads, at a start that comes to nothing."""
-        drawing, self._drawing = self._drawing, None
-        if drawing is not None:
-            drawing.stop()
+        """Leave nothing in the store behind, at a start that comes to nothing."""
         if self._store is not None:
             self._store.close()
-
-    def _in_drawing_thread(self, work: Callable[[], T]) -> Deferred[T]:
-        assert self._drawing is not None, "the service is started"
-        return deferToThreadPool(self._reactor, self._drawing, work)
 
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self._drain

@@ -66,6 +66,7 @@ def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterato
         yield from _enhance(options.enhance, probe.sample_rate)
     if options.norm is not None:
         norm = options.norm
+        _check_rate(f"norm:{norm}", probe.sample_rate, highest=None)
         yield pin
         yield (
             f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
@@ -108,12 +109,18 @@ def _trim(region: Region) -> Iterator[str]:
 
 
 def _enhance(preset: str, rate: int) -> tuple[str, ...]:
-    if not LOWEST_RATE <= rate <= HIGHEST_RATE:
-        raise InvalidOptions(
-            f'"enhance:{preset}" is not accepted: it takes sources of {LOWEST_RATE} to'
-            f" {HIGHEST_RATE} Hz, and this one has {rate}."
-        )
+    _check_rate(f"enhance:{preset}", rate, HIGHEST_RATE)
     return PRESETS[preset](rate)
+
+
+def _check_rate(segment: str, rate: int, highest: int | None) -> None:
+    """Refuse a source so slow that a second of it is an age, or too fast."""
+    if LOWEST_RATE <= rate <= (highest or rate):
+        return
+    accepted = f"at least {LOWEST_RATE}" if highest is None else f"{LOWEST_RATE} to {highest}"
+    raise InvalidOptions(
+        f'"{segment}" is not accepted: it takes sources of {accepted} Hz, and this one has {rate}.'
+    )
 
 
 def _fades(fade: Fade, region: Region, rate: int) -> Iterator[str]:

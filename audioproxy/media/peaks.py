@@ -77,7 +77,7 @@ class Shape:
         return cls(
             output_rate(options, probe),
             decoded,
-            options.ch or decoded,
+            options.ch or PEAKS_DEFAULTS["ch"],
             options.pts or PEAKS_DEFAULTS["pts"],
             options.pk_bits or PEAKS_DEFAULTS["pk_bits"],
             options.pk_fmt or PEAKS_DEFAULTS["pk_fmt"],

@@ -33,7 +33,8 @@ def _voice(rate: int) -> tuple[str, ...]:
 
 
 #: Sample rates of sources that every preset was measured at and works at, in Hz. Far below,
-#: its times are shorter than a sample; far above, afftdn does not come to an end.
+#: its times are shorter than a sample, and loudnorm, which works at 192 kHz, does not come to an
+#: end either; far above, afftdn does not.
 LOWEST_RATE = 1000
 HIGHEST_RATE = 384_000
 

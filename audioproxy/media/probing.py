@@ -52,12 +52,11 @@ class Probe:
     description: Description = field(default_factory=Description)
 
 
-def probe_arguments(ffprobe: str, source: Input, *, tags: bool = True) -> list[str]:
+def probe_arguments(ffprobe: str, source: Input) -> list[str]:
     """Return ffprobe's command line.
 
-    All streams are asked for, so that the gate sees a video stream wherever it stands.
-
-    :param tags: ask for the format's tags, which may be of any size.
+    All streams are asked for, so that the gate sees a video stream wherever it stands. The
+    answer ends with the tags, which may be of any size.
     """
     return [
         ffprobe,
@@ -69,25 +68,29 @@ def probe_arguments(ffprobe: str, source: Input, *, tags: bool = True) -> list[s
         "-show_entries",
         "format=format_name,duration,bit_rate,size:stream=codec_type,codec_name,sample_rate,"
         "channels,channel_layout,bits_per_sample,bits_per_raw_sample,duration,bit_rate"
-        ":stream_disposition=attached_pic" + (":format_tags" if tags else ""),
+        ":stream_disposition=attached_pic:format_tags",
         *source.probe_arguments(),
     ]
 
 
-def read_probe(stdout: bytes, stderr: bytes) -> Probe:
+def read_probe(stdout: bytes, stderr: bytes, *, cut_off: bool = False) -> Probe:
     """Read the answer of an ffprobe that ended well.
 
+    :param cut_off: the answer was longer than anyone wants, and this is its beginning.
     :raises VideoSource: for a genuine video stream; embedded cover art is none.
     :raises UndecodableSource: without an audio stream that can be decoded.
     :raises ValueError: for an answer that is not ffprobe's.
     """
-    answer = json.loads(stdout.decode("utf-8", "replace"))
+    text = stdout.decode("utf-8", "replace")
+    answer = json.loads(_mend(text) if cut_off else text)
     try:
         container = dict(answer.get("format", {}))
         streams = [dict(stream) for stream in answer.get("streams", [])]
         video = any(_is_video(stream) for stream in streams)
     except (AttributeError, TypeError) as error:
         raise ValueError("the answer has another shape than ffprobe's") from error
+    if cut_off and not container:
+        raise UndecodableSource("The source has more streams than can be examined.")
     if video:
         raise VideoSource
     audio = next((s for s in streams if s.get("codec_type") == "audio"), None)
@@ -112,6 +115,21 @@ def read_probe(stdout: bytes, stderr: bytes) -> Probe:
         layout=audio.get("channel_layout") or None,
         description=description,
     )
+
+
+def _mend(text: str) -> str:
+    """Return what is whole of an answer that was cut off, with everything closed.
+
+    ffprobe writes each field, bracket and brace on a line of its own.
+    """
+    *lines, _ = text.split("\n")
+    unclosed: list[str] = []
+    for line in map(str.strip, lines):
+        if line.endswith(("{", "[")):
+            unclosed.append("}" if line.endswith("{") else "]")
+        elif line.startswith(("}", "]")) and unclosed:
+            unclosed.pop()
+    return "".join(["\n".join(lines).rstrip().removesuffix(","), *reversed(unclosed)])
 
 
 def _is_video(stream: dict[str, Any]) -> bool:

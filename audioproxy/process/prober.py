@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from audioproxy.errors import ProbeFailed, ProbeTimeout, UndecodableSource
+from audioproxy.errors import ProbeFailed, ProbeTimeout
 from audioproxy.media.diagnostics import classify, redact
 from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
-from audioproxy.process.child import ChildTimeout, Exit, Launcher, SpawnFailed, describe
+from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
 from audioproxy.process.slots import Slots
 
-# Bytes of an answer. A file may hold thousands of streams, and tags as long as a book.
+# Bytes of an answer. A file may hold thousands of streams, and tags as long as a book; what is
+# needed comes first.
 _ANSWER_LIMIT = 1024 * 1024
 
 _log = Logger()
@@ -77,18 +78,20 @@ class Prober:
             del self._running[identity]
 
     async def _probe(self, source: Input, descriptors: Mapping[int, int]) -> Probe:
-        deadline = self._launcher.clock.seconds() + self._timeout
         async with self._slots.hold():
-            ended = await self._run(probe_arguments(self._ffprobe, source), descriptors, deadline)
-            if ended.overflowed:
-                # Tags may be of any size, and nobody should be without a render for them.
-                command = probe_arguments(self._ffprobe, source, tags=False)
-                ended = await self._run(command, descriptors, deadline)
-        if ended.overflowed:
-            raise UndecodableSource("The source has more streams than can be examined.")
-        if ended.ok:
             try:
-                return read_probe(ended.stdout, ended.stderr)
+                child = self._launcher.launch(
+                    probe_arguments(self._ffprobe, source), descriptors, stdout_limit=_ANSWER_LIMIT
+                )
+                ended = await child.wait(self._timeout)
+            except SpawnFailed as error:
+                _log.error("the probe cannot be started: {error}", error=error)
+                raise ProbeFailed from error
+            except ChildTimeout:
+                raise ProbeTimeout from None
+        if ended.ok or ended.overflowed:
+            try:
+                return read_probe(ended.stdout, ended.stderr, cut_off=ended.overflowed)
             except ValueError:
                 _log.error("the probe's answer cannot be read")
                 raise ProbeFailed from None
@@ -101,19 +104,6 @@ class Prober:
             diagnostic=redact(ended.stderr),
         )
         raise ProbeFailed
-
-    async def _run(
-        self, arguments: Sequence[str], descriptors: Mapping[int, int], deadline: float
-    ) -> Exit:
-        try:
-            child = self._launcher.launch(arguments, descriptors, stdout_limit=_ANSWER_LIMIT)
-            left = max(0.0, deadline - self._launcher.clock.seconds())
-            return await child.wait(left)
-        except SpawnFailed as error:
-            _log.error("the probe cannot be started: {error}", error=error)
-            raise ProbeFailed from error
-        except ChildTimeout:
-            raise ProbeTimeout from None
 
 
 @dataclass(slots=True, eq=False)

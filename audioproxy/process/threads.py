@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Thread
 from typing import Protocol, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorFromThreads
 from twisted.python.failure import Failure
 
 T = TypeVar("T")
@@ -15,6 +17,30 @@ class InThread(Protocol):
     """Runs a function in a thread of its own."""
 
     def __call__(self, work: Callable[[], T]) -> Deferred[T]: ...  # noqa: D102
+
+
+def own_threads(reactor: IReactorFromThreads) -> InThread:
+    """Return what starts a new thread for each piece of work.
+
+    The reactor's pool is small and has other things to do, while this work may last as long as
+    a render. A process that ends does not wait for these threads.
+    """
+
+    def begin(work: Callable[[], T]) -> Deferred[T]:
+        done: Deferred[T] = Deferred()
+
+        def run() -> None:
+            try:
+                outcome = work()
+            except BaseException:
+                reactor.callFromThread(done.errback, Failure())
+            else:
+                reactor.callFromThread(done.callback, outcome)
+
+        Thread(target=run, name="audioproxy", daemon=True).start()
+        return done
+
+    return begin
 
 
 async def outlast(running: Deferred[T]) -> T:

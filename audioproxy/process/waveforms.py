@@ -59,10 +59,10 @@ class Waveforms:
             with SpooledTemporaryFile(_IN_MEMORY) as spool:
                 reduction = Reduction(shape, spool)
                 await self._decode(arguments, descriptors, timeout, reduction)
-                await outlast(self._in_thread(partial(_write, reduction, shape, output)))
+                await outlast(self._in_thread(partial(_write_document, reduction, shape, output)))
         except OSError as error:
-            _log.error("no place for a waveform: {error}", error=error)
-            raise RenderFailed("There is no place for the waveform.") from error
+            _log.error("a waveform cannot be kept: {error}", error=error)
+            raise RenderFailed("The waveform could not be kept.") from error
 
     async def _decode(
         self,
@@ -73,7 +73,12 @@ class Waveforms:
     ) -> None:
         readable, writable = os.pipe()
         ended = Event()
-        reading = self._in_thread(partial(_reduce, readable, reduction, ended))
+        try:
+            reading = self._in_thread(partial(_read_pipe, readable, reduction, ended))
+        except RuntimeError as error:
+            os.close(readable)
+            os.close(writable)
+            raise OSError("no thread can be started") from error
         refusal: Refusal | None = None
         try:
             await self._encoder.pour(arguments, descriptors, writable, timeout)
@@ -87,7 +92,7 @@ class Waveforms:
             raise refusal
 
 
-def _reduce(readable: int, reduction: Reduction, ended: Event) -> None:
+def _read_pipe(readable: int, reduction: Reduction, ended: Event) -> None:
     """Reduce what comes out of a pipe until its end.
 
     :param ended: set when the child is dead. A process that it left behind may hold the pipe
@@ -117,6 +122,6 @@ def _reduce(readable: int, reduction: Reduction, ended: Event) -> None:
     reduction.add(np.frombuffer(room[:filled], SAMPLE))
 
 
-def _write(reduction: Reduction, shape: Shape, output: int) -> None:
+def _write_document(reduction: Reduction, shape: Shape, output: int) -> None:
     with open(output, "wb", closefd=False) as document:
         document.writelines(serialize(reduction.finish(), shape))

@@ -10,7 +10,8 @@ _ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
 def matches(if_none_match: bytes | None, tag: bytes) -> bool:
     """Tell whether a list of entity tags holds ours, by the weak comparison (RFC 9110, 13.1.2).
 
-    ``*`` does not count: it asks whether the thing exists, which only storage or a probe could tell.
+    ``*`` does not count: it asks whether there is such a thing, which takes storage or a probe to
+    tell.
     """
     return if_none_match is not None and tag in _ENTITY_TAG.findall(if_none_match)
 

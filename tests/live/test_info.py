@@ -422,12 +422,16 @@ def samples() -> dict[str, Sample]:
             vorbis_comments(flac, *(b"K%d=v" % number for number in range(100))),
             {f"k{number}": "v" for number in range(32)},
         ),
-        # Past a megabyte nobody reads them.
+        # Past a megabyte nobody reads on.
         "book.flac": Sample(vorbis_comments(flac, b"LYRICS=" + b"x" * 2_000_000, b"title=x")),
         "books.flac": Sample(
-            vorbis_comments(flac, *(b"K%d=" % number + b"v" * 900 for number in range(2000)))
+            vorbis_comments(flac, *(b"K%d=" % number + b"v" * 900 for number in range(2000))),
+            {f"k{number}": "v" * 512 for number in range(32)},
         ),
-        "book.mp3": Sample(id3(4, (b"TIT2", b"\0x"), (b"TXXX", b"\0k\0" + b"x" * 2_000_000)) + mp3),
+        "book.mp3": Sample(
+            id3(4, (b"TIT2", b"\0x"), (b"TXXX", b"\0k\0" + b"x" * 2_000_000)) + mp3,
+            {"title": "x"},
+        ),
     }
 
 

@@ -139,6 +139,17 @@ class ChainTests(SynchronousTestCase):
                 f" and this one has {rate}.",
             )
 
+    def test_norm_bounds(self) -> None:
+        """Loudness is not measured where a second takes an age to resample (D13)."""
+        for rate in (1000, 6_144_000):
+            self.assertIn("loudnorm", chain("norm:ebu", sample_rate=rate))
+        error = self.assertRaises(InvalidOptions, chain, "norm:ebu", sample_rate=999)
+        self.assertEqual(
+            error.message,
+            '"norm:ebu:-16:-1.5:11" is not accepted: it takes sources of at least 1000 Hz,'
+            " and this one has 999.",
+        )
+
 
 class ChannelTests(SynchronousTestCase):
     """How many channels there are, and how they are mixed."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,11 +53,43 @@ class QuestionTests(SynchronousTestCase):
             ],
         )
 
-    def test_without_tags(self) -> None:
-        """Tags can be left out, for a file that has a book of them."""
-        with_tags = probe_arguments("ffprobe", local_input())
-        without = probe_arguments("ffprobe", local_input(), tags=False)
-        self.assertEqual(" ".join(with_tags).replace(":format_tags", ""), " ".join(without))
+
+class CutOffTests(SynchronousTestCase):
+    """`read_probe` of an answer that was cut off"""
+
+    TAGS: ClassVar = {"one": "{", "two": "],", "three": 'a"\\', "four": "x" * 100}
+    ANSWER: ClassVar = {
+        "programs": [],
+        "streams": [{**AUDIO, "disposition": {"attached_pic": 0}}, COVER],
+        "format": {"format_name": "flac", "duration": "2.5", "tags": TAGS},
+    }
+
+    def test_anywhere(self) -> None:
+        """Wherever it was cut, it is read as far as it is whole, or refused as a whole."""
+        text = json.dumps(self.ANSWER, indent=4).encode()
+        whole = read_probe(text, b"")
+        first = text.index(b'"one"')
+        found = []
+        for at in range(len(text)):
+            try:
+                probe = read_probe(text[:at], b"", cut_off=True)
+            except (ValueError, UndecodableSource):
+                self.assertLess(at, first)
+                continue
+            found.append(probe.description.tags)
+            if at > first:
+                self.assertEqual(dataclasses.replace(probe, description=whole.description), whole)
+        known = list(self.TAGS.items())
+        self.assertEqual(
+            [dict(known[:count]) for count in range(5)],
+            [tags for tags, _ in itertools.groupby(found)],
+        )
+
+    def test_streams(self) -> None:
+        """Where not all streams are there, the source is refused: there may be video."""
+        text = json.dumps({"streams": [AUDIO] * 9}, indent=4).encode()
+        for at in range(100, len(text)):
+            self.assertRaises(UndecodableSource, read_probe, text[:at], b"", cut_off=True)
 
 
 class GateTests(SynchronousTestCase):

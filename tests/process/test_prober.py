@@ -117,39 +117,31 @@ class AnswerTests(ProberCase):
             self.spawner.last.die()
             self.refused(asked, ProbeFailed)
 
-    def test_endless_answer(self) -> None:
-        """An answer past any measure is cut off; without its tags too, the source is a 415."""
+    def cut_off(self, text: bytes) -> Deferred[Probe]:
+        """Have a probe say more than anyone reads, and die of that."""
         asked = self.ask()
-        for tags in (True, False):
-            child = self.spawner.last
-            self.assertEqual(":format_tags" in " ".join(child.arguments), tags)
-            child.say(b" " * (prober_module._ANSWER_LIMIT + 1))
-            self.assertEqual(child.signals, ["TERM"])
-            child.die(signal=15)
-        self.refused(asked, UndecodableSource)
-
-    def test_book_of_tags(self) -> None:
-        """A source with more tags than anyone wants is examined without them."""
-        asked = self.ask()
-        self.spawner.last.say(b" " * (prober_module._ANSWER_LIMIT + 1))
-        self.spawner.last.die(signal=15)
-        self.spawner.last.say(answer(AUDIO))
-        self.spawner.last.die()
-        self.assertEqual(self.successResultOf(asked).codec, "mp3")
-        self.assertEqual(len(self.spawner.children), 2)
-
-    def test_both_in_one_time(self) -> None:
-        """The second look gets only what the first left of AP_PROBE_TIMEOUT."""
-        asked = self.ask()
-        self.clock.advance(7)
-        self.spawner.last.say(b" " * (prober_module._ANSWER_LIMIT + 1))
-        self.spawner.last.die(signal=15)
-        self.clock.advance(2.9)
-        self.assertEqual(self.spawner.last.signals, [])
-        self.clock.advance(0.1)
+        self.spawner.last.say(text)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.spawner.last.die(signal=15)
-        self.refused(asked, ProbeTimeout)
+        return asked
+
+    def test_endless_answer(self) -> None:
+        """An answer that never comes to anything is cut off, and is a 500 probe_failed."""
+        self.refused(self.cut_off(b" " * (prober_module._ANSWER_LIMIT + 1)), ProbeFailed)
+
+    def test_too_many_streams(self) -> None:
+        """A source with more streams than can be looked at is a 415: there may be video."""
+        text = json.dumps({"streams": [AUDIO] * 10_000, "format": {}}, indent=4).encode()
+        self.refused(self.cut_off(text), UndecodableSource)
+
+    def test_book_of_tags(self) -> None:
+        """Of a source with more tags than anyone reads, all that stands before is known."""
+        tags = {"title": "x", "lyrics": "la " * prober_module._ANSWER_LIMIT, "artist": "y"}
+        container = {"format_name": "mp3", "duration": "10.0", "tags": tags}
+        text = json.dumps({"streams": [AUDIO], "format": container}, indent=4).encode()
+        probe = self.successResultOf(self.cut_off(text))
+        self.assertEqual((probe.codec, probe.duration), ("mp3", 10))
+        self.assertEqual(probe.description.tags, {"title": "x"})
 
     def test_missing_program(self) -> None:
         """Without ffprobe a probe is a 500 probe_failed (D34)."""

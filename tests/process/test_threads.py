@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import CancelledError, Deferred, fail, succeed
-from twisted.python.failure import Failure
-from twisted.trial.unittest import SynchronousTestCase
+import threading
+from functools import partial
+from typing import Any
 
-from audioproxy.process.threads import outlast
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.threads import deferToThread
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from audioproxy.process.threads import outlast, own_threads
+
+reactor: Any = _reactor
+
+
+class OwnThreadsTests(TestCase):
+    """`own_threads`"""
+
+    async def test_elsewhere(self) -> None:
+        """Work goes on in a thread of its own, and what comes of it comes back to this one."""
+        in_thread = own_threads(reactor)
+        meeting = threading.Barrier(3)
+        works = [in_thread(partial(meeting.wait, 30)) for _ in range(2)]
+        await deferToThread(meeting.wait, 30)
+        turns = [await work for work in works]
+        self.assertEqual(len(set(turns)), 2)
+        daemon = await in_thread(lambda: threading.current_thread().daemon)
+        self.assertTrue(daemon, "a process that ends waits for it")
+
+    async def test_failure(self) -> None:
+        """What work fails with comes back too."""
+
+        def fail() -> None:
+            raise OSError(28, "No space left on device")
+
+        with self.assertRaises(OSError):
+            await own_threads(reactor)(fail)
 
 
 class OutlastTests(SynchronousTestCase):

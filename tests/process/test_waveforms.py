@@ -260,10 +260,10 @@ class BadEndTests(DrawCase):
         self.threads.run()
         self.assertIn('"pts:2"', self.refused(drawing, InvalidOptions).message)
 
-    def assert_no_place(self, drawing: Deferred[None], events: Iterable[Any]) -> None:
+    def assert_not_kept(self, drawing: Deferred[None], events: Iterable[Any]) -> None:
         """Require a 500 and one line for the operator."""
         message = self.refused(drawing, RenderFailed).message
-        self.assertEqual(message, "There is no place for the waveform.")
+        self.assertEqual(message, "The waveform could not be kept.")
         (event,) = [event for event in events if event["log_level"] is LogLevel.error]
         self.assertIn("No space left on device", event["log_format"].format(**event))
 
@@ -278,7 +278,7 @@ class BadEndTests(DrawCase):
                 self.threads.run()
         finally:
             os.close(full)
-        self.assert_no_place(drawing, events)
+        self.assert_not_kept(drawing, events)
 
     def test_no_place_for_blocks(self) -> None:
         """Blocks that find no place are a 500, whatever the child says of its broken pipe."""
@@ -290,7 +290,7 @@ class BadEndTests(DrawCase):
                 self.spawner.last.complain(stderr)
                 self.spawner.last.die(code, signal)
                 self.threads.run()
-            self.assert_no_place(drawing, events)
+            self.assert_not_kept(drawing, events)
 
     def test_no_descriptors(self) -> None:
         """Without a descriptor for the pipe it is a 500, and no child is started."""
@@ -301,8 +301,20 @@ class BadEndTests(DrawCase):
         self.patch(waveforms.os, "pipe", refuse)
         with capturedLogs() as events:
             drawing = self.start()
-        self.assert_no_place(drawing, events)
+        self.assert_not_kept(drawing, events)
         self.assertEqual(self.spawner.children, [])
+
+    def test_no_thread(self) -> None:
+        """Without a thread to read it is a 500, no child is started and no pipe stays open."""
+
+        def refuse(work: object) -> Any:
+            raise RuntimeError("can't start new thread")
+
+        before = open_descriptors()
+        drawing = self.start(in_thread=refuse)
+        self.refused(drawing, RenderFailed)
+        self.assertEqual(self.spawner.children, [])
+        self.assertEqual(open_descriptors(), before)
 
     def test_reader_that_crashes(self) -> None:
         """What nobody has thought of is passed on as it is, and nothing is written."""
