@@ -8,10 +8,11 @@ PYTHON ?= python3
 JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+NODE_MODULES := tests/browser/node_modules
 TRIAL = -m twisted.trial --temp-directory=build/trial
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev ffmpeg run check lint format types docs coverage test clean
+.PHONY: help install dev ffmpeg node browser run check lint format types docs coverage test clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -23,8 +24,8 @@ run: install ## start the service on sample audio, and print a few URLs to try
 
 check: lint types docs coverage test ## everything that a change has to pass
 
-test: ffmpeg dev ## run the tests; JOBS=1 runs one at a time
-	$(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
+test: ffmpeg dev browser ## run the tests; JOBS=1 runs one at a time
+	AUDIOPROXY_BROWSER=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
 
 lint: dev ## ruff: lint and format
 	$(BIN)/ruff check .
@@ -46,16 +47,30 @@ coverage: dev ## require every branch of the pure packages to be tested
 
 clean: ## remove all that was built; .run/ with its samples and variants stays
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*
+	rm -rf $(NODE_MODULES)
 	rm -f twisted/plugins/dropin.cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# Set-up. The stamps in .venv make it quick when there is nothing to do.
+# Set-up. The stamps make it quick when there is nothing to do.
 
 dev: $(VENV)/.dev
 	@mkdir -p build
 
 ffmpeg:
 	@command -v ffmpeg >/dev/null && command -v ffprobe >/dev/null || tools/system-package ffmpeg
+
+node:
+	@command -v node >/dev/null || tools/system-package nodejs
+	@command -v npm >/dev/null || tools/system-package npm
+
+# For the tests only: a browser, and the libraries that draw in it.
+browser: $(NODE_MODULES)/.package-lock.json
+	@command -v chromium >/dev/null || tools/system-package chromium
+
+# npm writes this file when everything else is in its place.
+$(NODE_MODULES)/.package-lock.json: tests/browser/package.json tests/browser/package-lock.json | node
+	cd tests/browser && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
 
 $(VENV)/.dev: extras = [dev]
 

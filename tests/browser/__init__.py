@@ -1,0 +1,1 @@
+"""Tests with the programs that the output is for: a browser, and what draws waveforms in it."""

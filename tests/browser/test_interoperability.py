@@ -1,0 +1,119 @@
+"""Waveforms in the hands of waveform-data.js, the library that readers of the format build on."""
+
+from __future__ import annotations
+
+import wave
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.browser.node import NodeCase
+from tests.support.service import signed
+
+RATE = 44_100
+# So many that the pixel before the last is not full, and the last is empty.
+FRAMES = 3 * RATE + 1234
+PIXELS = 600
+
+#: What is asked for: channels, bits, serialization.
+Form = tuple[int, int, str]
+FORMS: list[Form] = list(product((1, 2), (8, 16), ("json", "dat")))
+
+
+def make_samples() -> NDArray[np.int16]:
+    """Return two channels of noise that swells and ebbs, each in its own way, to full scale."""
+    chance = np.random.default_rng(7)
+    swell = np.abs(np.sin(np.linspace(0, 9, FRAMES)))[:, None] * (1, 0.3)
+    samples = (chance.uniform(-1, 1, (FRAMES, 2)) * swell * 32767).astype(np.int16)
+    samples[RATE] = (-32768, 32767)
+    samples[2 * RATE] = (32767, 32767)
+    # Truncation to 8 bits, and of the mean, differs from rounding down below zero only.
+    samples[FRAMES // 2 : FRAMES // 2 + 2000] = (-1, -256)
+    return samples
+
+
+def write(path: Path, samples: NDArray[np.int16]) -> None:
+    """Write samples into a WAV file."""
+    with wave.open(str(path), "wb") as file:
+        file.setparams((2, 2, RATE, 0, "NONE", ""))
+        file.writeframes(samples.astype("<i2").tobytes())
+
+
+def extremes(
+    samples: NDArray[np.int16], channels: int, bits: int, scale: int, length: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the minima and the maxima of each channel, a pixel at a time, from the definition."""
+    wide = samples.astype(int)
+    if channels == 1:
+        wide = np.trunc(wide.sum(axis=1, keepdims=True) / 2).astype(int)
+    divisor = 256 if bits == 8 else 1
+    minima, maxima = [], []
+    for channel in wide.T:
+        pixels = [channel[at * scale : (at + 1) * scale] for at in range(length)]
+        # Past the end stands 0.
+        pixels = [pixel if len(pixel) else np.zeros(1) for pixel in pixels]
+        minima.append([int(pixel.min() / divisor) for pixel in pixels])
+        maxima.append([int(pixel.max() / divisor) for pixel in pixels])
+    return minima, maxima
+
+
+class WaveformDataTests(NodeCase):
+    """waveform-data.js, run by node, fetches waveforms from a service."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.samples = make_samples()
+        write(self.root / "noise.wav", self.samples)
+
+    async def read(self, *forms: Form) -> list[dict[str, Any]]:
+        """Return what the library makes of each of the forms."""
+        origin = f"http://127.0.0.1:{self.start().port}"
+        urls = [
+            origin
+            + signed(
+                f"/f:peaks/pts:{PIXELS}/ch:{channels}/pk_bits:{bits}/pk_fmt:{serialization}"
+                "/plain/local://noise.wav"
+            ).decode()
+            for channels, bits, serialization in forms
+        ]
+        found: list[dict[str, Any]] = await self.run_script("read.mjs", *urls)
+        return found
+
+    async def test_reads_every_form(self) -> None:
+        """It finds every number where the format has it, and each is the source's own."""
+        # Ceiling and all: D26 leaves 1 %, which so few frames do not need.
+        scale = -(-FRAMES // PIXELS)
+        for form, found in zip(FORMS, await self.read(*FORMS), strict=True):
+            channels, bits, _ = form
+            minima, maxima = extremes(self.samples, channels, bits, scale, PIXELS)
+            expected = {
+                "bits": bits,
+                "channels": channels,
+                "duration": PIXELS * scale / RATE,
+                "length": PIXELS,
+                "sample_rate": RATE,
+                "scale": scale,
+                "minima": minima,
+                "maxima": maxima,
+            }
+            self.assertEqual(expected, {name: found[name] for name in expected}, form)
+            self.assertEqual(PIXELS // 2, found["at_half"], form)
+
+    async def test_resamples(self) -> None:
+        """It zooms out, to a given scale and to a given width."""
+        for found in await self.read((1, 8, "json"), (2, 16, "dat")):
+            coarser, narrower = found["coarser"], found["narrower"]
+            self.assertEqual(3 * found["scale"], coarser["scale"])
+            for name, extreme in (("minima", min), ("maxima", max)):
+                expected = [
+                    [extreme(channel[at : at + 3]) for at in range(0, PIXELS, 3)]
+                    for channel in found[name]
+                ]
+                self.assertEqual(expected, coarser[name])
+            # The scale is rounded down, which may take one pixel more.
+            self.assertIn(narrower["length"], (100, 101))
+            for name in ("bits", "channels", "sample_rate"):
+                self.assertEqual({found[name]}, {coarser[name], narrower[name]})

@@ -1,0 +1,230 @@
+"""A page in a real browser: it draws the waveform of a variant while that variant plays."""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+from twisted.internet.defer import Deferred
+from twisted.protocols.policies import WrappingFactory
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+from twisted.web.static import File
+
+from audioproxy.service import make_resource
+from tests.browser.node import HERE, LIBRARIES, NodeCase, program
+from tests.live.test_service import until_hit
+from tests.support.service import ask, reactor, signed, until
+
+RATE = 48_000
+#: Where the pages go on playing after they were looked at, in seconds. A busy machine has so long
+#: for what comes before, and some seconds for a look at what comes then.
+TARGET = 9
+
+#: What is cut off the source's start, by the variant and by its waveform alike, in seconds.
+SKIPPED = 1
+#: One for each of the 600 columns that the pages are wide.
+PIXELS = 600
+
+#: How far off a row may be: one is lost where values are cut to 8 bits, and one where a line
+#: between two rows is drawn on both.
+ROWS = 2
+#: How far off a column may be. The corners of what is drawn stand in the columns' middles or at
+#: their edges, so that a sudden change of loudness slants over two columns.
+COLUMNS = 1
+
+#: Of one channel: the lowest and the highest sample.
+Range = tuple[float, float]
+
+SILENT: Range = (0.0, 0.0)
+QUIET: Range = (-0.05, 0.05)
+HALF: Range = (-0.45, 0.45)
+LOUD: Range = (-0.9, 0.9)
+#: Below zero there is less than above it, which tells a waveform from one upside down.
+ABOVE: Range = (-0.1, 0.7)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of the source.
+
+    :ivar columns: how long it is, in fiftieths of a second.
+    """
+
+    columns: int
+    left: Range
+    right: Range
+
+
+#: Twelve seconds.
+PARTS = (
+    Part(70, SILENT, SILENT),
+    Part(80, LOUD, LOUD),
+    Part(50, SILENT, SILENT),
+    Part(70, HALF, HALF),
+    Part(30, QUIET, QUIET),
+    Part(3, LOUD, LOUD),
+    Part(47, QUIET, QUIET),
+    Part(60, LOUD, SILENT),
+    Part(60, SILENT, LOUD),
+    Part(60, ABOVE, HALF),
+    Part(20, SILENT, SILENT),
+    Part(50, QUIET, ABOVE),
+)
+
+#: The range of each channel, column by column.
+TRUTH = [(part.left, part.right) for part in PARTS for _ in range(part.columns)]
+
+
+def write_source(path: Path) -> None:
+    """Write the parts, behind something loud that is cut off."""
+    frames = RATE // 50
+    # A tone that has whole periods in a column, and samples at its peaks.
+    tone = np.sin(np.arange(frames) * 2 * np.pi * 20 / frames)[:, None]
+    columns = [(LOUD, LOUD)] * (50 * SKIPPED) + TRUTH
+    low, high = np.array(columns).transpose(2, 0, 1)
+    samples = (high + low)[:, None] / 2 + (high - low)[:, None] / 2 * tone
+    with wave.open(str(path), "wb") as file:
+        file.setparams((2, 2, RATE, 0, "NONE", ""))
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+
+
+def local(options: str) -> str:
+    """Return the signed path of a rendering of the source."""
+    return signed(f"/{options}/t:{SKIPPED}/plain/local://source.wav").decode()
+
+
+SOUND = local("f:opus")
+
+
+class PageTests(NodeCase):
+    """Debian's Chromium opens a page that has the proxy's URLs for sound and waveform."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.chromium = program("chromium")
+        write_source(self.root / "source.wav")
+
+    def serve(self, proxy: Resource | None = None) -> int:
+        """Serve the pages and the libraries, and a proxy at /audio; return the port."""
+        root = Resource()
+        root.putChild(b"page", File(str(HERE / "page")))
+        root.putChild(b"libraries", File(str(LIBRARIES)))
+        if proxy is not None:
+            root.putChild(b"audio", proxy)
+        # A browser keeps connections: the port is done when the last of them is.
+        site = WrappingFactory(Site(root))
+        port = reactor.listenTCP(0, site, interface="127.0.0.1")
+
+        async def stop() -> None:
+            await port.stopListening()
+            await until(lambda: not site.protocols, "the browser's connections to end")
+
+        self.addCleanup(lambda: Deferred.fromCoroutine(stop()))
+        return int(port.getHost().port)
+
+    async def render(self, port: int, path: str) -> None:
+        """Have a variant rendered and stored."""
+        miss = await ask(port, path.encode())
+        self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
+        await until_hit(port, path.encode())
+
+    async def watch(self, page: str, bands: int) -> dict[str, Any]:
+        """Watch a page and return what ``watch.mjs`` reports."""
+        screenshot = Path(self.mktemp()).resolve()
+        screenshot.mkdir(parents=True)
+        words = (self.chromium, page, str(bands), str(TARGET), str(screenshot / "page.png"))
+        report: dict[str, Any] = await self.run_script("watch.mjs", *words)
+        return report
+
+    def assert_played(self, report: dict[str, Any]) -> None:
+        """Assert that the sound played before, while and after the page was looked at."""
+        self.assertEqual([], report["complaints"])
+        for moment in ("before", "after", "later", "sought"):
+            state = report[moment]
+            self.assertIsNone(state["error"], moment)
+            self.assertFalse(state["paused"] or state["ended"], moment)
+            # HAVE_CURRENT_DATA: there is something to hear at this time.
+            self.assertGreaterEqual(state["readyState"], 2, moment)
+            self.assertApproximates(len(TRUTH) / 50, state["duration"], 0.05)
+        before, after, later, sought = (
+            report[moment]["currentTime"] for moment in ("before", "after", "later", "sought")
+        )
+        self.assertLess(0.2, before)
+        self.assertLessEqual(before, after)
+        self.assertLess(after + 0.2, later)
+        self.assertLess(later, TARGET, "to look at the page took too long")
+        self.assertLess(TARGET + 0.2, sought)
+        self.assertTrue(report["over"]["ended"])
+        self.assertIsNone(report["over"]["error"])
+        heard = [tuple(rest) for path, *rest in report["answers"] if path.endswith(SOUND)]
+        # Chromium asks for ranges only, from the first request on.
+        self.assertEqual({(206, "HIT")}, set(heard))
+
+    def assert_drawn(
+        self, columns: list[list[int]], rows: Callable[[tuple[Range, Range]], Range]
+    ) -> None:
+        """Assert that each column is drawn from and to the rows that it should be.
+
+        :param columns: the first and the last row of each column, and how many are drawn.
+        :param rows: of the two channels of a column, where it should begin and end.
+        """
+        self.assertEqual(PIXELS, len(columns))
+        outside = [(SILENT, SILENT)] * COLUMNS
+        edged = outside + TRUTH + outside
+        wrong = []
+        for column, (first, last, drawn) in enumerate(columns):
+            near = edged[column : column + 2 * COLUMNS + 1]
+            firsts, lasts = zip(*map(rows, near), strict=True)
+            if (
+                not drawn
+                or drawn != last - first + 1
+                or not min(firsts) - ROWS <= first <= max(firsts) + ROWS
+                or not min(lasts) - ROWS <= last <= max(lasts) + ROWS
+            ):
+                wrong.append((column, (first, last, drawn), rows(TRUTH[column])))
+        self.assertEqual([], wrong)
+
+    async def test_peaks_js(self) -> None:
+        """peaks.js draws both channels of a binary waveform pixel by pixel; all of one origin."""
+        proxy = make_resource(self.config(), reactor)
+        proxy.startService()
+        self.addCleanup(proxy.stopService)
+        port = self.serve(proxy.resource)
+        await self.render(port, "/audio" + SOUND)
+        waveform = "/audio" + local(f"f:peaks/pts:{PIXELS}/ch:2/pk_bits:8/pk_fmt:dat")
+        query = urlencode({"sound": "/audio" + SOUND, "waveform": waveform})
+        report = await self.watch(f"http://127.0.0.1:{port}/page/peaks.html?{query}", 2)
+        self.assert_played(report)
+        for channel, columns in enumerate(report["columns"]):
+
+            def rows(truth: tuple[Range, Range], channel: int = channel) -> Range:
+                # The 256 values of 8 bits in 256 rows, the highest above.
+                low, high = truth[channel]
+                return 127.5 - 128 * high, 127.5 - 128 * low
+
+            self.assert_drawn(columns, rows)
+
+    async def test_wavesurfer_js(self) -> None:
+        """wavesurfer.js draws the maxima of a JSON waveform, on a page of another origin."""
+        pages = f"http://127.0.0.1:{self.serve()}"
+        port = self.start(allow_origin=pages).port
+        await self.render(port, SOUND)
+        waveform = local(f"f:peaks/pts:{PIXELS}/ch:2/pk_bits:16/pk_fmt:json")
+        origin = f"http://127.0.0.1:{port}"
+        query = urlencode({"sound": origin + SOUND, "waveform": origin + waveform})
+        report = await self.watch(f"{pages}/page/wavesurfer.html?{query}", 1)
+        self.assert_played(report)
+
+        def rows(truth: tuple[Range, Range]) -> Range:
+            # The first channel upwards from the middle of 512 rows, the second downwards.
+            (_, left), (_, right) = truth
+            return 256 - 256 * left, 255 + 256 * right
+
+        (columns,) = report["columns"]
+        self.assert_drawn(columns, rows)

@@ -1,0 +1,100 @@
+// Usage: node watch.mjs CHROMIUM URL BANDS SEEK SCREENSHOT
+//
+// Open a page of page/ and play what it plays. While that plays, measure what the page has drawn,
+// in so many bands one above the other. Then seek, in seconds, play on, and play the end.
+
+import { chromium } from "playwright-core";
+
+import { answer } from "./parent.mjs";
+
+const [executablePath, url, bands, target, screenshot] = process.argv.slice(2);
+
+// For each band and each column: the first and the last row that is drawn, and how many are.
+function measure(bands) {
+  const { drawing } = window;
+  const { width, height } = drawing;
+  const { data } = drawing.getContext("2d").getImageData(0, 0, width, height);
+  const rows = height / bands;
+  // A pixel is drawn where a quarter of it is covered or more. A line across a silent column
+  // covers the half of one.
+  const drawn = (x, y) => data[4 * (y * width + x) + 3] >= 64;
+  const column = (top, x) => {
+    const found = Array.from({ length: rows }, (_, row) => row).filter((row) => drawn(x, top + row));
+    return [found.at(0) ?? null, found.at(-1) ?? null, found.length];
+  };
+  return Array.from({ length: bands }, (_, band) =>
+    Array.from({ length: width }, (_, x) => column(band * rows, x)),
+  );
+}
+
+const state = () => {
+  const { currentTime, duration, ended, error, paused, readyState } = window.audio;
+  return { currentTime, duration, ended, error: error && error.message, paused, readyState };
+};
+
+const browser = await chromium.launch({
+  executablePath,
+  args: [
+    "--autoplay-policy=no-user-gesture-required",
+    // No GPU, and no talk with anybody but the page's server.
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-sync",
+  ],
+});
+
+const complaints = [];
+const answers = [];
+
+function listen(page) {
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) {
+      complaints.push(`${message.text()} ${message.location().url}`);
+    }
+  });
+  page.on("response", (response) => {
+    const { pathname } = new URL(response.url());
+    answers.push([pathname, response.status(), response.headers()["x-audio-proxy"] ?? null]);
+  });
+}
+
+async function watch(page) {
+  // It plays when it comes from one time to another by itself.
+  const passes = (time) => page.waitForFunction((it) => window.audio.currentTime > it, time);
+  const seek = (time) => page.evaluate((it) => void (window.audio.currentTime = it), time);
+
+  await page.goto(url);
+  await page.waitForFunction(() => window.drawing);
+  await page.evaluate(() => {
+    window.audio = document.querySelector("audio");
+    return window.audio.play();
+  });
+  await passes(0.2);
+  const before = await page.evaluate(state);
+  const columns = await page.evaluate(measure, Number(bands));
+  await page.screenshot({ path: screenshot });
+  const after = await page.evaluate(state);
+  await passes(after.currentTime + 0.2);
+  const later = await page.evaluate(state);
+
+  await seek(Number(target));
+  await passes(Number(target) + 0.2);
+  const sought = await page.evaluate(state);
+  await seek(sought.duration - 0.3);
+  await page.waitForFunction(() => window.audio.ended);
+  const over = await page.evaluate(state);
+  return { columns, before, after, later, sought, over };
+}
+
+try {
+  const page = await browser.newPage({ viewport: { width: 640, height: 640 } });
+  page.setDefaultTimeout(20_000);
+  listen(page);
+  const broken = new Promise((_, reject) => page.on("pageerror", reject));
+  const seen = await Promise.race([watch(page), broken]);
+  await browser.close();
+  answer({ ...seen, complaints, answers });
+} catch (error) {
+  await browser.close();
+  throw new Error(`The console says: ${complaints.join("; ") || "nothing"}`, { cause: error });
+}
