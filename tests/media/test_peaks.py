@@ -91,9 +91,9 @@ class ShapeTests(SynchronousTestCase):
             self.assertEqual((shape.decoded, shape.channels), wanted, (text, channels))
 
     def test_without_defaults(self) -> None:
-        """Options that were never read from a URL have the same defaults, but for the channels."""
+        """Options that were never read from a URL have the same defaults."""
         shape = Shape.of(Options(f="peaks"), STEREO)
-        self.assertEqual(shape, Shape(44100, 2, 2, 800, 16, "json"))
+        self.assertEqual(shape, Shape(44100, 2, 1, 800, 16, "json"))
 
 
 class ReductionTests(SynchronousTestCase):
