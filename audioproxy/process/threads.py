@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from threading import Thread
 from typing import Protocol, TypeVar
@@ -14,7 +15,10 @@ T = TypeVar("T")
 
 
 class InThread(Protocol):
-    """Runs a function in a thread of its own."""
+    """Runs a function in a thread of its own.
+
+    It raises OSError where none can be started.
+    """
 
     def __call__(self, work: Callable[[], T]) -> Deferred[T]: ...  # noqa: D102
 
@@ -37,7 +41,10 @@ def own_threads(reactor: IReactorFromThreads) -> InThread:
             else:
                 reactor.callFromThread(done.callback, outcome)
 
-        Thread(target=run, name="audioproxy", daemon=True).start()
+        try:
+            Thread(target=run, name="audioproxy", daemon=True).start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, str(error)) from error
         return done
 
     return begin

@@ -75,10 +75,10 @@ class Waveforms:
         ended = Event()
         try:
             reading = self._in_thread(partial(_read_pipe, readable, reduction, ended))
-        except RuntimeError as error:
+        except OSError:
             os.close(readable)
             os.close(writable)
-            raise OSError("no thread can be started") from error
+            raise
         refusal: Refusal | None = None
         try:
             await self._encoder.pour(arguments, descriptors, writable, timeout)

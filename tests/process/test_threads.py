@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from functools import partial
 from typing import Any
@@ -39,6 +40,16 @@ class OwnThreadsTests(TestCase):
 
         with self.assertRaises(OSError):
             await own_threads(reactor)(fail)
+
+    def test_no_thread(self) -> None:
+        """Where the system has no thread to give, that is an error of the system's."""
+
+        def refuse(thread: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        self.patch(threading.Thread, "start", refuse)
+        error = self.assertRaises(OSError, own_threads(reactor), lambda: None)
+        self.assertEqual((errno.EAGAIN, "can't start new thread"), (error.errno, error.strerror))
 
 
 class OutlastTests(SynchronousTestCase):

@@ -308,7 +308,7 @@ class BadEndTests(DrawCase):
         """Without a thread to read it is a 500, no child is started and no pipe stays open."""
 
         def refuse(work: object) -> Any:
-            raise RuntimeError("can't start new thread")
+            raise OSError(11, "can't start new thread")
 
         before = open_descriptors()
         drawing = self.start(in_thread=refuse)

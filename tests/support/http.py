@@ -468,6 +468,10 @@ class House:
 
     # The test's side.
 
+    def touched(self) -> list[str]:
+        """Return which doubles were asked, in order."""
+        return [name for name, _ in self.calls]
+
     def path(self, rest: bytes) -> bytes:
         """Sign a path that starts with a slash."""
         return b"/" + sign(KEY, SALT, rest) + rest

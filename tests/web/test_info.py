@@ -82,10 +82,6 @@ class InfoCase(SynchronousTestCase):
         self.assertEqual([], house.clock.getDelayedCalls())
         self.assertEqual([], self.log.errors)
 
-    def touched(self) -> list[str]:
-        """Return which doubles were asked, in order."""
-        return [name for name, _ in self.house.calls]
-
     def assert_untouched(self) -> None:
         """Assert that no source was opened and no probe started."""
         self.assertEqual(([], []), (self.house.calls, self.house.spawner.children))
@@ -186,7 +182,7 @@ class OrderTests(InfoCase):
         for refusal in (NotFound, NotConfigured, UpstreamUnavailable):
             self.house.source = refusal()
             self.assert_error(self.house.ask_signed(PATH, if_none_match=TAG), refusal)
-        self.assertEqual(["open"] * 3, self.touched())
+        self.assertEqual(["open"] * 3, self.house.touched())
         self.assertEqual([], self.house.spawner.children)
 
     def test_condition_before_probe(self) -> None:
@@ -217,7 +213,7 @@ class OrderTests(InfoCase):
         self.house.slots.capacity = 0
         self.house.stored = UpstreamUnavailable()
         self.assertEqual(200, self.get().status)
-        self.assertEqual(["open"], self.touched())
+        self.assertEqual(["open"], self.house.touched())
 
 
 def _seen(response: Response) -> tuple[int, Any]:

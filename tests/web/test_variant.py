@@ -80,10 +80,6 @@ class VariantCase(SynchronousTestCase):
         message = response.document["message"]
         self.assertTrue(message.endswith(".") and "\n" not in message, message)
 
-    def touched(self) -> list[str]:
-        """Return which doubles were asked, in order."""
-        return [name for name, _ in self.house.calls]
-
     def get_miss(self, rest: bytes = PATH, data: bytes = DATA, **headers: Any) -> Response:
         """Return the response to a request that a render answers."""
         connection = self.house.connect()
@@ -111,7 +107,7 @@ class OrderTests(VariantCase):
         ):
             response = self.house.ask(b"/" + b"A" * 43 + rest, if_none_match=TAG)
             self.assert_error(response, InvalidSignature)
-        self.assertEqual([], self.touched())
+        self.assertEqual([], self.house.touched())
 
     def test_expiry_second(self) -> None:
         """An expired URL is a 410 before its options are read, and nothing is touched (2)."""
@@ -122,7 +118,7 @@ class OrderTests(VariantCase):
         ):
             response = self.house.ask_signed(rest, if_none_match=TAG)
             self.assert_error(response, Expired)
-        self.assertEqual([], self.touched())
+        self.assertEqual([], self.house.touched())
 
     def test_options_and_source_grammar(self) -> None:
         """What the grammar refuses touches nothing: 422 for options, 404 for sources (D16)."""
@@ -139,13 +135,13 @@ class OrderTests(VariantCase):
             b"plain/local://" + b"a/" * 64 + b"a",
         ):
             self.assert_error(self.house.ask_signed(b"/f:mp3/" + source), NotFound)
-        self.assertEqual([], self.touched())
+        self.assertEqual([], self.house.touched())
 
     def test_conditional_third(self) -> None:
         """A matching If-None-Match is a 304 without storage access (3)."""
         self.house.stored = UpstreamUnavailable()
         self.assertEqual(304, self.house.ask_signed(PATH, if_none_match=TAG).status)
-        self.assertEqual([], self.touched())
+        self.assertEqual([], self.house.touched())
 
     def test_lookup_before_source(self) -> None:
         """A stored variant is served without a look at its source or at any render (4)."""
@@ -155,7 +151,7 @@ class OrderTests(VariantCase):
             self.house.calls.clear()
             response = self.house.ask_signed(PATH, method)
             self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
-            self.assertEqual(["lookup"], self.touched())
+            self.assertEqual(["lookup"], self.house.touched())
 
     def test_lookup_before_coalescing(self) -> None:
         """A variant that is stored while its render can still be joined is a HIT (4)."""
@@ -166,7 +162,7 @@ class OrderTests(VariantCase):
     def test_miss(self) -> None:
         """A miss is looked up, then rendered; a HEAD is looked up, then opens the source (5)."""
         self.get_miss()
-        self.assertEqual(["lookup", "join"], self.touched())
+        self.assertEqual(["lookup", "join"], self.house.touched())
         self.house.calls.clear()
         self.house.ask_signed(PATH, b"HEAD")
         self.assertEqual([("lookup", key_of(PATH)), ("open", b"local://a.mp3")], self.house.calls)
@@ -177,7 +173,7 @@ class OrderTests(VariantCase):
         self.house = House(with_store=False)
         self.assertEqual(b"MISS", self.get_miss()["x-audio-proxy"])
         self.assertEqual(b"COALESCED", self.get_miss()["x-audio-proxy"])
-        self.assertEqual(["join", "join"], self.touched())
+        self.assertEqual(["join", "join"], self.house.touched())
 
 
 class ErrorTests(VariantCase):
@@ -213,7 +209,7 @@ class ErrorTests(VariantCase):
         for method in (b"GET", b"HEAD"):
             response = self.house.ask_signed(PATH, method)
             self.assertEqual(502, response.status)
-        self.assertEqual(["lookup", "lookup"], self.touched())
+        self.assertEqual(["lookup", "lookup"], self.house.touched())
 
     def test_head_is_refused_like_get(self) -> None:
         """The headers are the same, without the body, and no render begins (HEAD, 1 and 2)."""
@@ -554,7 +550,7 @@ class ConditionalTests(VariantCase):
                 self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
                 for name in ("content-type", "content-length", "transfer-encoding"):
                     self.assertIsNone(response[name], name)
-        self.assertEqual([], self.touched())
+        self.assertEqual([], self.house.touched())
 
     def test_no_match(self) -> None:
         """Another tag, a tag without its quotes, and ``*`` are answered in full."""
