@@ -67,7 +67,7 @@ def needs_measuring(options: Options, probe: Probe) -> bool:
     That is so where a fade-out or a refusal depends on the source's end, and the container
     states it not at all, or not exactly.
     """
-    if _stated_exactly(probe):
+    if stated_exactly(probe):
         return False
     start, end = _bounds(options)
     if probe.duration is None or not probe.exact:
@@ -84,7 +84,10 @@ def find_region(options: Options, probe: Probe) -> Region:
     rate = probe.sample_rate
     start, end = _bounds(options)
     if probe.duration is not None and start >= probe.duration:
-        raise past_the_end(options, probe.duration)
+        raise InvalidOptions(
+            f'"t:{options.t}" is not accepted: it starts at or past the end of the source, which is'
+            f" {print_decimal(probe.duration)} seconds."
+        )
     seek = max(0, int(start) - _PREROLL) if _matches(_SEEKABLE, probe) else 0
     first = _samples(start, rate)
     last = None if end is None else _samples(end, rate)
@@ -94,22 +97,15 @@ def find_region(options: Options, probe: Probe) -> Region:
         )
     known = None if probe.duration is None else max(1, _samples(probe.duration, rate))
     if known is not None and first >= known:
-        # It starts within the last sample.
-        raise past_the_end(options, probe.duration)
+        raise InvalidOptions(
+            f'"t:{options.t}" is not accepted: it leaves less than a sample of the source.'
+        )
     stop = min((x for x in (last, known) if x is not None), default=None)
     return Region(
         seek=seek,
         start=first - seek * rate,
         end=None if last is None else last - seek * rate,
         length=None if stop is None else stop - first,
-    )
-
-
-def past_the_end(options: Options, duration: Decimal | None) -> InvalidOptions:
-    """Return the refusal of a ``t`` that leaves nothing of the source."""
-    end = "" if duration is None else f", which is {print_decimal(_milliseconds(duration))} seconds"
-    return InvalidOptions(
-        f'"t:{options.t}" is not accepted: it starts at or past the end of the source{end}.'
     )
 
 
@@ -124,7 +120,8 @@ def _fades_out(options: Options) -> bool:
     return options.fade is not None and options.fade.fade_out > 0
 
 
-def _stated_exactly(probe: Probe) -> bool:
+def stated_exactly(probe: Probe) -> bool:
+    """Tell whether the source's length is known to the sample."""
     return probe.measured or (
         probe.duration is not None and probe.exact and _matches(_SAMPLE_EXACT, probe)
     )
@@ -136,7 +133,3 @@ def _matches(table: set[tuple[str, str | None]], probe: Probe) -> bool:
 
 def _samples(seconds: Decimal, rate: int) -> int:
     return int((seconds * rate).to_integral_value(ROUND_HALF_UP))
-
-
-def _milliseconds(seconds: Decimal) -> Decimal:
-    return seconds.quantize(Decimal("0.001"))

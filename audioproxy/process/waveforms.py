@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from threading import Event
+from typing import IO
 
 import numpy as np
 from twisted.logger import Logger
@@ -59,7 +60,8 @@ class Waveforms:
             with SpooledTemporaryFile(_IN_MEMORY) as spool:
                 reduction = Reduction(shape, spool)
                 await self._decode(arguments, descriptors, timeout, reduction)
-                await outlast(self._in_thread(partial(_write_document, reduction, shape, output)))
+                write = partial(_write_document, reduction, shape, output, spool)
+                await outlast(self._in_thread(write))
         except OSError as error:
             _log.error("a waveform cannot be kept: {error}", error=error)
             raise RenderFailed("The waveform could not be kept.") from error
@@ -122,6 +124,7 @@ def _read_pipe(readable: int, reduction: Reduction, ended: Event) -> None:
     reduction.add(np.frombuffer(room[:filled], SAMPLE))
 
 
-def _write_document(reduction: Reduction, shape: Shape, output: int) -> None:
-    with open(output, "wb", closefd=False) as document:
+def _write_document(reduction: Reduction, shape: Shape, output: int, spool: IO[bytes]) -> None:
+    # A large file takes its time to be removed, which is better spent here than on the reactor.
+    with spool, open(output, "wb", closefd=False) as document:
         document.writelines(serialize(reduction.finish(), shape))

@@ -16,7 +16,7 @@ from audioproxy.grammar.sources import Source
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
 from audioproxy.media.peaks import Shape
 from audioproxy.media.probing import Probe
-from audioproxy.media.regions import needs_measuring, past_the_end
+from audioproxy.media.regions import needs_measuring
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
@@ -180,18 +180,9 @@ class Job:
         workshop, options = self._workshop, self._order.options
         deadline = workshop.clock.seconds() + workshop.timeout
         if needs_measuring(options, probe):
-            length = await workshop.encoder.measure(
-                measure_arguments(workshop.ffmpeg, source.input),
-                source.descriptors,
-                workshop.timeout,
-            )
-            if not length:
-                raise NothingDecoded
-            probe = replace(probe, duration=length, exact=True, measured=True)
+            probe = await self._measure(source, probe, deadline)
         arguments = encoder_arguments(workshop.ffmpeg, source.input, options, probe)
-        left = deadline - workshop.clock.seconds()
-        if left <= 0:
-            raise RenderTimeout
+        left = self._time_left(deadline)
         backlog = self._open_backlog()
         try:
             if options.f == "peaks":
@@ -217,13 +208,35 @@ class Job:
                 )
                 raise RenderFailed("The source changed while it was read.")
         except NothingDecoded:
-            if options.t is not None and not _starts_inside(options, probe):
-                raise past_the_end(options, probe.duration) from None
+            if options.t is not None and not probe.measured:
+                # The source may end before the place where it says so; the refusal names that.
+                probe = await self._measure(source, probe, deadline)
+                encoder_arguments(workshop.ffmpeg, source.input, options, probe)
             raise
         # The end comes first: the last client may leave on being told of it.
         self._finished = True
         backlog.end()
         self._be_ready(backlog)
+
+    async def _measure(self, source: OpenSource, probe: Probe, deadline: float) -> Probe:
+        """Decode the source to its end and return the probe with the length that it has.
+
+        :raises NothingDecoded: where it has none.
+        """
+        length = await self._workshop.encoder.measure(
+            measure_arguments(self._workshop.ffmpeg, source.input),
+            source.descriptors,
+            self._time_left(deadline),
+        )
+        if not length:
+            raise NothingDecoded
+        return replace(probe, duration=length, exact=True, measured=True)
+
+    def _time_left(self, deadline: float) -> float:
+        left = deadline - self._workshop.clock.seconds()
+        if left <= 0:
+            raise RenderTimeout
+        return left
 
     def _open_backlog(self) -> Backlog:
         self._backlog = Backlog(self._create_scratch())
@@ -296,12 +309,3 @@ class Job:
         await self._linger
         if timer.active():
             timer.cancel()
-
-
-def _starts_inside(options: Options, probe: Probe) -> bool:
-    """Tell whether the source surely goes on past the start of ``t``."""
-    return (
-        options.t is not None
-        and probe.duration is not None
-        and options.t.start + 1 < probe.duration
-    )

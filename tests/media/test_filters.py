@@ -49,6 +49,7 @@ class ChainTests(SynchronousTestCase):
             PIN,
             f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS}",
             PIN,
+            "atrim=end_sample=176400",
             "volume=volume=-3dB:precision=double:eval=once",
             "afade=t=in:ss=0:ns=22050:curve=tri",
             "afade=t=out:ss=132300:ns=44100:curve=tri",
@@ -102,6 +103,25 @@ class ChainTests(SynchronousTestCase):
             ("norm:ebu:-5.5:0:50", "I=-5.5:TP=0:LRA=50"),
         ):
             self.assertEqual(chain(text), f"{PIN},loudnorm={targets}:{LOUDNESS},{PIN}")
+
+    def test_norm_of_a_few_samples(self) -> None:
+        """What is too short for loudnorm is padded and cut again; nothing else is (D13)."""
+        after = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{PIN}"
+        for duration, length in (("0.000023", 1), ("0.002245", 99)):
+            self.assertEqual(
+                chain("norm:ebu", duration=Decimal(duration)),
+                f"{PIN},apad=whole_len=100,{after},atrim=end_sample={length},{PIN}",
+            )
+        self.assertEqual(chain("norm:ebu", duration=Decimal("0.002268")), f"{PIN},{after}")
+        self.assertIn(
+            f"apad=whole_len=100,{after},atrim=end_sample=44,", chain("t:1:0.001/norm:ebu")
+        )
+        # What is stated of the source's length may be wrong, and then nothing is cut by it.
+        for duration in (Decimal("0.001"), None):
+            chained = chain("norm:ebu", container="mp3", codec="mp3", duration=duration)
+            self.assertEqual(chained, f"{PIN},{after}")
+        fast = chain("norm:ebu", sample_rate=384_000, duration=Decimal("0.0005"))
+        self.assertIn("apad=whole_len=200,", fast)
 
     def test_fades(self) -> None:
         """A fade-out ends where the output ends; one without a length is none (D12)."""

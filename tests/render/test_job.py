@@ -389,18 +389,27 @@ class RefusalTests(JobCase):
         """A ``t`` that turns out to start past the end is a 422 (D11)."""
         for ends in ((0, b""), (1, b"Empty output")):
             self.make()
-            client, encoder = self.studio.render("t:9.5")
+            client, encoder = self.studio.render("t:5")
             encoder.complain(ends[1])
             encoder.die(ends[0])
+            self.assertIsNone(client.outcome)
+            self.studio.encoder().say(b"out_time_us=4250000\nprogress=end\n")
+            self.studio.encoder().die()
             self.assertIsInstance(client.outcome, InvalidOptions)
-            self.assertIn("t:9.5", str(client.outcome))
+            self.assertIn('"t:5"', str(client.outcome))
+            self.assertIn("4.25 seconds", str(client.outcome))
 
     def test_trim_well_inside(self) -> None:
         """A source that gives nothing well before its end is a 415, whatever ``t`` is."""
-        client, encoder = self.studio.render("t:5")
-        encoder.complain(b"Empty output")
-        encoder.die(1)
-        self.assertIsInstance(client.outcome, UndecodableSource)
+        for length, code in ((b"9000000", 0), (b"0", 0), (b"0", 1)):
+            self.make()
+            client, encoder = self.studio.render("t:5")
+            encoder.complain(b"Empty output")
+            encoder.die(1)
+            self.studio.encoder().say(b"out_time_us=%s\n" % length)
+            self.studio.encoder().complain(b"Invalid data found when processing input")
+            self.studio.encoder().die(code)
+            self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_cap_before_the_first_byte(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES at the first look is a 500, and ends the child."""

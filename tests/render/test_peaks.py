@@ -162,10 +162,12 @@ class RefusalTests(PeaksCase):
         """A ``t`` that turns out to start past the end is a 422 that quotes it (D11)."""
         for code, stderr in ((0, b""), (1, b"Empty output")):
             self.make()
-            client, encoder = self.studio.render("f:peaks/t:9.5")
+            client, encoder = self.studio.render("f:peaks/t:5")
             encoder.complain(stderr)
             self.finish(encoder, b"", code)
-            self.assertIn('"t:9.5"', str(client.outcome))
+            self.studio.encoder().say(b"out_time_us=4250000\nprogress=end\n")
+            self.studio.encoder().die()
+            self.assertIn('"t:5"', str(client.outcome))
             self.assert_dropped(client, InvalidOptions)
 
     def test_trim_well_past_the_end(self) -> None:
@@ -179,6 +181,8 @@ class RefusalTests(PeaksCase):
         """A source that gives nothing well before its end is a 415, whatever ``t`` is."""
         client, encoder = self.studio.render("f:peaks/t:5")
         self.finish(encoder, b"")
+        self.studio.encoder().say(b"out_time_us=9000000\nprogress=end\n")
+        self.studio.encoder().die()
         self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_source_written_to(self) -> None:

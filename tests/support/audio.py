@@ -29,7 +29,7 @@ from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
 from audioproxy.media.inputs import local_input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
-from audioproxy.media.regions import needs_measuring, past_the_end
+from audioproxy.media.regions import needs_measuring
 
 #: As in the service: nothing of its own environment reaches a child (D45).
 ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
@@ -106,8 +106,11 @@ def probe(source: bytes) -> Probe:
 def examine(source: bytes, options: Options) -> Probe:
     """Find out all that must be known of a source before a render, by decoding where needed."""
     found = probe(source)
-    if not needs_measuring(options, found):
-        return found
+    return measure(source, found) if needs_measuring(options, found) else found
+
+
+def measure(source: bytes, found: Probe) -> Probe:
+    """Find out how long a source is by decoding it."""
     ended = run(measure_arguments("ffmpeg", local_input()), source)
     times = _OUT_TIME.findall(ended.stdout)
     if ended.code or not times:
@@ -125,9 +128,8 @@ def render(source: bytes, text: str) -> bytes:
         refusal = NothingDecoded
     if refusal is None:
         return ended.stdout
-    beyond = options.t and (not found.duration or options.t.start + 1 >= found.duration)
-    if refusal is NothingDecoded and beyond:
-        raise past_the_end(options, found.duration)
+    if refusal is NothingDecoded and options.t and not found.measured:
+        encoder_arguments("ffmpeg", local_input(), options, measure(source, found))
     raise refusal(repr(ended.stderr[-2000:]))
 
 
