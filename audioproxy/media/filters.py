@@ -15,7 +15,7 @@ from audioproxy.grammar.options import Fade, Loudness, Options
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.presets import HIGHEST_RATE, LOWEST_RATE, PRESETS
 from audioproxy.media.probing import Probe
-from audioproxy.media.regions import Region, stated_exactly
+from audioproxy.media.regions import Region
 
 _LAYOUTS = {1: "mono", 2: "stereo"}
 # Up to here ffmpeg guesses the layout of unlabelled channels; three it takes for 2.1 and
@@ -68,7 +68,6 @@ def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterato
         yield pin
         yield from _enhance(options.enhance, probe.sample_rate)
     if options.norm is not None:
-        yield pin
         yield from _normalize(options.norm, probe, region, pin)
     if options.gain is not None:
         yield f"volume=volume={print_decimal(options.gain)}dB:precision=double:eval=once"
@@ -125,15 +124,16 @@ def _normalize(norm: Loudness, probe: Probe, region: Region, pin: str) -> Iterat
 
     loudnorm works at its own rate. The way there and back makes less of a few samples, and one too
     many of some lengths at some rates (measured on ffmpeg 5.1 from 1 to 384 kHz). What the source
-    states of its length is not used to cut: where more comes, all of it is heard.
+    states of its length is not used to cut, only what was measured: where more comes, all of it is
+    heard.
     """
     rate = probe.sample_rate
     _check_rate(f"norm:{norm}", rate, highest=None)
     enough = _SAMPLES_TO_NORMALIZE * -(-rate // _LOUDNORM_RATE)
     length = None if region.end is None else region.end - region.start
-    if region.length is not None and region.length < enough and stated_exactly(probe):
+    yield pin
+    if probe.measured and region.length is not None and region.length < enough:
         length = region.length
-    if length is not None and length < enough:
         yield f"apad=whole_len={enough}"
     yield (
         f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"

@@ -44,6 +44,10 @@ _PREROLL = 1
 # A stated duration that is not exact to the sample is right within this many seconds.
 _STATED_MARGIN = 1
 
+# Seconds. Of less, `norm` must know how much there is: it is the longest that loudnorm makes less
+# of, 100 samples, at the lowest rate that it takes, 1000 Hz.
+_BRIEF = Decimal("0.1")
+
 
 @dataclass(frozen=True, slots=True)
 class Region:
@@ -65,11 +69,17 @@ def needs_measuring(options: Options, probe: Probe) -> bool:
     """Tell whether a decode pass must find out the source's length before the render (D12).
 
     That is so where a fade-out or a refusal depends on the source's end, and the container
-    states it not at all, or not exactly.
+    states it not at all, or not exactly; and where `norm` may have only a few samples to work on.
     """
-    if stated_exactly(probe):
+    if probe.measured:
         return False
     start, end = _bounds(options)
+    if options.norm is not None and any(
+        stop is not None and stop - start < _BRIEF for stop in (end, probe.duration)
+    ):
+        return True
+    if probe.duration is not None and probe.exact and _matches(_SAMPLE_EXACT, probe):
+        return False
     if probe.duration is None or not probe.exact:
         return _fades_out(options) or (probe.duration is not None and start >= probe.duration)
     near_end = end is None or end + _STATED_MARGIN > probe.duration
@@ -118,13 +128,6 @@ def _bounds(options: Options) -> tuple[Decimal, Decimal | None]:
 
 def _fades_out(options: Options) -> bool:
     return options.fade is not None and options.fade.fade_out > 0
-
-
-def stated_exactly(probe: Probe) -> bool:
-    """Tell whether the source's length is known to the sample."""
-    return probe.measured or (
-        probe.duration is not None and probe.exact and _matches(_SAMPLE_EXACT, probe)
-    )
 
 
 def _matches(table: set[tuple[str, str | None]], probe: Probe) -> bool:

@@ -200,17 +200,15 @@ class Job:
                 )
             if ENCODERS[options.f].put_nothing(backlog.size):
                 raise NothingDecoded
-            # The descriptor is held against a swap, but not against a writer: an upload that
-            # still goes on, say.
-            if not source.unchanged():
-                _log.warn(
-                    "a source changed while it was read; {key} is dropped", key=self._order.key
-                )
-                raise RenderFailed("The source changed while it was read.")
-        except NothingDecoded:
+            self._check_unchanged(source)
+        except NothingDecoded as refusal:
             if options.t is not None and not probe.measured:
                 # The source may end before the place where it says so; the refusal names that.
-                probe = await self._measure(source, probe, deadline)
+                try:
+                    probe = await self._measure(source, probe, deadline)
+                except (RenderTimeout, RenderFailed):
+                    raise refusal from None
+                self._check_unchanged(source)
                 encoder_arguments(workshop.ffmpeg, source.input, options, probe)
             raise
         # The end comes first: the last client may leave on being told of it.
@@ -231,6 +229,13 @@ class Job:
         if not length:
             raise NothingDecoded
         return replace(probe, duration=length, exact=True, measured=True)
+
+    def _check_unchanged(self, source: OpenSource) -> None:
+        # The descriptor is held against a swap, but not against a writer: an upload that still
+        # goes on, say.
+        if not source.unchanged():
+            _log.warn("a source changed while it was read; {key} is dropped", key=self._order.key)
+            raise RenderFailed("The source changed while it was read.")
 
     def _time_left(self, deadline: float) -> float:
         left = deadline - self._workshop.clock.seconds()

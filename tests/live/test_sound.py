@@ -6,6 +6,7 @@ from functools import cache
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.errors import InvalidOptions
 from tests.support.audio import (
     Sound,
     constant,
@@ -208,6 +209,23 @@ class LoudnessTests(SynchronousTestCase):
             self.assertApproximates(loudness(output), target, 0.5, text)
             self.assertEqual(decode(output).rate, rate)
         self.assertEqual(len(hear(programme(), f"{PLAIN}/norm:ebu/t:1.25:0.5")), 22050)
+
+    def test_a_few_samples(self) -> None:
+        """However short a sound is, it keeps its length, and nothing is made of nothing (norm)."""
+        for length in (1, 40, 99, 4409):
+            wav = write_wav(noise(44100, length))
+            for source in (wav, convert(wav, name="a.au"), convert(wav, name="a.flac")):
+                self.assertEqual(len(hear(source, f"{PLAIN}/norm:ebu")), length)
+        flac = convert(write_wav(noise(44100, 88200)), name="a.flac")
+        error = self.assertRaises(
+            InvalidOptions, hear, flac[: len(flac) // 2], f"{PLAIN}/norm:ebu/t:1.5:0.001"
+        )
+        self.assertIn('"t:1.5:0.001"', str(error))
+        chained = b"".join(
+            convert(write_wav(noise(44100, length)), "-c:a", "libvorbis", name="a.ogg")
+            for length in (44100, 50)
+        )
+        self.assertEqual(len(hear(chained, f"{PLAIN}/norm:ebu")), len(hear(chained, PLAIN)))
 
 
 class EnhanceTests(SynchronousTestCase):

@@ -178,6 +178,11 @@ class MeasuringTests(SynchronousTestCase):
             # A refusal must not rest on a guess.
             ("t:10", [guessed]),
             ("t:50:1", [guessed]),
+            # Of a few samples, norm must know how many there are.
+            ("norm:ebu/t:9.9", []),
+            ("norm:ebu/t:9.901", [sure, stated, guessed]),
+            ("norm:ebu/t:5:0.099", [sure, stated, guessed, unknown]),
+            ("norm:ebu/t:5:0.1", []),
         ):
             for probe in (sure, stated, guessed, unknown, measured):
                 self.assertIs(needs_measuring(read(text), probe), probe in needs, (text, probe))

@@ -411,6 +411,28 @@ class RefusalTests(JobCase):
             self.studio.encoder().die(code)
             self.assertIsInstance(client.outcome, UndecodableSource)
 
+    def test_trim_of_what_cannot_be_measured(self) -> None:
+        """A look for the real end that fails does not hide what was found out before (D13)."""
+        for late in (False, True):
+            self.make()
+            client, encoder = self.studio.render("t:5")
+            encoder.complain(b"Empty output")
+            encoder.die(1)
+            if late:
+                self.studio.clock.advance(101)
+            self.studio.encoder().die(9)
+            self.assertIsInstance(client.outcome, UndecodableSource)
+
+    def test_trim_of_a_source_written_to(self) -> None:
+        """An end that somebody is still moving is named to nobody (D43)."""
+        client, encoder = self.studio.render("t:5")
+        encoder.complain(b"Empty output")
+        encoder.die(1)
+        self.studio.sources.opened[0].written_to = True
+        self.studio.encoder().say(b"out_time_us=4250000\nprogress=end\n")
+        self.studio.encoder().die()
+        self.assertIsInstance(client.outcome, RenderFailed)
+
     def test_cap_before_the_first_byte(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES at the first look is a 500, and ends the child."""
         self.make(max_variant=10)

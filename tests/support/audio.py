@@ -115,6 +115,8 @@ def measure(source: bytes, found: Probe) -> Probe:
     times = _OUT_TIME.findall(ended.stdout)
     if ended.code or not times:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
+    if not int(times[-1]):
+        raise NothingDecoded
     return replace(found, duration=Decimal(int(times[-1])) / 10**6, exact=True, measured=True)
 
 
