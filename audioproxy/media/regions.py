@@ -69,7 +69,7 @@ def needs_measuring(options: Options, probe: Probe) -> bool:
     """Tell whether a decode pass must find out the source's length before the render (D12).
 
     That is so where a fade-out or a refusal depends on the source's end, and the container
-    states it not at all, or not exactly; and where `norm` may have only a few samples to work on.
+    states it not at all, or not exactly; and where ``norm`` may have only a few samples to work on.
     """
     if probe.measured:
         return False
