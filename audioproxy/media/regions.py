@@ -78,12 +78,10 @@ def needs_measuring(options: Options, probe: Probe) -> bool:
         stop is not None and stop - start < _BRIEF for stop in (end, probe.duration)
     ):
         return True
-    if probe.duration is not None and probe.exact and _matches(_SAMPLE_EXACT, probe):
-        return False
     if probe.duration is None or not probe.exact:
         return _fades_out(options) or (probe.duration is not None and start >= probe.duration)
     near_end = end is None or end + _STATED_MARGIN > probe.duration
-    return _fades_out(options) and near_end
+    return _fades_out(options) and near_end and not _matches(_SAMPLE_EXACT, probe)
 
 
 def find_region(options: Options, probe: Probe) -> Region:

@@ -201,15 +201,8 @@ class Job:
             if ENCODERS[options.f].put_nothing(backlog.size):
                 raise NothingDecoded
             self._check_unchanged(source)
-        except NothingDecoded as refusal:
-            if options.t is not None and not probe.measured:
-                # The source may end before the place where it says so; the refusal names that.
-                try:
-                    probe = await self._measure(source, probe, deadline)
-                except (RenderTimeout, RenderFailed):
-                    raise refusal from None
-                self._check_unchanged(source)
-                encoder_arguments(workshop.ffmpeg, source.input, options, probe)
+        except NothingDecoded:
+            await self._check_trim(source, probe, deadline)
             raise
         # The end comes first: the last client may leave on being told of it.
         self._finished = True
@@ -229,6 +222,21 @@ class Job:
         if not length:
             raise NothingDecoded
         return replace(probe, duration=length, exact=True, measured=True)
+
+    async def _check_trim(self, source: OpenSource, probe: Probe, deadline: float) -> None:
+        """Find out whether a source that gave nothing ends before ``t``, whatever it says.
+
+        :raises InvalidOptions: naming the real end, where it does.
+        """
+        workshop, options = self._workshop, self._order.options
+        if options.t is None or probe.measured:
+            return
+        try:
+            measured = await self._measure(source, probe, deadline)
+        except (RenderTimeout, RenderFailed):
+            return
+        self._check_unchanged(source)
+        encoder_arguments(workshop.ffmpeg, source.input, options, measured)
 
     def _check_unchanged(self, source: OpenSource) -> None:
         # The descriptor is held against a swap, but not against a writer: an upload that still

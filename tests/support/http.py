@@ -80,6 +80,11 @@ class Response:
         """Return the values of all lines of a header."""
         return [value for key, value in self.headers if key == name.lower().encode()]
 
+    @property
+    def settled(self) -> list[tuple[bytes, bytes]]:
+        """The headers in one order, without the one that changes with the clock."""
+        return sorted(header for header in self.headers if header[0] != b"date")
+
     def __getitem__(self, name: str) -> bytes | None:
         """Return a header that may be there at most once."""
         values = self.all(name)

@@ -361,8 +361,8 @@ class HeadTests(InfoCase):
         connection = self.send(x_request_id=b"same")
         self.child.say(ANSWER)
         self.child.die()
-        expected = [line for line in _settled(connection.response) if line[0] != b"content-length"]
-        self.assertEqual(expected, _settled(head))
+        expected = [line for line in connection.response.settled if line[0] != b"content-length"]
+        self.assertEqual(expected, head.settled)
 
     def test_no_slot(self) -> None:
         """It is answered when every probe slot is taken."""
@@ -386,7 +386,7 @@ class HeadTests(InfoCase):
             head = self.house.ask_signed(rest, b"HEAD", x_request_id=b"same")
             self.assertGreaterEqual(get.status, 400)
             self.assertEqual((get.status, b""), (head.status, head.body))
-            self.assertEqual(_settled(get), _settled(head))
+            self.assertEqual(get.settled, head.settled)
             self.assertEqual([], self.house.spawner.children)
 
     def test_while_a_probe_runs(self) -> None:
@@ -394,11 +394,6 @@ class HeadTests(InfoCase):
         connection = self.send()
         self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
         self.assertEqual(b"", connection.received)
-
-
-def _settled(response: Response) -> list[tuple[bytes, bytes]]:
-    """Return the headers without those that change with the clock."""
-    return sorted(header for header in response.headers if header[0] != b"date")
 
 
 class RefusalTests(InfoCase):
