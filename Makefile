@@ -24,8 +24,9 @@ run: install ## start the service on sample audio, and print a few URLs to try
 
 check: lint types docs coverage test ## everything that a change has to pass
 
-test: ffmpeg dev browser ## run the tests; JOBS=1 runs one at a time
-	AUDIOPROXY_BROWSER=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
+test: ffmpeg dev browser promtool ## run the tests; JOBS=1 runs one at a time
+	AUDIOPROXY_BROWSER=required AUDIOPROXY_PROMTOOL=required \
+	    $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
 
 lint: dev ## ruff: lint and format
 	$(BIN)/ruff check .
@@ -66,6 +67,12 @@ node:
 # For the tests only: a browser, and the libraries that draw in it.
 browser: $(NODE_MODULES)/.package-lock.json
 	@command -v chromium >/dev/null || tools/system-package chromium
+
+# For the tests only: it comes with a server that nobody here wants.
+promtool: build/bin/promtool
+
+build/bin/promtool:
+	tools/promtool $@
 
 # npm writes this file when everything else is in its place.
 $(NODE_MODULES)/.package-lock.json: tests/browser/package.json tests/browser/package-lock.json | node

@@ -245,9 +245,10 @@ def make_resource(config: Config, reactor: Any) -> AudioProxy:
     application's.
 
     :param config: made in code, or by `audioproxy.config.load`.
-    :returns: mount its ``resource``; call its ``startService`` before the first request, which
-        raises `BootError` where the store is not writable; call its ``stopService`` at the end
-        and wait for what that returns.
+    :returns: mount its ``resource``, and its ``metrics`` somewhere else if they are wanted: they
+        answer at ``/metrics`` below the place where they are mounted. Call its ``startService``
+        before the first request, which raises `BootError` where the store is not writable; call
+        its ``stopService`` at the end and wait for what that returns.
     :raises BootError: for a configuration that this version cannot serve.
     """
     return AudioProxy(config, reactor)

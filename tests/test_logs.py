@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
+from collections import Counter
 from typing import Any
 
-from twisted.logger import Logger, LogLevel, LogPublisher
+from twisted.internet.task import Clock
+from twisted.logger import Logger, LogLevel, LogPublisher, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.errors import RenderFailed, RenderTimeout
 from audioproxy.logs import LEVELS, LineObserver
 from audioproxy.web.record import RequestRecord
+from audioproxy.web.scrape import MetricsResource
+from audioproxy.web.site import ProxySite
+from tests.render.studio import Studio
+from tests.support.http import Connection, House
 
 # 2001-09-09 01:46:40 UTC and 123 milliseconds.
 TIME = 1_000_000_000.1234
@@ -127,3 +135,137 @@ class LineObserverTests(SynchronousTestCase):
         LineObserver(stream, "info")({"log_time": TIME, "log_format": "x"})
         self.assertEqual(f"{STAMP} [info] x\n".encode(), raw.getvalue())
         stream.detach()
+
+
+#: Lines as they end up in the log, each with the highest AP_LOG_LEVEL that shows it
+#: (contract: Request log).
+LINES = {
+    r"request_id=health \[debug\] health 200 \d+ bytes in 0ms": "debug",
+    r"request_id=ready \[debug\] ready 200 \d+ bytes in 0ms": "debug",
+    r"request_id=unready \[debug\] ready 503 \d+ bytes in 0ms": "debug",
+    r"request_id=scrape \[debug\] metrics 200 \d+ bytes in 0ms": "debug",
+    r"\[debug\] the client of gone is gone": "debug",
+    r"\[debug\] the client of left is gone": "debug",
+    r"\[debug\] the render of \S+ has a slot": "debug",
+    r"\[debug\] the render of \S+ has ended: 3 bytes": "debug",
+    r"\[debug\] the render of \S+ is stored": "debug",
+    r"\[debug\] the render of \S+ is stopped": "debug",
+    r"request_id=hit \[info\] render 200 opts=\S+ src=\S+ cache=HIT 3 bytes in 0ms": "info",
+    r"request_id=missing \[info\] unknown 404 not_found \d+ bytes in 0ms": "info",
+    r"request_id=unsigned \[info\] render 401 invalid_signature \d+ bytes in 0ms": "info",
+    r"request_id=preflight \[info\] preflight 204 0 bytes in 0ms": "info",
+    r"request_id=gone \[info\] render 499 opts=\S+ src=\S+ 0 bytes in 0ms": "info",
+    r"request_id=left \[info\] render 200 opts=\S+ src=\S+ cache=MISS 4 bytes in 0ms": "info",
+    r"request_id=[0-9a-f]{32} \[info\] unknown 400 bad_request \d+ bytes in 0ms": "info",
+    r"request_id=failed \[warning\] render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms": (
+        "warning"
+    ),
+    r"request_id=late \[warning\] render 504 render_timeout opts=\S+ src=\S+ \d+ bytes in 0ms": (
+        "warning"
+    ),
+    r"request_id=broken \[warning\] render 200 render_timeout opts=\S+ src=\S+ cache=MISS 4 bytes"
+    r" in 0ms": "warning",
+    r"request_id=crash \[warning\] render 500 render_failed opts=\S+ src=\S+ \d+ bytes in 0ms": (
+        "warning"
+    ),
+    r"\[warning\] the encoder failed \(.*\): Invalid data found when processing input": "warning",
+    r"\[error\] the encoder cannot be started: .*No such file or directory.*": "error",
+    r"\[error\] a request crashed": "error",
+}
+
+
+class LevelTests(SynchronousTestCase):
+    """What AP_LOG_LEVEL lets through of all that happens"""
+
+    def lines(self, level: str) -> list[str]:
+        """Have all of it happen, and return what was logged, without time and tracebacks."""
+        stream = io.StringIO()
+        observer = LineObserver(stream, level)
+        globalLogPublisher.addObserver(observer)
+        try:
+            self.ask()
+            self.render()
+        finally:
+            globalLogPublisher.removeObserver(observer)
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        lines = stream.getvalue().splitlines()
+        return [line.partition(" ")[2] for line in lines if not line.startswith(" ")]
+
+    def ask(self) -> None:
+        """Ask for everything there is, and a few things that there are not."""
+        house = House(origin="*")
+        paths = [house.path(f"/cb:{number}/plain/local://a".encode()) for number in range(6)]
+        renders = [f"/cb:{number}/plain/local://a".encode() for number in range(6)]
+        house.store_variant(renders[0], b"abc")
+        house.ask(b"/health", x_request_id=b"health")
+        house.ask(b"/ready", x_request_id=b"ready")
+        house.readiness.depth_changed(2)
+        house.ask(b"/ready", x_request_id=b"unready")
+        scrapes = ProxySite(MetricsResource(house.clock.seconds, house.metrics), Clock())
+        Connection(scrapes).send(b"/metrics", x_request_id=b"scrape")
+        house.ask(paths[0], x_request_id=b"hit")
+        house.ask(b"/metrics", x_request_id=b"missing")
+        house.ask(b"/x/plain/local://a", x_request_id=b"unsigned")
+        house.ask(b"/", b"OPTIONS", x_request_id=b"preflight")
+        house.connect().send_raw(b"no request\r\n\r\n")
+        gone, left, broken, failed, late = (house.connect() for _ in range(5))
+        gone.send(paths[1], x_request_id=b"gone")
+        gone.leave()
+        left.send(paths[2], x_request_id=b"left")
+        house.render(renders[2]).put_out(b"half")
+        left.leave()
+        broken.send(paths[3], x_request_id=b"broken")
+        house.render(renders[3]).put_out(b"some")
+        house.render(renders[3]).end(RenderTimeout())
+        failed.send(paths[4], x_request_id=b"failed")
+        house.render(renders[4]).end(RenderFailed())
+        late.send(paths[5], x_request_id=b"late")
+        house.render(renders[5]).end(RenderTimeout())
+        house.stored = ZeroDivisionError()
+        house.ask(paths[0], x_request_id=b"crash")
+
+    def render(self) -> None:
+        """Render well and badly, give one up in the queue, and start one that cannot be."""
+        studio = Studio()
+        _, encoder = studio.render()
+        encoder.say(b"abc")
+        waiting = studio.come("f:opus", b"b.wav")
+        studio.answer_probe()
+        waiting.go_away()
+        encoder.die()
+        _, encoder = studio.render("f:wav")
+        encoder.complain(b"Invalid data found when processing input")
+        encoder.die(1)
+        studio.come("f:ogg")
+        studio.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        studio.answer_probe()
+        studio.close()
+
+    def test_each_level(self) -> None:
+        """It lets through what the contract lists for it and for those above it."""
+        order = list(LEVELS)
+        for level in order:
+            lines = self.lines(level)
+            expected = {
+                pattern
+                for pattern, highest in LINES.items()
+                if order.index(highest) >= order.index(level)
+            }
+            unexpected = [
+                line for line in lines if not any(re.fullmatch(p, line) for p in expected)
+            ]
+            self.assertEqual([], unexpected, level)
+            for pattern in expected:
+                found = [line for line in lines if re.fullmatch(pattern, line)]
+                # Three renders get a slot.
+                self.assertEqual(3 if "slot" in pattern else 1, len(found), (level, pattern))
+
+    def test_one_line_a_request(self) -> None:
+        """Whatever becomes of a request, one line has its id."""
+        ids = Counter(
+            match[1]
+            for line in self.lines("debug")
+            if (match := re.search(r"request_id=(\S+) ", line))
+        )
+        self.assertEqual(len([pattern for pattern in LINES if "request_id" in pattern]), len(ids))
+        self.assertEqual({1}, set(ids.values()))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy import tap
 from audioproxy.grammar.signature import sign
 from tests.live.test_service import until_hit
 from tests.support.http import KEY, SALT
@@ -107,6 +111,21 @@ class RefusedStartTests(TapCase):
             port = taken.getsockname()[1]
             error = await self.late_refusal(AP_PORT=str(port))
         self.assertRegex(error, rf"\Aaudioproxy: AP_PORT: .*\b{port}\b")
+        self.assertEqual([], list((self.store / ".scratch").iterdir()))
+
+    async def test_metrics_port_taken(self) -> None:
+        """The metrics' own port is no different, and the store is left as it was found."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            error = await self.late_refusal(AP_METRICS_PORT=str(port))
+        self.assertRegex(error, rf"\Aaudioproxy: AP_METRICS_PORT: .*\b127\.0\.0\.1 port {port}\b")
+        self.assertEqual([], list((self.store / ".scratch").iterdir()))
+
+    async def test_metrics_address(self) -> None:
+        """An address that is not this machine's is named, with its variable."""
+        error = await self.late_refusal(AP_METRICS_BIND="192.0.2.1")
+        self.assertRegex(error, r"\Aaudioproxy: AP_METRICS_BIND: .*\b192\.0\.2\.1\b")
+        self.assertEqual([], list((self.store / ".scratch").iterdir()))
 
     async def test_port_taken_for_a_daemon(self) -> None:
         """A daemon that cannot start says so to its terminal and leaves nothing waiting."""
@@ -191,6 +210,25 @@ class RunTests(TapCase):
         self.assertIn("AP_PORT", warning)
         self.assertEqual([], [line for line in lines if line["level"] == "error"])
 
+    async def test_scrapes(self) -> None:
+        """The log says where the metrics are; a scrape and a render's life are for debugging."""
+        self.add("short.flac", short_flac())
+        process = self.twistd(AP_LOG_LEVEL="debug")
+        port = await process.port()
+        (line,) = re.findall(r"\[info\] metrics on 127\.0\.0\.1 port (\d+)\n", process.stdout)
+        await ask(port, signed("/plain/local://short.flac"), x_request_id=b"render")
+        await until(lambda: "is stored" in process.stdout, "the write-back")
+        body = (await ask(int(line), b"/metrics", x_request_id=b"scrape")).body
+        self.assertIn(b'audio_proxy_renders_total{format="mp3",outcome="success"} 1.0\n', body)
+        await until(lambda: "request_id=scrape" in process.stdout, "the line")
+        debug = [line for line in self.lines(process) if line["level"] == "debug"]
+        (scrape,) = [line["text"] for line in debug if line["id"]]
+        self.assertRegex(scrape, rf"\Ametrics 200 {len(body)} bytes in \d+ms\Z")
+        self.assertEqual(
+            ["has a slot", "has ended", "is stored"],
+            [" ".join(line["text"].split(":")[0].split()[4:]) for line in debug if not line["id"]],
+        )
+
     async def test_log_level(self) -> None:
         """AP_LOG_LEVEL leaves out what is below it; health checks are not worth a line."""
         process = self.twistd(AP_LOG_LEVEL="info")
@@ -255,3 +293,29 @@ class RunTests(TapCase):
         process = self.twistd()
         self.assertTrue(await process.port())
         self.assertEqual(str(self.root), os.readlink(f"/proc/{process.pid}/cwd"))
+
+
+class DescriptorTests(SynchronousTestCase):
+    """A process of its own takes the descriptors that it may have, for its clients."""
+
+    def raised(self, soft: int, hard: int) -> tuple[int, int]:
+        """Return the limits after a start under these."""
+        limits = {resource.RLIMIT_NOFILE: (soft, hard)}
+        self.patch(resource, "getrlimit", limits.__getitem__)
+        self.patch(resource, "setrlimit", limits.__setitem__)
+        tap._raise_descriptor_limit()
+        return limits[resource.RLIMIT_NOFILE]
+
+    def test_raised(self) -> None:
+        """A low limit is raised to the hard one, which stays, as long as that makes sense."""
+        self.assertEqual((4096, 4096), self.raised(1024, 4096))
+        for hard in (524_288, resource.RLIM_INFINITY):
+            soft, kept = self.raised(1024, hard)
+            self.assertEqual(hard, kept)
+            self.assertIn(soft, range(10_000, 100_000))
+
+    def test_enough(self) -> None:
+        """A limit is never lowered: whoever set it knows why."""
+        unlimited = resource.RLIM_INFINITY
+        for limits in ((4096, 4096), (500_000, 524_288), (unlimited, unlimited), (256, 256)):
+            self.assertEqual(limits, self.raised(*limits))

@@ -160,7 +160,7 @@ class Exchange:
     def _close(self, outcome: object) -> None:
         self._open = False
         status = self._request.code if self._request.startedWriting else _CLIENT_GONE
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, Failure) and self._error_code is None:
             _log.debug("the client of {id} is gone", id=self._request_id.decode("ascii"))
         self._metrics.request_ended(self.endpoint, status)
         log_request(

@@ -43,8 +43,8 @@ class RequestRecord:
 
         :returns: a constant of ``LogLevel``.
         """
-        broken_off = self.error_code is not None and self.status < 400
-        if (self.status >= 500 or broken_off) and self.endpoint not in _QUIET_ENDPOINTS:
+        # A node that is not ready says so with a 503, and without an error.
+        if self.error_code is not None and not 400 <= self.status < 500:
             return LogLevel.warn
         return LogLevel.debug if self.endpoint in _QUIET_ENDPOINTS else LogLevel.info
 

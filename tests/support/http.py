@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,23 +172,74 @@ class _Wire(StringTransport):
         StringTransport.__init__(self, peerAddress=IPv4Address("TCP", "192.0.2.1", 40_000))
         self.closed = self.aborted = self.half_closed = False
         self._window = window
+        self._full = self._left = False
+        self._unread = b""
         self.protocol: Any = site.buildProtocol(self.getPeer())
         self.protocol.makeConnection(self)
+
+    # What the server does.
 
     def write(self, data: bytes) -> None:
         if not self.closed:
             StringTransport.write(self, data)
             # A real transport says so on every write over its limit.
             if self._window is not None and len(self.value()) > self._window and self.producer:
-                self.producer.pauseProducing()
+                self.fill()
+
+    def writeSequence(self, data: Iterable[bytes]) -> None:
+        self.write(b"".join(data))
 
     def loseConnection(self) -> None:
         self.disconnecting = True
-        self.lost(ConnectionDone())
+        if not self._full:
+            self.lost(ConnectionDone())
 
     def abortConnection(self) -> None:
         self.aborted = self.disconnecting = True
         self.lost(ConnectionAborted())
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        pass
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        pass
+
+    def loseWriteConnection(self) -> None:
+        # A real transport that is full forgets it: once it is empty, it asks its producer for
+        # more, and looks no further (Twisted 26.10).
+        self.half_closed = self.half_closed or not self._full
+
+    # What the client does.
+
+    def send(self, data: bytes) -> None:
+        """Send; what the server does not read waits."""
+        self._unread += data
+        while self._unread and self._is_read():
+            data, self._unread = self._unread, b""
+            self.protocol.dataReceived(data)
+        if self._left and self._is_read():
+            self.lost(ConnectionDone())
+
+    def leave(self) -> None:
+        """Go; a server that does not read hears nothing of it."""
+        self._left = True
+        self.send(b"")
+
+    def fill(self, told: bool = True) -> None:
+        """Take nothing of what is sent from now on."""
+        self._full = True
+        if told and self.producer is not None:
+            self.producer.pauseProducing()
+
+    def drain(self) -> None:
+        """Take all of it."""
+        if not self.closed:
+            self._full = False
+            if self.producer is not None:
+                self.producer.resumeProducing()
+            if self.disconnecting and not self._full:
+                self.lost(ConnectionDone())
+            self.send(b"")
 
     def lost(self, reason: Exception) -> None:
         """Close, as a real transport does: the producer hears of it before the protocol."""
@@ -198,14 +249,8 @@ class _Wire(StringTransport):
                 self.producer.stopProducing()
             self.protocol.connectionLost(Failure(reason))
 
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        pass
-
-    def setTcpKeepAlive(self, enabled: bool) -> None:
-        pass
-
-    def loseWriteConnection(self) -> None:
-        self.half_closed = True
+    def _is_read(self) -> bool:
+        return not self.closed and self.producerState == "producing"
 
 
 class Connection:
@@ -265,19 +310,22 @@ class Connection:
 
     def send_raw(self, data: bytes) -> None:
         """Send any bytes."""
-        self._wire.protocol.dataReceived(data)
+        self._wire.send(data)
 
     def leave(self) -> None:
         """Go away without a word."""
-        self._wire.lost(ConnectionDone())
+        self._wire.leave()
 
-    def pause(self) -> None:
-        """Read no more, so that the server's buffer is full."""
-        self._wire.producer.pauseProducing()
+    def pause(self, told: bool = True) -> None:
+        """Read no more, so that the server's buffer is full.
+
+        :param told: so full that the server is told of it.
+        """
+        self._wire.fill(told)
 
     def resume(self) -> None:
-        """Read on."""
-        self._wire.producer.resumeProducing()
+        """Read on, until the server's buffer is full again."""
+        self._wire.drain()
 
 
 @dataclass

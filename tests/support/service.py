@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +34,7 @@ T = TypeVar("T")
 PATIENCE = 30.0
 
 _LISTENING = re.compile(r"listening on port (\d+)")
+_METRICS = re.compile(r"metrics on 127\.0\.0\.1 port (\d+)")
 PROJECT = Path(__file__).parents[2]
 
 
@@ -162,8 +164,12 @@ def short_flac() -> Path:
 
 def children(pid: int | None = None) -> list[int]:
     """Return the living and dead children of a process, or of this one."""
-    tasks = Path(f"/proc/{pid or os.getpid()}/task")
-    return [int(n) for task in tasks.iterdir() for n in (task / "children").read_text().split()]
+    found = []
+    for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
+        # Threads come and go.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found += [int(number) for number in (task / "children").read_text().split()]
+    return found
 
 
 def encoders(pid: int | None = None) -> list[int]:
@@ -247,6 +253,50 @@ class Process(ProcessProtocol):
             return int(match[1]) if match else 0
 
         return await until(found, "the service to listen")
+
+    async def metrics_port(self) -> int:
+        """Wait until the service listens and return the port of its metrics."""
+        await self.port()
+        match = _METRICS.search(self.stdout)
+        assert match is not None, self.stdout
+        return int(match[1])
+
+
+def descriptors(pid: int) -> int:
+    """Return how many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def stands_still(pid: int) -> bool:
+    """Tell whether a process was stopped, by SIGSTOP say."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state == "T"
+
+
+# Metrics
+
+
+def read_metrics(exposition: bytes) -> dict[str, float]:
+    """Return the series of Prometheus's text format, each with its value."""
+    lines = [line for line in exposition.decode().splitlines() if not line.startswith("#")]
+    return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def moved(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+    """Return by how much each counter went up, where it did; times and gauges are left out."""
+    return {
+        series.removeprefix("audio_proxy_"): after[series] - before.get(series, 0)
+        for series in after
+        if series.partition("{")[0].endswith("_total") and after[series] != before.get(series, 0)
+    }
+
+
+async def scrape(port: int) -> dict[str, float]:
+    """Ask the metrics listener for all series."""
+    return read_metrics((await ask(port, b"/metrics")).body)
 
 
 # Cases

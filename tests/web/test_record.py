@@ -100,9 +100,12 @@ class RecordTests(SynchronousTestCase):
             ("ready", 200): LogLevel.debug,
             ("ready", 503): LogLevel.debug,
             ("metrics", 200): LogLevel.debug,
+            ("metrics", 500): LogLevel.warn,
         }
         for (endpoint, status), level in rows.items():
-            record = replace(PLAIN, endpoint=endpoint, status=status)
+            # All that is 400 or more is a refusal, but for the verdict of a node that is not ready.
+            code = "some_code" if status >= 400 and endpoint != "ready" else None
+            record = replace(PLAIN, endpoint=endpoint, status=status, error_code=code)
             self.assertIs(level, record.level, (endpoint, status))
 
     def test_level_of_an_answer_that_was_broken_off(self) -> None:
@@ -114,12 +117,14 @@ class RecordTests(SynchronousTestCase):
         """The event has its level, the request id as a field and the line as its text."""
         log = Log()
         self.addCleanup(log.keep())
-        record = replace(PLAIN, status=504, options="{braces}", source=b"{0}%s")
+        record = replace(
+            PLAIN, status=504, error_code="a_code", options="{braces}", source=b"{0}%s"
+        )
         log_request(record)
         (event,) = log.events
         self.assertEqual("abc", event["request_id"])
         self.assertIs(LogLevel.warn, event["log_level"])
         self.assertEqual(
-            "render 504 opts={braces} src={0}%s 12 bytes in 34ms",
+            "render 504 a_code opts={braces} src={0}%s 12 bytes in 34ms",
             event["log_format"].format(**event),
         )

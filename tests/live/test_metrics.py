@@ -1,0 +1,366 @@
+"""The metrics of a service that runs, as Prometheus scrapes them and its own tool checks them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import socket
+from typing import Any
+
+from twisted.internet.endpoints import TCP6ClientEndpoint, connectProtocol
+from twisted.trial.unittest import SkipTest
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from audioproxy.service import BootError, ProxyService, make_resource, make_service
+from tests.live.test_service import scratch_files, until_hit
+from tests.support.service import (
+    PROJECT,
+    Client,
+    Process,
+    ServiceCase,
+    ask,
+    encoders,
+    long_flac,
+    reactor,
+    send,
+    short_flac,
+    signed,
+    until,
+)
+from tests.test_metrics import read
+
+SHORT = signed("/f:mp3/plain/local://short.flac")
+LONG = "/f:mp3/t:0:60/cb:{}/plain/local://long.flac"
+
+#: Set by ``make test``, which installs it: what is missing then is a failure.
+REQUIRED = os.environ.get("AUDIOPROXY_PROMTOOL") == "required"
+
+#: An ffprobe that says what it is given, but waits for the test before it looks at a source.
+SLOW_FFPROBE = """#!/bin/sh
+case "$*" in *-version*) ;; *) read -r _ <"{gate}" ;; esac
+exec "{ffprobe}" "$@"
+"""
+
+
+def promtool() -> str:
+    """Return the path of promtool.
+
+    :raises SkipTest: where it is missing, and may be.
+    """
+    found = shutil.which("promtool", path=f"{PROJECT}/build/bin:{os.environ['PATH']}")
+    if found is None:
+        reason = "there is no promtool on this machine; `make promtool` gets one"
+        raise AssertionError(reason) if REQUIRED else SkipTest(reason)
+    return found
+
+
+async def check(exposition: bytes) -> tuple[int | None, str]:
+    """Return the status of ``promtool check metrics``, and all that it says."""
+    process = Process()
+    reactor.spawnProcess(process, promtool(), ("promtool", "check", "metrics"), env={})
+    process.transport.write(exposition)  # type: ignore[union-attr]
+    process.transport.closeStdin()  # type: ignore[union-attr]
+    return await process.end(), process.stdout + process.stderr
+
+
+class MetricsCase(ServiceCase):
+    """A service with two sources."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("short.flac", short_flac())
+        self.add("long.flac", long_flac())
+
+    async def scrape(self, port: int) -> dict[str, float]:
+        """Return the series that a scrape shows which are not 0, buckets left out."""
+        response = await ask(port, b"/metrics")
+        self.assertEqual((200, True), (response.status, response.complete))
+        series = read(response.body)
+        return {name: n for name, n in series.items() if n and "_bucket " not in name}
+
+    async def until_shown(self, port: int, expected: dict[str, float]) -> None:
+        """Scrape until the series named have their values."""
+        while True:
+            shown = await self.scrape(port)
+            if {name: shown.get(name, 0) for name in expected} == expected:
+                return
+
+    async def begin(self, service: ProxyService, number: int = 0) -> tuple[Any, int]:
+        """Begin a render, and stop its encoder's clock; return its client and the encoder."""
+        before = encoders()
+        client = await send(service.port, signed(LONG.format(number)))
+        (encoder,) = await until(lambda: [n for n in encoders() if n not in before], "an encoder")
+        os.kill(encoder, signal.SIGSTOP)
+        return client, encoder
+
+    def assert_refused(self, port: int) -> None:
+        """Require that nothing listens on a port."""
+        with socket.socket() as client:
+            self.assertEqual(errno.ECONNREFUSED, client.connect_ex(("127.0.0.1", port)))
+
+
+class TrafficTests(MetricsCase):
+    """A service that is used"""
+
+    async def test_mixed_traffic(self) -> None:
+        """Hits, misses and failures are counted as they happened, in a form without fault."""
+        self.add("text.mp3", b"No sound, but words.\n" * 500)
+        service = self.start(queue_size=5, max_concurrency=2)
+        port, scrapes = service.port, service.metrics_port
+        await ask(port, SHORT)
+        self.assertEqual(b"HIT", (await until_hit(port, SHORT))["x-audio-proxy"])
+        joined = (await self.scrape(scrapes)).get("cache_lookups_total mp3 coalesced", 0)
+        for status, target, method in (
+            (200, SHORT, b"HEAD"),
+            (200, signed("/info/plain/local://short.flac"), b"GET"),
+            (200, signed("/f:peaks/pts:10/plain/local://short.flac"), b"GET"),
+            (401, b"/x/f:mp3/plain/local://short.flac", b"GET"),
+            (404, b"/metrics", b"GET"),
+            (404, signed("/f:wav/plain/local://none.flac"), b"GET"),
+            (415, signed("/f:wav/plain/local://text.mp3"), b"GET"),
+            (422, signed("/q:99/plain/local://short.flac"), b"GET"),
+            (422, signed("/t:5/plain/local://short.flac"), b"GET"),
+            (200, b"/health", b"GET"),
+            (200, b"/ready", b"GET"),
+        ):
+            self.assertEqual(status, (await ask(port, target, method)).status, target)
+        exposition = (await ask(scrapes, b"/metrics")).body
+        series = {name: n for name, n in read(exposition).items() if n and "_bucket " not in name}
+        durations = {name for name in series if name.startswith("render_duration_seconds_sum ")}
+        sums = {name: series.pop(name) for name in durations}
+        labels = {"mp3 success", "peaks success"}
+        self.assertEqual({f"render_duration_seconds_sum {label}" for label in labels}, durations)
+        self.assertTrue(all(0 < seconds < 30 for seconds in sums.values()), sums)
+        expected = {
+            **{f"renders_total {label}": 1 for label in labels},
+            **{f"render_duration_seconds_count {label}": 1 for label in labels},
+            "render_slots_capacity": 2,
+            "render_queue_capacity": 5,
+            "cache_lookups_total mp3 hit": 1,
+            "cache_lookups_total mp3 miss": 2,
+            "cache_lookups_total peaks miss": 1,
+            "cache_lookups_total wav miss": 2,
+            "http_requests_total render 2xx": 4 + joined,
+            "http_requests_total render 4xx": 5,
+            "http_requests_total info 2xx": 1,
+            "http_requests_total health 2xx": 1,
+            "http_requests_total ready 2xx": 1,
+            "http_requests_total metrics 2xx": 1,
+            "http_requests_total unknown 4xx": 1,
+        }
+        series.pop("cache_lookups_total mp3 coalesced", None)
+        self.assertEqual(expected, series)
+        self.assertEqual((0, ""), await check(exposition))
+
+    async def test_the_tool(self) -> None:
+        """The tool that finds no fault would find some: bad syntax, and bad habits."""
+        for text in (b"a_total{x=1} 1\n", b"# TYPE things counter\nthings 1\n"):
+            status, said = await check(text)
+            self.assertNotEqual((0, ""), (status, said))
+            self.assertTrue(said)
+
+    async def test_running(self) -> None:
+        """One render with two clients is one that runs, beside one that waits for its slot."""
+        service = self.start(max_concurrency=1, variant_store=None)
+        scrapes = service.metrics_port
+        first, encoder = await self.begin(service)
+        second = await send(service.port, signed(LONG.format(0)))
+        waiting = await send(service.port, SHORT)
+        await self.until_shown(
+            scrapes,
+            {
+                "renders_running": 1,
+                "render_slots_held": 1,
+                "render_queue_depth": 1,
+                "cache_lookups_total mp3 coalesced": 1,
+            },
+        )
+        # All clients leave, and there is no store: the render is cancelled.
+        for client in (first, second):
+            await client.leave()
+        os.kill(encoder, signal.SIGCONT)
+        self.assertEqual(200, (await waiting.end()).status)
+        await self.until_shown(
+            scrapes,
+            {
+                "renders_total mp3 cancelled": 1,
+                "renders_total mp3 success": 1,
+                "renders_running": 0,
+                "render_slots_held": 0,
+                "render_queue_depth": 0,
+                "variant_store_write_failures_total": 0,
+            },
+        )
+
+    async def test_queue_full(self) -> None:
+        """A render that finds no place in the queue is a rejection, and no render."""
+        service = self.start(max_concurrency=1, queue_size=0)
+        client, encoder = await self.begin(service)
+        self.assertEqual(429, (await ask(service.port, SHORT)).status)
+        shown = await self.scrape(service.metrics_port)
+        self.assertEqual(1, shown["render_queue_rejections_total"])
+        self.assertNotIn("render_queue_capacity", shown)
+        os.kill(encoder, signal.SIGCONT)
+        self.assertTrue((await client.end()).complete)
+        shown = await self.scrape(service.metrics_port)
+        renders = {name: n for name, n in shown.items() if name.startswith("renders_total")}
+        self.assertEqual({"renders_total mp3 success": 1}, renders)
+
+    async def test_probes_busy(self) -> None:
+        """A 429 for want of a probe slot is none of the queue's rejections."""
+        gate, folder = self.root / "gate", self.root / "bin"
+        os.mkfifo(gate)
+        folder.mkdir()
+        script = folder / "ffprobe"
+        script.write_text(SLOW_FFPROBE.format(gate=gate, ffprobe=shutil.which("ffprobe")))
+        script.chmod(0o755)
+        path = f"{folder}:{os.environ['PATH']}"
+        self.patch(os, "environ", {**os.environ, "PATH": path})
+        service = self.start(max_probe_concurrency=1)
+        first = await send(service.port, SHORT)
+
+        def opened() -> int | None:
+            try:
+                return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:
+                return None
+
+        open_gate = await until(opened, "the probe")
+        for target in (LONG.format(0), "/info/plain/local://long.flac"):
+            response = await ask(service.port, signed(target))
+            self.assertEqual((429, "queue_full"), (response.status, response.error))
+        os.close(open_gate)
+        self.assertEqual(200, (await first.end()).status)
+        shown = await self.scrape(service.metrics_port)
+        self.assertNotIn("render_queue_rejections_total", shown)
+        self.assertEqual(1, shown["http_requests_total info 4xx"])
+        self.assertEqual(1, shown["http_requests_total render 4xx"])
+
+    async def test_store_that_is_gone(self) -> None:
+        """Clients are served beside a store that takes nothing, and the counter grows (5)."""
+        service = self.start()
+        shutil.rmtree(self.store)
+        for count, form in enumerate(("mp3", "flac"), 1):
+            target = signed(f"/f:{form}/plain/local://short.flac")
+            response = await ask(service.port, target)
+            self.assertEqual((200, True), (response.status, response.complete))
+            await self.until_shown(
+                service.metrics_port,
+                {"variant_store_write_failures_total": count, f"renders_total {form} success": 1},
+            )
+
+
+class ListenerTests(MetricsCase):
+    """The listener: where it listens, and for how long"""
+
+    async def test_until_the_last_render(self) -> None:
+        """While a stop waits for a render, it can still be watched; after it, nothing listens."""
+        service = self.start()
+        client, encoder = await self.begin(service)
+        stopping = service.stopService()
+        await until(lambda: not _listens(service.port), "the main listener to close")
+        self.assertEqual(1, (await self.scrape(service.metrics_port))["renders_running"])
+        os.kill(encoder, signal.SIGCONT)
+        self.assertTrue((await client.end()).complete)
+        await stopping
+        self.assert_refused(service.metrics_port)
+
+    async def test_this_machine_only(self) -> None:
+        """The default address is reached from this machine alone, by that address alone."""
+        service = self.start()
+        for port, listens in ((service.metrics_port, False), (service.port, True)):
+            with socket.socket() as client:
+                refusal = client.connect_ex(("127.0.0.2", port))
+            self.assertEqual(0 if listens else errno.ECONNREFUSED, refusal)
+
+    async def test_ipv6(self) -> None:
+        """AP_METRICS_BIND may be an address of IPv6."""
+        try:
+            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+        except OSError as error:
+            raise SkipTest("this machine has no IPv6") from error
+        service = self.start(metrics_bind="::1")
+        self.assert_refused(service.metrics_port)
+        client = Client()
+        await connectProtocol(TCP6ClientEndpoint(reactor, "::1", service.metrics_port), client)
+        client.transport.write(  # type: ignore[union-attr]
+            b"GET /metrics HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n"
+        )
+        self.assertIn("render_slots_capacity", read((await client.end()).body))
+
+    async def test_metrics_port_taken(self) -> None:
+        """A start that cannot open it opens nothing, and leaves nothing in the store."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            service, error = self.fail_to_start(metrics_port=port)
+        self.assertRegex(error, rf"\AAP_METRICS_PORT: .*\b127\.0\.0\.1 port {port}\b")
+        self.assertEqual(0, service.port)
+
+    async def test_port_taken(self) -> None:
+        """Where the main port is taken, the metrics port that was open is closed again."""
+        with socket.create_server(("", 0)) as taken:
+            port = taken.getsockname()[1]
+            service, error = self.fail_to_start(port=port)
+        self.assertRegex(error, rf"\AAP_PORT: .*\bport {port}\b")
+        self.assertNotIn("AP_METRICS", error)
+        self.assertNotEqual(0, service.metrics_port)
+        await until(lambda: not _listens(service.metrics_port), "the metrics listener to close")
+
+    async def test_foreign_address(self) -> None:
+        """An address that is not this machine's is blamed, not the port."""
+        for address in ("192.0.2.1", "2001:db8::1"):
+            _, error = self.fail_to_start(metrics_bind=address)
+            self.assertRegex(error, rf"\AAP_METRICS_BIND: .*{address}")
+
+    def fail_to_start(self, **settings: Any) -> tuple[ProxyService, str]:
+        """Have a start fail, and return the service and the reason."""
+        service = make_service(self.config(**settings), reactor)
+        error = self.assertRaises(BootError, service.startService)
+        self.addCleanup(service.stopService)
+        self.assertEqual([], scratch_files(self.store))
+        self.assertEqual([], list((self.store / ".scratch").iterdir()))
+        self.assertNotIn("\n", str(error))
+        return service, str(error)
+
+
+class EmbeddingTests(MetricsCase):
+    """`make_resource`"""
+
+    def serve(self, resource: Any, *prefix: bytes) -> int:
+        """Serve a resource below a prefix, in a site of the application's own."""
+        root = top = Resource()
+        for part in prefix[:-1]:
+            root.putChild(part, below := Resource())
+            root = below
+        root.putChild(prefix[-1], resource)
+        port = reactor.listenTCP(0, Site(top), interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        return int(port.getHost().port)
+
+    async def test_below_a_prefix(self) -> None:
+        """The application mounts the metrics where it likes; those of two proxies are apart."""
+        proxies = [make_resource(self.config(), reactor) for _ in range(2)]
+        ports = []
+        for proxy in proxies:
+            proxy.startService()
+            self.addCleanup(proxy.stopService)
+            ports.append(
+                (self.serve(proxy.resource, b"audio"), self.serve(proxy.metrics, b"my", b"own"))
+            )
+        (port, scrapes), (_, other_scrapes) = ports
+        self.assertEqual(200, (await ask(port, b"/audio" + SHORT)).status)
+        for number, renders in ((scrapes, 1), (other_scrapes, 0)):
+            response = await ask(number, b"/my/own/metrics")
+            self.assertEqual(b"text/plain; version=0.0.4", response["content-type"])
+            self.assertEqual(renders, read(response.body)["renders_total mp3 success"])
+        for target in (b"/my/own", b"/my/own/health", b"/metrics"):
+            self.assertEqual(404, (await ask(scrapes, target)).status)
+        self.assertEqual(404, (await ask(port, b"/audio/metrics")).status)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0

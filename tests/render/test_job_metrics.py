@@ -1,0 +1,399 @@
+"""What a render is counted as, and what is counted of a render that never ran."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import QueueFull, RenderFailed
+from audioproxy.media.encoding import ENCODERS
+from tests.render.studio import NOTHING_LEFT, Client, Studio
+from tests.support.strategies import PROMISE, option_segments
+from tests.test_metrics import FORMATS, OUTCOMES, Counts, parse
+
+
+class MetricsCase(SynchronousTestCase):
+    """A node and what it counts."""
+
+    def setUp(self) -> None:
+        self.make()
+
+    def make(self, **settings: Any) -> Studio:
+        """Have another node in place of the one before."""
+        self.studio = Studio(**settings)
+        self.studio.metrics.watch(self.studio.slots)
+        self.addCleanup(self.studio.close)
+        self.counts = Counts(self.studio.metrics)
+        return self.studio
+
+    def settled(self) -> dict[str, float]:
+        """Let everything end, and return all that was counted."""
+        self.studio.close()
+        self.assertEqual(NOTHING_LEFT, self.studio.left())
+        return self.counts.changes
+
+    def assert_counted(self, outcome: str, seconds: float, form: str = "mp3") -> None:
+        """Require that one render was counted, with its outcome and time, and nothing besides."""
+        labels = f"{form} {outcome}"
+        expected = {
+            f"renders_total {labels}": 1,
+            f"render_duration_seconds_count {labels}": 1,
+            f"render_duration_seconds_sum {labels}": seconds,
+        }
+        self.assertEqual(expected, self.settled())
+
+
+class OutcomeTests(MetricsCase):
+    """Renders that had their slot"""
+
+    def test_success(self) -> None:
+        """A render of any format that comes to a good end is a success (1)."""
+        for form in FORMATS:
+            if form != "peaks":
+                self.make()
+                _, encoder = self.studio.render(f"f:{form}")
+                self.studio.clock.advance(2.5)
+                encoder.say(b"x" * (ENCODERS[form].empty + 1))
+                encoder.die()
+                self.assert_counted("success", 2.5, form)
+
+    def test_waveform(self) -> None:
+        """A waveform is a render, until its document is written."""
+        _, encoder = self.studio.render("f:peaks")
+        self.studio.clock.advance(1)
+        encoder.die()
+        self.studio.clock.advance(2)
+        self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
+        self.studio.threads.run()
+        # Not one sample was decoded.
+        self.assert_counted("undecodable_source", 3, "peaks")
+
+    def test_time_in_the_slot(self) -> None:
+        """The time counts from the slot: neither the probe nor the queue nor the store does."""
+        self.studio.store.slow = True
+        _, other = self.studio.render("f:wav", path=b"b.wav")
+        self.studio.clock.advance(3)
+        self.studio.come("f:ogg")
+        self.studio.clock.advance(4)
+        self.studio.answer_probe()
+        self.studio.clock.advance(5)
+        other.die(1)
+        self.studio.clock.advance(6)
+        self.studio.encoder().say(b"x" * (ENCODERS["ogg"].empty + 1))
+        self.studio.encoder().die()
+        self.studio.clock.advance(7)
+        durations = self.counts.of("render_duration_seconds_sum")
+        expected = {
+            "render_duration_seconds_sum wav render_failed": 12,
+            "render_duration_seconds_sum ogg success": 6,
+        }
+        self.assertEqual(expected, durations)
+
+    def test_clients_that_share(self) -> None:
+        """However many clients share a render, it is one, running or ended (3)."""
+        _, encoder = self.studio.render()
+        for _ in range(3):
+            self.studio.come()
+        encoder.say(b"abc")
+        self.studio.look()
+        self.studio.come()
+        self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
+        encoder.die()
+        # One that joins the finished bytes renders nothing.
+        self.studio.come()
+        self.assert_counted("success", 0.01)
+
+    def test_cancelled(self) -> None:
+        """Without a store, a render that all clients have left is cancelled when it is dead (1)."""
+        for said in (b"", b"abc"):
+            self.make(stored=False)
+            client, encoder = self.studio.render()
+            encoder.say(said)
+            self.studio.look()
+            client.go_away()
+            self.assertEqual(1, self.counts.changes["renders_running"])
+            self.studio.clock.advance(1)
+            encoder.die(signal=15)
+            self.assert_counted("cancelled", 1.01)
+
+    def test_cancelled_in_each_pass(self) -> None:
+        """It is cancelled too where it measures, where it looks for the end and where it draws."""
+        for options, duration in (("fade:0:1", None), ("t:5", "10"), ("f:peaks", "10")):
+            self.make(stored=False)
+            client = self.studio.come(options)
+            self.studio.answer_probe(duration)
+            if options == "t:5":
+                self.studio.encoder().complain(b"Empty output")
+                self.studio.encoder().die(1)
+            client.go_away()
+            self.studio.encoder().die(signal=15)
+            self.studio.threads.run()
+            self.assert_counted("cancelled", 0, "peaks" if options == "f:peaks" else "mp3")
+
+    def test_stubborn_child(self) -> None:
+        """One that has to be killed is cancelled, and runs until its death."""
+        self.make(stored=False, timeout=2)
+        client, encoder = self.studio.render()
+        client.go_away()
+        self.studio.clock.advance(1.5)
+        self.studio.clock.advance(1.5)
+        self.assertIn("KILL", encoder.signals)
+        self.assertEqual(1, self.counts.changes["renders_running"])
+        encoder.die(signal=9)
+        self.assert_counted("cancelled", 3)
+
+    def test_left_alone_with_a_store(self) -> None:
+        """A render that runs on into the store is none that was cancelled (D36)."""
+        client, encoder = self.studio.render()
+        client.go_away()
+        encoder.say(b"abc")
+        encoder.die()
+        self.assert_counted("success", 0)
+
+    def test_shutdown(self) -> None:
+        """A render that a shutdown has no more time for is cancelled (D39)."""
+        client, encoder = self.studio.render()
+        Deferred.fromCoroutine(self.studio.renders.drain(self.studio.clock, 5))
+        self.studio.clock.advance(5)
+        encoder.die(signal=15)
+        self.assertIsInstance(client.outcome, RenderFailed)
+        self.assert_counted("cancelled", 5)
+
+    def test_encoder(self) -> None:
+        """An encoder that fails is the source's fault or the service's, as the client is told."""
+        for stderr, outcome in (
+            (b"Invalid data found when processing input", "undecodable_source"),
+            (b"No space left on device", "render_failed"),
+            (b"", "render_failed"),
+        ):
+            self.make()
+            _, encoder = self.studio.render("f:flac")
+            self.studio.clock.advance(0.5)
+            encoder.complain(stderr)
+            encoder.die(1)
+            self.assert_counted(outcome, 0.5, "flac")
+
+    def test_nothing_decoded(self) -> None:
+        """An encoder that put out nothing but headers found a source without sound."""
+        _, encoder = self.studio.render()
+        encoder.die()
+        self.assert_counted("undecodable_source", 0)
+
+    def test_too_large(self) -> None:
+        """Output past AP_MAX_VARIANT_BYTES is a render that failed (Errors, 10)."""
+        self.make(max_variant=10)
+        _, encoder = self.studio.render()
+        encoder.say(b"x" * 11)
+        self.studio.look()
+        encoder.die(signal=15)
+        self.assert_counted("render_failed", 0.01)
+
+    def test_timeout(self) -> None:
+        """A render past AP_RENDER_TIMEOUT is one whatever of it was sent; it ran that long."""
+        for said in (b"", b"abc"):
+            self.make()
+            _, encoder = self.studio.render()
+            encoder.say(said)
+            self.studio.clock.advance(100)
+            encoder.die(signal=15)
+            self.assert_counted("render_timeout", 100)
+
+    def test_options_found_out_in_the_slot(self) -> None:
+        """A 422 that only decoding could find is a render with that outcome (D11)."""
+        self.studio.come("t:5/fade:0:1")
+        self.studio.answer_probe(duration=None)
+        self.studio.clock.advance(2)
+        self.studio.encoder().say(b"out_time_us=4000000\nprogress=end\n")
+        self.studio.encoder().die()
+        self.assert_counted("invalid_options", 2)
+
+    def test_no_program_and_no_place(self) -> None:
+        """Without an encoder, or a place for its output, a render fails within its slot (D34)."""
+        no_room = OSError(28, "No space left on device")
+        for refusal in (FileNotFoundError(2, "No such file or directory"), None):
+            self.make()
+            self.studio.store.no_room = self.studio.spare.no_room = no_room
+            self.studio.come()
+            self.studio.spawner.refusal = refusal
+            self.studio.answer_probe()
+            self.assert_counted("render_failed", 0)
+
+    @PROMISE
+    @given(option_segments(), st.sampled_from(OUTCOMES), st.booleans())
+    def test_fixed_sets(self, segments: list[bytes], end: str, stored: bool) -> None:
+        """Whatever is rendered and however it ends, its labels are of the fixed sets (1)."""
+        studio = self.make(stored=stored)
+        segments = [segment for segment in segments if not segment.startswith(b"exp:")]
+        client = studio.come(b"/".join(segments).decode())
+        studio.answer_probe()
+        for child in studio.spawner.alive:
+            if end == "cancelled":
+                client.go_away()
+            elif end == "render_timeout":
+                studio.clock.advance(100)
+            elif end == "undecodable_source":
+                child.complain(b"Invalid data found when processing input")
+            child.die(0 if end == "success" else 1)
+        studio.close()
+        for name, pairs in parse(studio.metrics.exposition()):
+            labels = dict(pairs)
+            if name.startswith("renders_total"):
+                self.assertIn(labels["format"], FORMATS)
+                self.assertIn(labels["outcome"], OUTCOMES)
+        self.assertLessEqual(sum(self.counts.of("renders_total").values()), 1)
+
+
+class NeverRanTests(MetricsCase):
+    """Renders that had no slot are no renders"""
+
+    def test_refused_at_the_gate(self) -> None:
+        """404, 413, 415 and 422 that take no slot count nowhere, nor does a probe that fails."""
+        self.studio.come(path=b"no.wav")
+        self.studio.come(path=b"huge.wav")
+        for said, code in ((b"Invalid data found when processing input", 1), (b"", 1)):
+            self.studio.come()
+            self.studio.spawner.last.complain(said)
+            self.studio.spawner.last.die(code)
+        self.studio.come("t:60")
+        self.studio.answer_probe()
+        self.studio.come("f:opus")
+        self.studio.clock.advance(10)
+        self.studio.spawner.last.die(signal=15)
+        self.assertEqual(6, len([c for c in self.studio.clients if c.outcome is not None]))
+        self.assertEqual({}, self.settled())
+
+    def test_no_slot(self) -> None:
+        """A 429 is no render, be the queue full or the wait too long (Errors, 9)."""
+        self.make(queue=1)
+        _, other = self.studio.render(path=b"b.wav")
+        clients = []
+        for options in ("f:opus", "f:ogg"):
+            clients.append(self.studio.come(options))
+            self.studio.answer_probe()
+        self.studio.clock.advance(100)
+        self.assertEqual([QueueFull] * 2, [type(client.outcome) for client in clients])
+        other.die(signal=15)
+        self.assert_counted("render_timeout", 100)
+
+    def test_left_in_the_queue(self) -> None:
+        """One that is given up while it waits, or while it is probed, was no render."""
+        _, other = self.studio.render(path=b"b.wav")
+        self.studio.come("f:opus").go_away()
+        waiting = self.studio.come("f:ogg")
+        self.studio.answer_probe()
+        waiting.go_away()
+        self.assertIsInstance(waiting.outcome, CancelledError)
+        other.die(1)
+        self.assert_counted("render_failed", 0)
+
+
+class SlotTests(MetricsCase):
+    """The gauges of what runs and what waits"""
+
+    def gauges(self) -> tuple[float, ...]:
+        """Return how many run, hold a slot and wait, as the next scrape shows it."""
+        names = ("renders_running", "render_slots_held", "render_queue_depth")
+        changes = self.counts.changes
+        return tuple(changes.get(name, 0) for name in names)
+
+    def test_gauges(self) -> None:
+        """They move as renders take slots, wait, and leave."""
+        self.make(capacity=2, queue=3)
+        for number, expected in enumerate(((1, 1, 0), (2, 2, 0), (2, 2, 1), (2, 2, 2))):
+            self.studio.come(f"cb:{number}")
+            self.studio.answer_probe()
+            self.assertEqual(expected, self.gauges())
+        self.studio.clients[2].go_away()
+        self.assertEqual((2, 2, 1), self.gauges())
+        for expected in ((2, 2, 0), (1, 1, 0), (0, 0, 0)):
+            encoder = self.studio.spawner.alive[0]
+            encoder.say(b"abc")
+            encoder.die()
+            self.assertEqual(expected, self.gauges())
+
+    def test_probes(self) -> None:
+        """A probe takes none of the slots that are shown."""
+        self.studio.come()
+        self.assertEqual((0, 0, 0), self.gauges())
+
+
+class WriteFailureTests(MetricsCase):
+    """A cache that has stopped filling (5)"""
+
+    def render(self) -> Client:
+        """Have a client get a whole variant."""
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        encoder.die()
+        self.assertEqual((b"abc", "whole"), (client.data, client.outcome))
+        return client
+
+    def failures(self) -> float:
+        """Let everything end, and return how many writes have failed."""
+        self.settled()
+        return self.counts.of("variant_store_write_failures_total").get(
+            "variant_store_write_failures_total", 0
+        )
+
+    def test_refused(self) -> None:
+        """A commit that is refused is one failure of a successful render."""
+        for error in (OSError(28, "No space left on device"), ZeroDivisionError()):
+            self.make()
+            self.studio.store.refusal = error
+            self.render()
+            self.assertEqual(1, self.failures())
+            self.assertEqual(1, self.counts.changes["renders_total mp3 success"])
+
+    def test_store_that_takes_nothing(self) -> None:
+        """One that was refused a place at its start is a failure when it could be stored."""
+        self.studio.store.no_room = FileNotFoundError(2, "No such file or directory")
+        client, encoder = self.studio.render()
+        self.assertEqual({}, self.counts.of("variant_store"))
+        encoder.say(b"abc")
+        encoder.die()
+        self.assertEqual("whole", client.outcome)
+        self.assertEqual(1, self.failures())
+
+    def test_each(self) -> None:
+        """The counter grows with every variant that is not stored."""
+        self.studio.store.refusal = OSError(28, "No space left on device")
+        for count in range(1, 4):
+            self.render()
+            self.studio.clock.advance(1)
+            self.assertEqual({"variant_store_write_failures_total": count}, self.counts.of("var"))
+
+    def test_slow(self) -> None:
+        """A write-back counts when it has failed, and not before."""
+        self.studio.store.slow = True
+        self.studio.store.refusal = OSError(110, "Connection timed out")
+        self.render()
+        self.studio.clock.advance(1000)
+        self.assertEqual({}, self.counts.of("variant_store"))
+        self.studio.store.commits[0].callback(None)
+        self.assertEqual(1, self.failures())
+
+    def test_none(self) -> None:
+        """What is stored, what nobody stores and what failed to render are no failures."""
+        self.render()
+        self.assertEqual(0, self.failures())
+        self.make(stored=False)
+        self.render()
+        self.assertEqual(0, self.failures())
+        for no_room in (None, OSError(28, "No space left on device")):
+            self.make()
+            self.studio.store.no_room = no_room
+            _, encoder = self.studio.render()
+            encoder.die(1)
+            self.assertEqual(0, self.failures())
+
+    def test_given_up(self) -> None:
+        """A render beside its store that nobody waits for is cancelled, and is no failure."""
+        self.studio.store.no_room = OSError(28, "No space left on device")
+        client, encoder = self.studio.render()
+        client.go_away()
+        encoder.die(signal=15)
+        self.assert_counted("cancelled", 0)

@@ -1,0 +1,366 @@
+"""The eleven metrics: their names, their labels, and what each render is counted as."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import REGISTRY, disable_created_metrics, enable_created_metrics
+from prometheus_client.parser import text_string_to_metric_families
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import (
+    InvalidOptions,
+    NothingDecoded,
+    QueueFull,
+    RenderFailed,
+    RenderTimeout,
+    UndecodableSource,
+)
+from audioproxy.metrics import Metrics
+from audioproxy.process.slots import Slots
+from tests.support.http import House
+from tests.support.strategies import PROMISE, encoded, junk, option_segments, sources
+
+#: Each metric's type and labels (contract: Metrics).
+TABLE = {
+    "audio_proxy_renders_total": ("counter", "format outcome"),
+    "audio_proxy_render_duration_seconds": ("histogram", "format outcome"),
+    "audio_proxy_renders_running": ("gauge", ""),
+    "audio_proxy_render_slots_held": ("gauge", ""),
+    "audio_proxy_render_slots_capacity": ("gauge", ""),
+    "audio_proxy_render_queue_depth": ("gauge", ""),
+    "audio_proxy_render_queue_capacity": ("gauge", ""),
+    "audio_proxy_render_queue_rejections_total": ("counter", ""),
+    "audio_proxy_cache_lookups_total": ("counter", "format outcome"),
+    "audio_proxy_variant_store_write_failures_total": ("counter", ""),
+    "audio_proxy_http_requests_total": ("counter", "endpoint status"),
+}
+BUCKETS = "0.1 0.25 0.5 1.0 2.5 5.0 10.0 30.0 60.0 120.0 300.0 +Inf".split()
+
+FORMATS = "mp3 opus ogg aac m4a flac wav peaks".split()
+#: What a render that had its slot comes to: classes of the error table that the gate before the
+#: slot cannot have found.
+OUTCOMES = (
+    "success cancelled undecodable_source invalid_options render_failed render_timeout".split()
+)
+ENDPOINTS = "render info health ready metrics preflight unknown".split()
+
+#: A line of the text format, as narrow as the fixed sets allow.
+LINE = re.compile(
+    r"audio_proxy_([a-z_]+)(?:\{([a-z]+=\"[^\"\\]*\"(?:,[a-z]+=\"[^\"\\]*\")*)\})? (\S+)"
+)
+LABEL = re.compile(r"([a-z]+)=\"([^\"]*)\"")
+
+
+def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return the value of each series by its name, without the prefix, and its labels."""
+    found = {}
+    for line in exposition.decode("ascii").splitlines():
+        if not line.startswith("#"):
+            match = LINE.fullmatch(line)
+            assert match is not None, line
+            series = (match[1], tuple(LABEL.findall(match[2] or "")))
+            assert series not in found, f"{line} is there twice"
+            found[series] = float(match[3])
+    return found
+
+
+def read(exposition: bytes) -> dict[str, float]:
+    """Return the value of each series by ``name value value``."""
+    return {
+        " ".join([name, *(value for _, value in labels)]): value
+        for (name, labels), value in parse(exposition).items()
+    }
+
+
+class Counts:
+    """What metrics have counted since this was made."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._before = self._read()
+
+    @property
+    def changes(self) -> dict[str, float]:
+        """By how much each series has moved that is not where it was; buckets are left out."""
+        return {
+            series: round(value - self._before.get(series, 0), 9)
+            for series, value in self._read().items()
+            if value != self._before.get(series)
+        }
+
+    def of(self, *prefixes: str) -> dict[str, float]:
+        """Return the changes of some metrics alone."""
+        return {name: value for name, value in self.changes.items() if name.startswith(prefixes)}
+
+    def _read(self) -> dict[str, float]:
+        series = read(self._metrics.exposition())
+        return {name: value for name, value in series.items() if "_bucket " not in name}
+
+
+@dataclass
+class FakePool:
+    """Slots with any numbers."""
+
+    capacity: int = 3
+    held: int = 2
+    queue_size: int = 7
+    depth: int = 5
+
+
+def full() -> Metrics:
+    """Return metrics with a series of each kind."""
+    metrics = Metrics()
+    metrics.watch(FakePool())
+    with metrics.render("mp3", Clock().seconds):
+        pass
+    return metrics
+
+
+class ContractTests(SynchronousTestCase):
+    """The exposition is the contract's table, and nothing besides."""
+
+    def test_names_and_types(self) -> None:
+        """There are the eleven metrics, each with its type and a sentence of help."""
+        lines = full().exposition().decode().splitlines()
+        types = [line.split(" ")[2:] for line in lines if line.startswith("# TYPE ")]
+        self.assertEqual(sorted([name, kind] for name, (kind, _) in TABLE.items()), sorted(types))
+        helped = [line.split(" ", 3)[2:] for line in lines if line.startswith("# HELP ")]
+        self.assertEqual([name for name, _ in types], [name for name, _ in helped])
+        for _, sentence in helped:
+            self.assertRegex(sentence, r"\A[A-Z].*\.\Z")
+
+    def test_labels(self) -> None:
+        """Each series is of a metric of the table and has that metric's labels."""
+        expected = {}
+        for name, (kind, labels) in TABLE.items():
+            short = name.removeprefix("audio_proxy_")
+            if kind == "histogram":
+                expected[f"{short}_bucket"] = {*labels.split(), "le"}
+                expected[f"{short}_count"] = expected[f"{short}_sum"] = set(labels.split())
+            else:
+                expected[short] = set(labels.split())
+        found: dict[str, set[str]] = {}
+        for name, pairs in parse(full().exposition()):
+            labels_found = {label for label, _ in pairs}
+            self.assertEqual(found.setdefault(name, labels_found), labels_found)
+        self.assertEqual(expected, found)
+
+    def test_buckets(self) -> None:
+        """The buckets are the fixed ones, and a duration counts in all that it is not over (4)."""
+        for seconds in (0, 0.1, 0.11, 1, 299.9, 300, 300.1):
+            metrics, clock = Metrics(), Clock()
+            with metrics.render("wav", clock.seconds):
+                clock.advance(seconds)
+            buckets = {
+                dict(labels)["le"]: value
+                for (name, labels), value in parse(metrics.exposition()).items()
+                if name == "render_duration_seconds_bucket"
+            }
+            self.assertEqual(BUCKETS, list(buckets))
+            self.assertEqual({le: seconds <= float(le) for le in BUCKETS}, buckets)
+
+    def test_from_the_start(self) -> None:
+        """Counters are there before the first event, so that a rate misses none."""
+        series = read(Metrics().exposition())
+        for name, *sets in (
+            ("renders_total", FORMATS, OUTCOMES),
+            ("cache_lookups_total", FORMATS, ["hit", "miss", "coalesced"]),
+            ("http_requests_total", ENDPOINTS, ["2xx", "3xx", "4xx", "5xx"]),
+            ("render_queue_rejections_total",),
+            ("variant_store_write_failures_total",),
+            ("renders_running",),
+        ):
+            expected = {" ".join([name, *values]) for values in itertools.product(*sets)}
+            found = {line for line in series if line.split(" ")[0] == name}
+            self.assertEqual(expected, found)
+        self.assertEqual({0.0}, set(series.values()))
+
+    def test_no_created_series(self) -> None:
+        """No series tells when another began, whatever the process has set for others."""
+        self.addCleanup(enable_created_metrics)
+        expositions = set()
+        for switch in (enable_created_metrics, disable_created_metrics):
+            switch()
+            expositions.add(full().exposition())
+        (exposition,) = expositions
+        self.assertNotIn(b"_created", exposition)
+
+    def test_registry_of_its_own(self) -> None:
+        """Two services in one process count apart, and nothing is in the process's registry."""
+        one, other = full(), full()
+        counts = Counts(other)
+        one.render_rejected()
+        one.request_ended("render", 200)
+        one.hit("mp3")
+        with one.render("flac", Clock().seconds):
+            pass
+        self.assertEqual({}, counts.changes)
+        names = [metric.name for metric in REGISTRY.collect()]
+        self.assertEqual([], [name for name in names if "audio_proxy" in name])
+
+    def test_foreign_parser(self) -> None:
+        """What prometheus-client itself reads is what was printed."""
+        exposition = full().exposition()
+        families = list(text_string_to_metric_families(exposition.decode()))
+        self.assertEqual(
+            {name.removesuffix("_total"): kind for name, (kind, _) in TABLE.items()},
+            {family.name: family.type for family in families},
+        )
+        samples = {
+            (sample.name.removeprefix("audio_proxy_"), tuple(sorted(sample.labels.items()))): (
+                sample.value
+            )
+            for family in families
+            for sample in family.samples
+        }
+        self.assertEqual(parse(exposition), samples)
+
+    def test_slots(self) -> None:
+        """The gauges of slots and queue are what the pool has at the moment of the scrape."""
+        metrics, pool = Metrics(), FakePool()
+        metrics.watch(pool)
+        for held, depth in ((2, 5), (3, 0), (0, 0)):
+            pool.held, pool.depth = held, depth
+            series = read(metrics.exposition())
+            expected = {
+                "render_slots_held": held,
+                "render_slots_capacity": 3,
+                "render_queue_depth": depth,
+                "render_queue_capacity": 7,
+            }
+            self.assertEqual(expected, {name: series[name] for name in expected})
+
+
+class RenderTests(SynchronousTestCase):
+    """What a block of a render counts as."""
+
+    def outcome(self, error: Exception | None) -> str:
+        """Return what a render that ends so is counted as, once in each of two metrics."""
+        metrics, clock = Metrics(), Clock()
+        counts = Counts(metrics)
+        try:
+            with metrics.render("m4a", clock.seconds):
+                self.assertEqual({"renders_running": 1}, counts.changes)
+                clock.advance(2.5)
+                if error is not None:
+                    raise error
+        except Exception as raised:
+            self.assertIs(error, raised)
+        (outcome,) = {name.split(" ")[2] for name in counts.changes}
+        labels = f"m4a {outcome}"
+        expected = {
+            f"renders_total {labels}": 1,
+            f"render_duration_seconds_count {labels}": 1,
+            f"render_duration_seconds_sum {labels}": 2.5,
+        }
+        self.assertEqual(expected, counts.changes)
+        return outcome
+
+    def test_outcomes(self) -> None:
+        """Each end has its class of the error table, and what nobody foresaw is a failure (1)."""
+        for error, outcome in (
+            (None, "success"),
+            (CancelledError(), "cancelled"),
+            (UndecodableSource(), "undecodable_source"),
+            (NothingDecoded(), "undecodable_source"),
+            (InvalidOptions("Not this."), "invalid_options"),
+            (RenderFailed(), "render_failed"),
+            (RenderTimeout(), "render_timeout"),
+            (ZeroDivisionError(), "render_failed"),
+            (OSError(28, "No space left on device"), "render_failed"),
+        ):
+            self.assertEqual(outcome, self.outcome(error), error)
+
+    def test_several_at_a_time(self) -> None:
+        """Renders that run beside each other are counted apart, each with its own time (3)."""
+        metrics, clock = Metrics(), Clock()
+        counts = Counts(metrics)
+        with metrics.render("mp3", clock.seconds):
+            clock.advance(1)
+            with metrics.render("mp3", clock.seconds):
+                self.assertEqual({"renders_running": 2}, counts.changes)
+                clock.advance(2)
+            self.assertEqual({"renders_running": 1}, counts.of("renders_running"))
+        expected = {
+            "renders_total mp3 success": 2,
+            "render_duration_seconds_count mp3 success": 2,
+            "render_duration_seconds_sum mp3 success": 5,
+        }
+        self.assertEqual(expected, counts.changes)
+
+
+class RejectionTests(SynchronousTestCase):
+    """Renders that got no slot"""
+
+    def test_who_is_counted(self) -> None:
+        """Who finds the queue full, and who waits in it too long, is; who leaves it is not."""
+        metrics, clock = Metrics(), Clock()
+        slots = Slots(clock, 1, 1, 10, rejected=metrics.render_rejected)
+        counts = Counts(metrics)
+        release: Deferred[None] = Deferred()
+
+        async def hold() -> None:
+            async with slots.hold():
+                await release
+
+        def come() -> Deferred[None]:
+            return Deferred.fromCoroutine(hold())
+
+        holder, late = come(), come()
+        self.assertEqual({}, counts.changes)
+        self.failureResultOf(come(), QueueFull)
+        self.assertEqual({"render_queue_rejections_total": 1}, counts.changes)
+        clock.advance(10)
+        self.failureResultOf(late, QueueFull)
+        self.assertEqual({"render_queue_rejections_total": 2}, counts.changes)
+        leaving = come()
+        leaving.cancel()
+        self.failureResultOf(leaving, CancelledError)
+        waiting = come()
+        release.callback(None)
+        self.successResultOf(holder)
+        self.successResultOf(waiting)
+        self.assertEqual({"render_queue_rejections_total": 2}, counts.changes)
+
+
+class FixedSetTests(SynchronousTestCase):
+    """Nothing of a request becomes a label (Metrics endpoint, 3)."""
+
+    @PROMISE
+    @given(
+        st.sampled_from((b"GET", b"HEAD", b"OPTIONS", b"POST", b"BREW", b"get")),
+        st.one_of(
+            st.builds(
+                lambda options, source: b"/".join([b"", *options, b"enc", encoded(source)]),
+                option_segments(),
+                sources(),
+            ),
+            st.builds(lambda source: b"/info/enc/" + encoded(source), sources()),
+            # A line's end would make two requests of one.
+            st.lists(junk(), max_size=4).map(
+                lambda parts: b"/" + b"/".join(parts).translate(None, b"\r\n")
+            ),
+            st.sampled_from((b"/health", b"/ready", b"/metrics", b"*", b"/f:x/plain/local://a")),
+        ),
+        st.booleans(),
+    )
+    def test_whatever_is_asked(self, method: bytes, path: bytes, signed: bool) -> None:
+        """Every request moves one of the series that were there before it, and adds none."""
+        house = House(origin="*")
+        before = read(house.metrics.exposition())
+        counts = Counts(house.metrics)
+        connection = house.connect()
+        connection.send(house.path(path) if signed else path, method)
+        # Of a render or a probe that goes on, nobody waits for the end.
+        connection.leave()
+        house.spawner.put_down()
+        self.assertEqual(before.keys(), read(house.metrics.exposition()).keys())
+        self.assertEqual([1], list(counts.of("http_requests_total").values()))
+        self.assertLessEqual(sum(counts.of("cache_lookups_total").values()), 1)
