@@ -27,7 +27,7 @@ VARIANTS = HOME / "variants"
 RATE = 44100
 
 # What the user may choose; every other setting of this demonstration is its own.
-KEPT = ("AP_PORT", "AP_LOG_LEVEL")
+KEPT = ("AP_PORT", "AP_LOG_LEVEL", "AP_METRICS_PORT")
 
 # What to fetch: a title, options, a sample.
 TRY = (
