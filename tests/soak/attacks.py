@@ -14,8 +14,7 @@ from twisted.internet.defer import Deferred
 from tests.soak.guests import any_short, together
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import Node, alive
-from tests.soak.rig import LONG_RENDER, Rig
-from tests.soak.sounds import CHANGING, TONE
+from tests.soak.rig import SHIFTING, WOUNDED, Rig
 from tests.soak.visits import Asked, Visit
 
 _SOURCE = "fd/3"
@@ -60,8 +59,7 @@ class Attacks:
         """Ask for a variant of a victim, and kill or stop the child that works on it."""
         rig = self._rig
         node = rig.node(chance)
-        options, source = LONG_RENDER if chance.random() < 0.6 else ("f:wav", TONE)
-        options = "f:peaks" if chance.random() < 0.15 else options
+        options, source = chance.choice(WOUNDED)
         name = rig.sounds.link(source)
         asked = rig.variant(options, source, name=name)
         program = "ffprobe" if chance.random() < 0.35 else "ffmpeg"
@@ -131,9 +129,8 @@ class Attacks:
     async def change(self, _rig: Rig, chance: Random) -> None:
         """Rewrite a source while it is rendered."""
         rig = self._rig
-        options = chance.choice(["f:mp3", "f:opus", "f:flac", "f:wav"])
         rewriting = self._rewrite(chance.uniform(0, 0.5))
-        asked = rig.variant(options, CHANGING)
+        asked = rig.variant(*chance.choice(SHIFTING))
         await together(
             rig.attend(rig.a, asked, "changing source", causes={"source changed"}), rewriting
         )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants
+from audioproxy.threads import own_threads
 from tests.soak.journal import Journal
 from tests.soak.nodes import Metrics, Node
 from tests.soak.tally import QUIET, Entry, alarms, families, mismatches
+from tests.support.service import reactor
 
 #: Bytes that a node may have grown by since it was warm.
 MEMORY_BOUND = 48 * 1024 * 1024
@@ -116,7 +118,8 @@ def check_counters(
     if rejections > busy:
         check.complaints.append(f"{rejections:g} rejections, but {busy} answers with 429")
     check.figures = (
-        f"{metrics.sum('http_requests_total'):g} requests, {metrics.sum('renders_total'):g} renders,"
+        f"{metrics.sum('http_requests_total'):g} requests,"
+        f" {metrics.sum('renders_total'):g} renders,"
         f" {metrics.sum('cache_lookups_total'):g} lookups, {rejections:g} rejections, {failures:g}"
         " failed writes"
     )
@@ -187,11 +190,7 @@ def _add_renders(check: Check, metrics: Metrics, logged: list[Entry]) -> None:
 
 async def check_store(journal: Journal, store: Path) -> Check:
     """Whatever the store gives out is a variant, whole and right."""
-
-    def at_once(work: Callable[[], None]) -> Awaitable[None]:
-        raise AssertionError("nothing is written here")
-
-    variants: Any = FileVariants(str(store), at_once)
+    variants = FileVariants(str(store), Errands(reactor, own_threads(reactor)))
     wrong, good, refused = [], 0, 0
     for path in sorted(store.glob("[0-9a-f][0-9a-f]/*")):
         stored = await variants.lookup(path.name)

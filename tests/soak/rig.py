@@ -34,6 +34,11 @@ SHORT = [
 ]
 #: What is long enough to be joined half way, and what is too large for any socket's buffer.
 LONG_RENDER, LARGE = ("f:mp3", LONG), ("f:flac", LONG)
+#: What victims of attacks are asked for.
+WOUNDED = [LONG_RENDER, LONG_RENDER, ("f:wav", TONE), ("f:peaks", LONG)]
+#: What is asked of the source that changes.
+SHIFTING = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "flac", "wav")]
+ASKED_FOR = [*SHORT, LONG_RENDER, LARGE, *WOUNDED, *SHIFTING]
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,13 @@ class Rig:
             "AP_PROBE_TIMEOUT": str(terms.probe_timeout),
         }
         nodes = [Node(name, base, environment) for name in "ab"]
-        return cls(terms, base, Journal(terms.timeout), sounds, *nodes)
+        rig = cls(terms, base, Journal(terms.timeout), sounds, *nodes)
+        # Nobody waits for ffmpeg once the load is on.
+        for options, source in ASKED_FOR:
+            rig.reference(options, source)
+        for source in (TONE, SPEECH):
+            rig.info(source)
+        return rig
 
     @property
     def store(self) -> Path:
