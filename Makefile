@@ -6,13 +6,16 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # How many tests run at a time. Most of them wait for ffmpeg to start.
 JOBS ?= 2
+# How long `make soak` holds its load, and what is left to chance in it.
+SECONDS ?= 120
+SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_MODULES := tests/browser/node_modules
 TRIAL = -m twisted.trial --temp-directory=build/trial
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev ffmpeg node browser run check lint format types docs coverage test clean
+.PHONY: help install dev ffmpeg node browser run check lint format types docs coverage test soak guards clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -26,6 +29,12 @@ check: lint types docs coverage test ## everything that a change has to pass
 
 test: ffmpeg dev browser ## run the tests; JOBS=1 runs one at a time
 	AUDIOPROXY_BROWSER=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
+
+soak: ffmpeg dev ## two nodes under load and faults; SECONDS=600 SEED=7 make it longer and other
+	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
+
+guards: ffmpeg dev ## put known bugs into copies of the service, and require that soak sees each
+	$(BIN)/python -m tests.soak.guards
 
 lint: dev ## ruff: lint and format
 	$(BIN)/ruff check .

@@ -19,6 +19,8 @@ from tests.soak.visits import Asked, Visit
 
 _SOURCE = "fd/3"
 _LOOK = 0.01
+# Seconds after which nobody can join a render that has ended, and some more.
+_LINGER = 1.3
 
 
 def find_child(node: Node, program: str, source: Path) -> int | None:
@@ -150,6 +152,8 @@ class Attacks:
         path = rig.store / (asked.key or "")[:2] / (asked.key or "")
         if not await _stored(rig, asked):
             return
+        # Until then a finished render can be joined, and nobody looks at the file.
+        await pause(_LINGER)
         name, harm = chance.choice(DAMAGES)
         disturbed = rig.journal.disturbed
         try:
