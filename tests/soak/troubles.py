@@ -57,7 +57,7 @@ class Troubles:
         for visit in rig.in_flight(node):
             visit.causes.add("node killed")
         orphans = await node.kill()
-        if not await wait_for(lambda: not any(alive(pid) for pid in orphans), 5):
+        if not await wait_for(lambda: not any(alive(pid) for pid in orphans), 1):
             rig.journal.remarks.append("children outlived a node that was killed")
         await self._start()
 
