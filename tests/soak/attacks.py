@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -14,7 +16,7 @@ from twisted.internet.defer import Deferred
 from tests.soak.guests import any_short, together
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import Node, alive
-from tests.soak.rig import SHIFTING, WOUNDED, Rig
+from tests.soak.rig import LONG_RENDER, SHIFTING, WOUNDED, Rig
 from tests.soak.visits import Asked, Visit
 
 _SOURCE = "fd/3"
@@ -49,25 +51,58 @@ def _send(handle: int, number: int) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Sentence:
+    """What is done to a child.
+
+    :ivar way: to kill it, to stop it for good, or to pause it.
+    :ivar midway: not before the answer has begun to arrive.
+    """
+
+    program: str
+    way: str
+    midway: bool = False
+
+
+SENTENCES = [
+    Sentence("ffmpeg", "kill", midway=True),
+    Sentence("ffmpeg", "stop", midway=True),
+    Sentence("ffprobe", "kill"),
+    Sentence("ffmpeg", "pause", midway=True),
+    Sentence("ffmpeg", "kill"),
+    Sentence("ffprobe", "stop"),
+    Sentence("ffmpeg", "stop"),
+    Sentence("ffprobe", "pause"),
+]
+
+
 class Attacks:
     """What is done to the children of the nodes, on sources that serve for nothing else."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
+        self._sentences = cycle(SENTENCES)
         self._stopped = False
         self._version = 0
+
+    async def attack(self, over: list[bool], chance: Random) -> None:
+        """Do one harm after the other, so that a short run has each of them too."""
+        for act in cycle([self.hurt, self.hurt, self.change, self.hurt, self.damage]):
+            if over:
+                return
+            await act(self._rig, chance)
 
     async def hurt(self, _rig: Rig, chance: Random) -> None:
         """Ask for a variant of a victim, and kill or stop the child that works on it."""
         rig = self._rig
         node = rig.node(chance)
-        options, source = chance.choice(WOUNDED)
+        sentence = next(self._sentences)
+        options, source = LONG_RENDER if sentence.midway else chance.choice(WOUNDED)
         name = rig.sounds.link(source)
         asked = rig.variant(options, source, name=name)
-        program = "ffprobe" if chance.random() < 0.35 else "ffmpeg"
         causes: set[str] = set()
         over: list[bool] = []
-        hunt = self._hunt(node, program, rig.sounds.path(name), chance, causes, over)
+        hunt = self._hunt(node, sentence, rig.sounds.path(name), causes, over)
         hunting = Deferred.fromCoroutine(hunt)
         count = chance.choice([1, 1, 3])
         await together(*(rig.attend(node, asked, "victim", causes=causes) for _ in range(count)))
@@ -79,39 +114,37 @@ class Attacks:
         rig.sounds.unlink(name)
 
     async def _hunt(
-        self,
-        node: Node,
-        program: str,
-        source: Path,
-        chance: Random,
-        causes: set[str],
-        over: list[bool],
+        self, node: Node, sentence: Sentence, source: Path, causes: set[str], over: list[bool]
     ) -> None:
         handle = None
         life = node.process
         while handle is None:
             if over or not node.up or node.process is not life:
                 return
-            handle = find_child(node, program, source)
+            handle = find_child(node, sentence.program, source)
             await pause(_LOOK)
+
+        def begun() -> bool:
+            running = self._rig.journal.running
+            return bool(over) or any(v.begun for v in running if v.causes is causes)
+
         try:
-            if program == "ffmpeg":
-                await pause(chance.choice([0, 0, 0.1, 0.3, 0.6]))
-            await self._sentence(handle, program, chance, causes, over)
+            if sentence.midway:
+                await wait_for(begun, 60, _LOOK)
+            await self._carry_out(sentence, handle, causes, over)
         finally:
             os.close(handle)
 
-    async def _sentence(
-        self, handle: int, program: str, chance: Random, causes: set[str], over: list[bool]
+    async def _carry_out(
+        self, sentence: Sentence, handle: int, causes: set[str], over: list[bool]
     ) -> None:
         faults = self._rig.journal.faults
-        kind = "encoder" if program == "ffmpeg" else "probe"
-        way = chance.choice(["kill", "kill", "pause", "stop"])
-        if way == "kill":
+        kind = "encoder" if sentence.program == "ffmpeg" else "probe"
+        if sentence.way == "kill":
             causes.add("child killed")
             if _send(handle, signal.SIGKILL):
                 faults[f"child: {kind} killed"] += 1
-        elif way == "stop" and not self._stopped:
+        elif sentence.way == "stop" and not self._stopped:
             self._stopped = True
             causes.add("child stopped")
             if _send(handle, signal.SIGSTOP):
@@ -121,12 +154,11 @@ class Attacks:
             if not await wait_for(lambda: not _send(handle, 0) or _ended(handle), 10):
                 self._rig.journal.remarks.append(f"a stopped {kind} was never ended")
                 _send(handle, signal.SIGKILL)
-        else:
+        elif _send(handle, signal.SIGSTOP):
             # No cause: this has to be waited out.
-            if _send(handle, signal.SIGSTOP):
-                faults[f"child: {kind} stopped and continued"] += 1
-                await pause(chance.uniform(0.1, 0.6))
-                _send(handle, signal.SIGCONT)
+            faults[f"child: {kind} stopped and continued"] += 1
+            await pause(0.4)
+            _send(handle, signal.SIGCONT)
 
     async def change(self, _rig: Rig, chance: Random) -> None:
         """Rewrite a source while it is rendered."""

@@ -23,7 +23,7 @@ _JUNK = shutil.ignore_patterns("__pycache__", "node_modules", "_trial_temp*")
 _SECONDS = 14
 # A run that does not even end has failed.
 _LONGEST = 150
-_ROW = re.compile(r"^\| ([a-z ]+) \| ([0-9]+|good) \|", re.MULTILINE)
+_ROW = re.compile(r"^\| ([a-z ]+) \| ([0-9]+|good) \| .+ \|$", re.MULTILINE)
 _BROKE = "the run broke"
 
 

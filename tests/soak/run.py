@@ -86,7 +86,7 @@ class Run:
         actions: list[tuple[Action, float]] = [
             *guests.MANNERS,
             *rudeness.MANNERS,
-            (attacks.hurt, 4),
+            (attacks.hurt, 3),
             (attacks.change, 1.5),
             (attacks.damage, 1.5),
         ]
@@ -98,6 +98,7 @@ class Run:
             self._sample(squatters),
             troubles.trouble_store(self._over, rig.random("store")),
             troubles.trouble_node(self._over, rig.random("node")),
+            attacks.attack(self._over, rig.random("attack")),
             self._end_after(seconds),
         ]
         if seconds >= _LONG_RUN:
