@@ -23,7 +23,7 @@ from audioproxy.logs import LineObserver
 from audioproxy.service import BootError, ProxyService
 
 # More connections than these hold would be too many for one process in other ways.
-_DESCRIPTORS = 65_536
+_DESCRIPTORS = 16_384
 
 _log = Logger()
 
