@@ -18,6 +18,7 @@ from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import Node, alive
 from tests.soak.rig import LONG_RENDER, SHIFTING, WOUNDED, Rig
 from tests.soak.visits import Asked, Visit
+from tests.support.service import PATIENCE
 
 _SOURCE = "fd/3"
 _LOOK = 0.01
@@ -87,7 +88,7 @@ class Attacks:
 
     async def attack(self, over: list[bool], chance: Random) -> None:
         """Do one harm after the other, so that a short run has each of them too."""
-        for act in cycle([self.hurt, self.hurt, self.change, self.hurt, self.damage]):
+        for act in cycle([self.hurt, self.change, self.hurt, self.damage, self.hurt]):
             if over:
                 return
             await act(self._rig, chance)
@@ -95,8 +96,9 @@ class Attacks:
     async def hurt(self, _rig: Rig, chance: Random) -> None:
         """Ask for a variant of a victim, and kill or stop the child that works on it."""
         rig = self._rig
-        node = rig.node(chance)
         sentence = next(self._sentences)
+        # Only a node that lives on can show that it ends a child in time.
+        node = rig.a if sentence.way == "stop" else rig.node(chance)
         options, source = LONG_RENDER if sentence.midway else chance.choice(WOUNDED)
         name = rig.sounds.link(source)
         asked = rig.variant(options, source, name=name)
@@ -110,6 +112,7 @@ class Attacks:
         await hunting
         # A second request finds no trace of what went wrong with the first.
         if causes and rig.a is node:
+            await pause(chance.choice([0, 0.5]))
             await rig.attend(node, asked, "after a victim")
         rig.sounds.unlink(name)
 
@@ -163,18 +166,27 @@ class Attacks:
     async def change(self, _rig: Rig, chance: Random) -> None:
         """Rewrite a source while it is rendered."""
         rig = self._rig
-        rewriting = self._rewrite(chance.uniform(0, 0.5))
         asked = rig.variant(*chance.choice(SHIFTING))
-        await together(
-            rig.attend(rig.a, asked, "changing source", causes={"source changed"}), rewriting
-        )
+        over: list[bool] = []
+        rewriting = Deferred.fromCoroutine(self._rewrite(asked, over))
+        await rig.attend(rig.a, asked, "changing source", causes={"source changed"})
+        over.append(True)
+        await rewriting
 
-    async def _rewrite(self, after: float) -> None:
-        await pause(after)
+    async def _rewrite(self, asked: Asked, over: list[bool]) -> None:
+        """Write the other version when an answer from this one has begun."""
+        rig = self._rig
+
+        def begun() -> bool:
+            running = rig.journal.running
+            return bool(over) or any(v.begun for v in running if v.asked is asked)
+
+        # An encoder that has put something out has read something, and by far not everything.
+        await wait_for(begun, PATIENCE, _LOOK)
         version = self._version = 1 - self._version
-        self._rig.journal.faults["source: rewritten while it is read"] += 1
+        rig.journal.faults["source: rewritten while it is read"] += 1
         for half in (0, 1):
-            self._rig.sounds.write_half(version, half)
+            rig.sounds.write_half(version, half)
             await pause(0.03)
 
     async def damage(self, _rig: Rig, chance: Random) -> None:

@@ -37,7 +37,7 @@ LONG_RENDER, LARGE = ("f:mp3", LONG), ("f:flac", LONG)
 #: What victims of attacks are asked for.
 WOUNDED = [LONG_RENDER, LONG_RENDER, ("f:wav", TONE), ("f:peaks", LONG)]
 #: What is asked of the source that changes.
-SHIFTING = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "flac", "wav")]
+SHIFTING = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "aac", "m4a")]
 ASKED_FOR = [*SHORT, LONG_RENDER, LARGE, *WOUNDED, *SHIFTING]
 
 

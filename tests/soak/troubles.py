@@ -6,10 +6,12 @@ import os
 import shutil
 from random import Random
 
+from twisted.internet.defer import Deferred
+
 from tests.soak.guests import any_short
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import alive
-from tests.soak.rig import Rig
+from tests.soak.rig import LONG_RENDER, Rig
 
 # Variants that may fail to be stored after the store is back: the node may be busy.
 _TRIES = 6
@@ -64,6 +66,10 @@ class Troubles:
     async def drain(self) -> None:
         """Ask the node to end; what has begun to arrive has to arrive whole."""
         rig, node = self._rig, self._rig.b
+        # One answer at least is under way.
+        coming = rig.attend(node, rig.variant(*LONG_RENDER), "drained")
+        arriving = Deferred.fromCoroutine(coming)
+        await wait_for(lambda: self._arrives("drained"), rig.terms.timeout, 0.01)
         rig.journal.faults["node: SIGTERM under load"] += 1
         for visit in rig.in_flight(node):
             if not visit.begun:
@@ -75,7 +81,12 @@ class Troubles:
             await node.kill()
         if any(alive(pid) for pid in orphans):
             rig.journal.remarks.append("children outlived a node that was asked to end")
+        await arriving
         await self._start()
+
+    def _arrives(self, kind: str) -> bool:
+        visits = [visit for visit in self._rig.journal.running if visit.kind == kind]
+        return not visits or any(visit.begun for visit in visits)
 
     async def _start(self) -> None:
         await self._rig.restarts.acquire()
