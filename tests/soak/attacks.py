@@ -20,6 +20,8 @@ from tests.soak.rig import LONG_RENDER, SHIFTING, WOUNDED, Rig
 from tests.soak.visits import Asked, Visit
 from tests.support.service import PATIENCE
 
+Harm = Callable[[bytes, Random], bytes]
+
 _SOURCE = "fd/3"
 _LOOK = 0.01
 # Seconds after which nobody can join a render that has ended, and some more.
@@ -190,7 +192,10 @@ class Attacks:
             await pause(0.03)
 
     async def damage(self, _rig: Rig, chance: Random) -> None:
-        """Damage a stored variant; it must not be served again."""
+        """Damage stored variants, each in another way; none must be served again."""
+        await together(*(self._damage(name, harm, chance) for name, harm in DAMAGES))
+
+    async def _damage(self, name: str, harm: Harm, chance: Random) -> None:
         rig = self._rig
         asked = any_short(rig, chance, cold=True)
         path = rig.store / (asked.key or "")[:2] / (asked.key or "")
@@ -198,7 +203,6 @@ class Attacks:
             return
         # Until then a finished render can be joined, and nobody looks at the file.
         await pause(_LINGER)
-        name, harm = chance.choice(DAMAGES)
         disturbed = rig.journal.disturbed
         try:
             spoilt = harm(path.read_bytes(), chance)
@@ -250,7 +254,7 @@ def _shortened(data: bytes, chance: Random) -> bytes:
     return data[chance.randrange(1, 400) :]
 
 
-DAMAGES: list[tuple[str, Callable[[bytes, Random], bytes]]] = [
+DAMAGES: list[tuple[str, Harm]] = [
     ("truncated", _truncated),
     ("overwritten at its end", _overwritten),
     ("damaged in its record", _relabelled),

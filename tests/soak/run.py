@@ -88,7 +88,7 @@ class Run:
             *rudeness.MANNERS,
             (attacks.hurt, 3),
             (attacks.change, 1.5),
-            (attacks.damage, 1.5),
+            (attacks.damage, 0.5),
         ]
         await squatters.settle()
         seconds = rig.terms.seconds
