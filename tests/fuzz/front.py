@@ -1,0 +1,192 @@
+"""The HTTP front: any bytes on a connection get answers of the contract, a line each, and no more.
+
+The site is the real one; what is behind it does not fail, so nothing may be answered with 500.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+
+from audioproxy.errors import Refusal
+from audioproxy.logs import LineObserver
+from audioproxy.web.record import RequestRecord
+from tests.fuzz.draws import Draws
+from tests.fuzz.premises import Premises
+from tests.support.http import Connection, Log, Response, read_response
+
+#: Twisted answers a request that is broken below HTTP with this, and nothing of it is ours.
+#: False requires the error document, its headers and its line in the log for these as well.
+BARE_400_ACCEPTED = True
+BARE_400 = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+#: Twisted 26.10 raises ValueError for a Content-Length of more digits than Python reads, wherever
+#: that leads. False lets inputs with such a number through.
+HUGE_NUMBERS_SPARED = True
+_HUGE_NUMBER = re.compile(rb"[0-9]{4301}")
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+STATUSES = {200, 204, 206, 302, 304, 400, 401, 404, 410, 413, 415, 416, 422, 429, 502, 504}
+CODES = {(row.status, row.code) for row in Refusal.__subclasses__()} | {(400, "bad_request")}
+BODILESS = {204, 304}
+
+# The shape that the contract gives a line.
+_LINE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z request_id=[A-Za-z0-9._-]{1,128}"
+    r" \[(?:debug|info|warning)\] (?:render|info|health|ready|preflight|unknown) \d{3}"
+    r"(?: [a-z_]+)?(?: opts=[!-~]+)?(?: src=[!-~]+)?(?: cache=(?:MISS|COALESCED|HIT))?"
+    r" \d+ bytes in \d+ms\n"
+)
+_HEADER_VALUE = re.compile(rb"[ -~]*")
+_MOST_TURNS = 1000
+
+
+def check_front(data: bytes, house: Callable[[Draws], Premises] = Premises) -> None:
+    """Assert what is promised to whoever sends anything.
+
+    :param data: how the house is furnished, then the bytes of one connection.
+    """
+    if HUGE_NUMBERS_SPARED and _HUGE_NUMBER.search(data):
+        return
+    log = Log()
+    stop = log.keep()
+    try:
+        draws = Draws(data)
+        premises = house(draws)
+        connection = premises.connect(premises.window)
+        _converse(premises, connection, draws.rest)
+        unfinished = premises.resource.active.count
+        whole = connection.closed and not connection.aborted
+        connection.leave()
+        premises.check_left()
+    finally:
+        stop()
+    assert not log.errors, [event.get("log_text") or event for event in log.errors]
+    check_lines(log)
+    check_answers(premises, connection.received, log.requests, whole, unfinished)
+
+
+def _converse(premises: Premises, connection: Connection, sent: bytes) -> None:
+    piece = premises.piece or max(1, len(sent))
+    for start in range(0, len(sent), piece):
+        if not connection.closed:
+            connection.send_raw(sent[start : start + piece])
+    for _ in range(_MOST_TURNS):
+        if connection.closed or premises.leaves:
+            return
+        received = len(connection.received)
+        connection.resume()
+        if not premises.work() and len(connection.received) == received:
+            return
+    raise AssertionError("the connection never comes to rest")
+
+
+def check_lines(log: Log) -> None:
+    """Assert that each request has one line of the contract's shape."""
+    for event in log.events:
+        stream = io.StringIO()
+        LineObserver(stream, "debug")(event)
+        line = stream.getvalue()
+        assert line.count("\n") == 1, line
+        assert line[:-1].isprintable(), line
+        if "record" in event:
+            assert _LINE.fullmatch(line), line
+
+
+def check_answers(
+    premises: Premises,
+    received: bytes,
+    records: list[RequestRecord],
+    closed: bool,
+    unfinished: int,
+) -> None:
+    """Assert that the bytes are answers, one for each request, each as its record says.
+
+    Records are found by their ids: the one of a request that was waited for comes after those
+    of the requests behind it that were answered at once.
+
+    :param unfinished: how many requests were being answered when the client left.
+    """
+    unread = list(records)
+    rest = _skip_continue(received)
+    for index, method in enumerate(premises.asked):
+        last = index == len(premises.asked) - 1
+        response = read_response(rest, method, closed)
+        if response is None:
+            assert last and not rest, f"no answer to request {index}: {rest!r}"
+            # Whoever leaves early is logged and not answered.
+            assert unfinished, "a request was dropped"
+            assert unread.pop().status == 499
+            break
+        record = _take_record(unread, response)
+        assert response.complete or (last and (unfinished or record.error_code)), response
+        _check_answer_here(premises, response, method, record)
+        rest = _skip_continue(response.rest)
+    if BARE_400_ACCEPTED:
+        rest = rest.removeprefix(BARE_400)
+    elif rest:
+        response = read_response(rest, closed=closed)
+        assert response is not None, rest
+        assert response.status == 400, response
+        _check_answer_here(premises, response, b"GET", _take_record(unread, response))
+        rest = response.rest
+    assert not rest, f"bytes behind the last answer: {rest!r}"
+    assert not unread, f"records of nothing: {unread}"
+
+
+def _skip_continue(received: bytes) -> bytes:
+    while received.startswith(CONTINUE):
+        received = received.removeprefix(CONTINUE)
+    return received
+
+
+def _take_record(unread: list[RequestRecord], response: Response) -> RequestRecord:
+    # A client may give several requests the same id.
+    name = (response["x-request-id"] or b"").decode("ascii")
+    found = [each for each in unread if (each.request_id, each.status) == (name, response.status)]
+    assert found, f"no record of {response}: {unread}"
+    unread.remove(found[0])
+    return found[0]
+
+
+def _check_answer_here(
+    premises: Premises, response: Response, method: bytes, record: RequestRecord
+) -> None:
+    shared = response["access-control-allow-origin"] is not None
+    assert shared == premises.origin.enabled, response
+    check_answer(response, method, record)
+
+
+def check_answer(response: Response, method: bytes, record: RequestRecord) -> None:
+    """Assert what is promised of every single answer."""
+    assert response.status in STATUSES, response
+    assert response["cache-control"], f"no Cache-Control: {response}"
+    for name, value in response.headers:
+        assert _HEADER_VALUE.fullmatch(name + value), (name, value)
+    length, bodiless = response["content-length"], method == b"HEAD" or response.status in BODILESS
+    if bodiless:
+        assert not response.body
+        assert record.sent == 0 or method == b"HEAD", record
+    elif response.complete:
+        assert length is None or int(length) == len(response.body), response
+        assert record.sent == len(response.body), (record, response)
+    if response.status in BODILESS:
+        assert response["content-type"] is None
+    elif response.status < 400:
+        assert response["content-type"] not in (None, b"text/html"), response
+    else:
+        _check_refused(response, bodiless, record)
+
+
+def _check_refused(response: Response, bodiless: bool, record: RequestRecord) -> None:
+    assert (response.status, record.error_code) in CODES, record
+    assert response["content-type"] == b"application/json", response
+    if not bodiless:
+        assert response.error == record.error_code, response
+        message = response.document["message"]
+        assert message.isprintable(), message
+        assert message.isascii(), message
+    for name in ("etag", "x-audio-proxy", "accept-ranges", "content-disposition"):
+        assert response[name] is None, f"{name} of a variant on a refusal: {response}"
+    assert (response["retry-after"] is not None) == (response.status == 429), response
+    assert (response["content-range"] is not None) == (response.status == 416), response
