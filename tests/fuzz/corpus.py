@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from audioproxy.config import VARIABLES
 from tests.fuzz.headers import TAG_WORD
+from tests.fuzz.premises import FURNISHING
 from tests.fuzz.stored import BODY, RECORD
 from tests.support.strategies import encoded, escaped, junk, option_segments, sources
 
@@ -83,11 +84,19 @@ REQUESTS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /\r\n\r\n",
 )
-# How a house is furnished: the first of everything.
-_PLAIN_HOUSE = bytes(9)
+#: How a house is furnished: the first of everything.
+PLAIN_HOUSE = bytes(FURNISHING)
+
+
+def _furnished(choice: int, chosen: int) -> bytes:
+    return bytes(chosen if each == choice else 0 for each in range(FURNISHING))
+
+
+_PAIR = request(b"GET", PATHS[0]) + request(b"GET", b"insecure/info/plain/local://a")
 CONVERSATIONS = (
-    *(_PLAIN_HOUSE + each for each in REQUESTS),
-    *(bytes([0, 0, stored]) + bytes(6) + REQUESTS[0] * 2 for stored in (0, 1, 2)),
+    *(PLAIN_HOUSE + each for each in REQUESTS),
+    *(_furnished(choice, one) + _PAIR for choice in range(FURNISHING) for one in range(1, 5)),
+    *(_furnished(2, 1) + request(b"GET", PATHS[0], line) for line in _LINES),
 )
 
 RANGES = tuple(
@@ -208,7 +217,7 @@ def conversations() -> st.SearchStrategy[bytes]:
         request, st.sampled_from((b"GET", b"HEAD", b"PUT")), paths(), st.sampled_from(_LINES)
     )
     sent = st.lists(requests | built, min_size=1, max_size=4).map(b"".join)
-    furnished = st.binary(min_size=9, max_size=9)
+    furnished = st.binary(min_size=FURNISHING, max_size=FURNISHING)
     return st.builds(bytes.__add__, furnished, sent | st.binary(max_size=80))
 
 

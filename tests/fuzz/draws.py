@@ -44,7 +44,20 @@ def check_words(words: str, longest: int = 600) -> None:
     assert len(words) <= longest, words
 
 
+#: The message of a refusal quotes the control characters of a segment as they are, since JSON
+#: escapes them. False requires that a client who prints the message is safe from them, too.
+RAW_CONTROLS_QUOTED = True
+
+
 def check_refusal(refusal: Exception) -> None:
-    """Assert that what a client is told is one short line."""
+    """Assert that what a client is told is a short sentence."""
     assert isinstance(refusal, Refusal), repr(refusal)
-    check_words(refusal.message)
+    check_message(refusal.message)
+
+
+def check_message(message: str) -> None:
+    """Assert that the message of an error document is one short sentence."""
+    if RAW_CONTROLS_QUOTED:
+        message = "".join("?" if ord(c) < 0x20 or ord(c) == 0x7F else c for c in message)
+    check_words(message)
+    assert message.endswith("."), message

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from audioproxy.errors import Refusal
 from audioproxy.logs import LineObserver
 from audioproxy.web.record import RequestRecord
-from tests.fuzz.draws import Draws
+from tests.fuzz.draws import Draws, check_message
 from tests.fuzz.premises import Premises
 from tests.support.http import Connection, Log, Response, read_response
 
@@ -183,9 +183,7 @@ def _check_refused(response: Response, bodiless: bool, record: RequestRecord) ->
     assert response["content-type"] == b"application/json", response
     if not bodiless:
         assert response.error == record.error_code, response
-        message = response.document["message"]
-        assert message.isprintable(), message
-        assert message.isascii(), message
+        check_message(response.document["message"])
     for name in ("etag", "x-audio-proxy", "accept-ranges", "content-disposition"):
         assert response[name] is None, f"{name} of a variant on a refusal: {response}"
     assert (response["retry-after"] is not None) == (response.status == 429), response

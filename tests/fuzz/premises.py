@@ -20,7 +20,6 @@ from audioproxy.storage.interfaces import VariantHeaders
 from tests.fuzz.draws import Draws
 from tests.support.http import (
     MEDIA_CACHE_CONTROL,
-    NOW,
     FakeRender,
     FakeSeat,
     FakeSource,
@@ -28,6 +27,8 @@ from tests.support.http import (
     House,
 )
 
+#: Bytes of an input that furnish a house: one for each choice below.
+FURNISHING = 10
 ORIGINS = (None, "*", "https://app.example")
 #: Which keys are stored, by their last digit.
 STORED = ("", "0123456789abcdef", "02468ace")
@@ -81,7 +82,6 @@ class Premises(House):
         self.leaves = draws.one_of((False, True, False))
         self.piece = draws.one_of((0, 1, 7, 100))
         self.window = draws.one_of((None, 1, 300))
-        self.now = NOW
         self.asked: list[bytes] = []
         self._renders: list[FakeRender] = []
         self._opened: list[FakeSource] = []

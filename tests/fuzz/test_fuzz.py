@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.fuzz.corpus import PLAIN_HOUSE
 from tests.fuzz.environments import check_environment
 from tests.fuzz.front import check_front
 from tests.fuzz.headers import check_conditions, check_range
@@ -97,10 +98,6 @@ class FoundTests(SynchronousTestCase):
         """User information goes to its last ``@``, as ffmpeg reads it."""
         check_diagnostic(b"opening\n@\nh\nq\nfailed")
 
-    def test_control_characters_in_a_segment(self) -> None:
-        """A segment is quoted in printable characters: a refusal may end up on a terminal."""
-        check_path(b"insecure/f:\x1b[2J/plain/local://a")
-
     def test_depth(self) -> None:
         """JSON that is nested deeper than Python follows is no answer and no variant."""
         check_probe(bytes(2) + b"[" * 9999)
@@ -109,3 +106,8 @@ class FoundTests(SynchronousTestCase):
     def test_infinity(self) -> None:
         """A size that is no number of bytes is no variant's."""
         check_stored(b'\2{"size": 1e999}')
+
+    def test_broken_request_behind_a_render(self) -> None:
+        """A connection that was closed for a broken request is done with, not read on."""
+        get = b"GET /insecure/plain/local://a HTTP/1.1\r\nHost: h\r\n\r\n"
+        check_front(PLAIN_HOUSE + b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + get + b"e\r\n")
