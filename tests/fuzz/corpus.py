@@ -26,6 +26,9 @@ OPTIONS = (
     b"f:peaks/t:5",
     b"exp:1800000000/f:wav",
     b"exp:1799999999",
+    b"br:96/br:128",
+    b"dl:%FF",
+    b"gain:-0.50/cb:%e9/dl:a%0d%0ab",
 )
 _LONG_QUERY = b"https://h?" + b"q" * 2038
 SOURCES = (
@@ -33,6 +36,7 @@ SOURCES = (
     b"plain/local://dir/b%20c%FF.wav",
     b"plain/s3://bucket/key%2Fk",
     b"plain/https://EXAMPLE.com.:443/a%2520b?x=1%23f",
+    b"plain/https://a.b/c%20d%0A",
     b"plain/https://[::ffff:1.2.3.4]:8443",
     b"plain/https://[1::2:3:4:5:6:7]/",
     b"enc/bG9jYWw6Ly9hLm1wMw",
@@ -51,11 +55,14 @@ PATHS = (
     b"hls/insecure/f:mp3/plain/local://a.mp3/index.m3u8",
 )
 
+# The path whose tag the word TAG stands for.
+_TAGGED = b"insecure/plain/local://a.mp3"
 _LINES = (
     b"Range: bytes=0-9",
     b"Range: bytes=-5\r\nIf-Range: TAG",
     b"Range: bytes=200-",
-    b'If-None-Match: W/"a", "b"',
+    b"Range: bytes=90-\r\nRange: bytes=1-2",
+    b'If-None-Match: W/"a", "b", W/TAG',
     b"x-request-id: mine-1",
     b"x-request-id: a b",
     b"Access-Control-Request-Headers: range",
@@ -76,9 +83,9 @@ def request(method: bytes, path: bytes, line: bytes = b"", body: bytes = b"") ->
 REQUESTS = (
     *(request(b"GET", path) for path in PATHS),
     *(request(b"HEAD", path) for path in PATHS[:3]),
-    *(request(b"OPTIONS", PATHS[0], line) for line in _LINES[:7]),
-    *(request(b"GET", PATHS[0], line) for line in _LINES),
-    *(request(b"POST", PATHS[0], _LINES[8 + (i > 1)], body) for i, body in enumerate(_BODIES)),
+    *(request(b"OPTIONS", PATHS[0], line) for line in _LINES[:8]),
+    *(request(b"GET", _TAGGED, line) for line in _LINES),
+    *(request(b"POST", PATHS[0], _LINES[9 + (i > 1)], body) for i, body in enumerate(_BODIES)),
     b"GET http://h/insecure/plain/local://a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     b"OPTIONS * HTTP/1.1\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -96,7 +103,7 @@ _PAIR = request(b"GET", PATHS[0]) + request(b"GET", b"insecure/info/plain/local:
 CONVERSATIONS = (
     *(PLAIN_HOUSE + each for each in REQUESTS),
     *(_furnished(choice, one) + _PAIR for choice in range(FURNISHING) for one in range(1, 5)),
-    *(_furnished(2, 1) + request(b"GET", PATHS[0], line) for line in _LINES),
+    *(_furnished(2, 1) + request(b"GET", _TAGGED, line) for line in _LINES),
 )
 
 RANGES = tuple(
@@ -214,7 +221,10 @@ def conversations() -> st.SearchStrategy[bytes]:
     """Draw a furnished house and the bytes of a connection."""
     requests = spoiled(REQUESTS, (*HTTP_WORDS, *URL_WORDS)) | st.sampled_from(REQUESTS)
     built = st.builds(
-        request, st.sampled_from((b"GET", b"HEAD", b"PUT")), paths(), st.sampled_from(_LINES)
+        request,
+        st.sampled_from((b"GET", b"HEAD", b"PUT")),
+        st.just(_TAGGED) | paths(),
+        st.sampled_from(_LINES),
     )
     sent = st.lists(requests | built, min_size=1, max_size=4).map(b"".join)
     furnished = st.binary(min_size=FURNISHING, max_size=FURNISHING)

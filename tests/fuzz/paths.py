@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 from audioproxy.errors import InvalidOptions, NotFound
 from audioproxy.grammar.keys import cache_key, source_identity
@@ -15,6 +16,10 @@ from audioproxy.grammar.values import percent_encode
 from tests.fuzz.draws import check_refusal, check_words, outcome
 
 _LONGEST_URL = 2048
+# A number with a zero, a sign or a dot too many (D3); names and texts are escaped or have letters.
+_NOT_MINIMAL = re.compile(
+    r"(?:^|/)(?!cb|dl)[a-z_]+:(?:[^/]*:)?(?:\+|-0(?:[:/]|$)|-?0\d|\d+\.(?:\d*0)?(?:[:/]|$))"
+)
 
 ReadOptions = Callable[[Sequence[bytes]], tuple[Options, int | None]]
 ReadSource = Callable[[bytes, bytes], Source]
@@ -60,6 +65,7 @@ def check_options(segments: Sequence[bytes], read: ReadOptions) -> str | None:
     keys = [segment.partition(":")[0] for segment in canonical.split("/")]
     assert keys == sorted(set(keys)), canonical
     assert "exp" not in keys
+    assert not _NOT_MINIMAL.search(canonical), canonical
     again, none = read(canonical.encode("ascii").split(b"/"))
     assert (again, none) == (options, None), canonical
     assert again.canonical() == canonical
@@ -75,19 +81,47 @@ def check_source(form: bytes, raw: bytes, read: ReadSource) -> bytes | None:
         check_refusal(found)
         return None
     canonical = found.canonical
+    if isinstance(found, HttpsSource):
+        check_words(found.url, longest=2100)
+        assert " " not in found.url, found.url
+        for spelling in _respelled(found):
+            if len(spelling) <= _LONGEST_URL:
+                again = outcome(lambda text=spelling: read(b"enc", _encoded(text)), NotFound)
+                assert again == found, f"{spelling!r} is {again!r}, not {found!r}"
     if len(canonical) > _LONGEST_URL and isinstance(found, HttpsSource):
         # A URL of the greatest length got its root path, or an address a digit: nobody reads
         # that again.
         return canonical
     spellings = (
         (b"plain", percent_encode(canonical).encode("ascii")),
-        (b"enc", base64.urlsafe_b64encode(canonical)),
-        (b"enc", base64.urlsafe_b64encode(canonical).rstrip(b"=")),
+        (b"enc", _encoded(canonical)),
+        (b"enc", _encoded(canonical).rstrip(b"=")),
     )
     for spelling in spellings:
         again = outcome(lambda spelling=spelling: read(*spelling), NotFound)
         assert again == found, f"{canonical!r} is not its own normal form: {again!r}"
     return canonical
+
+
+def _respelled(found: HttpsSource) -> Iterator[bytes]:
+    """Yield other spellings of a URL that the contract folds into one (Source forms, 2)."""
+    url = found.url
+    _, _, authority, tail = url.split("/", 3)
+    yield f"{url}#{authority}".encode("ascii")
+    yield f"HTTPS://{authority.upper()}/{tail}".encode("ascii")
+    if "?" not in url:
+        yield f"{url}?".encode("ascii")
+    if not tail:
+        yield f"https://{authority}".encode("ascii")
+    if ":" not in authority.rpartition("]")[2]:
+        yield f"https://{authority}:443/{tail}".encode("ascii")
+        yield f"https://{authority}:0443/{tail}".encode("ascii")
+        if not authority.startswith("["):
+            yield f"https://{authority}./{tail}".encode("ascii")
+
+
+def _encoded(text: bytes) -> bytes:
+    return base64.urlsafe_b64encode(text)
 
 
 def _form(found: tuple[Options, int | None] | Exception) -> object:
