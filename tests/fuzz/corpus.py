@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from audioproxy.config import VARIABLES
 from tests.fuzz.headers import TAG_WORD
 from tests.fuzz.premises import FURNISHING
-from tests.fuzz.stored import BODY, RECORD
+from tests.fuzz.stored import BODY, RECORD, WHOLE
 from tests.support.strategies import encoded, escaped, junk, option_segments, sources
 
 OPTIONS = (
@@ -99,19 +99,24 @@ def _furnished(choice: int, chosen: int) -> bytes:
     return bytes(chosen if each == choice else 0 for each in range(FURNISHING))
 
 
-_PAIR = request(b"GET", PATHS[0]) + request(b"GET", b"insecure/info/plain/local://a")
+_EACH = b"".join(
+    request(method, path)
+    for method in (b"HEAD", b"GET")
+    for path in (PATHS[0], b"insecure/info/plain/local://a")
+)
 CONVERSATIONS = (
     *(PLAIN_HOUSE + each for each in REQUESTS),
-    *(_furnished(choice, one) + _PAIR for choice in range(FURNISHING) for one in range(1, 5)),
+    *(_furnished(choice, one) + _EACH for choice in range(FURNISHING) for one in range(1, 5)),
     *(_furnished(2, 1) + request(b"GET", _TAGGED, line) for line in _LINES),
 )
 
 RANGES = tuple(
     bytes([size]) + header
-    for size, header in enumerate(
-        b"bytes=0-9|bytes=5-|bytes=-5|bytes=-0|bytes=9-1|bytes= 1-2 |bytes=0-1,3-4|items=0-1".split(
-            b"|"
-        )
+    for size in (0, 4)
+    for header in (
+        *b"bytes=0-9|bytes=5-|bytes=-5|bytes=-0|bytes=10-9|bytes=9-10|bytes= 1-2 ".split(b"|"),
+        *b"bytes=0-1,3-4|items=0-1|bytes=-|bytes=999-1000|bytes=1000-".split(b"|"),
+        b"bytes=1-" + b"9" * 5000,
     )
 )
 CONDITIONS = (b"TAG", b'W/TAG, "b"', b'"a" , TAG', b"*", b"TAG,,", b'"', b'"a"TAG"b"')
@@ -136,9 +141,10 @@ _FORMAT = {
     "tags": {"TITLE": "t", "title": "u"},
 }
 _ANSWER = {"streams": [{"codec_type": "video", "disposition": {"attached_pic": 1}}, _STREAM]}
-PROBES = tuple(
-    bytes(flags) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode()
-    for flags in ((0, 0), (1, 1))
+PROBES = (
+    bytes(2) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
+    bytes([1, 1]) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
+    bytes(2) + json.dumps(_ANSWER | {"format": {"size": "9" * 20}}).encode(),
 )
 
 DIAGNOSTICS = (
@@ -153,6 +159,7 @@ ENVIRONMENTS = (
     b"AWS_SECRET_ACCESS_KEY=b\nAWS_DEFAULT_REGION=us-east-1\nAWS_SESSION_TOKEN=t",
     b"AP_KEY=zz\nAP_SALT=\nAP_VARIANT_STORE=file:///tmp\nAP_METRICS_PORT=4000\nAP_PROT=1",
     b"AP_ALLOW_ORIGIN=https://u@H.example:443/\nAP_S3_ENDPOINT=http://u@127.1:9000/x?y#z",
+    b"AWS_SECRET_ACCESS_KEY=a b\nAP_ALLOW_ORIGIN=https://us/er@host",
     b"AP_SOURCE_ALLOWLIST=a*,*.b,*, c*d\nAP_METRICS_BIND=::1\nAP_RENDER_TIMEOUT=5",
     b"AP_PROBE_TIMEOUT=9\nAP_RENDER_TIMEOUT=5\nAP_VARIANT_S3_REGION=r\nAP_LOG_LEVEL=loud",
 )
@@ -161,6 +168,7 @@ FILES = (
     b"\1\0\0\0",
     b"\1\2\0\1",
     b"\1\2\x10\1" + b"9",
+    bytes([1, *divmod(WHOLE.index(b"mpeg"), 256), 1]) + b"x",
     b"\2" + RECORD,
     b'\2{"size": 1e999}',
     b'\2{"size": %d, "content_type": 5, "cache_control": "\xc3\xa9"}' % len(BODY),

@@ -51,6 +51,8 @@ def environment(data: bytes) -> dict[str, str]:
             half = len(value) // 4 * 2
             value = value[:half] + CANARY + value[half:]
         elif name in URLS and not value.startswith("file:///"):
-            value = value.replace("@", f":{CANARY}@", 1)
+            if "@" in value:
+                # A slash in a password makes its beginning look like a host.
+                value = value.replace("://", f"://{CANARY}", 1)
         environ[name] = value
     return environ

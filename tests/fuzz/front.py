@@ -14,7 +14,7 @@ from audioproxy.grammar.keys import cache_key, etag
 from audioproxy.logs import LineObserver
 from audioproxy.web.record import RequestRecord
 from tests.fuzz.draws import Draws, check_message
-from tests.fuzz.premises import Premises
+from tests.fuzz.premises import VARIANT, Premises
 from tests.support.http import Connection, Log, Response, read_response
 
 #: Twisted answers a request that is broken below HTTP with this, and nothing of it is ours.
@@ -167,13 +167,24 @@ def check_answer(response: Response, method: bytes, record: RequestRecord) -> No
     assert response["cache-control"], f"no Cache-Control: {response}"
     for name, value in response.headers:
         assert _HEADER_VALUE.fullmatch(name + value), (name, value)
+    if method == b"OPTIONS" and response.status == 204:
+        assert record.endpoint == "preflight"
+    elif method not in (b"GET", b"HEAD"):
+        assert response.status == 404, (method, response)
+    # What failed on its way may not look whole.
+    assert record.error_code is None or response.status >= 400 or not response.complete, response
+    assert (response["content-range"] is not None) == (response.status in (206, 416)), response
     length, bodiless = response["content-length"], method == b"HEAD" or response.status in BODILESS
     if bodiless:
         assert not response.body
-        assert record.sent == 0 or method == b"HEAD", record
+        assert record.sent == 0, record
     elif response.complete:
         assert length is None or int(length) == len(response.body), response
         assert record.sent == len(response.body), (record, response)
+    if response.status == 206 and response.complete:
+        first, last, size = map(int, re.split(rb"[ /-]", response["content-range"] or b"")[1:])
+        assert (last, size) == (first + len(response.body) - 1, len(VARIANT)), response
+        assert response.body == VARIANT[first : last + 1], response
     if response.status in BODILESS:
         assert response["content-type"] is None
     elif response.status < 400:
@@ -191,4 +202,3 @@ def _check_refused(response: Response, bodiless: bool, record: RequestRecord) ->
     for name in ("etag", "x-audio-proxy", "accept-ranges", "content-disposition"):
         assert response[name] is None, f"{name} of a variant on a refusal: {response}"
     assert (response["retry-after"] is not None) == (response.status == 429), response
-    assert (response["content-range"] is not None) == (response.status == 416), response
