@@ -50,9 +50,8 @@ def environment(data: bytes) -> dict[str, str]:
         if name in SECRET and value:
             half = len(value) // 4 * 2
             value = value[:half] + CANARY + value[half:]
-        elif name in URLS and not value.startswith("file:///"):
-            if "@" in value:
-                # A slash in a password makes its beginning look like a host.
-                value = value.replace("://", f"://{CANARY}", 1)
+        elif name in URLS and "@" in value and not value.startswith("file:///"):
+            # A slash in a password makes its beginning look like a host.
+            value = value.replace("://", f"://{CANARY}", 1)
         environ[name] = value
     return environ
