@@ -28,6 +28,7 @@ OPTIONS = (
     b"exp:1799999999",
     b"br:96/br:128",
     b"dl:%FF",
+    b"gain:-0/t:00:0.50",
     b"gain:-0.50/cb:%e9/dl:a%0d%0ab",
 )
 _LONG_QUERY = b"https://h?" + b"q" * 2038
