@@ -24,6 +24,19 @@ class Refusal(Exception):
         super().__init__(self.message)
 
 
+class BadRequest(Refusal):
+    """What came is not HTTP, or more of it than a request may have.
+
+    The contract has no row for it: it is refused before there is a request to judge.
+    """
+
+    status = 400
+    code = "bad_request"
+    default_message = (
+        "This is not a request of HTTP/1.1, or its line and headers have more than 16 KiB."
+    )
+
+
 class InvalidSignature(Refusal):
     """The first path segment is not the signature of the rest."""
 

@@ -13,40 +13,43 @@ and for a service of its own `make_service`, which listens too.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-import socket
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from twisted.application.service import MultiService, Service
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IListeningPort
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger
 
 from audioproxy.config import BucketStore, Config
 from audioproxy.grammar.sources import LocalSource
+from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.inspection import find_missing
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.process.threads import own_threads
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import Workshop
 from audioproxy.render.table import Renders
 from audioproxy.storage.allowlist import Allowlist
+from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants
 from audioproxy.storage.local import LocalFiles
 from audioproxy.storage.scratch import AnonymousSpace
 from audioproxy.storage.sources import Sources
+from audioproxy.threads import own_threads
 from audioproxy.web.cors import Cors
 from audioproxy.web.info import Infos
+from audioproxy.web.listener import Listener, most_clients
 from audioproxy.web.root import AudioProxyResource, Signer
+from audioproxy.web.scrape import MetricsResource
 from audioproxy.web.site import ProxySite
 from audioproxy.web.variant import Variants
 
@@ -54,7 +57,8 @@ from audioproxy.web.variant import Variants
 _DRAIN = 30.0
 # The probe pool has no queue, and a probe is over in a moment (D21).
 _PROBE_RETRY = 1.0
-_BACKLOG = 1024
+# Prometheus needs one connection, and a person who looks needs another.
+_MOST_SCRAPERS = 64
 _LEASH_SECONDS = 5
 
 _log = Logger()
@@ -68,6 +72,7 @@ class AudioProxy(Service):
     """The resource and what lives behind it, with a start and a stop of its own.
 
     :ivar resource: to be mounted in a site, at its root or below it.
+    :ivar metrics: the same for ``/metrics``, in a site that strangers do not reach.
     """
 
     def __init__(self, config: Config, reactor: Any) -> None:
@@ -79,10 +84,12 @@ class AudioProxy(Service):
         self._reactor = reactor
         self._looking: Deferred[None] | None = None
         self._drain = min(_DRAIN, config.render_timeout)
-        self._store = _make_store(config, reactor)
+        errands = Errands(reactor, own_threads(reactor))
+        self._store = _make_store(config, errands)
         self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
         self._ffprobe = shutil.which("ffprobe") or "ffprobe"
         self._launcher = Launcher(reactor, reactor, _child_environment(), _leash())
+        metrics = Metrics()
         readiness = Readiness(config.ready_queue_threshold)
         slots = Slots(
             reactor,
@@ -90,7 +97,9 @@ class AudioProxy(Service):
             config.queue_size,
             config.render_timeout,
             readiness.depth_changed,
+            metrics.render_rejected,
         )
+        metrics.watch(slots)
         probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_RETRY)
         local = {} if config.local_root is None else {LocalSource: LocalFiles(config.local_root)}
         encoder = Encoder(self._launcher)
@@ -99,13 +108,14 @@ class AudioProxy(Service):
         self._renders = Renders(
             Workshop(
                 clock=reactor,
+                metrics=metrics,
                 sources=sources,
                 prober=prober,
                 encoder=encoder,
                 waveforms=Waveforms(encoder, own_threads(reactor)),
                 slots=slots,
                 store=self._store,
-                space=AnonymousSpace(),
+                space=AnonymousSpace(errands.later),
                 ffmpeg=self._ffmpeg,
                 max_source=config.max_src_bytes,
                 max_variant=config.max_variant_bytes,
@@ -115,12 +125,14 @@ class AudioProxy(Service):
         self.resource = AudioProxyResource(
             Signer(config.key, config.salt, config.allow_insecure),
             Cors(config.allow_origin),
-            Variants(self._renders, sources, self._store, time.time, config.max_src_bytes),
+            Variants(metrics, self._renders, sources, self._store, time.time, config.max_src_bytes),
             Infos(sources, prober),
             slots,
             readiness,
             reactor.seconds,
+            metrics,
         )
+        self.metrics = MetricsResource(reactor.seconds, metrics)
 
     def startService(self) -> None:
         """Prove the store writable and look whether ffmpeg can do its part.
@@ -149,7 +161,7 @@ class AudioProxy(Service):
     def abandon(self) -> None:
         """Leave nothing in the store behind, at a start that comes to nothing."""
         if self._store is not None:
-            self._store.close()
+            self._store.abandon()
 
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self._drain
@@ -158,7 +170,8 @@ class AudioProxy(Service):
             await self._looking
         await self._renders.drain(self._reactor, self._drain)
         await self.resource.active.wait(self._reactor, deadline - self._reactor.seconds())
-        self.abandon()
+        if self._store is not None:
+            await self._store.close()
 
     async def _report_missing(self) -> None:
         try:
@@ -176,37 +189,42 @@ class AudioProxy(Service):
 
 
 class ProxyService(MultiService):
-    """The proxy with a listener of its own.
+    """The proxy with listeners of its own.
 
     :ivar port: the port that it listens on, once it does.
+    :ivar metrics_port: the same for metrics.
     """
 
     def __init__(self, config: Config, reactor: Any) -> None:
         """Build everything; see `AudioProxy`."""
         MultiService.__init__(self)
         self.port = config.port
+        self.metrics_port = config.metrics_port
+        self._config = config
         self._reactor = reactor
-        self._listening: IListeningPort | None = None
         self._proxy = AudioProxy(config, reactor)
+        most = most_clients(config.max_concurrency + config.max_probe_concurrency)
+        self._main = Listener(reactor, ProxySite(self._proxy.resource, reactor, most))
+        self._scrapes = Listener(reactor, ProxySite(self._proxy.metrics, reactor, _MOST_SCRAPERS))
         Service.setServiceParent(self._proxy, self)
 
     def startService(self) -> None:
         """Check, then listen: no port is open before every check has passed.
 
-        :raises BootError: where a check fails or the port is taken.
+        :raises BootError: where a check fails or a port is taken.
         """
         MultiService.startService(self)
+        bind = self._config.metrics_bind
         try:
-            listening = _listen(self._reactor, self.port, ProxySite(self._proxy.resource))
-        except OSError as error:
+            with _naming("AP_METRICS_PORT", f"{bind} port {self.metrics_port}", "AP_METRICS_BIND"):
+                self.metrics_port = self._scrapes.open(self.metrics_port, bind)
+            with _naming("AP_PORT", f"port {self.port}"):
+                self.port = self._main.open(self.port)
+        except BootError:
+            self._scrapes.give_up()
             self._proxy.abandon()
-            raise BootError(
-                f"AP_PORT: cannot listen on port {self.port} ({os.strerror(error.errno or 0)});"
-                " set AP_PORT to a free one"
-            ) from error
-        self._listening = listening
-        address: Any = listening.getHost()
-        self.port = address.port
+            raise
+        _log.info("metrics on {bind} port {port}", bind=bind, port=self.metrics_port)
         _log.info("listening on port {port}", port=self.port)
 
     def stopService(self) -> Deferred[None]:
@@ -214,9 +232,10 @@ class ProxyService(MultiService):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        if self._listening is not None:
-            await Deferred.fromCoroutine(_stop_listening(self._listening))
+        await self._main.close()
         await MultiService.stopService(self)
+        # Until the last render has ended, somebody may want to see it end.
+        await self._scrapes.close()
 
 
 def make_resource(config: Config, reactor: Any) -> AudioProxy:
@@ -242,17 +261,13 @@ def make_service(config: Config, reactor: Any) -> ProxyService:
     return ProxyService(config, reactor)
 
 
-def _make_store(config: Config, reactor: Any) -> FileVariants | None:
+def _make_store(config: Config, errands: Errands) -> FileVariants | None:
     store = config.variant_store
     if store is None:
         return None
     if isinstance(store, BucketStore):
         raise BootError("AP_VARIANT_STORE: this version keeps variants in file:///<directory> only")
-
-    def in_thread(work: Callable[[], None]) -> Awaitable[None]:
-        return deferToThreadPool(reactor, reactor.getThreadPool(), work)
-
-    return FileVariants(store.path, in_thread)
+    return FileVariants(store.path, errands)
 
 
 def _child_environment() -> dict[str, str]:
@@ -279,19 +294,16 @@ def _leash() -> tuple[str, ...]:
     return leash
 
 
-def _listen(reactor: Any, port: int, site: ProxySite) -> IListeningPort:
-    """Listen on every interface, IPv4 and IPv6 alike where the system has both."""
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    with socket.create_server(
-        ("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=both
-    ) as opened:
-        opened.setblocking(False)
-        listening: IListeningPort = reactor.adoptStreamPort(opened.fileno(), family, site)
-    return listening
-
-
-async def _stop_listening(port: IListeningPort) -> None:
-    stopping = port.stopListening()
-    if stopping is not None:
-        await stopping
+@contextmanager
+def _naming(port_variable: str, place: str, bind_variable: str = "AP_PORT") -> Iterator[None]:
+    """Turn the system's refusal of a port into words that name the variable to change."""
+    try:
+        yield
+    except OSError as error:
+        no_address = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+        variable = bind_variable if no_address else port_variable
+        wanted = "an address of this machine" if no_address else "a free one"
+        raise BootError(
+            f"{variable}: cannot listen on {place} ({os.strerror(error.errno or 0)});"
+            f" set {variable} to {wanted}"
+        ) from error

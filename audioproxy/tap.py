@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ from twisted.python.usage import Options as UsageOptions
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.logs import LineObserver
 from audioproxy.service import BootError, ProxyService
+
+# More connections than these hold would be too many for one process in other ways.
+_DESCRIPTORS = 16_384
 
 _log = Logger()
 
@@ -48,6 +52,7 @@ class _TwistdService(ProxyService):
     def __init__(self, options: Options) -> None:
         from twisted.internet import reactor
 
+        _raise_descriptor_limit()
         super().__init__(options.config, reactor)
         self._options = options
         # Without twistd, in a test say, there are no options but ours.
@@ -92,6 +97,17 @@ def makeService(options: Options) -> ProxyService:
     """Build the service from the environment that the options have read."""
     with _plain_exit():
         return _TwistdService(options)
+
+
+def _raise_descriptor_limit() -> None:
+    """Take as many descriptors as the system gives for the asking.
+
+    The usual limit, 1024, is for programs that use select(), and ours are clients.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _set_handlers(handler: Any) -> None:

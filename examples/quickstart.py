@@ -27,7 +27,11 @@ VARIANTS = HOME / "variants"
 RATE = 44100
 
 # What the user may choose; every other setting of this demonstration is its own.
-KEPT = ("AP_PORT", "AP_LOG_LEVEL")
+KEPT = ("AP_PORT", "AP_LOG_LEVEL", "AP_METRICS_PORT")
+# A demonstration should not fail for a port that nobody asked for.
+DEFAULTS = {"AP_METRICS_PORT": "0"}
+
+PORTS = re.compile(r"metrics on \S+ port (?P<metrics>\d+)|listening on port (?P<main>\d+)")
 
 # What to fetch: a title, options, a sample.
 TRY = (
@@ -61,7 +65,7 @@ def main() -> int:
     twistd = Path(sys.executable).with_name("twistd")
     service = subprocess.Popen(
         [twistd, "--nodaemon", "--pidfile=", "audioproxy"],
-        env={**others, **settings},
+        env={**DEFAULTS, **others, **settings},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -72,23 +76,28 @@ def main() -> int:
         signal.signal(number, lambda number, frame: service.terminate())
     assert service.stdout is not None
     try:
+        ports: dict[str, int] = {}
         for line in service.stdout:
             print(line, end="", flush=True)
-            if started := re.search(r"listening on port (\d+)", line):
-                print(invitation(int(started[1]), key, salt), flush=True)
+            if opened := PORTS.search(line):
+                ports[str(opened.lastgroup)] = int(opened[opened.lastgroup or 0])
+                if "main" in ports:
+                    print(invitation(ports, key, salt), flush=True)
     finally:
         # Where nobody reads what is printed, say, the service must not stay behind.
         service.terminate()
     return service.wait()
 
 
-def invitation(port: int, key: bytes, salt: bytes) -> str:
+def invitation(ports: dict[str, int], key: bytes, salt: bytes) -> str:
     """Return the URLs to try, each with what it is."""
     lines = ["", "Try these, in a browser or with curl --output FILE URL:", ""]
     for title, options, sample in TRY:
         path = f"/{options}/plain/local://{sample}"
         signature = sign(key, salt, path.encode("ascii")).decode("ascii")
-        lines += [f"  {title}", f"    http://127.0.0.1:{port}/{signature}{path}", ""]
+        lines += [f"  {title}", f"    http://127.0.0.1:{ports['main']}/{signature}{path}", ""]
+    lines += ["  what Prometheus sees of all that"]
+    lines += [f"    http://127.0.0.1:{ports['metrics']}/metrics", ""]
     lines += [f"Your own files play too: put them into {SAMPLES}.", "Ctrl-C stops the service.", ""]
     return "\n".join(lines)
 

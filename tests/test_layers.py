@@ -18,6 +18,7 @@ LAYERS = (
     {"audioproxy", "errors"},
     {"grammar"},
     {"settings"},
+    {"threads"},
     {"config", "logs", "metrics", "urls"},
     {"media"},
     {"process", "storage"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,6 +20,9 @@ from twisted.python.failure import Failure
 _STDERR_LIMIT = 8 * 1024
 # Seconds between TERM and KILL.
 _TERM_GRACE = 2.0
+# Seconds after which a child that was killed should be gone. It may hang in a system call, where no
+# signal reaches it, and is waited for all the same.
+_KILL_GRACE = 5.0
 # Seconds that the pipes of a dead child may stay open, held by a child of its own.
 _PIPE_GRACE = 1.0
 
@@ -133,7 +136,7 @@ class Child:
         self._clock = clock
         self._exit: Exit | None = None
         self._waiting: list[Deferred[Exit]] = []
-        self._kill: IDelayedCall | None = None
+        self._expected: IDelayedCall | None = None
 
     async def wait(self, timeout: float) -> Exit:
         """Return how the child ended, once it is dead and its pipes are read.
@@ -163,23 +166,34 @@ class Child:
 
     def stop(self) -> None:
         """Ask the child to end, and kill it where it does not."""
-        if self._exit is None and self._kill is None:
-            self._kill = self._clock.callLater(_TERM_GRACE, self._signal, "KILL")
+        if self._exit is None and self._expected is None:
+            self._expect_end(_TERM_GRACE, self.kill)
             self._signal("TERM")
 
     def kill(self) -> None:
         """End the child at once."""
         if self._exit is None:
+            self._expect_end(_KILL_GRACE, self._report_survival)
             self._signal("KILL")
 
     def ended(self, how: Exit) -> None:
         """Hear from the protocol that the child is reaped."""
         self._exit = how
-        if self._kill is not None and self._kill.active():
-            self._kill.cancel()
+        self._forget_expectation()
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             waiter.callback(how)
+
+    def _expect_end(self, seconds: float, otherwise: Callable[[], None]) -> None:
+        self._forget_expectation()
+        self._expected = self._clock.callLater(seconds, otherwise)
+
+    def _forget_expectation(self) -> None:
+        if self._expected is not None and self._expected.active():
+            self._expected.cancel()
+
+    def _report_survival(self) -> None:
+        _log.error("child {pid} survived a kill, and is waited for", pid=self.protocol.pid)
 
     def _ended(self) -> Deferred[Exit]:
         waiter: Deferred[Exit] = Deferred(self._waiting.remove)
@@ -224,6 +238,10 @@ class _Ends(ProcessProtocol):
         self._stdout = _Output(stdout_limit, keep_end=False)
         self._stderr = _Output(_STDERR_LIMIT, keep_end=True)
         self._hang_up: IDelayedCall | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return getattr(self.transport, "pid", None)
 
     def outReceived(self, data: bytes) -> None:
         self._stdout.add(data)

@@ -20,6 +20,7 @@ class Slots:
     """So many holders at a time, and so many more who wait in order.
 
     :param depth_changed: told the number of those who wait whenever it changes.
+    :param rejected: told whenever someone gets no slot.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Slots:
         queue_size: int,
         longest_wait: float,
         depth_changed: Callable[[int], object] = lambda depth: None,
+        rejected: Callable[[], object] = lambda: None,
     ) -> None:
         self.capacity = capacity
         self.queue_size = queue_size
@@ -36,6 +38,7 @@ class Slots:
         self._clock = clock
         self._longest_wait = longest_wait
         self._depth_changed = depth_changed
+        self._rejected = rejected
         self._queue: OrderedDict[Deferred[None], None] = OrderedDict()
         self._mean_hold = 1.0
         self._passing = 0
@@ -72,7 +75,7 @@ class Slots:
             self.held += 1
             return
         if self.depth >= self.queue_size:
-            raise QueueFull(self.retry_after())
+            raise self._reject()
         turn: Deferred[None] = Deferred()
         self._queue[turn] = None
         self._depth_changed(self.depth)
@@ -81,13 +84,17 @@ class Slots:
             await turn
         except _WaitedTooLong:
             self._leave(turn)
-            raise QueueFull(self.retry_after()) from None
+            raise self._reject() from None
         except CancelledError:
             self._leave(turn)
             raise
         finally:
             if patience.active():
                 patience.cancel()
+
+    def _reject(self) -> QueueFull:
+        self._rejected()
+        return QueueFull(self.retry_after())
 
     def _leave(self, turn: Deferred[None]) -> None:
         del self._queue[turn]

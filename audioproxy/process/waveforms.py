@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from threading import Event
-from typing import IO
 
 import numpy as np
 from twisted.logger import Logger
@@ -16,7 +15,7 @@ from twisted.logger import Logger
 from audioproxy.errors import Refusal, RenderFailed
 from audioproxy.media.peaks import SAMPLE, Reduction, Shape, serialize
 from audioproxy.process.encoder import Encoder
-from audioproxy.process.threads import InThread, outlast
+from audioproxy.threads import InThread, forget, outlast
 
 # Bytes that are reduced at a time: whole frames, and few enough to stay in a CPU's cache.
 _CHUNK = 256 * 1024
@@ -56,15 +55,18 @@ class Waveforms:
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises RenderTimeout, UndecodableSource, RenderFailed: as `Encoder.encode`.
         """
+        spool = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
         try:
-            with SpooledTemporaryFile(_IN_MEMORY) as spool:
-                reduction = Reduction(shape, spool)
-                await self._decode(arguments, descriptors, timeout, reduction)
-                write = partial(_write_document, reduction, shape, output, spool)
-                await outlast(self._in_thread(write))
+            reduction = Reduction(shape, spool)
+            await self._decode(arguments, descriptors, timeout, reduction)
+            write = partial(_write_document, reduction, shape, output)
+            await outlast(self._in_thread(write))
         except OSError as error:
             _log.error("a waveform cannot be kept: {error}", error=error)
             raise RenderFailed("The waveform could not be kept.") from error
+        finally:
+            # A large file takes its time to be removed.
+            forget(self._in_thread, spool.close)
 
     async def _decode(
         self,
@@ -124,7 +126,6 @@ def _read_pipe(readable: int, reduction: Reduction, ended: Event) -> None:
     reduction.add(np.frombuffer(room[:filled], SAMPLE))
 
 
-def _write_document(reduction: Reduction, shape: Shape, output: int, spool: IO[bytes]) -> None:
-    # A large file takes its time to be removed, which is better spent here than on the reactor.
-    with spool, open(output, "wb", closefd=False) as document:
+def _write_document(reduction: Reduction, shape: Shape, output: int) -> None:
+    with open(output, "wb", closefd=False) as document:
         document.writelines(serialize(reduction.finish(), shape))

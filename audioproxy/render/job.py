@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -30,6 +31,9 @@ from audioproxy.storage.interfaces import (
     VariantHeaders,
     VariantStore,
 )
+
+if TYPE_CHECKING:
+    from audioproxy.metrics import Metrics
 
 # Seconds for which a finished render can still be joined (D37).
 _LINGER = 1.0
@@ -60,6 +64,7 @@ class Workshop:
     """
 
     clock: IReactorTime
+    metrics: Metrics
     sources: SourceStore
     prober: Prober
     encoder: Encoder
@@ -93,7 +98,7 @@ class Job:
         self._has_slot = False
         self._finished = False
         self._hurried = False
-        self._storable = False
+        self._storable = workshop.store is not None
         self._subscribers = 0
         self._waiting: list[Deferred[Backlog]] = []
         self._running: Deferred[None] | None = None
@@ -123,12 +128,15 @@ class Job:
     def unsubscribe(self) -> None:
         """Leave. The last one to leave may end the job (D36).
 
-        With a store, a render that has its slot runs on into it.
+        A render that has its slot and can be stored runs on.
         """
         self._subscribers -= 1
-        stored = self._has_slot and self._workshop.store is not None
-        if not self._subscribers and not self._finished and not stored:
+        if not self._subscribers and not self._finished and not self._runs_on:
             self.cancel()
+
+    @property
+    def _runs_on(self) -> bool:
+        return self._has_slot and self._storable
 
     def cancel(self) -> None:
         """Stop the render and drop what it put out; a finished one is stored all the same."""
@@ -147,6 +155,7 @@ class Job:
         try:
             await self._render()
         except CancelledError:
+            _log.debug("the render of {key} is stopped", key=self._order.key)
             self._fail(RenderFailed("The render was stopped."))
         except Refusal as refusal:
             self._fail(refusal)
@@ -172,7 +181,14 @@ class Job:
                 encoder_arguments(workshop.ffmpeg, source.input, order.options, probe)
             async with workshop.slots.hold():
                 self._has_slot = True
-                await self._encode(source, probe)
+                _log.debug("the render of {key} has a slot", key=order.key)
+                with workshop.metrics.render(order.options.f, workshop.clock.seconds):
+                    await self._encode(source, probe)
+                _log.debug(
+                    "the render of {key} has ended: {size} bytes",
+                    key=order.key,
+                    size=self._backlog.size if self._backlog else 0,
+                )
         finally:
             source.close()
 
@@ -182,8 +198,8 @@ class Job:
         if needs_measuring(options, probe):
             probe = await self._measure(source, probe, deadline)
         arguments = encoder_arguments(workshop.ffmpeg, source.input, options, probe)
+        backlog = await self._open_backlog()
         left = self._time_left(deadline)
-        backlog = self._open_backlog()
         try:
             if options.f == "peaks":
                 await workshop.waveforms.draw(
@@ -251,22 +267,22 @@ class Job:
             raise RenderTimeout
         return left
 
-    def _open_backlog(self) -> Backlog:
-        self._backlog = Backlog(self._create_scratch())
+    async def _open_backlog(self) -> Backlog:
+        self._backlog = Backlog(await self._create_scratch())
         return self._backlog
 
-    def _create_scratch(self) -> Scratch:
+    async def _create_scratch(self) -> Scratch:
         workshop = self._workshop
         if workshop.store is not None:
             try:
-                scratch = workshop.store.create()
+                return await workshop.store.create()
             except OSError as error:
                 _log.warn("the store takes nothing, rendering beside it: {error}", error=error)
-            else:
-                self._storable = True
-                return scratch
+                self._storable = False
+                if not self._subscribers:
+                    raise CancelledError from error
         try:
-            return workshop.space.create()
+            return await workshop.space.create()
         except OSError as error:
             _log.error("no scratch file: {error}", error=error)
             raise RenderFailed("There is no place for the output.") from error
@@ -308,13 +324,9 @@ class Job:
         render; with one, so that nobody who looked it up just before the write-back, and
         comes here just after, finds neither (D37).
         """
-        workshop, order, backlog = self._workshop, self._order, self._backlog
-        assert backlog is not None
-        if workshop.store is not None and self._storable:
-            try:
-                await workshop.store.commit(order.key, backlog.scratch, backlog.size, order.headers)
-            except Exception as error:
-                _log.warn("write-back of {key} failed: {error}", key=order.key, error=error)
+        workshop = self._workshop
+        if workshop.store is not None and not await self._commit(workshop.store):
+            workshop.metrics.write_failed()
         if self._hurried:
             return
         self._linger = Deferred()
@@ -322,3 +334,16 @@ class Job:
         await self._linger
         if timer.active():
             timer.cancel()
+
+    async def _commit(self, store: VariantStore) -> bool:
+        """Write the finished bytes back; false where the store does not have them now."""
+        order, backlog = self._order, self._backlog
+        if not self._storable or backlog is None:
+            return False
+        try:
+            await store.commit(order.key, backlog.scratch, backlog.size, order.headers)
+        except Exception as error:
+            _log.warn("write-back of {key} failed: {error}", key=order.key, error=error)
+            return False
+        _log.debug("the render of {key} is stored", key=order.key)
+        return True

@@ -19,11 +19,11 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict
 
 from audioproxy.errors import UpstreamUnavailable
+from audioproxy.storage.errands import Errands
 from audioproxy.storage.interfaces import Scratch, VariantHeaders
 from audioproxy.storage.scratch import NamedFile, ScratchFolder
 
@@ -32,6 +32,11 @@ _FOOTER = struct.Struct(">II8s")
 # A record is some hundred bytes; a file name of 255 bytes is escaped to at most 1.6 KB, twice.
 _TAIL = 8192
 _SCRATCH = ".scratch"
+
+# Seconds to wait for a disk: for a file to be made or removed, and for some gigabytes to be
+# flushed to one that is slow.
+_CREATE_SECONDS = 10.0
+_COMMIT_SECONDS = 120.0
 
 
 class StoredFile:
@@ -56,15 +61,13 @@ class StoredFile:
 class FileVariants:
     """A variant store in a folder, which several nodes may share.
 
-    :param in_thread: runs a blocking call off the reactor thread.
+    :param errands: runs what writes, off the reactor thread and with a deadline.
     """
 
-    def __init__(
-        self, root: str, in_thread: Callable[[Callable[[], None]], Awaitable[None]]
-    ) -> None:
+    def __init__(self, root: str, errands: Errands) -> None:
         self._root = os.path.abspath(root)
-        self._in_thread = in_thread
-        self._scratch = ScratchFolder(os.path.join(self._root, _SCRATCH))
+        self._errands = errands
+        self._scratch = ScratchFolder(os.path.join(self._root, _SCRATCH), errands.later)
 
     def open(self) -> None:
         """Prove the store writable, by writing and removing a file, and claim a scratch folder.
@@ -78,13 +81,21 @@ class FileVariants:
         finally:
             proof.close()
 
-    def close(self) -> None:
-        """Remove the scratch folder."""
+    def abandon(self) -> None:
+        """Remove the scratch folder, and wait for that."""
         self._scratch.close()
 
-    def create(self) -> NamedFile:
-        """Return a new scratch file on the store's own filesystem."""
-        return self._scratch.create()
+    async def close(self) -> None:
+        """Remove the scratch folder; where the disk hangs, the next boot does."""
+        with suppress(OSError):
+            await self._errands.run(self._scratch.close, _CREATE_SECONDS)
+
+    async def create(self) -> NamedFile:
+        """Return a new scratch file on the store's own filesystem.
+
+        :raises OSError: where there is no room or no right to, or no answer within 10 seconds.
+        """
+        return await self._errands.run(self._scratch.create, _CREATE_SECONDS, NamedFile.close)
 
     async def lookup(self, key: str) -> StoredFile | None:
         """Return the variant stored under ``key``.
@@ -114,27 +125,33 @@ class FileVariants:
         """Give a finished scratch file its trailer and its final name.
 
         The bytes are on the disk before the name is, so that a crash of the machine leaves no
-        name without bytes.
+        name without bytes. One that is late still does all of it or nothing.
 
-        :raises OSError: where the store refuses.
+        :raises OSError: where the store refuses, or gives no answer within 2 minutes.
         """
         if not isinstance(scratch, NamedFile):
             raise TypeError("only a file that this store created can be committed to it")
-        await self._in_thread(lambda: self._commit(key, scratch, size, headers))
-
-    def _commit(self, key: str, scratch: NamedFile, size: int, headers: VariantHeaders) -> None:
         if scratch.path is None:
             raise FileNotFoundError("the scratch file is gone")
+        path = scratch.path
+        await self._errands.run(lambda: self._commit(key, path, size, headers), _COMMIT_SECONDS)
+        scratch.moved()
+
+    def _commit(self, key: str, path: str, size: int, headers: VariantHeaders) -> None:
         record = json.dumps({"size": size, **asdict(headers)}).encode("ascii")
         trailer = record + _FOOTER.pack(len(record), zlib.crc32(record), _MAGIC)
-        if os.pwrite(scratch.descriptor, trailer, size) < len(trailer):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(scratch.descriptor)
-        path = self._path(key)
+        # A descriptor of its own: whoever has stopped waiting may close the render's.
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.pwrite(descriptor, trailer, size) < len(trailer):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        final = self._path(key)
         with suppress(FileExistsError):
-            os.mkdir(os.path.dirname(path))
-        os.rename(scratch.path, path)
-        scratch.moved()
+            os.mkdir(os.path.dirname(final))
+        os.rename(path, final)
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, key[:2], key)

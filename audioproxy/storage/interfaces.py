@@ -93,7 +93,7 @@ class Scratch(Protocol):
 class ScratchSpace(Protocol):
     """Where renders put their output while it grows."""
 
-    def create(self) -> Scratch:
+    async def create(self) -> Scratch:
         """Return a new empty file.
 
         :raises OSError: where there is no room or no right to.

@@ -7,17 +7,29 @@ import os
 import shutil
 import tempfile
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
+from threading import Lock
+from typing import TypeAlias
+
+#: Does work that nobody waits for, now or soon. To remove a file of some hundred megabytes takes
+#: tens of milliseconds, and to remove one from a disk that hangs takes for ever.
+Later: TypeAlias = Callable[[Callable[[], object]], object]
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _LOCK_SUFFIX = ".lock"
 
 
+def _now(work: Callable[[], object]) -> None:
+    work()
+
+
 class AnonymousFile:
     """A file without a name: the system removes it with its last descriptor."""
 
-    def __init__(self) -> None:
+    def __init__(self, later: Later = _now) -> None:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self._later = later
 
     @property
     def descriptor(self) -> int:
@@ -25,23 +37,27 @@ class AnonymousFile:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Close it, and so remove it."""
-        self._file.close()
+        """Close it, and so remove it; again is harmless."""
+        self._later(self._file.close)
 
 
 class AnonymousSpace:
     """Scratch files in TMPDIR, for renders that no store of files will take over (D46)."""
 
-    def create(self) -> AnonymousFile:
+    def __init__(self, later: Later = _now) -> None:
+        self._later = later
+
+    async def create(self) -> AnonymousFile:
         """Return a new empty file."""
-        return AnonymousFile()
+        return AnonymousFile(self._later)
 
 
 class NamedFile:
     """A file that can be moved into its final place by one rename."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, later: Later = _now) -> None:
         self.path: str | None = path
+        self._later = later
         self._descriptor = os.open(path, _NEW, 0o666)
 
     @property
@@ -56,8 +72,10 @@ class NamedFile:
     def close(self) -> None:
         """Close it, and remove it unless it was moved; again is harmless."""
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor < 0:
-            return
+        if descriptor >= 0:
+            self._later(lambda: self._remove(descriptor))
+
+    def _remove(self, descriptor: int) -> None:
         os.close(descriptor)
         if self.path is not None:
             # What cannot be removed, from a disk that has become read-only say, is left to the
@@ -73,10 +91,12 @@ class ScratchFolder:
     to nobody any more, after a ``kill -9`` say, and the next process to open removes it (D40).
     """
 
-    def __init__(self, parent: str) -> None:
+    def __init__(self, parent: str, later: Later = _now) -> None:
         self._parent = parent
+        self._later = later
         self._folder: str | None = None
         self._lock: int | None = None
+        self._creating = Lock()
 
     def open(self) -> None:
         """Remove what dead processes left behind and make this process's own folder.
@@ -94,17 +114,22 @@ class ScratchFolder:
         """Return a new empty file in the folder.
 
         A folder that somebody removed, clearing a whole store at run time say, is made again.
+        Any thread may call this.
 
         :raises OSError: where there is no room or no right to, or the parent is gone.
         """
-        if self._folder is None:
-            raise FileNotFoundError("the scratch folder is not open")
-        try:
-            return NamedFile(os.path.join(self._folder, uuid.uuid4().hex))
-        except FileNotFoundError:
-            self.close()
-            self.open()
-        return NamedFile(os.path.join(self._folder, uuid.uuid4().hex))
+        with self._creating:
+            if self._folder is None:
+                raise FileNotFoundError("the scratch folder is not open")
+            try:
+                return self._new_file(self._folder)
+            except FileNotFoundError:
+                self.close()
+                self.open()
+            return self._new_file(self._folder)
+
+    def _new_file(self, folder: str) -> NamedFile:
+        return NamedFile(os.path.join(folder, uuid.uuid4().hex), self._later)
 
     def close(self) -> None:
         """Remove the folder and let go of the lock; again is harmless."""

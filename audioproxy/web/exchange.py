@@ -7,15 +7,20 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal
 from audioproxy.render.feed import Feed
 from audioproxy.storage.interfaces import Readable
 from audioproxy.web.cors import Cors
 from audioproxy.web.record import RequestRecord, log_request
+
+if TYPE_CHECKING:
+    from audioproxy.metrics import Metrics
 
 # What may have been set by the time a request is refused, and is not true of a refusal.
 _OF_A_VARIANT = (
@@ -30,6 +35,8 @@ _OF_A_VARIANT = (
 _CLIENT_GONE = 499
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
+_log = Logger()
+
 
 class Exchange:
     """A request and the one answer that it gets, however that goes.
@@ -38,13 +45,16 @@ class Exchange:
     :ivar finished: fires once, when the answer is complete or the client is gone.
     """
 
-    def __init__(self, request: Any, seconds: Callable[[], float], cors: Cors) -> None:
+    def __init__(
+        self, request: Any, seconds: Callable[[], float], metrics: Metrics, cors: Cors
+    ) -> None:
         # First of all: asked for after a disconnect, the notice never comes.
         gone: Deferred[None] = request.notifyFinish()
         self.finished: Deferred[None] = Deferred()
         self.endpoint = "unknown"
         self._request = request
         self._seconds = seconds
+        self._metrics = metrics
         self._since = seconds()
         self._error_code: str | None = None
         self._options: str | None = None
@@ -149,11 +159,15 @@ class Exchange:
 
     def _close(self, outcome: object) -> None:
         self._open = False
+        status = self._request.code if self._request.startedWriting else _CLIENT_GONE
+        if isinstance(outcome, Failure):
+            _log.debug("the client of {id} is gone", id=self._request_id.decode("ascii"))
+        self._metrics.request_ended(self.endpoint, status)
         log_request(
             RequestRecord(
                 request_id=self._request_id.decode("ascii"),
                 endpoint=self.endpoint,
-                status=self._request.code if self._request.startedWriting else _CLIENT_GONE,
+                status=status,
                 error_code=self._error_code,
                 options=self._options,
                 source=self._source,

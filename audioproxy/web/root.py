@@ -1,35 +1,27 @@
-"""The resource: routes a request by its raw path and turns refusals into answers."""
+"""The resource of the main listener: routes a request by its raw path."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from twisted.internet.defer import CancelledError, Deferred
-from twisted.logger import Logger
-from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET
-
-from audioproxy.errors import InvalidSignature, NotFound, Refusal, RenderFailed
+from audioproxy.errors import InvalidSignature, NotFound
 from audioproxy.grammar.segments import SignedPath, split_signature, split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.render.feed import ConsumerGone
-from audioproxy.render.tally import Tally
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
+from audioproxy.web.front import Front
 from audioproxy.web.info import Infos
 from audioproxy.web.status import answer_health, answer_ready
 from audioproxy.web.variant import Variants
 
-_INSECURE = b"insecure"
-# RFC 9112, 3.2.2: a server takes the absolute form of a target too.
-_ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+if TYPE_CHECKING:
+    from audioproxy.metrics import Metrics
 
-_log = Logger()
+_INSECURE = b"insecure"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +48,8 @@ class Signer:
             raise InvalidSignature
 
 
-class AudioProxyResource(Resource):
-    """Everything below one address, wherever in a site it is mounted.
-
-    :ivar active: a tally of the requests that are being answered.
-    """
-
-    isLeaf = True
+class AudioProxyResource(Front):
+    """Variants, info documents, health and readiness."""
 
     def __init__(
         self,
@@ -73,47 +60,22 @@ class AudioProxyResource(Resource):
         slots: Slots,
         readiness: Readiness,
         seconds: Callable[[], float],
+        metrics: Metrics,
     ) -> None:
         """Mount the parts.
 
         :param slots: of renders; its queue is what readiness reports.
         :param seconds: a clock for durations.
         """
-        Resource.__init__(self)
-        self.active = Tally()
+        Front.__init__(self, seconds, metrics, cors)
         self._signer = signer
-        self._cors = cors
         self._variants = variants
         self._infos = infos
         self._slots = slots
         self._readiness = readiness
-        self._seconds = seconds
 
-    def render(self, request: Any) -> int:
-        """Answer any method on any path; Twisted's own answers are 405 and HTML."""
-        exchange = Exchange(request, self._seconds, self._cors)
-        self.active.begin()
-        answering = Deferred.fromCoroutine(self._answer(exchange, _relative_path(request)))
-
-        def end(_: object) -> None:
-            self.active.end()
-            answering.cancel()
-
-        exchange.finished.addCallback(end)
-        return NOT_DONE_YET
-
-    async def _answer(self, exchange: Exchange, path: bytes) -> None:
-        try:
-            await self._route(exchange, path)
-        except Refusal as refusal:
-            exchange.refuse(refusal)
-        except (CancelledError, ConsumerGone):
-            pass  # the client is gone, and the log has its line
-        except Exception:
-            _log.failure("a request crashed")
-            exchange.refuse(RenderFailed("The request failed."))
-
-    async def _route(self, exchange: Exchange, path: bytes) -> None:
+    async def route(self, exchange: Exchange, path: bytes) -> None:
+        """Answer a request, or refuse it; see `Front`."""
         method = exchange.method
         if method == b"OPTIONS" and self._cors.enabled:
             exchange.endpoint = "preflight"
@@ -143,18 +105,3 @@ class AudioProxyResource(Resource):
             raise NotFound("no source in the path")
         answering = self._infos if target.info else self._variants
         await answering.answer(exchange, target)
-
-
-def _relative_path(request: Any) -> bytes:
-    """Return the raw path below the place where the resource is mounted.
-
-    ``postpath`` would not do: it is unquoted, and the signature covers the bytes as they came.
-    """
-    path: bytes = request.path
-    if not path.startswith(b"/") and (match := _ABSOLUTE.match(path)):
-        path = path[match.end() :]
-    if not path.startswith(b"/"):
-        return b""
-    mounted = len(request.prepath) + 1
-    parts = path.split(b"/", mounted)
-    return b"/" + parts[mounted] if len(parts) > mounted else b""

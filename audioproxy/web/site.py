@@ -1,4 +1,4 @@
-"""The service's own HTTP server: what the resource cannot see from inside a site."""
+"""The service's own HTTP server: what a resource cannot see from inside a site."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import io
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.web.http import datetimeToString
 from twisted.web.server import Request, Site
 
+from audioproxy.errors import BadRequest
+from audioproxy.web.channel import WAITING, ProxyChannel
 from audioproxy.web.exchange import abort
+from audioproxy.web.front import Front
 
 # Bytes of a body that are read past without a word: nothing here has a use for one.
 _LONGEST_BODY = 64 * 1024
+# Seconds between two looks at what takes too long.
+_SWEEP = 5.0
 
 
 class _Discard(io.BytesIO):
@@ -50,15 +56,91 @@ class ProxyRequest(Request):
         self.prepath, self.postpath = [], []
         Request.render(self, channel.site.resource)
 
+    def turn_away(self) -> None:
+        """Refuse what is not HTTP."""
+        channel: Any = self.channel
+        self.clientproto = b"HTTP/1.1"
+        Request.setHeader(self, b"connection", b"close")
+        Request.setHeader(self, b"date", datetimeToString())
+        channel.site.resource.turn_away(self, BadRequest())
+
 
 class ProxySite(Site):
-    """A site without an access log of Twisted's: we write our own lines."""
+    """A site that bounds the number of its connections, and what each may take.
 
+    :ivar stopping: no connection outlasts the answer that it is at.
+    """
+
+    protocol: Any = ProxyChannel
     requestFactory = ProxyRequest
     noisy = False
 
-    def __init__(self, resource: Any) -> None:
-        Site.__init__(self, resource, parsePOSTFormSubmission=False)
+    def __init__(
+        self, resource: Front, clock: IReactorTime, most_connections: int | None = None
+    ) -> None:
+        """Serve a resource.
+
+        :param most_connections: the one that waits longest for a request is closed for one
+            more; where all are being answered, the new one is. None is no limit.
+        """
+        Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
+        self.stopping = False
+        self._clock = clock
+        self._most = most_connections
+        self._channels: set[ProxyChannel] = set()
+        # In the order in which they began to wait.
+        self._waiting: dict[ProxyChannel, None] = {}
+        self._sweeping: IDelayedCall | None = None
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._channels)
+
+    def now(self) -> float:
+        """Return seconds of the site's clock."""
+        return self._clock.seconds()
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """Take a connection, or refuse it."""
+        if self._most is not None and len(self._channels) >= self._most:
+            longest = next(iter(self._waiting), None)
+            if longest is None:
+                return None
+            longest.expel()
+        return Site.buildProtocol(self, addr)
+
+    def opened(self, channel: ProxyChannel) -> None:
+        """Hear of a new connection."""
+        self._channels.add(channel)
+        if self._sweeping is None:
+            self._sweeping = self._clock.callLater(_SWEEP, self._sweep)
+
+    def moved(self, channel: ProxyChannel) -> None:
+        """Hear that a connection is at something else now."""
+        if channel.phase not in WAITING:
+            self._waiting.pop(channel, None)
+        elif channel not in self._waiting:
+            self._waiting[channel] = None
+
+    def closed(self, channel: ProxyChannel) -> None:
+        """Hear of the end of a connection."""
+        self._channels.discard(channel)
+        self._waiting.pop(channel, None)
+        if not self._channels and self._sweeping is not None:
+            self._sweeping.cancel()
+            self._sweeping = None
+
+    def finish(self) -> None:
+        """Close the connections that wait, and let no other outlast its answer."""
+        self.stopping = True
+        for channel in list(self._waiting):
+            channel.loseConnection()
 
     def log(self, request: Any) -> None:
         """Leave the line to the resource."""
+
+    def _sweep(self) -> None:
+        self._sweeping = self._clock.callLater(_SWEEP, self._sweep)
+        for channel in list(self._channels):
+            channel.sweep()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from audioproxy.errors import Expired, SourceTooLarge
@@ -26,6 +27,9 @@ from audioproxy.web.conditions import matches, range_applies
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.ranges import read_range
 
+if TYPE_CHECKING:
+    from audioproxy.metrics import Metrics
+
 _CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
 _MAX_AGE = re.compile(r"max-age=(\d+)")
 
@@ -39,6 +43,7 @@ class Variants:
     :ivar max_source: bytes; larger sources are refused.
     """
 
+    metrics: Metrics
     renders: Renders
     sources: SourceStore
     store: VariantStore | None
@@ -65,6 +70,8 @@ class Variants:
             return
         stored = await self.store.lookup(order.key) if self.store is not None else None
         if stored is not None:
+            if exchange.method == b"GET":
+                self.metrics.hit(options.f)
             await self._answer_hit(exchange, order, stored, exp)
         elif exchange.method == b"HEAD":
             await self._answer_head_of_miss(exchange, order, exp)
@@ -112,6 +119,8 @@ class Variants:
 
     async def _answer_render(self, exchange: Exchange, order: Order, exp: int | None) -> None:
         seat: Seat = self.renders.join(order)
+        count = self.metrics.miss if seat.started else self.metrics.coalesced
+        count(order.options.f)
         try:
             backlog = await seat.backlog
             exchange.set_cache_state("MISS" if seat.started else "COALESCED")

@@ -511,7 +511,7 @@ class ProbeTests(ServiceCase):
         proxy = make_resource(self.config(**settings), reactor)
         proxy.startService()
         self.addCleanup(proxy.stopService)
-        listening = reactor.listenTCP(0, ProxySite(proxy.resource), interface="127.0.0.1")
+        listening = reactor.listenTCP(0, ProxySite(proxy.resource, reactor), interface="127.0.0.1")
         self.addCleanup(listening.stopListening)
         return proxy, int(listening.getHost().port)
 

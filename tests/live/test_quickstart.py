@@ -47,11 +47,15 @@ class QuickstartTests(SynchronousTestCase):
                 urls += re.findall(r"http://\S+", line)
                 if "Ctrl-C" in line:
                     break
-            self.assertEqual(6, len(urls))
+            self.assertEqual(7, len(urls))
             for url in urls:
                 with urllib.request.urlopen(url) as response:
                     kind, body = response.headers["content-type"], response.read()
-                if "/info/" in url:
+                if url.endswith("/metrics"):
+                    self.assertIn(
+                        b'audio_proxy_renders_total{format="opus",outcome="success"} 1.0', body
+                    )
+                elif "/info/" in url:
                     self.assertEqual("flac", json.loads(body)["format"])
                 elif "f:peaks" in url:
                     self.assertEqual(1600, len(json.loads(body)["data"]))

@@ -303,6 +303,7 @@ class BadEndTests(DrawCase):
             drawing = self.start()
         self.assert_not_kept(drawing, events)
         self.assertEqual(self.spawner.children, [])
+        self.threads.run()
 
     def test_no_thread(self) -> None:
         """Without a thread to read it is a 500, no child is started and no pipe stays open."""
@@ -376,7 +377,8 @@ class CancelTests(DrawCase):
         self.spawner.last.say(samples(1, 2))
         self.spawner.last.die()
         self.threads.run()
-        self.assertEqual(len(works), 2)
+        # The reader, the writer, and the end of what was kept in between.
+        self.assertEqual(len(works), 3)
         self.failureResultOf(drawing, CancelledError)
         self.assertEqual(len(read_drawing(self.written()).values), 8)
 

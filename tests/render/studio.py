@@ -12,6 +12,7 @@ from audioproxy.errors import Refusal
 from audioproxy.grammar.keys import cache_key
 from audioproxy.grammar.reading import read_options
 from audioproxy.grammar.sources import LocalSource
+from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
@@ -85,6 +86,7 @@ class Studio:
         timeout: float = 100,
     ) -> None:
         self.clock = Clock()
+        self.metrics = Metrics()
         self.spawner = FakeSpawner()
         self.store = FakeStore()
         self.spare = FakeStore()
@@ -98,6 +100,7 @@ class Studio:
         self.renders = Renders(
             Workshop(
                 clock=self.clock,
+                metrics=self.metrics,
                 sources=self.sources,
                 prober=Prober(launcher, "ffprobe", self.probe_slots, 10),
                 encoder=encoder,

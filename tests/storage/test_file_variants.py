@@ -8,20 +8,22 @@ import resource
 import stat
 import struct
 import zlib
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from twisted.internet import threads
-from twisted.internet.defer import Deferred, gatherResults, succeed
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, execute, gatherResults
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.errors import UpstreamUnavailable
+from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants, StoredFile
 from audioproxy.storage.interfaces import Scratch, VariantHeaders
-from audioproxy.storage.scratch import AnonymousFile
+from audioproxy.storage.scratch import AnonymousFile, NamedFile
+from audioproxy.threads import own_threads
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
 
@@ -36,10 +38,8 @@ def key_of(text: str) -> str:
 KEY = key_of("a")
 
 
-def at_once(work: Callable[[], None]) -> Awaitable[None]:
-    """Do in this thread what would be done in another."""
-    work()
-    return succeed(None)
+# What would be done in another thread is done in this one.
+AT_ONCE = Errands(Clock(), execute)
 
 
 class StoreCase(SynchronousTestCase):
@@ -53,9 +53,9 @@ class StoreCase(SynchronousTestCase):
 
     def open(self) -> FileVariants:
         """Open one more store on the folder."""
-        store = FileVariants(str(self.root), at_once)
+        store = FileVariants(str(self.root), AT_ONCE)
         store.open()
-        self.addCleanup(store.close)
+        self.addCleanup(store.abandon)
         return store
 
     def commit(
@@ -67,13 +67,18 @@ class StoreCase(SynchronousTestCase):
     ) -> None:
         """Store a variant."""
         store = store or self.store
-        scratch = store.create()
+        scratch = self.create(store)
         os.write(scratch.descriptor, data)
         try:
             committing = store.commit(key, scratch, len(data), headers)
             self.successResultOf(Deferred.fromCoroutine(committing))
         finally:
             scratch.close()
+
+    def create(self, store: FileVariants | None = None) -> NamedFile:
+        """Return a new scratch file."""
+        creating = (store or self.store).create()
+        return self.successResultOf(Deferred.fromCoroutine(creating))
 
     def lookup(self, key: str = KEY, store: FileVariants | None = None) -> StoredFile | None:
         """Look a variant up."""
@@ -198,7 +203,7 @@ class PlaceTests(StoreCase):
 
     def test_hidden_scratch(self) -> None:
         """Temporary bytes are in a hidden folder of the store: to commit is to rename (D46)."""
-        scratch = self.store.create()
+        scratch = self.create()
         assert scratch.path is not None
         self.assertEqual(Path(scratch.path).relative_to(self.root).parts[0], ".scratch")
         self.assertEqual(os.stat(scratch.path).st_dev, self.root.stat().st_dev)
@@ -214,14 +219,14 @@ class PlaceTests(StoreCase):
     def test_restart(self) -> None:
         """What was stored is there after a restart, and nothing else is."""
         self.commit(b"abc")
-        self.store.close()
+        self.store.abandon()
         self.assertEqual(self.files(), [KEY])
         self.assertEqual(self.read(store=self.open()), b"abc")
 
     def test_moved_store(self) -> None:
         """What was stored is there when the folder was moved."""
         self.commit(b"abc")
-        self.store.close()
+        self.store.abandon()
         moved = self.root.with_name(self.root.name + "-moved")
         self.root.rename(moved)
         self.root = moved
@@ -316,7 +321,7 @@ class CommitTests(StoreCase):
 
     def refuse(self, key: str = KEY) -> Exception:
         """Return what a commit of three bytes fails with."""
-        scratch = self.store.create()
+        scratch = self.create()
         os.write(scratch.descriptor, b"abc")
         committing = Deferred.fromCoroutine(self.store.commit(key, scratch, 3, HEADERS))
         error = self.failureResultOf(committing).value
@@ -353,7 +358,7 @@ class CommitTests(StoreCase):
         """A disk that is full at the very end leaves nothing readable, and no file (D35)."""
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         for room in (3, 4, 20):
-            scratch = self.store.create()
+            scratch = self.create()
             os.write(scratch.descriptor, b"abc")
             committing = self.store.commit(KEY, scratch, 3, HEADERS)
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
@@ -378,7 +383,7 @@ class CommitTests(StoreCase):
 
     def test_closed_scratch(self) -> None:
         """A scratch file that was closed before cannot be committed."""
-        scratch = self.store.create()
+        scratch = self.create()
         scratch.close()
         committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 0, HEADERS))
         self.failureResultOf(committing, OSError)
@@ -386,7 +391,7 @@ class CommitTests(StoreCase):
 
     def test_committed_twice(self) -> None:
         """A scratch file is committed once."""
-        scratch = self.store.create()
+        scratch = self.create()
         os.write(scratch.descriptor, b"abc")
         for expected in (None, OSError):
             committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 3, HEADERS))
@@ -437,7 +442,7 @@ class TroubleTests(StoreCase):
 
     def test_folder_gone(self) -> None:
         """A store whose folder is gone has no variants, and cannot be opened again."""
-        self.store.close()
+        self.store.abandon()
         (self.root / ".scratch").rmdir()
         self.root.rmdir()
         self.assertIsNone(self.lookup())
@@ -451,9 +456,9 @@ class OpenTests(SynchronousTestCase):
     def assert_refused(self, path: Path) -> None:
         """Require that a store cannot be opened."""
         before = open_descriptors()
-        store = FileVariants(str(path), at_once)
+        store = FileVariants(str(path), AT_ONCE)
         self.assertRaises(OSError, store.open)
-        store.close()
+        store.abandon()
         self.assertEqual(open_descriptors(), before)
 
     def test_not_a_folder(self) -> None:
@@ -480,24 +485,24 @@ class OpenTests(SynchronousTestCase):
         path = Path(self.mktemp())
         path.mkdir()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        store = FileVariants(str(path), at_once)
+        store = FileVariants(str(path), AT_ONCE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
         try:
             self.assertRaises(OSError, store.open)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        store.close()
+        store.abandon()
         self.assertEqual(os.listdir(path / ".scratch"), [])
 
     def test_proof(self) -> None:
         """The file that proves a store writable is removed (AP_VARIANT_STORE)."""
         path = Path(self.mktemp())
         path.mkdir()
-        store = FileVariants(str(path), at_once)
+        store = FileVariants(str(path), AT_ONCE)
         store.open()
         left = [each for each in path.rglob("*") if each.is_file() and each.suffix != ".lock"]
         self.assertEqual(left, [])
-        store.close()
+        store.abandon()
         self.assertEqual(os.listdir(path / ".scratch"), [])
 
 
@@ -512,13 +517,13 @@ class ThreadTests(TestCase):
         os.mkdir(root)
         stores = []
         for _ in range(2):
-            stores.append(FileVariants(root, threads.deferToThread))
+            stores.append(FileVariants(root, Errands(reactor, own_threads(reactor))))
             stores[-1].open()
-            self.addCleanup(stores[-1].close)
+            self.addCleanup(stores[-1].abandon)
 
         async def commit(number: int) -> None:
             store = stores[number % 2]
-            scratch = store.create()
+            scratch = await store.create()
             data = bytes([number]) * (1000 + number)
             os.write(scratch.descriptor, data)
             await store.commit(KEY, scratch, len(data), HEADERS)

@@ -9,10 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.storage import scratch
-from audioproxy.storage.scratch import AnonymousSpace, NamedFile, ScratchFolder
+from audioproxy.storage.scratch import AnonymousFile, AnonymousSpace, NamedFile, ScratchFolder
 from tests.support.processes import open_descriptors
 
 
@@ -24,7 +25,7 @@ class AnonymousTests(SynchronousTestCase):
         folder = self.mktemp()
         os.mkdir(folder)
         self.patch(scratch.tempfile, "tempdir", folder)
-        made = AnonymousSpace().create()
+        made = AnonymousFile()
         self.addCleanup(made.close)
         self.assertEqual(os.listdir(folder), [])
         os.write(made.descriptor, b"abc")
@@ -34,7 +35,7 @@ class AnonymousTests(SynchronousTestCase):
     def test_close_twice(self) -> None:
         """To close it again is harmless, and its descriptor is closed once."""
         before = open_descriptors()
-        made = AnonymousSpace().create()
+        made = AnonymousFile()
         made.close()
         made.close()
         self.assertEqual(open_descriptors(), before)
@@ -42,7 +43,7 @@ class AnonymousTests(SynchronousTestCase):
     def test_no_room(self) -> None:
         """Where there is no such folder, that is an error of the system."""
         self.patch(scratch.tempfile, "tempdir", self.mktemp())
-        self.assertRaises(OSError, AnonymousSpace().create)
+        self.failureResultOf(Deferred.fromCoroutine(AnonymousSpace().create()), OSError)
 
 
 class NamedFileTests(SynchronousTestCase):

@@ -31,6 +31,7 @@ from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.inputs import Input, local_input
+from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
@@ -169,7 +170,7 @@ class _Wire(StringTransport):
 
     def __init__(self, site: Site, window: int | None) -> None:
         StringTransport.__init__(self, peerAddress=IPv4Address("TCP", "192.0.2.1", 40_000))
-        self.closed = self.aborted = False
+        self.closed = self.aborted = self.half_closed = False
         self._window = window
         self.protocol: Any = site.buildProtocol(self.getPeer())
         self.protocol.makeConnection(self)
@@ -205,6 +206,12 @@ class _Wire(StringTransport):
     def setTcpNoDelay(self, enabled: bool) -> None:
         pass
 
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        pass
+
+    def loseWriteConnection(self) -> None:
+        self.half_closed = True
+
 
 class Connection:
     """A client's connection to a site.
@@ -232,9 +239,15 @@ class Connection:
         return self._wire.aborted
 
     @property
+    def half_closed(self) -> bool:
+        """The server will send no more, and still reads."""
+        return self._wire.half_closed
+
+    @property
     def response(self) -> Response:
         """The first response; there must be one."""
-        response = read_response(self.received, self.method, self.closed and not self.aborted)
+        over = self.half_closed or (self.closed and not self.aborted)
+        response = read_response(self.received, self.method, over)
         if response is None:
             raise Malformed(f"no response in {self.received!r}")
         return response
@@ -413,6 +426,7 @@ class House:
     :ivar stored: variants by key, or a refusal that every lookup ends in.
     :ivar source: what opening any source comes to.
     :ivar render_error: what a render comes to at once, where it does.
+    :ivar line_clock: the clock of the connections, apart from the one of the work.
     :ivar spawner: starts the probes of info documents, of which 2 may run.
     """
 
@@ -428,6 +442,7 @@ class House:
         self.calls: list[tuple[str, Any]] = []
         self.clock = Clock()
         self.now = now
+        self.metrics = Metrics()
         self.stored: dict[str, FakeStored] | Exception = {}
         self.source: FakeSource | Exception = FakeSource(1000)
         self.render_error: Exception | None = None
@@ -441,13 +456,22 @@ class House:
         self.resource = AudioProxyResource(
             Signer(key, None if key is None else SALT, insecure),
             Cors(origin),
-            Variants(self, self, self if with_store else None, lambda: self.now, 1_000_000),
+            Variants(
+                self.metrics,
+                self,
+                self,
+                self if with_store else None,
+                lambda: self.now,
+                1_000_000,
+            ),
             Infos(self, prober),
             self.slots,
             self.readiness,
             self.clock.seconds,
+            self.metrics,
         )
-        self.site = quiet(ProxySite(self.resource))
+        self.line_clock = Clock()
+        self.site = ProxySite(self.resource, self.line_clock)
 
     # The store, the sources and the renders, as the resource sees them.
 
@@ -527,9 +551,3 @@ def key_of(rest: bytes) -> str:
     assert target is not None
     options, _ = read_options(target.options)
     return cache_key(options.canonical(), read_source(target.form, target.source).canonical)
-
-
-def quiet(site: Any) -> Any:
-    """Take the idle timeouts out of a site: in memory nobody is idle."""
-    site.timeOut = None
-    return site

@@ -51,7 +51,7 @@ class FakeStoreTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.store = FakeStore()
-        self.scratch = self.store.create()
+        self.scratch = self.successResultOf(Deferred.fromCoroutine(self.store.create()))
         self.addCleanup(self.scratch.close)
         os.write(self.scratch.descriptor, b"abc")
 
@@ -86,4 +86,4 @@ class FakeStoreTests(SynchronousTestCase):
         self.failureResultOf(self.commit(), OSError)
         self.assertIsNone(self.lookup())
         self.store.no_room = OSError()
-        self.assertRaises(OSError, self.store.create)
+        self.failureResultOf(Deferred.fromCoroutine(self.store.create()), OSError)

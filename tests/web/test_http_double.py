@@ -8,7 +8,7 @@ from twisted.web.server import NOT_DONE_YET, Site
 from twisted.web.static import Data
 
 from audioproxy.storage.interfaces import VariantHeaders
-from tests.support.http import Connection, FakeStored, Malformed, quiet, read_response
+from tests.support.http import Connection, FakeStored, Malformed, read_response
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -90,7 +90,7 @@ class ConnectionTests(SynchronousTestCase):
         """A request reaches a site, with its method and headers, and is answered."""
         root = Resource()
         root.putChild(b"", Data(b"hello", "text/plain"))
-        connection = Connection(quiet(Site(root)))
+        connection = Connection(Site(root, timeout=None))
         connection.send(b"/", b"HEAD", if_none_match=[b"a", b"b"])
         self.assertEqual((200, b""), (connection.response.status, connection.response.body))
         self.assertEqual(b"5", connection.response["content-length"])
@@ -100,7 +100,7 @@ class ConnectionTests(SynchronousTestCase):
         """A clean close and an abort are told apart, and the request hears of both."""
         for abort in (True, False):
             heard: list[object] = []
-            connection = Connection(quiet(Site(_Ending(abort, heard))))
+            connection = Connection(Site(_Ending(abort, heard), timeout=None))
             connection.send(b"/", version=b"HTTP/1.0")
             self.assertTrue(connection.closed)
             self.assertEqual(abort, connection.aborted)
@@ -110,7 +110,7 @@ class ConnectionTests(SynchronousTestCase):
     def test_leave(self) -> None:
         """A client that leaves is noticed."""
         heard: list[object] = []
-        connection = Connection(quiet(Site(_Ending(None, heard))))
+        connection = Connection(Site(_Ending(None, heard), timeout=None))
         connection.send(b"/")
         connection.leave()
         self.assertEqual(1, len(heard))

@@ -9,7 +9,10 @@ from typing import Protocol, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorFromThreads
+from twisted.logger import Logger
 from twisted.python.failure import Failure
+
+_log = Logger()
 
 T = TypeVar("T")
 
@@ -48,6 +51,16 @@ def own_threads(reactor: IReactorFromThreads) -> InThread:
         return done
 
     return begin
+
+
+def forget(in_thread: InThread, work: Callable[[], object]) -> None:
+    """Do work that nobody waits for in a thread; where none can be started, here and now."""
+    try:
+        running = in_thread(work)
+    except OSError:
+        work()
+    else:
+        running.addErrback(lambda failure: _log.failure("work in a thread failed", failure))
 
 
 async def outlast(running: Deferred[T]) -> T:

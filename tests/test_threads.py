@@ -13,7 +13,7 @@ from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.process.threads import outlast, own_threads
+from audioproxy.threads import outlast, own_threads
 
 reactor: Any = _reactor
 

@@ -1,0 +1,199 @@
+"""The eleven metrics of the service, on a registry of their own (contract: Metrics).
+
+Every label value comes from a fixed set: nothing of a request is ever a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from twisted.internet.defer import CancelledError
+
+from audioproxy.errors import (
+    InvalidOptions,
+    Refusal,
+    RenderFailed,
+    RenderTimeout,
+    UndecodableSource,
+)
+from audioproxy.grammar.formats import FORMATS
+
+#: Seconds (contract: Metrics 4).
+BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+
+ENDPOINTS = ("render", "info", "health", "ready", "metrics", "preflight", "unknown")
+
+_FAMILIES = ("2xx", "3xx", "4xx", "5xx")
+_LOOKUPS = ("hit", "miss", "coalesced")
+_SUCCESS, _CANCELLED = "success", "cancelled"
+# What a render that had its slot can come to, besides.
+_FAILURES = (UndecodableSource, InvalidOptions, RenderFailed, RenderTimeout)
+_OUTCOMES = (_SUCCESS, _CANCELLED, *(failure.code for failure in _FAILURES))
+
+
+class Pool(Protocol):
+    """What the gauges of the render slots show; it is read at each scrape."""
+
+    @property
+    def capacity(self) -> int: ...  # noqa: D102
+    @property
+    def held(self) -> int: ...  # noqa: D102
+    @property
+    def queue_size(self) -> int: ...  # noqa: D102
+    @property
+    def depth(self) -> int: ...  # noqa: D102
+
+
+class Metrics:
+    """Counts what is reported to it, and prints the counts.
+
+    :cvar content_type: what Content-Type says of `exposition`.
+    """
+
+    content_type = b"text/plain; version=0.0.4"
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._renders = Counter(
+            "audio_proxy_renders",
+            "Renders that had a slot, by what they came to.",
+            ("format", "outcome"),
+            registry=registry,
+        )
+        self._durations = Histogram(
+            "audio_proxy_render_duration_seconds",
+            "Seconds that a render had its slot.",
+            ("format", "outcome"),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._running = Gauge(
+            "audio_proxy_renders_running",
+            "Renders that run; clients that share one count once.",
+            registry=registry,
+        )
+        self._rejections = Counter(
+            "audio_proxy_render_queue_rejections",
+            "Renders that found the queue full, or waited in it for too long.",
+            registry=registry,
+        )
+        lookups = Counter(
+            "audio_proxy_cache_lookups",
+            "GET requests for variants, by where their bytes come from.",
+            ("format", "outcome"),
+            registry=registry,
+        )
+        self._write_failures = Counter(
+            "audio_proxy_variant_store_write_failures",
+            "Finished renders that the variant store did not take.",
+            registry=registry,
+        )
+        requests = Counter(
+            "audio_proxy_http_requests",
+            "Requests that came to their end, by endpoint and family of status.",
+            ("endpoint", "status"),
+            registry=registry,
+        )
+        # Series of small sets are there from the start, so that a rate sees the first event too.
+        # Those of the histogram are 14 each, and come with their first render.
+        _series(self._renders, FORMATS, _OUTCOMES)
+        self._lookups = _series(lookups, FORMATS, _LOOKUPS)
+        self._requests = _series(requests, ENDPOINTS, _FAMILIES)
+
+    def watch(self, pool: Pool) -> None:
+        """Show the render slots and their queue from now on."""
+        gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
+            ("render_slots_held", "Render slots that are taken.", lambda: pool.held),
+            ("render_slots_capacity", "Render slots that there are.", lambda: pool.capacity),
+            ("render_queue_depth", "Renders that wait for a slot.", lambda: pool.depth),
+            ("render_queue_capacity", "Renders that may wait.", lambda: pool.queue_size),
+        )
+        for name, documentation, value in gauges:
+            gauge = Gauge(f"audio_proxy_{name}", documentation, registry=self._registry)
+            gauge.set_function(value)
+
+    @contextmanager
+    def render(self, form: str, seconds: Callable[[], float]) -> Iterator[None]:
+        """Count a render that lasts as long as a block, and what it ends in.
+
+        :param form: the output format.
+        :param seconds: a clock.
+        """
+        since = seconds()
+        outcome = RenderFailed.code
+        self._running.inc()
+        try:
+            yield
+            outcome = _SUCCESS
+        except CancelledError:
+            outcome = _CANCELLED
+            raise
+        except Refusal as refusal:
+            outcome = refusal.code
+            raise
+        finally:
+            self._running.dec()
+            self._renders.labels(form, outcome).inc()
+            self._durations.labels(form, outcome).observe(seconds() - since)
+
+    def render_rejected(self) -> None:
+        """Count a render that got no slot."""
+        self._rejections.inc()
+
+    def hit(self, form: str) -> None:
+        """Count a request that the store answers."""
+        self._lookups[form, "hit"].inc()
+
+    def miss(self, form: str) -> None:
+        """Count a request that begins a render."""
+        self._lookups[form, "miss"].inc()
+
+    def coalesced(self, form: str) -> None:
+        """Count a request that joins a render."""
+        self._lookups[form, "coalesced"].inc()
+
+    def write_failed(self) -> None:
+        """Count a finished render that could not be stored."""
+        self._write_failures.inc()
+
+    def request_ended(self, endpoint: str, status: int) -> None:
+        """Count a request.
+
+        :param endpoint: one of `ENDPOINTS`.
+        :param status: the three-digit number.
+        """
+        self._requests[endpoint, f"{status // 100}xx"].inc()
+
+    def exposition(self) -> bytes:
+        """Return all metrics as text for Prometheus, in version 0.0.4 of its format."""
+        return generate_latest(_WithoutCreated(self._registry))
+
+
+def _series(counter: Counter, *sets: Iterable[str]) -> dict[tuple[str, ...], Counter]:
+    """Return the series of all combinations of label values, which makes each begin at 0."""
+    return {values: counter.labels(*values) for values in product(*sets)}
+
+
+class _WithoutCreated(Collector):
+    """A registry without the times at which its series began.
+
+    prometheus-client 0.26 adds them as series of their own, and has only a switch for the whole
+    process to leave them out, which is not ours to turn inside somebody else's application.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with the samples that the contract has."""
+        for metric in self._registry.collect():
+            metric.samples = [
+                sample for sample in metric.samples if sample.name != f"{metric.name}_created"
+            ]
+            yield metric

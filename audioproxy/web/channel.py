@@ -1,0 +1,168 @@
+"""One connection to the service's own server, and how long it may take over what it does."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+from twisted.web.http import HTTPChannel
+
+if TYPE_CHECKING:
+    from audioproxy.web.site import ProxySite
+
+# Bytes of further requests that a client may send ahead of its answers. Twisted keeps them, and
+# would stop reading at its own limit, after which nobody hears that the client is gone.
+_MOST_AHEAD = 64 * 1024
+
+
+class Phase(Enum):
+    """What a connection is at."""
+
+    IDLE = "waits for a request"
+    READING = "has a part of a request"
+    ANSWERING = "has a whole request"
+    REFUSED = "sent what is no request"
+    CLOSING = "is closed once all is sent"
+
+
+#: The phases in which nothing is lost with the connection.
+WAITING = (Phase.IDLE, Phase.READING)
+
+#: Seconds for each phase. An answer takes as long as it takes.
+LIMITS = {Phase.IDLE: 60.0, Phase.READING: 60.0, Phase.REFUSED: 5.0, Phase.CLOSING: 600.0}
+
+#: Seconds for which a client may take nothing of what is ready for it. A listener who pauses a
+#: player does just that.
+STALL = 600.0
+
+
+class ProxyChannel(HTTPChannel):
+    """A connection that is swept when it takes too long.
+
+    Twisted's own timer starts anew with every byte that comes, so whoever sends one a minute
+    would be served for ever; and it runs while the end of an answer is still being read.
+
+    :ivar phase: what the connection is at.
+    """
+
+    site: ProxySite
+    transport: Any
+    # Larger than what is ever kept, so that reading never stops.
+    _optimisticEagerReadSize = 2 * _MOST_AHEAD
+
+    def connectionMade(self) -> None:
+        """Begin to wait for a request."""
+        self._ahead = 0
+        self._stalled_since: float | None = None
+        self._enter(Phase.IDLE)
+        HTTPChannel.connectionMade(self)
+        if ITCPTransport.providedBy(self.transport):
+            # A peer that vanished without a word is noticed by the system, within hours.
+            self.transport.setTcpKeepAlive(True)
+        self.site.opened(self)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """End with the connection."""
+        self.site.closed(self)
+        HTTPChannel.connectionLost(self, reason)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Take a part of a request."""
+        if self.phase is Phase.IDLE:
+            self._enter(Phase.READING)
+        HTTPChannel.dataReceived(self, data)
+
+    def rawDataReceived(self, data: bytes) -> None:
+        """Take a part of a body, or what comes ahead of an answer."""
+        if self.phase is Phase.REFUSED:
+            return
+        if self.phase is Phase.ANSWERING:
+            self._ahead += len(data)
+            if self._ahead > _MOST_AHEAD:
+                self.transport.abortConnection()
+                return
+        HTTPChannel.rawDataReceived(self, data)
+
+    def allContentReceived(self) -> None:
+        """Begin to answer."""
+        self._enter(Phase.ANSWERING)
+        HTTPChannel.allContentReceived(self)
+
+    def checkPersistence(self, request: Any, version: bytes) -> bool:
+        """Tell whether the connection outlasts an answer; none does while the service stops."""
+        if self.site.stopping:
+            request.responseHeaders.setRawHeaders(b"connection", [b"close"])
+            return False
+        return bool(HTTPChannel.checkPersistence(self, request, version))
+
+    def requestDone(self, request: Any) -> None:
+        """Wait for the next request."""
+        self._ahead = 0
+        if self.phase is Phase.ANSWERING:
+            self._enter(Phase.IDLE)
+        if self.site.stopping:
+            self.persistent = False
+        HTTPChannel.requestDone(self, request)
+
+    def loseConnection(self) -> None:
+        """Close when everything is sent.
+
+        Who is refused may still be sending. To close on that would reset the connection, and
+        with it what was said, so only our side is closed, and theirs soon after.
+        """
+        if self.phase is Phase.REFUSED and ITCPTransport.providedBy(self.transport):
+            self.transport.loseWriteConnection()
+        else:
+            self._enter(Phase.CLOSING)
+            HTTPChannel.loseConnection(self)
+
+    def pauseProducing(self) -> None:
+        """Hear that the client takes nothing for now."""
+        if self._stalled_since is None:
+            self._stalled_since = self.site.now()
+        HTTPChannel.pauseProducing(self)
+
+    def resumeProducing(self) -> None:
+        """Hear that the client has taken all there was."""
+        self._stalled_since = None
+        self._since = self.site.now()
+        HTTPChannel.resumeProducing(self)
+
+    def lineLengthExceeded(self, line: bytes) -> None:
+        """Refuse a line that does not end."""
+        self._respondToBadRequestAndDisconnect()
+
+    def sweep(self) -> None:
+        """Close the connection where it has taken too long."""
+        since, limit = self._since, LIMITS.get(self.phase)
+        if self._stalled_since is not None and self.phase is not Phase.CLOSING:
+            since, limit = self._stalled_since, STALL
+        if limit is not None and self.site.now() - since > limit:
+            self.expel()
+
+    def expel(self) -> None:
+        """Close the connection: in good order where nothing waits to be sent on it."""
+        if self.phase in WAITING and self._stalled_since is None:
+            self.loseConnection()
+        else:
+            self.transport.abortConnection()
+
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        # Twisted 26.10 has no public hook for this. Its own answer has no headers and leaves no
+        # trace in the log.
+        if self.phase is Phase.REFUSED:
+            return
+        self._enter(Phase.REFUSED)
+        self.persistent = False
+        self.setRawMode()  # type: ignore[no-untyped-call]
+        if not self.requests:
+            self.requests.append(self.requestFactory(self, False))
+        self.requests[-1].turn_away()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self._since = self.site.now()
+        self.site.moved(self)
