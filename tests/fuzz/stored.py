@@ -11,7 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
+from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants
 from audioproxy.storage.interfaces import VariantHeaders
 from tests.fuzz.draws import Draws
@@ -40,7 +42,7 @@ def _store(root: str) -> FileVariants:
     def never(work: Callable[[], None]) -> Deferred[None]:
         raise AssertionError("a lookup needs no thread")
 
-    return FileVariants(root, never)
+    return FileVariants(root, Errands(Clock(), never))
 
 
 def check_stored(data: bytes, store: Store = _store) -> None:

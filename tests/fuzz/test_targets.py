@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from twisted.internet.defer import execute
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import Config, ConfigError, load
@@ -15,6 +17,7 @@ from audioproxy.grammar.reading import read_options
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.probing import Probe, read_probe
+from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants, StoredFile
 from audioproxy.storage.interfaces import VariantHeaders
 from audioproxy.web.ranges import read_range
@@ -236,7 +239,7 @@ class ReaderTargetTests(SynchronousTestCase):
                 return StoredFile(descriptor, len(BODY), VariantHeaders("audio/mpeg", "no-store"))
 
         with self.assertRaises(AssertionError):
-            check_stored(b"\1\0\0\5", lambda root: Trusting(root, lambda work: work()))
+            check_stored(b"\1\0\0\5", lambda root: Trusting(root, Errands(Clock(), execute)))
 
     def test_shrink(self) -> None:
         """What is reported is as short as it can be and still breaks the promise."""
