@@ -15,7 +15,8 @@ NODE_MODULES := tests/browser/node_modules
 TRIAL = -m twisted.trial --temp-directory=build/trial
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev ffmpeg node browser run check lint format types docs coverage test soak guards clean
+.PHONY: help install dev ffmpeg node browser run check lint format types docs coverage test promtool soak guards \
+        fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -53,6 +54,12 @@ docs: dev ## build the API documentation in build/docs, warnings as errors
 coverage: dev ## require every branch of the pure packages to be tested
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media
 	$(BIN)/coverage report
+
+SECONDS ?= 60
+
+fuzz: dev ## arbitrary bytes against every reader; SECONDS=600 takes its time
+	-$(BIN)/pip install --quiet --disable-pip-version-check atheris # no wheel for every Python
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 clean: ## remove all that was built; .run/ with its samples and variants stays
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*
