@@ -6,13 +6,17 @@ SHELL := /bin/bash
 PYTHON ?= python3
 # How many tests run at a time. Most of them wait for ffmpeg to start.
 JOBS ?= 2
+# How long `make soak` holds its load, and `make fuzz` goes on; and what the soak leaves to chance.
+SECONDS ?= 120
+SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_MODULES := tests/browser/node_modules
 TRIAL = -m twisted.trial --temp-directory=build/trial
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev ffmpeg node browser run check lint format types docs coverage test clean
+.PHONY: help install dev ffmpeg node browser run check lint format types docs coverage test \
+    promtool soak guards fuzz clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -27,6 +31,12 @@ check: lint types docs coverage test ## everything that a change has to pass
 test: ffmpeg dev browser promtool ## run the tests; JOBS=1 runs one at a time
 	AUDIOPROXY_BROWSER=required AUDIOPROXY_PROMTOOL=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
+
+soak: ffmpeg dev ## two nodes under load and faults; SECONDS=600 SEED=7 make it longer and other
+	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
+
+guards: ffmpeg dev ## put known bugs into copies of the service, and require that soak sees each
+	$(BIN)/python -m tests.soak.guards
 
 lint: dev ## ruff: lint and format
 	$(BIN)/ruff check .
@@ -45,6 +55,10 @@ docs: dev ## build the API documentation in build/docs, warnings as errors
 coverage: dev ## require every branch of the pure packages to be tested
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media
 	$(BIN)/coverage report
+
+fuzz: dev ## arbitrary bytes against every reader; SECONDS=600 takes its time
+	-$(BIN)/pip install --quiet --disable-pip-version-check atheris # no wheel for every Python
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 clean: ## remove all that was built; .run/ with its samples and variants stays
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*

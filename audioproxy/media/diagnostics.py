@@ -50,8 +50,9 @@ _SOURCES = (
 # With `-abort_on empty_output`, of an output without a single packet.
 _NOTHING = b"Empty output"
 
-_QUERY = re.compile(r"\?[^\s'\"]*")
-_USER_INFORMATION = re.compile(r"(?<=://)[^/\s@]*@")
+# A URL may hold quotes itself; one at its very end is the sentence's.
+_QUERY = re.compile(r"\?\S*?(?=['\"]?(?:\s|$))")
+_USER_INFORMATION = re.compile(r"(?<=://)[^/\s]*@")
 # The end of a diagnostic names the cause; more than this is no help in a log line.
 _LONGEST = 500
 

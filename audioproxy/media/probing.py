@@ -82,12 +82,12 @@ def read_probe(stdout: bytes, stderr: bytes, *, cut_off: bool = False) -> Probe:
     :raises ValueError: for an answer that is not ffprobe's.
     """
     text = stdout.decode("utf-8", "replace")
-    answer = json.loads(_mend(text) if cut_off else text)
     try:
+        answer = json.loads(_mend(text) if cut_off else text)
         container = dict(answer.get("format", {}))
         streams = [dict(stream) for stream in answer.get("streams", [])]
         video = any(_is_video(stream) for stream in streams)
-    except (AttributeError, TypeError) as error:
+    except (AttributeError, RecursionError, TypeError) as error:
         raise ValueError("the answer has another shape than ffprobe's") from error
     if cut_off and not container:
         raise UndecodableSource("The source has more streams than can be examined.")
@@ -112,7 +112,7 @@ def read_probe(stdout: bytes, stderr: bytes, *, cut_off: bool = False) -> Probe:
         sample_rate=rate,
         channels=channels,
         bit_depth=description.bit_depth or _FALLBACK_DEPTH,
-        layout=audio.get("channel_layout") or None,
+        layout=str(audio.get("channel_layout") or "") or None,
         description=description,
     )
 

@@ -172,6 +172,6 @@ def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
         fields = json.loads(record)
         size = int(fields.pop("size"))
         headers = VariantHeaders(**fields)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None
     return (size, headers) if size + record_length + _FOOTER.size == length else None

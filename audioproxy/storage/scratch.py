@@ -96,6 +96,7 @@ class ScratchFolder:
         self._later = later
         self._folder: str | None = None
         self._lock: int | None = None
+        self._is_open = False
         self._creating = Lock()
 
     def open(self) -> None:
@@ -109,23 +110,25 @@ class ScratchFolder:
         self._sweep()
         self._folder, self._lock = self._claim()
         os.mkdir(self._folder)
+        self._is_open = True
 
     def create(self) -> NamedFile:
         """Return a new empty file in the folder.
 
-        A folder that somebody removed, clearing a whole store at run time say, is made again.
-        Any thread may call this.
+        A folder that somebody removed, clearing a whole store at run time say, is made again,
+        and so is one whose store was away for a while. Any thread may call this.
 
         :raises OSError: where there is no room or no right to, or the parent is gone.
         """
         with self._creating:
-            if self._folder is None:
+            if not self._is_open:
                 raise FileNotFoundError("the scratch folder is not open")
-            try:
-                return self._new_file(self._folder)
-            except FileNotFoundError:
-                self.close()
-                self.open()
+            if self._folder is not None:
+                with suppress(FileNotFoundError):
+                    return self._new_file(self._folder)
+            self._let_go()
+            self.open()
+            assert self._folder is not None
             return self._new_file(self._folder)
 
     def _new_file(self, folder: str) -> NamedFile:
@@ -133,6 +136,10 @@ class ScratchFolder:
 
     def close(self) -> None:
         """Remove the folder and let go of the lock; again is harmless."""
+        self._is_open = False
+        self._let_go()
+
+    def _let_go(self) -> None:
         folder, self._folder = self._folder, None
         lock, self._lock = self._lock, None
         if folder is not None:

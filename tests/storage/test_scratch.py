@@ -258,6 +258,26 @@ class ScratchFolderTests(SynchronousTestCase):
         folder.close()
         self.assertEqual(open_descriptors(), self.before)
 
+    def test_away(self) -> None:
+        """A store that is away for a while takes nothing meanwhile, and everything after."""
+        store, elsewhere = self.parent / "store", self.parent / "elsewhere"
+        store.mkdir(parents=True)
+        folder = ScratchFolder(str(store / "scratch"))
+        folder.open()
+        store.rename(elsewhere)
+        for _ in range(2):
+            self.assertRaises(FileNotFoundError, folder.create)
+        elsewhere.rename(store)
+        folder.create().close()
+        folder.close()
+        self.assertRaises(FileNotFoundError, folder.create)
+        # What was left behind, unlocked, is swept at the next boot.
+        again = ScratchFolder(str(store / "scratch"))
+        again.open()
+        again.close()
+        self.assertEqual(os.listdir(store / "scratch"), [])
+        self.assertEqual(open_descriptors(), self.before)
+
     def test_no_grandparent(self) -> None:
         """Only the last folder is made: a disk that is not mounted is not made up."""
         folder = ScratchFolder(str(self.parent / "b"))

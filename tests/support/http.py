@@ -241,6 +241,11 @@ class _Wire(StringTransport):
                 self.lost(ConnectionDone())
             self.send(b"")
 
+    def resumeProducing(self) -> None:
+        # A real transport that is closing reads no more; StringTransport raises.
+        if not self.disconnecting:
+            StringTransport.resumeProducing(self)
+
     def lost(self, reason: Exception) -> None:
         """Close, as a real transport does: the producer hears of it before the protocol."""
         if not self.closed:

@@ -1,0 +1,77 @@
+"""``python -m tests.fuzz``: all targets for a bounded time, and what they found.
+
+The exit status is 1 where a promise is broken, and 0 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from pathlib import Path
+
+from twisted.logger import globalLogBeginner
+
+from tests.fuzz.engines import ENGINES, Result, breaks, has_atheris, run_atheris, run_hypothesis
+from tests.fuzz.targets import TARGETS
+
+_BUILD = Path("build")
+
+
+def main() -> int:
+    """Run and report."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together")
+    parser.add_argument("--engine", choices=ENGINES, help="one of them; both, where it is left out")
+    parser.add_argument("--seed", type=int, help="makes a run of Hypothesis repeatable")
+    parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="some of all")
+    given = parser.parse_args()
+    # What the service logs is looked at by the targets; on the terminal it would be in the way.
+    globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
+    engines = [given.engine] if given.engine else list(ENGINES)
+    if "atheris" in engines and not has_atheris():
+        print("atheris is not installed: there is no coverage-guided fuzzing")
+        engines.remove("atheris")
+    names = given.target or list(TARGETS)
+    first_seed = secrets.randbelow(2**31) if given.seed is None else given.seed
+    print(f"seed {first_seed}")
+    broken = [
+        _run(engine, name, given.seconds / len(engines) / len(names), first_seed)
+        for engine in engines
+        for name in names
+    ]
+    return int(any(broken))
+
+
+def _run(engine: str, name: str, seconds: float, first_seed: int) -> bool:
+    """Run one target with one engine; return whether anything is amiss."""
+    since = time.monotonic()
+    if engine == "hypothesis":
+        result = run_hypothesis(TARGETS[name], seconds, first_seed, _BUILD)
+    else:
+        result = run_atheris(name, round(seconds), first_seed, _BUILD)
+    took = time.monotonic() - since
+    unit = "examples" if engine == "hypothesis" else "executions"
+    print(f"{name:12} {engine:10} {result.runs:>9} {unit} in {took:.0f} s", flush=True)
+    if result.trouble:
+        print(result.trouble)
+    if result.broken is not None:
+        print(regression(name, result))
+    return bool(result.trouble) or result.broken is not None
+
+
+def regression(name: str, result: Result) -> str:
+    """Return a failing input as a test to paste into ``tests/fuzz/test_fuzz.py``."""
+    assert result.broken is not None
+    check = TARGETS[name].check
+    how = breaks(check, result.broken).splitlines() or ["it fails in another process only"]
+    return f'''
+    def test_{name}_regression(self) -> None:
+        """{how[0][:80]}"""
+        {check.__name__}({result.broken!r})
+'''
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""Good inputs to start from, words that matter, and strategies that spoil the one by the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from audioproxy.config import VARIABLES
+from tests.fuzz.headers import TAG_WORD
+from tests.fuzz.premises import FURNISHING
+from tests.fuzz.stored import BODY, RECORD, WHOLE
+from tests.support.strategies import encoded, escaped, junk, option_segments, sources
+
+OPTIONS = (
+    b"f:mp3/br:192/sr:44100/ch:2",
+    b"f:mp3/q:4.50/t:1.5:30/fade:0.5:2",
+    b"f:opus/br:64/sr:48000/gain:+3.5",
+    b"f:ogg/q:-1/norm:ebu",
+    b"f:aac/q:0.1/norm:ebu:-16:-1.5:11",
+    b"f:m4a/br:160/enhance:voice/cb:a%2Fb:c",
+    b"f:flac/q:12/bd:24/sr:96000",
+    b"f:wav/bd:32f/dl:a%20b.wav",
+    b"f:peaks/pts:100/pk_fmt:dat/pk_bits:8/ch:2",
+    b"f:peaks/t:5",
+    b"exp:1800000000/f:wav",
+    b"exp:1799999999",
+    b"br:96/br:128",
+    b"dl:%FF",
+    b"gain:-0/t:00:0.50",
+    b"gain:-0.50/cb:%e9/dl:a%0d%0ab",
+)
+_LONG_QUERY = b"https://h?" + b"q" * 2038
+SOURCES = (
+    b"plain/local://a.mp3",
+    b"plain/local://dir/b%20c%FF.wav",
+    b"plain/s3://bucket/key%2Fk",
+    b"plain/https://EXAMPLE.com.:443/a%2520b?x=1%23f",
+    b"plain/https://a.b/c%20d%0A",
+    b"plain/https://[::ffff:1.2.3.4]:8443",
+    b"plain/https://[1::2:3:4:5:6:7]/",
+    b"enc/bG9jYWw6Ly9hLm1wMw",
+    b"enc/bG9jYWw6Ly9hLm1wMw==",
+    b"enc/" + encoded(b"https://user:pw@host/"),
+    b"enc/" + encoded(_LONG_QUERY),
+)
+PATHS = (
+    *(b"insecure/%s/%s" % pair for pair in zip(OPTIONS, SOURCES * 2, strict=False)),
+    *(b"insecure/%s" % source for source in SOURCES),
+    b"insecure/info/plain/local://a.mp3",
+    b"insecure/info/f:mp3/plain/local://a.mp3",
+    b"health",
+    b"ready",
+    b"metrics",
+    b"hls/insecure/f:mp3/plain/local://a.mp3/index.m3u8",
+)
+
+# The path whose tag the word TAG stands for.
+_TAGGED = b"insecure/plain/local://a.mp3"
+_LINES = (
+    b"Range: bytes=0-9",
+    b"Range: bytes=-5\r\nIf-Range: TAG",
+    b"Range: bytes=200-",
+    b"Range: bytes=90-\r\nRange: bytes=1-2",
+    b'If-None-Match: W/"a", "b", W/TAG',
+    b"x-request-id: mine-1",
+    b"x-request-id: a b",
+    b"Access-Control-Request-Headers: range",
+    b"Connection: close",
+    b"Content-Length: 3\r\nExpect: 100-continue",
+    b"Transfer-Encoding: chunked",
+    b"Content-Length: " + b"9" * 5000,
+)
+_BODIES = (b"", b"abc", b"3\r\nabc\r\n0\r\n\r\n")
+
+
+def request(method: bytes, path: bytes, line: bytes = b"", body: bytes = b"") -> bytes:
+    """Return one request of HTTP/1.1."""
+    lines = [method + b" /" + path + b" HTTP/1.1", b"Host: h", *filter(None, [line]), b"", b""]
+    return b"\r\n".join(lines) + body
+
+
+REQUESTS = (
+    *(request(b"GET", path) for path in PATHS),
+    *(request(b"HEAD", path) for path in PATHS[:3]),
+    *(request(b"OPTIONS", PATHS[0], line) for line in _LINES[:8]),
+    *(request(b"GET", _TAGGED, line) for line in _LINES),
+    *(request(b"POST", PATHS[0], _LINES[9 + (i > 1)], body) for i, body in enumerate(_BODIES)),
+    b"GET http://h/insecure/plain/local://a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"GET /\r\n\r\n",
+)
+#: How a house is furnished: the first of everything.
+PLAIN_HOUSE = bytes(FURNISHING)
+
+
+def _furnished(choice: int, chosen: int) -> bytes:
+    return bytes(chosen if each == choice else 0 for each in range(FURNISHING))
+
+
+_EACH = b"".join(
+    request(method, path)
+    for method in (b"HEAD", b"GET")
+    for path in (PATHS[0], b"insecure/info/plain/local://a")
+)
+CONVERSATIONS = (
+    *(PLAIN_HOUSE + each for each in REQUESTS),
+    *(_furnished(choice, one) + _EACH for choice in range(FURNISHING) for one in range(1, 5)),
+    *(_furnished(2, 1) + request(b"GET", _TAGGED, line) for line in _LINES),
+)
+
+RANGES = tuple(
+    bytes([size]) + header
+    for size in (0, 4)
+    for header in (
+        *b"bytes=0-9|bytes=5-|bytes=-5|bytes=-0|bytes=10-9|bytes=9-10|bytes= 1-2 ".split(b"|"),
+        *b"bytes=0-1,3-4|items=0-1|bytes=-|bytes=999-1000|bytes=1000-".split(b"|"),
+        b"bytes=1-" + b"9" * 5000,
+    )
+)
+CONDITIONS = (b"TAG", b'W/TAG, "b"', b'"a" , TAG', b"*", b"TAG,,", b'"', b'"a"TAG"b"')
+
+_STREAM = {
+    "codec_type": "audio",
+    "codec_name": "aac",
+    "sample_rate": "44100",
+    "channels": 2,
+    "channel_layout": "stereo",
+    "bits_per_sample": 0,
+    "bits_per_raw_sample": "24",
+    "duration": "1.500000",
+    "bit_rate": "128000",
+    "disposition": {"attached_pic": 0},
+}
+_FORMAT = {
+    "format_name": "mov,mp4,m4a,3gp,3g2,mj2",
+    "duration": "N/A",
+    "size": "1000",
+    "bit_rate": "64000",
+    "tags": {"TITLE": "t", "title": "u"},
+}
+_ANSWER = {"streams": [{"codec_type": "video", "disposition": {"attached_pic": 1}}, _STREAM]}
+PROBES = (
+    bytes(2) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
+    bytes([1, 1]) + json.dumps(_ANSWER | {"format": _FORMAT}, indent=4).encode(),
+    bytes(2) + json.dumps(_ANSWER | {"format": {"size": "9" * 20}}).encode(),
+)
+
+DIAGNOSTICS = (
+    b"[https @ 0x55]\nuser\nhost.example\nX-Amz-Date=1\nInvalid data found",
+    b"file:/dev/fd/3: Invalid argument",
+    b"https://a:b@c/d?e f\r\nNo space left on device",
+)
+
+ENVIRONMENTS = (
+    b"AP_KEY=" + b"ab" * 32 + b"\nAP_SALT=abcd\nAP_LOCAL_ROOT=/\nAP_QUEUE_SIZE=0",
+    b"AP_ALLOW_INSECURE=1\nAP_VARIANT_STORE=s3://bucket\nAWS_ACCESS_KEY_ID=a\n"
+    b"AWS_SECRET_ACCESS_KEY=b\nAWS_DEFAULT_REGION=us-east-1\nAWS_SESSION_TOKEN=t",
+    b"AP_KEY=zz\nAP_SALT=\nAP_VARIANT_STORE=file:///tmp\nAP_METRICS_PORT=4000\nAP_PROT=1",
+    b"AP_ALLOW_ORIGIN=https://u@H.example:443/\nAP_S3_ENDPOINT=http://u@127.1:9000/x?y#z",
+    b"AWS_SECRET_ACCESS_KEY=a b\nAP_ALLOW_ORIGIN=https://us/er@host",
+    b"AP_SOURCE_ALLOWLIST=a*,*.b,*, c*d\nAP_METRICS_BIND=::1\nAP_RENDER_TIMEOUT=5",
+    b"AP_PROBE_TIMEOUT=9\nAP_RENDER_TIMEOUT=5\nAP_VARIANT_S3_REGION=r\nAP_LOG_LEVEL=loud",
+)
+
+FILES = (
+    b"\1\0\0\0",
+    b"\1\2\0\1",
+    b"\1\2\x10\1" + b"9",
+    bytes([1, *divmod(WHOLE.index(b"mpeg"), 256), 1]) + b"x",
+    b"\2" + RECORD,
+    b'\2{"size": 1e999}',
+    b'\2{"size": %d, "content_type": 5, "cache_control": "\xc3\xa9"}' % len(BODY),
+    b"\2" + b"[" * 3000,
+    b"\0APVARNT1",
+)
+
+URL_WORDS = (
+    *(f"{key}:".encode() for key in "f br q sr ch bd t fade gain norm enhance pts".split()),
+    *(f"{key}:".encode() for key in "pk_fmt pk_bits dl cb exp".split()),
+    *b"mp3 opus ogg aac m4a flac wav peaks json dat 32f voice ebu info plain enc".split(),
+    *b"insecure/ health ready local:// s3:// https:// [::1] :443 @ / // : % %2F %00 + -".split(),
+    *b"0 1 0.5 999999999 253402300799 = == . .. ? #".split(),
+)
+HTTP_WORDS = (
+    *b"GET HEAD OPTIONS POST HTTP/1.1 HTTP/1.0 Range: If-Range: If-None-Match: bytes=".split(),
+    *b"Content-Length: Transfer-Encoding: chunked Expect: 100-continue close keep-alive".split(),
+    *(b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b"0\r\n\r\n", b"x-request-id: "),
+)
+HEADER_WORDS = (TAG_WORD, b"bytes=", b"-", b",", b"W/", b'"', b" ", b"0", b"1", b"9" * 25)
+JSON_WORDS = (
+    *(f'"{name}"'.encode() for name in (*_STREAM, *_FORMAT, "format", "streams")),
+    *b'null true 0 -1 1e999 NaN Infinity "N/A" "0" "video" "audio" "\\ud800" { } [ ] : ,'.split(),
+    *(b"\n", b"9" * 20, b"[" * 2000),
+)
+TEXT_WORDS = (*b"? ' \" @ / :// \x1b \xc2\xa0 \xe2\x80\xa8 \n \r & =".split(b" "), b" ")
+SETTING_WORDS = (
+    *(name.encode() + b"=" for name in VARIABLES),
+    *b"\n http:// https:// s3:// file:/// @ : / ? # [ ] . , * % 1 0 true \x85 \xff [::1]".split(
+        b" "
+    ),
+)
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, seeds: Sequence[bytes], words: Sequence[bytes]) -> bytes:
+    """Draw a good input in which a few short stretches are replaced by words that matter."""
+    data = draw(st.sampled_from(seeds))
+    for _ in range(draw(st.integers(0, 6))):
+        at = draw(st.integers(0, len(data)))
+        until = at + draw(st.sampled_from((0, 0, 1, 2, 5, 40)))
+        data = data[:at] + draw(st.sampled_from(words) | st.binary(max_size=4)) + data[until:]
+    return data
+
+
+@st.composite
+def _paths(draw: st.DrawFn) -> bytes:
+    spelled = draw(sources().flatmap(escaped).map(lambda raw: b"plain/" + raw))
+    return b"/".join([b"insecure", *draw(option_segments()), spelled])
+
+
+def paths() -> st.SearchStrategy[bytes]:
+    """Draw paths behind their first slash."""
+    return spoiled(PATHS, URL_WORDS) | _paths() | junk().map(lambda text: b"insecure/" + text)
+
+
+def conversations() -> st.SearchStrategy[bytes]:
+    """Draw a furnished house and the bytes of a connection."""
+    requests = spoiled(REQUESTS, (*HTTP_WORDS, *URL_WORDS)) | st.sampled_from(REQUESTS)
+    built = st.builds(
+        request,
+        st.sampled_from((b"GET", b"HEAD", b"PUT")),
+        st.just(_TAGGED) | paths(),
+        st.sampled_from(_LINES),
+    )
+    sent = st.lists(requests | built, min_size=1, max_size=4).map(b"".join)
+    furnished = st.binary(min_size=FURNISHING, max_size=FURNISHING)
+    return st.builds(bytes.__add__, furnished, sent | st.binary(max_size=80))
+
+
+def probes() -> st.SearchStrategy[bytes]:
+    """Draw answers of ffprobe's shape, with values of any kind in them."""
+    numbers = st.integers() | st.floats() | st.integers(0, 10**20).map(str)
+    values = st.recursive(
+        st.none() | st.booleans() | numbers | st.text(max_size=9) | st.just("N/A"),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=5,
+    )
+
+    def broken(good: dict[str, object]) -> st.SearchStrategy[dict[str, object]]:
+        names = st.sampled_from(sorted(good))
+        return st.dictionaries(names, values, max_size=3).map(lambda bad: good | bad)
+
+    streams = st.lists(broken(_STREAM), max_size=2) | values
+    whole = st.builds(
+        lambda container, streams: json.dumps({"format": container, "streams": streams}).encode(),
+        broken(_FORMAT) | values,
+        streams,
+    )
+    return st.builds(bytes.__add__, st.binary(min_size=2, max_size=2), whole) | spoiled(
+        PROBES, JSON_WORDS
+    )

@@ -1,0 +1,57 @@
+"""The environment: any text is a configuration or a list of problems, and no secret is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from audioproxy.config import VARIABLES, Config, ConfigError, load
+from tests.fuzz.draws import check_words, outcome
+
+#: Put into every secret; hexadecimal, so that a key with it may still be one.
+CANARY = "c0ffee5ec2e7"
+SECRET = {
+    "AP_KEY",
+    "AP_SALT",
+    *(name for name in VARIABLES if name.endswith(("_KEY", "_KEY_ID", "_TOKEN"))),
+}
+#: In a URL the user information is the secret.
+URLS = {"AP_S3_ENDPOINT", "AP_VARIANT_S3_ENDPOINT", "AP_ALLOW_ORIGIN", "AP_VARIANT_STORE"}
+
+Load = Callable[[Mapping[str, str]], tuple[Config, tuple[str, ...]]]
+
+
+def check_environment(data: bytes, load: Load = load) -> None:
+    """Assert that settings are read or reported, each report in a line without secrets.
+
+    :param data: lines such as ``AP_PORT=4000``.
+    """
+    environ = environment(data)
+    found = outcome(lambda: load(environ), ConfigError)
+    if isinstance(found, ConfigError):
+        lines = (*found.problems, *found.warnings)
+        assert found.problems
+    else:
+        assert not isinstance(found, Exception)
+        config, lines = found
+        assert config.key is not None or config.allow_insecure
+        assert 0 <= config.ready_queue_threshold <= config.queue_size
+        assert CANARY not in repr(config), "the configuration shows a secret"
+    for line in lines:
+        assert CANARY not in line, line
+        check_words(line, longest=2000)
+        assert line.partition(":")[0].strip("'"), line
+
+
+def environment(data: bytes) -> dict[str, str]:
+    """Return lines as an environment, with a canary in every secret."""
+    environ = {}
+    for line in data.decode("utf-8", "surrogateescape").replace("\0", "").split("\n"):
+        name, _, value = line.partition("=")
+        if name in SECRET and value:
+            half = len(value) // 4 * 2
+            value = value[:half] + CANARY + value[half:]
+        elif name in URLS and "@" in value and not value.startswith("file:///"):
+            # A slash in a password makes its beginning look like a host.
+            value = value.replace("://", f"://{CANARY}", 1)
+        environ[name] = value
+    return environ

@@ -1,0 +1,192 @@
+"""The HTTP front: any bytes on a connection get answers of the contract, a line each, and no more.
+
+The site is the real one; what is behind it does not fail, so nothing may be answered with 500.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+
+from audioproxy.errors import Refusal
+from audioproxy.grammar.keys import cache_key, etag
+from audioproxy.logs import LineObserver
+from audioproxy.web.record import RequestRecord
+from tests.fuzz.draws import Draws, check_message
+from tests.fuzz.premises import VARIANT, Premises
+from tests.support.http import Connection, Log, Response, read_response
+
+#: Stands in an input for the tag of the variant that ``plain/local://a.mp3`` names.
+TAG_WORD = b"TAG"
+TAG = etag(cache_key("f:mp3", b"local://a.mp3"))
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+STATUSES = {200, 204, 206, 302, 304, 400, 401, 404, 410, 413, 415, 416, 422, 429, 502, 504}
+CODES = {(row.status, row.code) for row in Refusal.__subclasses__()}
+BODILESS = {204, 304}
+
+# The shape that the contract gives a line.
+_LINE = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z request_id=[A-Za-z0-9._-]{1,128}"
+    r" \[(?:debug|info|warning)\] (?:render|info|health|ready|preflight|unknown) \d{3}"
+    r"(?: [a-z_]+)?(?: opts=[!-~]+)?(?: src=[!-~]+)?(?: cache=(?:MISS|COALESCED|HIT))?"
+    r" \d+ bytes in \d+ms\n"
+)
+_HEADER_VALUE = re.compile(rb"[ -~]*")
+_MOST_TURNS = 1000
+
+
+def check_front(data: bytes, house: Callable[[Draws], Premises] = Premises) -> None:
+    """Assert what is promised to whoever sends anything.
+
+    :param data: how the house is furnished, then the bytes of one connection.
+    """
+    log = Log()
+    stop = log.keep()
+    try:
+        draws = Draws(data)
+        premises = house(draws)
+        connection = premises.connect(premises.window)
+        _converse(premises, connection, draws.rest.replace(TAG_WORD, TAG))
+        unfinished = premises.resource.active.count
+        whole = connection.closed and not connection.aborted
+        connection.leave()
+        premises.check_left()
+    finally:
+        stop()
+    assert not log.errors, [event.get("log_text") or event for event in log.errors]
+    check_lines(log)
+    check_answers(premises, connection.received, log.requests, whole, unfinished)
+
+
+def _converse(premises: Premises, connection: Connection, sent: bytes) -> None:
+    piece = premises.piece or max(1, len(sent))
+    for start in range(0, len(sent), piece):
+        if not connection.closed:
+            connection.send_raw(sent[start : start + piece])
+    for _ in range(_MOST_TURNS):
+        if connection.closed or premises.leaves:
+            return
+        received = len(connection.received)
+        connection.resume()
+        if not premises.work() and len(connection.received) == received:
+            return
+    raise AssertionError("the connection never comes to rest")
+
+
+def check_lines(log: Log) -> None:
+    """Assert that each request has one line of the contract's shape."""
+    for event in log.events:
+        stream = io.StringIO()
+        LineObserver(stream, "debug")(event)
+        line = stream.getvalue()
+        assert line.count("\n") == 1, line
+        assert line[:-1].isprintable(), line
+        if "record" in event:
+            assert _LINE.fullmatch(line), line
+
+
+def check_answers(
+    premises: Premises,
+    received: bytes,
+    records: list[RequestRecord],
+    closed: bool,
+    unfinished: int,
+) -> None:
+    """Assert that the bytes are answers, one for each request, each as its record says.
+
+    Records are found by their ids: the one of a request that was waited for comes after those
+    of the requests behind it that were answered at once.
+
+    :param unfinished: how many requests were being answered when the client left.
+    """
+    unread = list(records)
+    rest = _skip_continue(received)
+    for index, method in enumerate(premises.asked):
+        last = index == len(premises.asked) - 1
+        response = read_response(rest, method, closed)
+        if response is None:
+            assert last and not rest, f"no answer to request {index}: {rest!r}"
+            # Whoever leaves early is logged and not answered.
+            assert unfinished, "a request was dropped"
+            assert unread.pop().status == 499
+            break
+        record = _take_record(unread, response)
+        assert response.complete or (last and (unfinished or record.error_code)), response
+        _check_answer_here(premises, response, method, record)
+        rest = _skip_continue(response.rest)
+    if rest:
+        response = read_response(rest, closed=closed)
+        assert response is not None, rest
+        assert response.status == 400, response
+        _check_answer_here(premises, response, b"GET", _take_record(unread, response))
+        rest = response.rest
+    assert not rest, f"bytes behind the last answer: {rest!r}"
+    assert not unread, f"records of nothing: {unread}"
+
+
+def _skip_continue(received: bytes) -> bytes:
+    while received.startswith(CONTINUE):
+        received = received.removeprefix(CONTINUE)
+    return received
+
+
+def _take_record(unread: list[RequestRecord], response: Response) -> RequestRecord:
+    # A client may give several requests the same id.
+    name = (response["x-request-id"] or b"").decode("ascii")
+    found = [each for each in unread if (each.request_id, each.status) == (name, response.status)]
+    assert found, f"no record of {response}: {unread}"
+    unread.remove(found[0])
+    return found[0]
+
+
+def _check_answer_here(
+    premises: Premises, response: Response, method: bytes, record: RequestRecord
+) -> None:
+    shared = response["access-control-allow-origin"] is not None
+    assert shared == premises.origin.enabled, response
+    check_answer(response, method, record)
+
+
+def check_answer(response: Response, method: bytes, record: RequestRecord) -> None:
+    """Assert what is promised of every single answer."""
+    assert response.status in STATUSES, response
+    assert response["cache-control"], f"no Cache-Control: {response}"
+    for name, value in response.headers:
+        assert _HEADER_VALUE.fullmatch(name + value), (name, value)
+    if method == b"OPTIONS" and response.status == 204:
+        assert record.endpoint == "preflight"
+    elif method not in (b"GET", b"HEAD"):
+        assert response.status == 404, (method, response)
+    # What failed on its way may not look whole.
+    assert record.error_code is None or response.status >= 400 or not response.complete, response
+    assert (response["content-range"] is not None) == (response.status in (206, 416)), response
+    length, bodiless = response["content-length"], method == b"HEAD" or response.status in BODILESS
+    if bodiless:
+        assert not response.body
+        assert record.sent == 0, record
+    elif response.complete:
+        assert length is None or int(length) == len(response.body), response
+        assert record.sent == len(response.body), (record, response)
+    if response.status == 206 and response.complete:
+        first, last, size = map(int, re.split(rb"[ /-]", response["content-range"] or b"")[1:])
+        assert (last, size) == (first + len(response.body) - 1, len(VARIANT)), response
+        assert response.body == VARIANT[first : last + 1], response
+    if response.status in BODILESS:
+        assert response["content-type"] is None
+    elif response.status < 400:
+        assert response["content-type"] not in (None, b"text/html"), response
+    else:
+        _check_refused(response, bodiless, record)
+
+
+def _check_refused(response: Response, bodiless: bool, record: RequestRecord) -> None:
+    assert (response.status, record.error_code) in CODES, record
+    assert response["content-type"] == b"application/json", response
+    if not bodiless:
+        assert response.error == record.error_code, response
+        check_message(response.document["message"])
+    for name in ("etag", "x-audio-proxy", "accept-ranges", "content-disposition"):
+        assert response[name] is None, f"{name} of a variant on a refusal: {response}"
+    assert (response["retry-after"] is not None) == (response.status == 429), response

@@ -1,0 +1,89 @@
+"""Range, If-Range and If-None-Match, against readers that are slow, plain and another's work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+
+from audioproxy.errors import RangeNotSatisfiable
+from audioproxy.web.conditions import matches, range_applies
+from audioproxy.web.ranges import read_range
+from tests.fuzz.draws import Draws, outcome
+
+#: The tag of the variant that is asked for; inputs name it by a word, which is shorter to hit on.
+TAG = b'"' + b"0123456789abcdef" * 4 + b'"'
+TAG_WORD = b"TAG"
+
+SIZES = (0, 1, 2, 10, 1000, 65_536, 10**9, 10**15)
+
+ReadRange = Callable[[bytes | None, int], tuple[int, int] | None]
+
+
+def check_range(data: bytes, read: ReadRange = read_range) -> None:
+    """Assert that a Range names the stretch that RFC 9110, 14 says.
+
+    :param data: a choice of the variant's size, then the header.
+    """
+    draws = Draws(data)
+    size, header = draws.one_of(SIZES), draws.rest
+    found = outcome(lambda: read(header, size), RangeNotSatisfiable)
+    expected = _stretch(header, size)
+    if expected == "unsatisfiable":
+        assert isinstance(found, RangeNotSatisfiable), f"{header!r} of {size}: {found}"
+        assert found.size == size
+    else:
+        assert found == expected, f"{header!r} of {size}: {found}, not {expected}"
+
+
+def check_conditions(
+    data: bytes,
+    matches: Callable[[bytes | None, bytes], bool] = matches,
+    applies: Callable[[bytes | None, bytes], bool] = range_applies,
+) -> None:
+    """Assert that a list of tags matches where ours is in it, and If-Range where it is ours."""
+    header = data.replace(TAG_WORD, TAG)
+    found = matches(header, TAG)
+    tags = _entity_tags(header)
+    if tags is not None:
+        assert found == (TAG in tags), f"{header!r}: {found}"
+    else:
+        assert not found or TAG in header, f"{header!r} does not hold the tag"
+    assert applies(header, TAG) == (header.strip() == TAG), header
+
+
+def _stretch(header: bytes, size: int) -> tuple[int, int] | str | None:
+    unit, _, spec = header.partition(b"=")
+    first, dash, last = spec.strip(b" \t").partition(b"-")
+    if unit.lower() != b"bytes" or not dash or not (first or last):
+        return None
+    if not all(part.isdigit() or not part for part in (first, last)):
+        return None
+    # A Decimal has no limit on its digits, as an int that is read has.
+    low, high = (Decimal(part.decode()) if part else None for part in (first, last))
+    if low is None:
+        assert high is not None
+        return (max(0, size - int(min(high, size))), size) if high and size else "unsatisfiable"
+    if high is not None and high < low:
+        return None
+    if low >= size:
+        return "unsatisfiable"
+    return int(low), size if high is None else int(min(high, size - 1)) + 1
+
+
+def _entity_tags(header: bytes) -> list[bytes] | None:
+    """Return the opaque tags of a well-formed list, without W/; None for what is none."""
+    tags = []
+    rest = header.strip(b" \t")
+    while rest:
+        if rest.startswith(b","):
+            rest = rest[1:].lstrip(b" \t")
+            continue
+        opening, tag, rest = rest.removeprefix(b"W/").partition(b'"')
+        opaque, closing, rest = rest.partition(b'"')
+        if opening or not tag or not closing or any(c < 0x21 or c == 0x7F for c in opaque):
+            return None
+        tags.append(b'"' + opaque + b'"')
+        rest = rest.lstrip(b" \t")
+        if rest and not rest.startswith(b","):
+            return None
+    return tags

@@ -1,0 +1,128 @@
+"""The path of a request: any bytes are a variant with one key, an info document, or refused."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from audioproxy.errors import InvalidOptions, NotFound
+from audioproxy.grammar.keys import cache_key, source_identity
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.reading import read_expiry, read_options, refuse_options
+from audioproxy.grammar.segments import split_signature, split_target
+from audioproxy.grammar.sources import HttpsSource, Source, read_source
+from audioproxy.grammar.values import percent_encode
+from tests.fuzz.draws import check_refusal, check_words, outcome
+
+_LONGEST_URL = 2048
+# A number with a zero, a sign or a dot too many (D3); names and texts are escaped or have letters.
+_NOT_MINIMAL = re.compile(
+    r"(?:^|/)(?!cb|dl)[a-z_]+:(?:[^/]*:)?(?:\+|-0(?:[:/]|$)|-?0\d|\d+\.(?:\d*0)?(?:[:/]|$))"
+)
+
+ReadOptions = Callable[[Sequence[bytes]], tuple[Options, int | None]]
+ReadSource = Callable[[bytes, bytes], Source]
+
+
+def check_path(
+    data: bytes, options: ReadOptions = read_options, source: ReadSource = read_source
+) -> None:
+    """Assert what the grammar promises of any path.
+
+    :param data: the path behind its first slash.
+    """
+    path = split_signature(b"/" + data)
+    target = None if path is None else split_target(path.signed)
+    if target is None:
+        return
+    if target.info:
+        refused = outcome(lambda: refuse_options(target.options), InvalidOptions)
+        assert (refused is None) == (not target.options)
+    canonical = check_options(target.options, options)
+    named = check_source(target.form, target.source, source)
+    if canonical is not None and named is not None:
+        assert len(cache_key(canonical, named)) == 64
+        assert source_identity(named, b"").startswith(named)
+
+
+def check_options(segments: Sequence[bytes], read: ReadOptions) -> str | None:
+    """Assert what is promised of option segments; return their one normal form, if any."""
+    found = outcome(lambda: read(segments), InvalidOptions)
+    expiry = read_expiry(segments)
+    forms = {_form(found)}
+    for order in (segments[::-1], sorted(segments), [*segments[1:], *segments[:1]]):
+        forms.add(_form(outcome(lambda order=order: read(order), InvalidOptions)))
+    assert len(forms) == 1, f"the order counts: {forms}"
+    if isinstance(found, Exception):
+        check_refusal(found)
+        return None
+    options, exp = found
+    assert expiry == exp, "exp is read in two ways"
+    canonical = options.canonical()
+    check_words(canonical, longest=2000)
+    assert " " not in canonical
+    keys = [segment.partition(":")[0] for segment in canonical.split("/")]
+    assert keys == sorted(set(keys)), canonical
+    assert "exp" not in keys
+    assert not _NOT_MINIMAL.search(canonical), canonical
+    again, none = read(canonical.encode("ascii").split(b"/"))
+    assert (again, none) == (options, None), canonical
+    assert again.canonical() == canonical
+    assert {segment.partition(b":")[0].decode() for segment in segments} - {"exp"} <= set(keys)
+    check_words(options.content_type)
+    return canonical
+
+
+def check_source(form: bytes, raw: bytes, read: ReadSource) -> bytes | None:
+    """Assert what is promised of a source; return its one normal form, if any."""
+    found = outcome(lambda: read(form, raw), NotFound)
+    if isinstance(found, Exception):
+        check_refusal(found)
+        return None
+    canonical = found.canonical
+    if isinstance(found, HttpsSource):
+        check_words(found.url, longest=2100)
+        assert " " not in found.url, found.url
+        for spelling in _respelled(found):
+            if len(spelling) <= _LONGEST_URL:
+                again = outcome(lambda text=spelling: read(b"enc", _encoded(text)), NotFound)
+                assert again == found, f"{spelling!r} is {again!r}, not {found!r}"
+    if len(canonical) > _LONGEST_URL and isinstance(found, HttpsSource):
+        # A URL of the greatest length got its root path, or an address a digit: nobody reads
+        # that again.
+        return canonical
+    spellings = (
+        (b"plain", percent_encode(canonical).encode("ascii")),
+        (b"enc", _encoded(canonical)),
+        (b"enc", _encoded(canonical).rstrip(b"=")),
+    )
+    for spelling in spellings:
+        again = outcome(lambda spelling=spelling: read(*spelling), NotFound)
+        assert again == found, f"{canonical!r} is not its own normal form: {again!r}"
+    return canonical
+
+
+def _respelled(found: HttpsSource) -> Iterator[bytes]:
+    """Yield other spellings of a URL that the contract folds into one (Source forms, 2)."""
+    url = found.url
+    _, _, authority, tail = url.split("/", 3)
+    yield f"{url}#{authority}".encode("ascii")
+    yield f"HTTPS://{authority.upper()}/{tail}".encode("ascii")
+    if "?" not in url:
+        yield f"{url}?".encode("ascii")
+    if not tail:
+        yield f"https://{authority}".encode("ascii")
+    if ":" not in authority.rpartition("]")[2]:
+        yield f"https://{authority}:443/{tail}".encode("ascii")
+        yield f"https://{authority}:0443/{tail}".encode("ascii")
+        if not authority.startswith("["):
+            yield f"https://{authority}./{tail}".encode("ascii")
+
+
+def _encoded(text: bytes) -> bytes:
+    return base64.urlsafe_b64encode(text)
+
+
+def _form(found: tuple[Options, int | None] | Exception) -> object:
+    return type(found) if isinstance(found, Exception) else (found[0].canonical(), found[1])

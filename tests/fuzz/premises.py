@@ -1,0 +1,146 @@
+"""The resource over doubles that a fuzzed input furnishes, and all that they have handed out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from audioproxy.errors import (
+    NotFound,
+    QueueFull,
+    Refusal,
+    RenderTimeout,
+    UndecodableSource,
+    UpstreamUnavailable,
+)
+from audioproxy.grammar.sources import Source
+from audioproxy.render.job import Order
+from audioproxy.storage.interfaces import VariantHeaders
+from tests.fuzz.draws import Draws
+from tests.support.http import (
+    MEDIA_CACHE_CONTROL,
+    FakeRender,
+    FakeSeat,
+    FakeSource,
+    FakeStored,
+    House,
+)
+
+#: Bytes of an input that furnish a house: one for each choice below.
+FURNISHING = 10
+ORIGINS = (None, "*", "https://app.example")
+#: Which keys are stored, by their last digit.
+STORED = ("", "0123456789abcdef", "02468ace")
+VARIANT = bytes(range(100))
+DISPOSITIONS = (None, "attachment; filename=\"a\"; filename*=UTF-8''a")
+SOURCES: tuple[Callable[[], FakeSource | Refusal], ...] = (
+    lambda: FakeSource(1000),
+    lambda: FakeSource(1000, material=b""),
+    lambda: FakeSource(10**9),
+    lambda: NotFound("no such file"),
+    UpstreamUnavailable,
+)
+#: What renders put out and how they end.
+RENDERS: tuple[tuple[bytes, Refusal | None], ...] = (
+    (b"sound" * 20, None),
+    (b"", UndecodableSource()),
+    (b"", RenderTimeout()),
+    (b"", QueueFull(3)),
+    (b"sound", RenderTimeout()),
+)
+_AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 2}
+#: What ffprobe says, and its exit status.
+PROBES = (
+    (json.dumps({"format": {"format_name": "mp3"}, "streams": [_AUDIO]}).encode(), 0),
+    (json.dumps({"format": {}, "streams": [{"codec_type": "video"}]}).encode(), 0),
+    (b"{}", 0),
+    (b"", 1),
+)
+_COMPLAINT = b"Invalid data found when processing input"
+
+
+class Premises(House):
+    """A house that answers for any source and any key, as its input says.
+
+    :ivar asked: the method of each request that reached the resource, in order.
+    :ivar leaves: the client goes away before it has what it asked for.
+    :ivar piece: bytes that arrive at a time, or 0 for all at once.
+    :ivar window: bytes after which the client reads no more for a moment, or None.
+    """
+
+    def __init__(self, draws: Draws) -> None:
+        super().__init__(
+            origin=draws.one_of(ORIGINS), insecure=True, with_store=draws.one_of((True, False))
+        )
+        self.origin = self.resource._cors
+        self._stored = draws.one_of(STORED)
+        self._disposition = draws.one_of(DISPOSITIONS)
+        self._source = draws.one_of(SOURCES)
+        self._output, self._failure = draws.one_of(RENDERS)
+        self._answer, self._status = draws.one_of(PROBES)
+        self.leaves = draws.one_of((False, True, False))
+        self.piece = draws.one_of((0, 1, 7, 100))
+        self.window = draws.one_of((None, 1, 300))
+        self.asked: list[bytes] = []
+        self._renders: list[FakeRender] = []
+        self._opened: list[FakeSource] = []
+        self._found: list[FakeStored] = []
+        render = self.resource.render
+
+        def spy(request: Any) -> int:
+            self.asked.append(bytes(request.method))
+            return render(request)
+
+        self.resource.render = spy  # type: ignore[method-assign]
+
+    async def lookup(self, key: str) -> FakeStored | None:
+        if key[-1] not in self._stored:
+            return None
+        headers = VariantHeaders("audio/mpeg", MEDIA_CACHE_CONTROL, self._disposition)
+        self._found.append(FakeStored(VARIANT, headers))
+        return self._found[-1].open()
+
+    async def open(self, source: Source) -> FakeSource:
+        opened = self._source()
+        if isinstance(opened, Refusal):
+            raise opened
+        self._opened.append(opened)
+        return opened
+
+    def join(self, order: Order) -> FakeSeat:
+        seat = super().join(order)
+        if seat.started:
+            self._renders.append(seat.render)
+        return seat
+
+    def work(self) -> bool:
+        """Let whatever runs come to its end; false where nothing ran."""
+        children, renders = self.spawner.alive, list(self.rendering.items())
+        for child in children:
+            child.say(self._answer)
+            child.complain(_COMPLAINT if self._status else b"")
+            child.die(self._status)
+        for key, render in renders:
+            del self.rendering[key]
+            if self._output:
+                render.put_out(self._output)
+            render.end(self._failure)
+        return bool(children or renders)
+
+    def check_left(self) -> None:
+        """Assert that a client who is gone, and was the only one, holds nothing any more."""
+        self.spawner.put_down()
+        assert self.resource.active.count == 0, f"{self.resource.active.count} requests go on"
+        assert not self.clock.getDelayedCalls(), self.clock.getDelayedCalls()
+        assert (self.slots.held, self.slots.depth, self.probe_slots.held) == (0, 0, 0)
+        for render in self._renders:
+            assert render.seats == render.left, f"{render.seats} seats, {render.left} left"
+            assert not render.waiting, "a seat waits on"
+            render.backlog.end()
+            render.backlog.release()
+            assert render.backlog._holders == 0, "a backlog is followed by nobody's feed"
+        for source in self._opened:
+            assert source.closed == 1, f"a source was closed {source.closed} times"
+        for stored in self._found:
+            assert stored.closed == 1, f"a stored variant was closed {stored.closed} times"

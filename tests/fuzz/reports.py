@@ -1,0 +1,98 @@
+"""What ffprobe and ffmpeg say: any text is understood or refused, and none of it leaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from decimal import Decimal
+
+from audioproxy.errors import InvalidOptions, Refusal, UndecodableSource, VideoSource
+from audioproxy.grammar.options import Options
+from audioproxy.media.diagnostics import classify, redact
+from audioproxy.media.probing import Probe, read_probe
+from audioproxy.media.regions import find_region, needs_measuring
+from tests.fuzz.draws import Draws, check_refusal, outcome
+
+NOTICES = (b"", b"[mp3 @ 0x5] Estimating duration from bitrate, this may be inaccurate\n")
+# Credentials that no line of the log may hold.
+PASSWORD, SIGNATURE = "pAsSwOrD", "sIgNaTuRe"
+# What a URL may hold in these places (RFC 3986, 3); ffmpeg takes a password with an @ too.
+_UNRESERVED = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:"
+_AUTHORITY = _UNRESERVED + b"@"
+_QUERY = _AUTHORITY + b"/?"
+
+
+def check_probe(data: bytes, read: Callable[..., Probe] = read_probe) -> None:
+    """Assert that an answer is a description, or a refusal, or no answer of ffprobe's.
+
+    :param data: whether the answer was cut off and what stood on stderr, then the answer.
+    """
+    draws = Draws(data)
+    cut_off, notice = draws.one_of((False, True)), draws.one_of(NOTICES)
+    found = outcome(
+        lambda: read(draws.rest, notice, cut_off=cut_off),
+        UndecodableSource,
+        VideoSource,
+        ValueError,
+    )
+    if isinstance(found, Refusal):
+        check_refusal(found)
+    if isinstance(found, Exception):
+        return
+    assert isinstance(found.container, str)
+    assert isinstance(found.codec, str)
+    assert found.layout is None or isinstance(found.layout, str), found.layout
+    assert found.duration is None or 0 < found.duration < 10**15, found.duration
+    assert not (found.exact and (found.duration is None or notice)), "an estimate is not exact"
+    assert 0 < found.sample_rate <= 6_144_000, found.sample_rate
+    assert 0 < found.channels <= 64, found.channels
+    assert found.bit_depth > 0
+    check_document(found.description.document(None))
+    # What comes next with every probe.
+    options = Options()
+    assert needs_measuring(options, found) in (False, True)
+    outcome(lambda: find_region(options, found), InvalidOptions)
+
+
+def check_document(document: dict[str, object]) -> None:
+    """Assert that an info document is one: no nulls, no zeros, tags within bounds (D24)."""
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    for name, value in document.items():
+        if name == "format":
+            assert isinstance(value, str)
+        elif name == "tags":
+            assert isinstance(value, dict)
+            assert 1 <= len(value) <= 32
+            assert all(isinstance(text, str) and len(text) <= 512 for text in value.values())
+            assert all(len(key) <= 512 for key in value)
+        else:
+            assert isinstance(value, int | float), (name, value)
+            assert 0 < Decimal(value) < 10**18, (name, value)
+
+
+def check_diagnostic(data: bytes, redact: Callable[[bytes], str] = redact) -> None:
+    """Assert that a diagnostic is one printable line without the secrets of a URL.
+
+    :param data: lines; a URL is planted behind the first, made of the three that follow.
+    """
+    before, user, host, query, *after = [*data.split(b"\n"), b"", b"", b""]
+    url = b"https://%s:%s@%s/a?%s&X=%s%s" % (
+        _only(user, _AUTHORITY),
+        PASSWORD.encode(),
+        _only(host, _UNRESERVED.replace(b":", b"")),
+        _only(query, _QUERY),
+        SIGNATURE.encode(),
+        _only(query, _QUERY),
+    )
+    for text in (data, b"\n".join([b"%s %s: refused" % (before, url), *after])):
+        line = redact(text)
+        assert len(line.splitlines()) <= 1, line
+        assert line.isprintable(), line
+        assert len(line) <= 503
+        assert PASSWORD not in line or PASSWORD.encode() in data, line
+        assert SIGNATURE not in line or SIGNATURE.encode() in data, line
+        assert classify(text) is None or issubclass(classify(text) or Exception, Refusal)
+
+
+def _only(text: bytes, allowed: bytes) -> bytes:
+    return bytes(c for c in text if c in allowed)

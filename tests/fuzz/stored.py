@@ -1,0 +1,104 @@
+"""Files in the store: one is a variant, whole and with its headers, or it is nothing."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+
+from audioproxy.storage.errands import Errands
+from audioproxy.storage.file_variants import FileVariants
+from audioproxy.storage.interfaces import VariantHeaders
+from tests.fuzz.draws import Draws
+from tests.support.processes import open_descriptors
+
+KEY = "ab" + "0" * 62
+BODY = bytes(range(256)) * 2
+HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000", "attachment")
+_MAGIC = b"APVARNT1"
+# Bytes; longer than any file here.
+_MORE = 1 << 20
+
+
+def sealed(body: bytes, record: bytes) -> bytes:
+    """Return a file whose record is what it says, whatever that is (architecture.md)."""
+    return body + record + struct.pack(">II", len(record), zlib.crc32(record)) + _MAGIC
+
+
+RECORD = json.dumps({"size": len(BODY), **asdict(HEADERS)}).encode("ascii")
+WHOLE = sealed(BODY, RECORD)
+
+Store = Callable[[str], FileVariants]
+
+
+def _store(root: str) -> FileVariants:
+    def never(work: Callable[[], None]) -> Deferred[None]:
+        raise AssertionError("a lookup needs no thread")
+
+    return FileVariants(root, Errands(Clock(), never))
+
+
+def check_stored(data: bytes, store: Store = _store) -> None:
+    """Assert that a file is taken for exactly what it is.
+
+    :param data: which kind of file it is: any bytes; a good one with a stretch of its bytes
+        replaced; or one with any record, whose checksum fits.
+    """
+    draws = Draws(data)
+    kind = draws.one_of(("any", "mutated", "sealed"))
+    if kind == "any":
+        content = draws.rest
+    elif kind == "mutated":
+        content = _spliced(draws)
+    else:
+        content = sealed(BODY, draws.rest)
+    with tempfile.TemporaryDirectory() as root:
+        path = Path(root, KEY[:2], KEY)
+        path.parent.mkdir()
+        path.write_bytes(content)
+        before = open_descriptors()
+        found = _lookup(store(root))
+        if found is None:
+            assert content != WHOLE, "a good variant is not found"
+        else:
+            size, body, headers = found
+            assert body == content[:size], "other bytes"
+            if kind != "sealed":
+                # No checksum is on the bytes themselves: only their number can be told.
+                trailer = content[size:]
+                assert (size, headers, trailer) == (len(BODY), HEADERS, WHOLE[size:]), content
+        assert open_descriptors() == before, "a descriptor is left open"
+
+
+def _spliced(draws: Draws) -> bytes:
+    # One place and one length, so that a small input reaches each byte of the file.
+    at = (draws.byte() * 256 + draws.byte()) % (len(WHOLE) + 1)
+    until = at + draws.byte()
+    return WHOLE[:at] + draws.rest + WHOLE[until:]
+
+
+def _lookup(store: FileVariants) -> tuple[int, bytes, VariantHeaders] | None:
+    results: list[tuple[int, bytes, VariantHeaders] | None] = []
+
+    async def look() -> None:
+        found = await store.lookup(KEY)
+        if found is None:
+            results.append(None)
+            return
+        try:
+            results.append((found.size, found.read(0, _MORE), found.headers))
+            assert found.read(found.size, 1) == b"", "the trailer can be read"
+        finally:
+            found.close()
+
+    failures: list[object] = []
+    Deferred.fromCoroutine(look()).addErrback(failures.append)
+    assert not failures, failures
+    return results[0]

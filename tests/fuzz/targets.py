@@ -1,0 +1,65 @@
+"""All targets by name: what is checked, where inputs come from, and what a fuzzer starts with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from tests.fuzz import corpus
+from tests.fuzz.environments import check_environment
+from tests.fuzz.front import check_front
+from tests.fuzz.headers import check_conditions, check_range
+from tests.fuzz.paths import check_path
+from tests.fuzz.reports import check_diagnostic, check_probe
+from tests.fuzz.stored import check_stored
+
+
+@dataclass(frozen=True)
+class Target:
+    """One promise about any bytes.
+
+    :ivar check: raises AssertionError where the promise is broken, and nothing where it is kept;
+        any other exception breaks it as well.
+    :ivar inputs: bytes that are often nearly right.
+    :ivar seeds: good inputs, which a coverage-guided fuzzer starts with.
+    :ivar words: what such a fuzzer puts into them.
+    :ivar longest: bytes of an input that it goes up to.
+    """
+
+    check: Callable[[bytes], None]
+    inputs: st.SearchStrategy[bytes]
+    seeds: tuple[bytes, ...]
+    words: tuple[bytes, ...]
+    longest: int = 4096
+
+
+def _target(
+    check: Callable[[bytes], None],
+    seeds: tuple[bytes, ...],
+    words: tuple[bytes, ...],
+    inputs: st.SearchStrategy[bytes] | None = None,
+    longest: int = 4096,
+) -> Target:
+    spoiled = corpus.spoiled(seeds, words) | st.binary(max_size=60)
+    return Target(check, spoiled if inputs is None else inputs, seeds, words, longest)
+
+
+TARGETS: dict[str, Target] = {
+    "path": _target(check_path, corpus.PATHS, corpus.URL_WORDS, corpus.paths()),
+    "front": _target(
+        check_front,
+        corpus.CONVERSATIONS,
+        (*corpus.HTTP_WORDS, *corpus.URL_WORDS),
+        corpus.conversations(),
+        # A line may have 16 KiB, and a body 64.
+        longest=100_000,
+    ),
+    "range": _target(check_range, corpus.RANGES, corpus.HEADER_WORDS, longest=8192),
+    "conditions": _target(check_conditions, corpus.CONDITIONS, corpus.HEADER_WORDS),
+    "probe": _target(check_probe, corpus.PROBES, corpus.JSON_WORDS, corpus.probes(), 16_384),
+    "diagnostic": _target(check_diagnostic, corpus.DIAGNOSTICS, corpus.TEXT_WORDS),
+    "environment": _target(check_environment, corpus.ENVIRONMENTS, corpus.SETTING_WORDS),
+    "stored": _target(check_stored, corpus.FILES, corpus.JSON_WORDS, longest=16_384),
+}

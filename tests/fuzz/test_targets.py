@@ -1,0 +1,250 @@
+"""Each target sees a reader that is broken: one that accepts everything would prove nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from twisted.internet.defer import execute
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.config import Config, ConfigError, load
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.sources import Source, read_source
+from audioproxy.media.diagnostics import redact
+from audioproxy.media.probing import Probe, read_probe
+from audioproxy.storage.errands import Errands
+from audioproxy.storage.file_variants import FileVariants, StoredFile
+from audioproxy.storage.interfaces import VariantHeaders
+from audioproxy.web.ranges import read_range
+from audioproxy.web.record import RequestRecord
+from tests.fuzz import corpus
+from tests.fuzz.draws import Draws
+from tests.fuzz.engines import shrink
+from tests.fuzz.environments import check_environment
+from tests.fuzz.front import check_answer, check_front
+from tests.fuzz.headers import check_conditions, check_range
+from tests.fuzz.paths import check_path
+from tests.fuzz.premises import Premises
+from tests.fuzz.reports import check_diagnostic, check_probe
+from tests.fuzz.stored import BODY, check_stored
+from tests.support.http import read_response
+
+GET = corpus.request(b"GET", b"insecure/plain/local://a")
+
+
+class GrammarTargetTests(SynchronousTestCase):
+    """`check_path`"""
+
+    def test_order(self) -> None:
+        """Options that mean something else in another order are seen."""
+
+        def last_wins(segments: Sequence[bytes]) -> tuple[Options, int | None]:
+            return read_options(segments[-1:])
+
+        with self.assertRaises(AssertionError):
+            check_path(b"s/br:96/ch:2/plain/local://a", options=last_wins)
+
+    def test_canonical(self) -> None:
+        """Options that are not read back from their own normal form are seen."""
+
+        def louder(segments: Sequence[bytes]) -> tuple[Options, int | None]:
+            options, exp = read_options(segments)
+            return replace(options, gain=(options.gain or 0) + 1), exp
+
+        with self.assertRaises(AssertionError):
+            check_path(b"s/plain/local://a", options=louder)
+
+    def test_source(self) -> None:
+        """A source that is decoded twice is seen."""
+
+        def twice(form: bytes, raw: bytes) -> Source:
+            return read_source(b"plain", read_source(form, raw).canonical)
+
+        check_path(b"s/plain/local://%252541")
+        with self.assertRaises(AssertionError):
+            check_path(b"s/plain/local://%252541", source=twice)
+
+    def test_crash(self) -> None:
+        """An error that is no refusal is passed on."""
+
+        def crash(segments: Sequence[bytes]) -> tuple[Options, int | None]:
+            raise KeyError("f")
+
+        with self.assertRaises(KeyError):
+            check_path(b"s/plain/local://a", options=crash)
+
+
+class FrontTargetTests(SynchronousTestCase):
+    """`check_front`"""
+
+    def refused(self, house: Any, sent: bytes = GET) -> None:
+        """Assert that a house is found to be a bad one, and that a good one is not."""
+        check_front(corpus.PLAIN_HOUSE + sent)
+        with self.assertRaises(AssertionError):
+            check_front(corpus.PLAIN_HOUSE + sent, house)
+
+    def test_furniture(self) -> None:
+        """A plain house leaves what a client sends to the client: a good request is served."""
+        draws = Draws(corpus.PLAIN_HOUSE + GET)
+        Premises(draws)
+        self.assertEqual(draws.rest, GET)
+
+    def test_answer_of_twisted(self) -> None:
+        """An answer that is not the service's own is seen."""
+
+        def bare(draws: Draws) -> Premises:
+            premises = Premises(draws)
+            premises.resource.render = lambda request: b"hello"  # type: ignore[method-assign]
+            return premises
+
+        self.refused(bare)
+
+    def test_seat(self) -> None:
+        """A seat that nobody gives up is seen."""
+
+        class Sticky(Premises):
+            def join(self, order: Any) -> Any:
+                seat = super().join(order)
+                seat.render.subscribe()
+                return seat
+
+        self.refused(Sticky)
+
+    def test_open_source(self) -> None:
+        """A source that stays open is seen."""
+
+        class Open(Premises):
+            async def open(self, source: Source) -> Any:
+                await super().open(source)
+                return await super().open(source)
+
+        self.refused(Open, corpus.request(b"GET", b"insecure/info/plain/local://a"))
+
+    def test_crash(self) -> None:
+        """A crash behind the resource is seen, though a client gets a well-formed 500."""
+
+        class Crashing(Premises):
+            async def open(self, source: Source) -> Any:
+                raise KeyError(source)
+
+        self.refused(Crashing, corpus.request(b"GET", b"insecure/info/plain/local://a"))
+        self.flushLoggedErrors(KeyError)
+
+    def test_delayed_call(self) -> None:
+        """A timer that outlives the client is seen."""
+
+        class Late(Premises):
+            def join(self, order: Any) -> Any:
+                self.clock.callLater(5, int)
+                return super().join(order)
+
+        self.refused(Late)
+
+    def test_answers(self) -> None:
+        """Each answer is held against the contract, header by header."""
+        good = (
+            b"HTTP/1.1 404 Not Found\r\ncache-control: max-age=10\r\nx-request-id: i\r\n"
+            b"content-type: application/json\r\ncontent-length: 36\r\n\r\n"
+            b'{"error":"not_found","message":"A."}'
+        )
+        record = RequestRecord("i", "render", 404, "not_found", None, None, None, 36, 0)
+        for old, new in (
+            (b"", b""),
+            (b"cache-control", b"x-control"),
+            (b"application/json", b"text/html"),
+            (b"404", b"405"),
+            (b"404", b"410"),
+            (b"not_found", b"not_there"),
+            (b"x-request-id: i", b'etag: "k"'),
+            (b"x-request-id: i", b"retry-after: 5"),
+        ):
+            response = read_response(good.replace(old, new) if old else good)
+            assert response is not None
+            if old:
+                with self.assertRaises(AssertionError, msg=new):
+                    check_answer(response, b"GET", replace(record, status=response.status))
+            else:
+                check_answer(response, b"GET", record)
+
+
+class ReaderTargetTests(SynchronousTestCase):
+    """The targets of single readers"""
+
+    def test_range(self) -> None:
+        """A range that is one byte too long is seen, and so is one that is not refused."""
+
+        def longer(header: bytes | None, size: int) -> tuple[int, int] | None:
+            found = read_range(header, size)
+            return None if found is None else (found[0], found[1] + 1)
+
+        with self.assertRaises(AssertionError):
+            check_range(b"\4bytes=0-9", longer)
+        with self.assertRaises(AssertionError):
+            check_range(b"\0bytes=0-9", lambda header, size: None)
+
+    def test_conditions(self) -> None:
+        """A tag that is looked for as a piece of text is seen, and so is one that is not found."""
+        with self.assertRaises(AssertionError):
+            check_conditions(b"W/TAG", matches=lambda header, tag: header == tag)
+        with self.assertRaises(AssertionError):
+            check_conditions(b'"a"', matches=lambda header, tag: True)
+        with self.assertRaises(AssertionError):
+            check_conditions(b"W/TAG", applies=lambda header, tag: tag in (header or b""))
+
+    def test_probe(self) -> None:
+        """An estimate that is called exact is seen, and so is an error that is no refusal."""
+
+        def exact(stdout: bytes, stderr: bytes, *, cut_off: bool) -> Probe:
+            return replace(read_probe(stdout, stderr, cut_off=cut_off), exact=True)
+
+        answer = corpus.PROBES[0][2:]
+        with self.assertRaises(AssertionError):
+            check_probe(b"\0\1" + answer, exact)
+        with self.assertRaises(KeyError):
+            check_probe(b"\0\0" + answer, lambda *_, cut_off: {}["format"])
+
+    def test_diagnostic(self) -> None:
+        """Secrets, second lines and control characters are seen."""
+        for broken in (
+            lambda text: text.decode("ascii", "replace").replace("\n", " "),
+            lambda text: redact(text) + "\nmore",
+            lambda text: redact(text) + "\x1b",
+        ):
+            with self.assertRaises(AssertionError):
+                check_diagnostic(corpus.DIAGNOSTICS[0], broken)
+
+    def test_environment(self) -> None:
+        """A secret in a problem is seen."""
+
+        def chatty(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
+            try:
+                return load(environ)
+            except ConfigError as error:
+                raise ConfigError([f"AP_KEY: {environ['AP_KEY']}"]) from error
+
+        with self.assertRaises(AssertionError):
+            check_environment(b"AP_KEY=zz", chatty)
+
+    def test_stored(self) -> None:
+        """A file that lost a part and is served all the same is seen."""
+
+        class Trusting(FileVariants):
+            async def lookup(self, key: str) -> StoredFile | None:
+                descriptor = os.open(self._path(key), os.O_RDONLY)
+                return StoredFile(descriptor, len(BODY), VariantHeaders("audio/mpeg", "no-store"))
+
+        with self.assertRaises(AssertionError):
+            check_stored(b"\1\0\0\5", lambda root: Trusting(root, Errands(Clock(), execute)))
+
+    def test_shrink(self) -> None:
+        """What is reported is as short as it can be and still breaks the promise."""
+
+        def check(data: bytes) -> None:
+            assert not (b"a" in data and b"z" in data)
+
+        self.assertEqual(shrink(check, b"xxxaxxxxxxxzxxxxx"), b"az")

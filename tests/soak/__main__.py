@@ -1,0 +1,56 @@
+"""``python -m tests.soak``: run, report, and exit with 0 where nothing was wrong."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import react
+
+from tests.soak.report import write_report
+from tests.soak.rig import Rig, Terms
+from tests.soak.run import Run
+
+
+def read_arguments(words: list[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120, help="of load; default 120")
+    parser.add_argument("--seed", type=int, default=1, help="of all that is left to chance")
+    parser.add_argument("--report", type=Path, help="a file for the report, besides stdout")
+    parser.add_argument("--keep", type=Path, help="a new folder for everything, kept")
+    return parser.parse_args(words)
+
+
+async def main(given: argparse.Namespace) -> None:
+    """Make one run.
+
+    :raises SystemExit: with the status, where it is not 0.
+    """
+    base = given.keep or Path(tempfile.mkdtemp(prefix="soak-"))
+    base = base.resolve()
+    try:
+        rig = Rig.build(Terms.of(given.seconds, given.seed), base)
+        outcome = await Run(rig).run()
+        report = write_report(outcome)
+        print(report, flush=True)
+        if given.report is not None:
+            given.report.write_text(report, encoding="utf-8")
+        if given.keep is not None:
+            for node in (rig.a, rig.b):
+                (base / f"{node.name}.log").write_text(node.log + node.said, encoding="utf-8")
+    finally:
+        if given.keep is None:
+            shutil.rmtree(base, ignore_errors=True)
+    if not outcome.good:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    arguments: Any = read_arguments(sys.argv[1:])
+    react(lambda _: Deferred.fromCoroutine(main(arguments)))

@@ -1,0 +1,212 @@
+"""Bugs that the fault suite has to see, each a small change of the service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One change that breaks a promise.
+
+    :ivar path: below the package.
+    :ivar old: what stands there once and no more.
+    :ivar sight: the check that is expected to see it.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+    sight: str
+
+
+BUGS = [
+    Bug(
+        "a stream that failed is finished",
+        "web/exchange.py",
+        "            abort(self._request.channel)\n            return\n",
+        "            self._request.finish()\n            return\n",
+        "answers",
+    ),
+    Bug(
+        "a request is logged only if its client stays",
+        "web/exchange.py",
+        "        log_request(\n",
+        "        if not isinstance(outcome, Failure): log_request(\n",
+        "log",
+    ),
+    Bug(
+        "requests are counted twice",
+        "web/exchange.py",
+        "        self._metrics.request_ended(self.endpoint, status)\n",
+        "        self._metrics.request_ended(self.endpoint, status)\n" * 2,
+        "counters",
+    ),
+    Bug(
+        "renders are counted twice",
+        "metrics.py",
+        "            self._renders.labels(form, outcome).inc()\n",
+        "            self._renders.labels(form, outcome).inc(2)\n",
+        "rehearsal",
+    ),
+    Bug(
+        "who joins is counted as a miss",
+        "web/variant.py",
+        "self.metrics.miss if seat.started else self.metrics.coalesced",
+        "self.metrics.miss if seat.started else self.metrics.miss",
+        "rehearsal",
+    ),
+    Bug(
+        "a range ends one byte early",
+        "web/ranges.py",
+        "min(_offset(last) + 1, size)",
+        "min(_offset(last) + (size < 3), size)",
+        "answers",
+    ),
+    Bug(
+        "a body without end is read to its end",
+        "web/site.py",
+        "        if self._left < 0:\n",
+        "        if self._left < -(1 << 40):\n",
+        "answers",
+    ),
+    Bug(
+        "a render that failed is stored",
+        "render/job.py",
+        "        except Refusal as refusal:\n            self._fail(refusal)\n",
+        "        except Refusal as refusal:\n            self._fail(refusal)\n"
+        "            if self._backlog is not None:\n                await self._store()\n",
+        "store",
+    ),
+    Bug(
+        "who waits for a slot and leaves goes on waiting",
+        "render/job.py",
+        "        if not self._subscribers and not self._finished and not self._runs_on:\n",
+        "        if not self._subscribers and not self._finished and self._waiting:\n",
+        "rehearsal",
+    ),
+    Bug(
+        "who leaves ends the render of all",
+        "render/job.py",
+        "        if not self._subscribers and not self._finished and not self._runs_on:\n",
+        "        if not self._finished:\n",
+        "answers",
+    ),
+    Bug(
+        "a render has no deadline",
+        "render/job.py",
+        "        return left\n",
+        "        return left + 1000\n",
+        "answers",
+    ),
+    Bug(
+        "a source that changed is taken for one that did not",
+        "render/job.py",
+        "        if not source.unchanged():\n",
+        "        if not source:\n",
+        "answers",
+    ),
+    Bug(
+        "the source stays open",
+        "render/job.py",
+        "        finally:\n            source.close()\n",
+        "        finally:\n            pass\n",
+        "leaks",
+    ),
+    Bug(
+        "the output stays open",
+        "render/job.py",
+        "                self._backlog.release()\n",
+        "                pass\n",
+        "leaks",
+    ),
+    Bug(
+        "who comes late misses the beginning",
+        "render/feed.py",
+        "            self._leave = self._backlog.follow(self._send)\n",
+        "            self._leave = self._backlog.follow(self._send)\n"
+        "            self._offset = self._backlog.size if self._backlog.size > 300_000 else 0\n",
+        "answers",
+    ),
+    Bug(
+        "nobody can join",
+        "render/table.py",
+        "        self._joinable[order.key] = job\n",
+        "",
+        "rehearsal",
+    ),
+    Bug(
+        "a drain waits for nothing",
+        "render/table.py",
+        "        await self._tally.wait(clock, seconds)\n",
+        "",
+        "answers",
+    ),
+    Bug(
+        "one render more than there are slots",
+        "process/slots.py",
+        "        if self.held < self.capacity:\n",
+        "        if self.held <= self.capacity:\n",
+        "slots",
+    ),
+    Bug(
+        "a slot that was held for long is never given back",
+        "process/slots.py",
+        "            self._release()\n",
+        "            if held_for < 4:\n                self._release()\n",
+        "counters",
+    ),
+    Bug(
+        "a slot is free while its child still dies",
+        "process/child.py",
+        "        deadline = self._clock.callLater(timeout, self.stop)\n",
+        "        def late() -> None:\n"
+        "            self.stop()\n"
+        "            self._waiting and self._waiting.pop().errback(ChildTimeout())\n"
+        "        deadline = self._clock.callLater(timeout, late)\n",
+        "slots",
+    ),
+    Bug(
+        "no KILL follows a TERM",
+        "process/child.py",
+        "            self._expect_end(_TERM_GRACE, self.kill)\n",
+        "            self._expect_end(_TERM_GRACE, self._report_survival)\n",
+        "answers",
+    ),
+    Bug(
+        "children outlive the service",
+        "service.py",
+        '"--pdeathsig", "KILL"',
+        '"--reset-env"',
+        "on the way",
+    ),
+    Bug(
+        "a damaged record is read",
+        "storage/file_variants.py",
+        "(magic, len(record), zlib.crc32(record)) != (_MAGIC, record_length, checksum)",
+        "(magic, len(record)) != (_MAGIC, record_length)",
+        "answers",
+    ),
+    Bug(
+        "a variant that lost a part is read",
+        "storage/file_variants.py",
+        "if size + record_length + _FOOTER.size == length else None",
+        "if size else None",
+        "answers",
+    ),
+    Bug(
+        "what a dead node leaves is never removed",
+        "storage/scratch.py",
+        "        self._sweep()\n",
+        "",
+        "end",
+    ),
+    Bug(
+        "a store that was away is never taken up again",
+        "storage/scratch.py",
+        "            self._let_go()\n            self.open()\n",
+        "            self.close()\n            self.open()\n",
+        "on the way",
+    ),
+]

@@ -1,0 +1,218 @@
+"""The checks at the end of a run, each with its figures and what it found wrong."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from audioproxy.storage.errands import Errands
+from audioproxy.storage.file_variants import FileVariants
+from audioproxy.threads import own_threads
+from tests.soak.journal import Journal
+from tests.soak.nodes import Metrics, Node
+from tests.soak.tally import QUIET, Entry, alarms, families, mismatches
+from tests.support.service import reactor
+
+#: Bytes that a node may have grown by since it was warm.
+MEMORY_BOUND = 48 * 1024 * 1024
+
+
+@dataclass
+class Check:
+    """One check.
+
+    :ivar figures: what was found, in a few words.
+    :ivar complaints: what is wrong; the run has failed where there is one.
+    """
+
+    name: str
+    figures: str = ""
+    complaints: list[str] = field(default_factory=list)
+
+
+def check_answers(journal: Journal) -> Check:
+    """Every answer is right, or has its cause."""
+    wrong = [f"{what}: {visit}" for visit in journal.visits for what in visit.complaints]
+    excused = sum(bool(visit.causes) for visit in journal.visits)
+    figures = f"{len(journal.visits)} requests, {journal.compared / 1e6:.1f} MB compared"
+    return Check("answers", f"{figures}, {excused} with a cause to fail", wrong)
+
+
+def check_remarks(journal: Journal) -> Check:
+    """Nothing was remarked on the way."""
+    return Check("on the way", f"{len(journal.remarks)} remarks", list(journal.remarks))
+
+
+def check_log(journal: Journal, nodes: Iterable[Node], logged: list[Entry]) -> Check:
+    """One line for each request of node A, and nothing alarming in any log."""
+    wrong = list(mismatches(list(journal.at("a")), logged))
+    for node in nodes:
+        for text in (node.log, node.said):
+            wrong += [f"node {node.name} says: {line[:300]}" for line in alarms(text)]
+    return Check("log", f"{len(logged)} lines of requests at node A", wrong)
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a quiet node holds."""
+
+    descriptors: Counter[str]
+    memory: int
+
+    @classmethod
+    def of(cls, node: Node) -> Level:
+        """Take the level of a node."""
+        return cls(node.descriptors(), node.resident())
+
+
+def check_leaks(node: Node, before: Level, after: Level, peak: int) -> Check:
+    """A node that has been through everything holds what it held before."""
+    more, fewer = after.descriptors - before.descriptors, before.descriptors - after.descriptors
+    growth = after.memory - before.memory
+    wrong = []
+    if more or fewer:
+        wrong.append(f"open descriptors: {dict(more)} more, {dict(fewer)} fewer than before")
+    if node.children():
+        wrong.append(f"{len(node.children())} children are left, dead or alive")
+    if growth > MEMORY_BOUND:
+        wrong.append(f"{growth / 1e6:.0f} MB more memory than after warm-up")
+    if left := os.listdir(node.temporary):
+        wrong.append(f"{len(left)} files are left in TMPDIR")
+    figures = (
+        f"{after.descriptors.total()} descriptors ({before.descriptors.total()} before, {peak} at"
+        f" most), {after.memory / 1e6:.0f} MB ({before.memory / 1e6:.0f} MB before, may grow by"
+        f" {MEMORY_BOUND / 1e6:.0f} MB)"
+    )
+    return Check("leaks", figures, wrong)
+
+
+def check_scratch(store: Path) -> Check:
+    """No render has left its file behind."""
+    left = [path for path in (store / ".scratch").rglob("*") if path.is_file()]
+    left = [path for path in left if path.suffix != ".lock"]
+    return Check("scratch", f"{len(left)} files", [f"left behind: {path.name}" for path in left])
+
+
+def check_counters(
+    journal: Journal, node: Node, metrics: Metrics | None, logged: list[Entry]
+) -> Check:
+    """What node A counted is what happened."""
+    check = Check("counters")
+    if metrics is None:
+        check.complaints.append("there are no metrics")
+        return check
+    for gauge in ("renders_running", "render_slots_held", "render_queue_depth"):
+        if metrics.sum(gauge):
+            check.complaints.append(f"{gauge} is {metrics.sum(gauge):g} on a quiet node")
+    _add_requests(check, journal, node, metrics, logged)
+    _add_lookups(check, journal, metrics, logged)
+    _add_renders(check, metrics, logged)
+    failures = metrics.sum("variant_store_write_failures_total")
+    if failures and not journal.disturbed:
+        check.complaints.append(f"{failures:g} writes failed while the store was well")
+    rejections = metrics.sum("render_queue_rejections_total")
+    busy = sum(entry.status == 429 for entry in logged)
+    if rejections > busy:
+        check.complaints.append(f"{rejections:g} rejections, but {busy} answers with 429")
+    check.figures = (
+        f"{metrics.sum('http_requests_total'):g} requests,"
+        f" {metrics.sum('renders_total'):g} renders,"
+        f" {metrics.sum('cache_lookups_total'):g} lookups, {rejections:g} rejections, {failures:g}"
+        " failed writes"
+    )
+    return check
+
+
+def _add_requests(
+    check: Check, journal: Journal, node: Node, metrics: Metrics, logged: list[Entry]
+) -> None:
+    wanted = Counter(families([entry for entry in logged if entry.endpoint not in QUIET]))
+    for visit in journal.at(node.name):
+        if visit.asked.endpoint in QUIET and visit.status is not None:
+            wanted[visit.asked.endpoint, f"{visit.status // 100}xx"] += 1
+    found: Counter[tuple[str, str]] = Counter()
+    for labels, value in metrics.each("http_requests_total").items():
+        named = dict(labels)
+        found[named["endpoint"], named["status"]] += int(value)
+    # The reading that all of this is from may count itself.
+    scraped = found.pop(("metrics", "2xx"), 0)
+    if scraped not in (node.scraped - 1, node.scraped):
+        check.complaints.append(f"{scraped} readings of metrics counted, {node.scraped} made")
+    for where in sorted(wanted.keys() | found.keys()):
+        if wanted[where] != found[where]:
+            check.complaints.append(
+                f"http_requests_total {where} is {found[where]}, the log has {wanted[where]}"
+            )
+
+
+def _add_lookups(check: Check, journal: Journal, metrics: Metrics, logged: list[Entry]) -> None:
+    visits = {visit.request_id: visit for visit in journal.visits}
+    unsure = reached = hits = 0
+    for entry in logged:
+        visit = visits.get(entry.request_id)
+        if visit is None or visit.asked.method != b"GET" or not visit.asked.wanted.looks_up:
+            continue
+        if entry.status == 304:
+            continue
+        reached += 1
+        # Who has left may have left before the store had answered.
+        unsure += entry.status == 499
+        hits += (entry.cache == "HIT" and entry.status != 499) or entry.status == 416
+    total = metrics.sum("cache_lookups_total")
+    if not reached - unsure <= total <= reached:
+        check.complaints.append(
+            f"{total:g} lookups counted; {reached} requests got so far, {unsure} of them perhaps"
+        )
+    counted = metrics.sum("cache_lookups_total", outcome="hit")
+    if not hits <= counted <= hits + unsure:
+        check.complaints.append(f"{counted:g} hits counted; clients saw {hits}")
+
+
+def _add_renders(check: Check, metrics: Metrics, logged: list[Entry]) -> None:
+    renders = metrics.each("renders_total")
+    timed = metrics.each("render_duration_seconds_count")
+    if {k: v for k, v in renders.items() if v} != {k: v for k, v in timed.items() if v}:
+        check.complaints.append("the histogram counts other renders than the counter")
+    misses = [entry for entry in logged if entry.cache == "MISS" and entry.endpoint == "render"]
+    unseen = sum(entry.status == 499 for entry in logged)
+    well = sum(entry.code is None and entry.status == 200 for entry in misses)
+    found = metrics.sum("renders_total", outcome="success")
+    if not found <= well + unseen:
+        check.complaints.append(
+            f"{found:g} renders succeeded, for {well} answers and {unseen} clients who left"
+        )
+    if metrics.sum("renders_total") > metrics.sum("cache_lookups_total", outcome="miss"):
+        check.complaints.append("more renders than misses")
+
+
+async def check_store(journal: Journal, store: Path) -> Check:
+    """Whatever the store gives out is a variant, whole and right."""
+    variants = FileVariants(str(store), Errands(reactor, own_threads(reactor)))
+    wrong, good, refused = [], 0, 0
+    for path in sorted(store.glob("[0-9a-f][0-9a-f]/*")):
+        stored = await variants.lookup(path.name)
+        if stored is None:
+            refused += 1
+            continue
+        body = stored.read(0, stored.size)
+        stored.close()
+        if path.name not in journal.bodies:
+            wrong.append(f"a variant that nobody asked for, {path.name}")
+        elif body not in journal.bodies[path.name]:
+            wrong.append(f"a variant of {len(body)} bytes that is wrong, {path.name}")
+        else:
+            good += 1
+    return Check("store", f"{good} variants right, {refused} files not readable", wrong)
+
+
+def check_end(store: Path, codes: dict[str, int | None]) -> Check:
+    """Both nodes end well and leave no scratch folder."""
+    wrong = [f"node {name} ended with {code}" for name, code in codes.items() if code != 0]
+    scratch = store / ".scratch"
+    left = os.listdir(scratch) if scratch.exists() else []
+    if left:
+        wrong.append(f"{len(left)} things are left in the scratch folder")
+    return Check("end", f"exit statuses {list(codes.values())}", wrong)

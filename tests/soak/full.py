@@ -1,0 +1,95 @@
+"""A store that is full: a node of its own on a small disk in memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from tests.soak.checks import Check, check_store
+from tests.soak.guests import together
+from tests.soak.lines import pause
+from tests.soak.nodes import Node
+from tests.soak.rig import SHORT, Rig
+
+_SIZE = 2 * 1024 * 1024
+_MOUNT_SECONDS = 10
+
+
+async def check_full_store(rig: Rig) -> Check:
+    """A full store costs answers, never right ones; once there is room, it fills again."""
+    check = Check("full store")
+    disk = rig.base / "disk"
+    disk.mkdir()
+    mounted = _call("mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "none", str(disk))
+    if mounted is not None:
+        check.figures = f"left out, since no file system can be mounted here ({mounted})"
+        return check
+    variables = {
+        "AP_LOCAL_ROOT": str(rig.sounds.root),
+        "AP_VARIANT_STORE": f"file://{disk / 'store'}",
+        "AP_MAX_CONCURRENCY": "2",
+        "AP_RENDER_TIMEOUT": str(rig.terms.timeout),
+    }
+    (disk / "store").mkdir()
+    node = Node("c", rig.base, variables)
+    try:
+        await node.start()
+        await _fill(rig, node, check)
+        found = await check_store(rig.journal, disk / "store")
+        check.complaints += found.complaints
+        check.figures += f"; {found.figures}"
+        code = await node.stop(15)
+        if code != 0:
+            check.complaints.append(f"the node ended with {code}")
+    finally:
+        await node.kill()
+        left = _call("umount", "--lazy", str(disk))
+        if left is not None:
+            check.complaints.append(left)
+    return check
+
+
+async def _fill(rig: Rig, node: Node, check: Check) -> None:
+    first = len(rig.journal.visits)
+    filler = disk_filler(rig)
+    rig.journal.faults["store: full"] += 1
+    for kind in SHORT:
+        await together(
+            *(rig.attend(node, rig.variant(*kind), "full", causes={"store full"}) for _ in "ab")
+        )
+    full = rig.journal.visits[first:]
+    os.unlink(filler)
+    asked = rig.variant(*SHORT[0])
+    await rig.attend(node, asked, "room again")
+    await pause(0.5)
+    again = await rig.attend(node, asked, "room again")
+    if again.state != "HIT":
+        check.complaints.append("there was room again, and nothing was stored")
+    check.complaints += [
+        f"{what}: {visit}" for visit in rig.journal.visits[first:] for what in visit.complaints
+    ]
+    statuses = [visit.status for visit in full]
+    check.figures = f"{len(full)} requests, {statuses.count(200)} of them answered"
+
+
+def disk_filler(rig: Rig) -> str:
+    """Write until there is no room; return the name of the file."""
+    path = rig.base / "disk" / "filler"
+    with open(path, "wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            pass
+    return str(path)
+
+
+def _call(*words: str) -> str | None:
+    """Run a command; return what is wrong, or None."""
+    try:
+        subprocess.run(words, check=True, capture_output=True, timeout=_MOUNT_SECONDS)
+    except subprocess.CalledProcessError as error:
+        return error.stderr.decode(errors="replace").strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        return str(error)
+    return None

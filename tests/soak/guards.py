@@ -1,0 +1,99 @@
+"""``python -m tests.soak.guards``: see that the fault suite sees.
+
+Each bug of `BUGS` is put into a copy of the tree, and a short run with that copy has to fail. A
+run with a copy that has no bug has to pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.soak.bugs import BUGS, Bug
+from tests.support.service import PROJECT
+
+_PARTS = ("audioproxy", "tests", "twisted", "setup.cfg", "pyproject.toml")
+_JUNK = shutil.ignore_patterns("__pycache__", "node_modules", "_trial_temp*")
+_SECONDS = 14
+# A run that does not even end has failed.
+_LONGEST = 150
+_ROW = re.compile(r"^\| ([a-z ]+) \| ([0-9]+|good) \| .+ \|$", re.MULTILINE)
+_BROKE = "the run broke"
+
+
+def spoil(bug: Bug, tree: Path) -> None:
+    """Put a bug into a copy of the tree.
+
+    :raises ValueError: where the text to replace is not there exactly once.
+    """
+    path = tree / "audioproxy" / bug.path
+    text = path.read_text(encoding="utf-8")
+    if text.count(bug.old) != 1:
+        raise ValueError(f"{bug.path} has the place of {bug.name!r} {text.count(bug.old)} times")
+    path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
+
+
+def failed_checks(bug: Bug | None, seed: int) -> list[str]:
+    """Run a copy of the tree and return the checks that failed; none where the run passed."""
+    with tempfile.TemporaryDirectory(prefix="guards-") as folder:
+        tree = Path(folder, "tree")
+        tree.mkdir()
+        for part in _PARTS:
+            source = PROJECT / part
+            if source.is_dir():
+                shutil.copytree(source, tree / part, ignore=_JUNK)
+            else:
+                shutil.copy2(source, tree / part)
+        if bug is not None:
+            spoil(bug, tree)
+        report = Path(folder, "report.md")
+        words = ["-m", "tests.soak", f"--seconds={_SECONDS}", f"--seed={seed}"]
+        words += [f"--report={report}", f"--keep={folder}/run"]
+        try:
+            ended = subprocess.run(
+                [sys.executable, *words],
+                cwd=tree,
+                env={**os.environ, "PYTHONPATH": str(tree)},
+                capture_output=True,
+                timeout=_LONGEST,
+            )
+        except subprocess.TimeoutExpired:
+            return [f"{_BROKE}: no end in {_LONGEST} s"]
+        if ended.returncode == 0:
+            return []
+        if not report.exists():
+            return [_BROKE + ": " + ended.stderr.decode(errors="replace").strip()[-100:]]
+        rows = _ROW.findall(report.read_text(encoding="utf-8"))
+        return [name for name, result in rows if result != "good"]
+
+
+def main(words: list[str]) -> int:
+    """Print a table, and return 0 where every bug was seen and nothing else was."""
+    parser = argparse.ArgumentParser("python -m tests.soak.guards", description=__doc__)
+    parser.add_argument("--only", default="", help="bugs whose names have this in them")
+    parser.add_argument("--seed", type=int, default=5)
+    given = parser.parse_args(words)
+    chosen = [bug for bug in BUGS if given.only in bug.name]
+    print("| Bug | In | Expected to be seen by | Seen by |\n|---|---|---|---|", flush=True)
+    unseen = 0
+    for bug in [None, *chosen]:
+        found = failed_checks(bug, given.seed)
+        if bug is None:
+            print(f"| none | | nothing | {', '.join(found) or 'nothing'} |", flush=True)
+            unseen += bool(found)
+        else:
+            seen = ", ".join(found) or "**NOTHING**"
+            print(f"| {bug.name} | {bug.path} | {bug.sight} | {seen} |", flush=True)
+            unseen += not found
+    print(f"\n{len(chosen)} bugs, {unseen} surprises")
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

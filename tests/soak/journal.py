@@ -1,0 +1,75 @@
+"""Everything that a run has seen: its visits, the faults that it injected, and their counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from tests.soak.verdicts import complaints
+from tests.soak.visits import Asked, Visit
+from tests.support.http import Malformed, Response
+from tests.support.service import Client
+
+
+@dataclass
+class Journal:
+    """Keeps visits without their bodies, each judged when it ends.
+
+    :ivar longest_wait: seconds that a Retry-After may say at most.
+    :ivar bodies: right bodies by cache key, for what the store may hold.
+    :ivar faults: how many of each kind were injected.
+    :ivar disturbed: how often something was done to the store.
+    """
+
+    longest_wait: int
+    visits: list[Visit] = field(default_factory=list)
+    running: set[Visit] = field(default_factory=set)
+    bodies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
+    compared: int = 0
+    disturbed: int = 0
+    health: list[float] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    _numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def begin(self, node: str, asked: Asked, kind: str, causes: set[str] | None = None) -> Visit:
+        """Open the record of a request."""
+        name = f"{node}.{next(self._numbers)}"
+        visit = Visit(name, node, kind, asked, causes if causes is not None else set())
+        self.visits.append(visit)
+        self.running.add(visit)
+        if asked.key is not None:
+            self.bodies[asked.key] = asked.wanted.bodies
+        return visit
+
+    def end(self, visit: Visit, client: Client) -> Response | None:
+        """Judge a request whose connection is over, or given up."""
+        try:
+            response = client.response
+        except (Malformed, ValueError) as error:
+            self.running.discard(visit)
+            visit.complaints.append(f"nothing that HTTP knows: {error}")
+            return None
+        return self.judge(visit, response)
+
+    def judge(self, visit: Visit, response: Response | None) -> Response | None:
+        """Judge a request by what came back."""
+        self.running.discard(visit)
+        if response is not None:
+            visit.status, visit.complete = response.status, response.complete
+            visit.size = len(response.body)
+            visit.state = (response["x-audio-proxy"] or b"").decode() or None
+            if response.status < 400 and visit.asked.wanted.bodies:
+                self.compared += visit.size
+        visit.complaints.extend(complaints(visit, response, self.longest_wait))
+        return response
+
+    def flag(self, visit: Visit, what: str) -> None:
+        """Say that something is wrong with a visit that its answer alone does not show."""
+        visit.complaints.append(what)
+
+    def at(self, node: str) -> Iterable[Visit]:
+        """Return the visits to one node."""
+        return [visit for visit in self.visits if visit.node == node]

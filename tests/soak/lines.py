@@ -1,0 +1,157 @@
+"""The client's end of a connection, and the ways in which clients behave on it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.defer import TimeoutError as TooLate
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from tests.soak.visits import Visit
+from tests.support.service import PATIENCE, Client, reactor
+
+
+async def pause(seconds: float) -> None:
+    """Let time pass: a fault is meant to last, or to come later."""
+    await deferLater(reactor, seconds)
+
+
+async def wait_for(condition: Callable[[], object], seconds: float, step: float = 0.02) -> bool:
+    """Wait until something is so; false past the deadline."""
+    deadline = reactor.seconds() + seconds
+    while not condition():
+        if reactor.seconds() > deadline:
+            return False
+        await pause(step)
+    return True
+
+
+class Line(Client):
+    """A connection whose bytes and whose end can be waited for.
+
+    :ivar began: called when a successful answer begins to arrive.
+    """
+
+    def __init__(self, method: bytes = b"GET") -> None:
+        super().__init__(method)
+        self.began: Callable[[], object] = lambda: None
+        self._watches: list[tuple[Callable[[], object], Deferred[None]]] = []
+
+    def dataReceived(self, data: bytes) -> None:
+        """Keep what comes."""
+        first = not self.received
+        super().dataReceived(data)
+        if first and data[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 206"):
+            self.began()
+        self._look()
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        """Take note of how the connection ended."""
+        super().connectionLost(reason)
+        self._look()
+
+    def write(self, data: bytes) -> None:
+        """Send something."""
+        wire: Any = self.transport
+        if self.closed is None:
+            wire.write(data)
+
+    async def wait(self, condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
+        """Wait until something is so, or the connection is over; false past the deadline."""
+        if condition() or self.closed is not None:
+            return True
+        told: Deferred[None] = Deferred()
+        self._watches.append((condition, told))
+        try:
+            await told.addTimeout(seconds, reactor)
+        except TooLate:
+            self._watches = [watch for watch in self._watches if watch[1] is not told]
+            return False
+        return True
+
+    async def read(self) -> bool:
+        """Read to the end; false where none comes."""
+        return await self.wait(lambda: False)
+
+    def reset(self) -> None:
+        """Go away without a word."""
+        wire: Any = self.transport
+        if self.closed is None:
+            wire.abortConnection()
+
+    def close(self) -> None:
+        """Go away in good order."""
+        wire: Any = self.transport
+        if self.closed is None:
+            wire.loseConnection()
+
+    def half_close(self) -> None:
+        """Send no more, and go on reading."""
+        wire: Any = self.transport
+        if self.closed is None:
+            wire.loseWriteConnection()
+
+    def _look(self) -> None:
+        over = self.closed is not None
+        due = [watch for watch in self._watches if over or watch[0]()]
+        self._watches = [watch for watch in self._watches if watch not in due]
+        for _, told in due:
+            told.callback(None)
+
+
+Manner = Callable[[Line, Visit], Awaitable[None]]
+
+
+async def patient(line: Line, visit: Visit) -> None:
+    """Read to the end."""
+    visit.hung = not await line.read()
+
+
+def leaving(seconds: float, size: int, gently: bool) -> Manner:
+    """Leave after so many seconds, or bytes, whichever comes first."""
+
+    async def behave(line: Line, visit: Visit) -> None:
+        await line.wait(lambda: len(line.received) > size, seconds)
+        if line.closed is not None:
+            return
+        visit.causes.add("client left")
+        if gently:
+            line.close()
+        else:
+            # What was sent may be lost with the connection.
+            visit.certain = bool(line.received)
+            line.reset()
+        await line.wait(lambda: False, 5)
+
+    return behave
+
+
+def stalling(size: int, seconds: float) -> Manner:
+    """Stop reading after so many bytes, for so long, and then read on."""
+
+    async def behave(line: Line, visit: Visit) -> None:
+        if not await line.wait(lambda: len(line.received) > size):
+            visit.hung = True
+            return
+        line.pause()
+        await pause(seconds)
+        line.resume()
+        await patient(line, visit)
+
+    return behave
+
+
+def half_closing(seconds: float) -> Manner:
+    """Say after a while that no more will be sent, which this service takes for a goodbye."""
+
+    async def behave(line: Line, visit: Visit) -> None:
+        await line.wait(lambda: False, seconds)
+        if line.closed is None:
+            visit.causes.add("client left")
+            line.half_close()
+        await patient(line, visit)
+
+    return behave

@@ -1,0 +1,191 @@
+"""A node: a twistd process with its own temporary files, and what can be seen of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from tests.soak.lines import Line, wait_for
+from tests.support.http import KEY, SALT
+from tests.support.service import (
+    PROJECT,
+    Process,
+    reactor,
+    resident_bytes,
+    send,
+)
+
+_METRICS = re.compile(r"metrics on \S+ port (\d+)")
+_SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? ([0-9.e+]+|NaN)")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+# What differs from one file, socket or pipe to the next of its kind.
+_NUMBERS = re.compile(r"[0-9a-f]{32,}|(?<=\[)\d+")
+_SCRIPT = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class Node:
+    """One node, through all of its lives.
+
+    :ivar name: a letter.
+    :ivar up: it listens, as far as anyone knows.
+    :ivar scraped: how often its metrics were read in this life.
+    """
+
+    def __init__(self, name: str, base: Path, environment: dict[str, str]) -> None:
+        self.name = name
+        self.up = False
+        self.port = 0
+        self.scraped = 0
+        self.temporary = base / f"tmp-{name}"
+        self.temporary.mkdir()
+        self.process = Process()
+        self._base = base
+        self._environment = environment
+        self._past = ""
+        self._metrics_port: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process's id in this life."""
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        """Everything that it ever said."""
+        return self._past + self.process.out.decode("utf-8", "replace")
+
+    @property
+    def said(self) -> str:
+        """What it wrote to stderr in this life."""
+        return self.process.err.decode("utf-8", "replace")
+
+    async def start(self) -> None:
+        """Start a life, and wait until it listens."""
+        self._past = self.log
+        self.process = Process()
+        self.scraped = 0
+        command = (sys.executable, "-c", _SCRIPT, "--nodaemon", "--pidfile=", "audioproxy")
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self._base),
+            "PYTHONPATH": str(PROJECT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "TMPDIR": str(self.temporary),
+            "AP_KEY": KEY.hex(),
+            "AP_SALT": SALT.hex(),
+            "AP_PORT": "0",
+            "AP_METRICS_BIND": "127.0.0.1",
+            "AP_METRICS_PORT": "0",
+            "AP_SERVE_MODE": "proxy",
+            "AP_LOG_LEVEL": "info",
+            **self._environment,
+        }
+        reactor.spawnProcess(self.process, command[0], command, environ, path=str(self._base))
+        self.port = await self.process.port()
+        found = _METRICS.search(self.process.stdout)
+        self._metrics_port = int(found[1]) if found else None
+        self.up = True
+
+    async def kill(self) -> list[int]:
+        """End the process at once; return its children, which have to die with it."""
+        self.up = False
+        orphans = self.children()
+        self.process.signal(signal.SIGKILL)
+        await wait_for(lambda: self.process.code is not None, 10)
+        return orphans
+
+    async def stop(self, seconds: float) -> int | None:
+        """Ask the process to end; return its exit status, or None past the deadline."""
+        self.up = False
+        self.process.signal(signal.SIGTERM)
+        await wait_for(lambda: self.process.code is not None, seconds)
+        return self.process.code
+
+    async def metrics(self) -> Metrics | None:
+        """Read the metrics; None where the node has none."""
+        if self._metrics_port is None:
+            return None
+        line: Line = await send(self._metrics_port, b"/metrics", client=Line())
+        await line.wait(lambda: False, 10)
+        self.scraped += 1
+        response = line.response
+        if response is None or response.status != 200 or not response.complete:
+            return None
+        return Metrics(response.body.decode())
+
+    def descriptors(self) -> Counter[str]:
+        """Return what its open descriptors are of."""
+        return Counter(_NUMBERS.sub("*", link) for link in _links(self.pid))
+
+    def children(self) -> list[int]:
+        """Return its children, dead ones that nobody has waited for among them."""
+        found: list[int] = []
+        if self.process.code is None:
+            for task in Path(f"/proc/{self.pid}/task").glob("*"):
+                # Threads come and go.
+                with suppress(OSError):
+                    found += map(int, (task / "children").read_text().split())
+        return found
+
+    def encoders(self) -> int:
+        """Count the children that encode."""
+        return sum(_encodes(pid) for pid in self.children())
+
+    def resident(self) -> int:
+        """Return how many bytes of memory it has."""
+        return resident_bytes(self.pid)
+
+
+class Metrics:
+    """One reading of the metrics."""
+
+    def __init__(self, text: str) -> None:
+        self.values: dict[tuple[str, Labels], float] = {}
+        for line in text.splitlines():
+            if line and not line.startswith("#"):
+                match = _SAMPLE.fullmatch(line)
+                if match is None:
+                    raise ValueError(f"not a sample: {line!r}")
+                labels = tuple(sorted(_LABEL.findall(match[2] or "")))
+                self.values[match[1], labels] = float(match[3])
+
+    def sum(self, name: str, **labels: str) -> float:
+        """Return the sum of all samples of a name that have these labels."""
+        return sum(self.each(name, **labels).values())
+
+    def each(self, name: str, **labels: str) -> dict[Labels, float]:
+        """Return the samples of a name that have these labels, by all of their labels."""
+        full = f"audio_proxy_{name}"
+        wanted = set(labels.items())
+        return {k: v for (n, k), v in self.values.items() if n == full and wanted <= set(k)}
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs, and is not merely waiting to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _encodes(pid: int) -> bool:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return words[0].endswith(b"ffmpeg") and b"pipe:1" in words
+    return False
+
+
+def _links(pid: int) -> Iterator[str]:
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            yield os.readlink(path)
+        except FileNotFoundError:
+            continue

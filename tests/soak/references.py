@@ -1,0 +1,79 @@
+"""What a variant's bytes have to be: bare ffmpeg's, without the service's pipeline around it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+
+import numpy as np
+
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.reading import read_options
+from audioproxy.media.encoding import encoder_arguments
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
+from audioproxy.media.peaks import SAMPLE, Reduction, Shape, serialize
+from audioproxy.media.probing import Probe, probe_arguments, read_probe
+from audioproxy.media.regions import needs_measuring
+from tests.support.service import PATIENCE
+
+# Opens the source under the number that the service gives it to its children under.
+_OPEN = f'exec "$@" {SOURCE_DESCRIPTOR}<"$0"'
+_ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+_FFMPEG = shutil.which("ffmpeg") or "ffmpeg"
+_FFPROBE = shutil.which("ffprobe") or "ffprobe"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One variant as it has to be."""
+
+    options: Options
+    body: bytes
+
+
+def probe(source: Path) -> Probe:
+    """Ask ffprobe about a source."""
+    ended = _run(source, probe_arguments(_FFPROBE, local_input()))
+    return read_probe(ended.stdout, ended.stderr)
+
+
+def render(source: Path, segments: str) -> Reference:
+    """Run ffmpeg as the options want it.
+
+    :param segments: options as a URL spells them.
+    """
+    options, _ = read_options(segments.encode().split(b"/"))
+    known = probe(source)
+    if needs_measuring(options, known):
+        raise ValueError(f"{segments} of {source} takes more than one pass")
+    output = _run(source, encoder_arguments(_FFMPEG, local_input(), options, known)).stdout
+    if options.f == "peaks":
+        output = _draw(output, Shape.of(options, known))
+    return Reference(options, output)
+
+
+def document(source: Path) -> dict[str, object]:
+    """Return the info document of a source."""
+    return probe(source).description.document(source.stat().st_size)
+
+
+def _draw(samples: bytes, shape: Shape) -> bytes:
+    with TemporaryFile() as spool:
+        reduction = Reduction(shape, spool)
+        reduction.add(np.frombuffer(samples, SAMPLE))
+        return b"".join(serialize(reduction.finish(), shape))
+
+
+def _run(source: Path, arguments: list[str]) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["sh", "-c", _OPEN, str(source), *arguments],
+        env=_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=True,
+        timeout=PATIENCE,
+    )

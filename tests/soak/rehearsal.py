@@ -1,0 +1,109 @@
+"""What is checked to the last count before the storm, while nothing else goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.soak.guests import READY, mistakes, together
+from tests.soak.lines import leaving, wait_for
+from tests.soak.nodes import Metrics
+from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, SHORT, Rig
+
+_LEAVERS = 5
+
+
+class Rehearsal:
+    """A few requests whose effects are known exactly."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self.complaints: list[str] = []
+
+    async def run(self) -> None:
+        """Make the requests; what is wrong is in ``complaints``."""
+        await self._count()
+        await self._leave_queue()
+        # What a large answer takes is taken once.
+        await self._rig.attend(self._rig.a, self._rig.variant(*LARGE, cold=False), "rehearsal")
+
+    async def _count(self) -> None:
+        rig, node = self._rig, self._rig.a
+        before = await node.metrics()
+        for options, source in SHORT:
+            asked = rig.variant(options, source, cold=False)
+            await rig.attend(node, asked, "rehearsal")
+            # The write-back follows the answer.
+            await wait_for(lambda asked=asked: self._is_stored(asked.key), 5)
+            await rig.attend(node, asked, "rehearsal")
+            await rig.attend(node, replace(asked, method=b"HEAD"), "rehearsal")
+        refused = dict(mistakes(rig))
+        for name in ("no audio at all", "bad option", "t past the end"):
+            await rig.attend(node, refused[name], "rehearsal")
+        joined = rig.variant(*LONG_RENDER)
+        await together(*(rig.attend(node, joined, "rehearsal") for _ in range(3)))
+        states = Counter(v.state for v in rig.journal.at(node.name) if v.asked.method == b"GET")
+        count = len(SHORT)
+        wanted = Counter({"MISS": count + 1, "HIT": count, "COALESCED": 2, None: 3})
+        if states != wanted:
+            self.complaints.append(f"the states of the answers are {dict(states)}")
+        after = await node.metrics()
+        if before is None or after is None:
+            self.complaints.append("there are no metrics")
+        else:
+            self.complaints += _differences(before, after)
+
+    def _is_stored(self, key: str | None) -> bool:
+        return (self._rig.store / (key or "")[:2] / (key or "")).exists()
+
+    async def _leave_queue(self) -> None:
+        """See that who waits for a slot, and leaves, waits no more."""
+        rig, node = self._rig, self._rig.a
+        running = [
+            rig.attend(node, rig.variant(*LONG_RENDER), "rehearsal") for _ in range(CAPACITY)
+        ]
+
+        async def come_and_go() -> None:
+            await wait_for(lambda: node.encoders() == CAPACITY, 5)
+            stay = leaving(0.7, 0, gently=True)
+            first = len(rig.journal.visits)
+            await together(
+                *(rig.attend(node, rig.variant(*SHORT[0]), "queue", stay) for _ in range(_LEAVERS))
+            )
+            left = sum("client left" in v.causes for v in rig.journal.visits[first:])
+            queued = await self._queued()
+            if left == _LEAVERS and node.encoders() == CAPACITY and queued:
+                self.complaints.append(f"{queued} wait for a slot whose clients have left")
+
+        await together(*running, come_and_go())
+
+    async def _queued(self) -> int:
+        line = await self._rig.connect(self._rig.a)
+        if line is None:
+            return -1
+        visit = self._rig.journal.begin("a", READY, "rehearsal")
+        line.write(READY.head(visit.request_id))
+        await line.read()
+        response = self._rig.journal.end(visit, line)
+        return int(response.document["queued"]) if response is not None else -1
+
+
+def _differences(before: Metrics, after: Metrics) -> Iterator[str]:
+    count = len(SHORT)
+    wanted = [
+        ("cache_lookups_total", {"outcome": "miss"}, count + 3),
+        ("cache_lookups_total", {"outcome": "hit"}, count),
+        ("cache_lookups_total", {"outcome": "coalesced"}, 2),
+        ("renders_total", {"outcome": "success"}, count + 1),
+        ("renders_total", {}, count + 1),
+        ("render_duration_seconds_count", {}, count + 1),
+        ("http_requests_total", {"endpoint": "render", "status": "2xx"}, 3 * count + 3),
+        ("http_requests_total", {"endpoint": "render", "status": "4xx"}, 3),
+        ("render_queue_rejections_total", {}, 0),
+        ("variant_store_write_failures_total", {}, 0),
+    ]
+    for name, labels, right in wanted:
+        found = after.sum(name, **labels) - before.sum(name, **labels)
+        if found != right:
+            yield f"{name} {labels or ''} rose by {found:g}, not by {right}"

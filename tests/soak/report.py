@@ -1,0 +1,103 @@
+"""The report of a run, in Markdown."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections import Counter
+from collections.abc import Iterable
+
+from audioproxy import __version__
+from tests.soak.run import Outcome
+from twisted import __version__ as twisted_version
+
+_MOST = 20
+_VERSION_SECONDS = 10
+
+
+def write_report(outcome: Outcome) -> str:
+    """Return the report."""
+    rig, journal = outcome.rig, outcome.rig.journal
+    visits = journal.visits
+    kinds = Counter(visit.kind for visit in visits)
+    answers = Counter(str(visit.status or "none") for visit in visits)
+    states = Counter(visit.state for visit in visits if visit.state)
+    cut = sum(visit.status is not None and not visit.complete for visit in visits)
+    health = sorted(journal.health) or [0.0]
+    lines = [
+        f"# Fault run: {'passed' if outcome.good else 'FAILED'}",
+        "",
+        f"{outcome.seconds:.0f} seconds of load with seed {rig.terms.seed}:"
+        f" {len(visits)} requests, {len(visits) / max(1, outcome.seconds):.1f} a second,"
+        f" {journal.compared / 1e6:.1f} MB of bodies compared byte by byte,"
+        f" {sum(journal.faults.values())} faults."
+        f" The slowest answer of /health under load took {health[-1] * 1000:.0f} ms,"
+        f" the median one {health[len(health) // 2] * 1000:.0f} ms"
+        " (the client's own delays included).",
+        "",
+        "## End checks",
+        "",
+        "| Check | Result | Figures |",
+        "|---|---|---|",
+        *(
+            f"| {check.name} | {len(check.complaints) or 'good'} | {check.figures} |"
+            for check in outcome.checks
+        ),
+        "",
+        *_complaints(outcome),
+        "## Faults",
+        "",
+        *_table(("Fault", "Times"), journal.faults.items()),
+        "## Load",
+        "",
+        *_table(("Kind of request", "Requests"), kinds.items()),
+        *_table(("Status", "Answers"), answers.items()),
+        *_table(("X-Audio-Proxy", "Answers"), states.items()),
+        f"{cut} answers were broken off, each with its cause or named above.",
+        "",
+        "## Conditions",
+        "",
+        *_table(("What", "Which"), _conditions(outcome)),
+    ]
+    return "\n".join(lines)
+
+
+def _complaints(outcome: Outcome) -> list[str]:
+    lines = []
+    for check in outcome.checks:
+        if check.complaints:
+            lines += [f"### {check.name}", ""]
+            lines += [f"- {complaint}" for complaint in check.complaints[:_MOST]]
+            if len(check.complaints) > _MOST:
+                lines.append(f"- and {len(check.complaints) - _MOST} more")
+            lines.append("")
+    return lines
+
+
+def _table(head: tuple[str, str], rows: Iterable[tuple[object, object]]) -> list[str]:
+    ordered = sorted((str(name), str(value)) for name, value in rows)
+    return [
+        f"| {head[0]} | {head[1]} |",
+        "|---|---|",
+        *(f"| {name} | {value} |" for name, value in ordered),
+        "",
+    ]
+
+
+def _conditions(outcome: Outcome) -> list[tuple[str, str]]:
+    terms = outcome.rig.terms
+    ffmpeg = subprocess.run(
+        ["ffmpeg", "-version"], capture_output=True, check=True, timeout=_VERSION_SECONDS
+    )
+    return [
+        ("audioproxy", __version__),
+        ("Twisted", twisted_version),
+        ("Python", platform.python_version()),
+        ("ffmpeg", ffmpeg.stdout.decode().split()[2]),
+        ("CPUs", str(os.cpu_count())),
+        ("clients", f"{terms.clients}, and {terms.idle} idle connections"),
+        ("AP_RENDER_TIMEOUT", str(terms.timeout)),
+        ("AP_PROBE_TIMEOUT", str(terms.probe_timeout)),
+        ("seed", str(terms.seed)),
+    ]

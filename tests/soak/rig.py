@@ -1,0 +1,198 @@
+"""What a run is made of: two nodes, a store, sources with their references, and a journal."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+from twisted.internet.defer import DeferredLock
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+
+from audioproxy.grammar.formats import FORMATS
+from tests.soak import references
+from tests.soak.journal import Journal
+from tests.soak.lines import Line, Manner, patient
+from tests.soak.nodes import Node
+from tests.soak.sounds import CHANGING, LONG, SPEECH, TONE, Sounds
+from tests.soak.visits import Asked, Visit, Wanted
+from tests.support.http import key_of
+from tests.support.service import reactor, signed
+
+CAPACITY, QUEUE = 2, 12
+
+#: What is rendered of short sources: every format, and some of what options there are.
+SHORT = [
+    *((f"f:{token}", TONE) for token in FORMATS),
+    ("f:mp3/t:0.5:1/fade:0.2:0.2", TONE),
+    ("f:opus/enhance:voice", SPEECH),
+    ("f:mp3/norm:ebu", SPEECH),
+    ("f:wav/sr:22050/ch:1", SPEECH),
+    ("f:peaks/pk_fmt:dat/pts:200/pk_bits:8", SPEECH),
+]
+#: What is long enough to be joined half way, and what is too large for any socket's buffer.
+LONG_RENDER, LARGE = ("f:mp3", LONG), ("f:flac", LONG)
+#: What victims of attacks are asked for.
+WOUNDED = [LONG_RENDER, LONG_RENDER, ("f:wav", TONE), ("f:peaks", LONG)]
+#: What is asked of the source that changes.
+SHIFTING = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "aac", "m4a")]
+ASKED_FOR = [*SHORT, LONG_RENDER, LARGE, *WOUNDED, *SHIFTING]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a run is to be.
+
+    :ivar timeout: seconds, as AP_RENDER_TIMEOUT.
+    :ivar probe_timeout: seconds, as AP_PROBE_TIMEOUT.
+    :ivar clients: how many ask at a time, besides those that are there for one fault alone.
+    """
+
+    seconds: float
+    seed: int
+    timeout: int = 8
+    probe_timeout: int = 4
+    clients: int = 14
+    idle: int = 200
+
+    @classmethod
+    def of(cls, seconds: float, seed: int) -> Terms:
+        """Return the terms of a run of this length; a short one has no time for long waits."""
+        if seconds >= 60:
+            return cls(seconds, seed)
+        return cls(seconds, seed, timeout=5, probe_timeout=3, clients=10, idle=50)
+
+
+@dataclass
+class Rig:
+    """Everything that a run works with.
+
+    :ivar restarts: held while the store must not be taken away, since no node boots without.
+    """
+
+    terms: Terms
+    base: Path
+    journal: Journal
+    sounds: Sounds
+    a: Node
+    b: Node
+    restarts: DeferredLock = field(default_factory=DeferredLock)
+    _wanted: dict[tuple[str, str], Wanted] = field(default_factory=dict)
+    _busters: count[int] = field(default_factory=lambda: count(1))
+
+    @classmethod
+    def build(cls, terms: Terms, base: Path) -> Rig:
+        """Make the folders and the sources; nothing runs yet."""
+        for name in ("root", "store", "attic"):
+            (base / name).mkdir(parents=True)
+        sounds = Sounds(base / "root", base / "attic", 150 if terms.seconds >= 60 else 90)
+        environment = {
+            "AP_LOCAL_ROOT": str(base / "root"),
+            "AP_VARIANT_STORE": f"file://{base / 'store'}",
+            "AP_MAX_CONCURRENCY": str(CAPACITY),
+            "AP_QUEUE_SIZE": str(QUEUE),
+            "AP_RENDER_TIMEOUT": str(terms.timeout),
+            "AP_PROBE_TIMEOUT": str(terms.probe_timeout),
+        }
+        nodes = [Node(name, base, environment) for name in "ab"]
+        rig = cls(terms, base, Journal(terms.timeout), sounds, *nodes)
+        # Nobody waits for ffmpeg once the load is on.
+        for options, source in ASKED_FOR:
+            rig.reference(options, source)
+        for source in (TONE, SPEECH):
+            rig.info(source)
+        return rig
+
+    @property
+    def store(self) -> Path:
+        """The folder of the variants."""
+        return self.base / "store"
+
+    def random(self, name: object) -> random.Random:
+        """Return a source of chance of one's own, the same for the same seed."""
+        return random.Random(f"{self.terms.seed}/{name}")
+
+    def node(self, chance: random.Random) -> Node:
+        """Choose a node that is up; the one that is never restarted more often."""
+        return self.b if self.b.up and chance.random() < 0.3 else self.a
+
+    def variant(
+        self, options: str, source: str, cold: bool = True, name: str | None = None
+    ) -> Asked:
+        """Return a GET of a variant.
+
+        :param cold: of a key that nobody asked for before.
+        :param name: another name that the same source has.
+        """
+        if cold:
+            options += f"/cb:{next(self._busters)}"
+        rest = f"/{options}/plain/local://{name or source}"
+        key = key_of(rest.encode())
+        wanted = replace(self.reference(options.partition("/cb:")[0], source), etag=f'"{key}"')
+        return Asked(signed(rest), wanted, key=key)
+
+    def info(self, source: str) -> Asked:
+        """Return a GET of an info document."""
+        where = ("info", source)
+        if where not in self._wanted:
+            document = references.document(self.sounds.path(source))
+            self._wanted[where] = Wanted(frozenset({200}), document=document)
+        return Asked(signed(f"/info/plain/local://{source}"), self._wanted[where], "info")
+
+    def reference(self, options: str, source: str) -> Wanted:
+        """Return what a GET of a variant may bring; ffmpeg is asked once for each."""
+        where = (options, source)
+        if where not in self._wanted:
+            made = references.render(self.sounds.path(source), options)
+            bodies = [made.body]
+            if source == CHANGING:
+                other = references.render(self.base / "attic" / "two.wav", options)
+                bodies.append(other.body)
+            kind = made.options.content_type
+            self._wanted[where] = Wanted(
+                frozenset({200}), tuple(bodies), content_type=kind, looks_up=True
+            )
+        return self._wanted[where]
+
+    async def attend(
+        self,
+        node: Node,
+        asked: Asked,
+        kind: str,
+        manner: Manner = patient,
+        causes: set[str] | None = None,
+    ) -> Visit:
+        """Make a request on a connection of its own, behave in a manner, and have it judged."""
+        visit = self.journal.begin(node.name, asked, kind, causes)
+        line = await self.connect(node, asked.method)
+        if line is None:
+            visit.certain = False
+            self.journal.judge(visit, None)
+            return visit
+        await self.talk(line, visit, manner)
+        return visit
+
+    async def talk(self, line: Line, visit: Visit, manner: Manner) -> None:
+        """Send a request on a connection, behave in a manner, and have it judged."""
+        line.write(visit.asked.head(visit.request_id))
+        line.began = lambda: setattr(visit, "begun", True)
+        await manner(line, visit)
+        line.reset()
+        await line.wait(lambda: False, 5)
+        self.journal.end(visit, line)
+
+    async def connect(self, node: Node, method: bytes = b"GET") -> Line | None:
+        """Open a connection; None where the node takes none."""
+        line = Line(method)
+        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", node.port, timeout=10)
+        try:
+            await connectProtocol(endpoint, line)
+        except Exception:
+            return None
+        return line
+
+    def in_flight(self, node: Node) -> Iterable[Visit]:
+        """Return the visits to a node that are going on."""
+        return [visit for visit in self.journal.running if visit.node == node.name]

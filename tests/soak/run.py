@@ -1,0 +1,172 @@
+"""One run, from its first file to its last check."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.soak import checks, guests, rudeness
+from tests.soak.attacks import Attacks
+from tests.soak.checks import Check, Level
+from tests.soak.full import check_full_store
+from tests.soak.lines import pause, wait_for
+from tests.soak.rehearsal import Rehearsal
+from tests.soak.rig import CAPACITY, Rig
+from tests.soak.rudeness import Squatters
+from tests.soak.tally import entries
+from tests.soak.troubles import Troubles
+from tests.support.service import reactor
+
+_SAMPLE_EVERY = 0.2
+# From here on there is time for a client that takes more than a minute for its request.
+_LONG_RUN = 100
+# A short run has no time for a node of its own with a full store.
+_MEDIUM_RUN = 30
+
+Action = Callable[[Rig, Random], Awaitable[None]]
+
+
+@dataclass
+class Outcome:
+    """What a run came to.
+
+    :ivar seconds: that the load was held for.
+    :ivar peaks: the most of each thing that was seen on node A.
+    """
+
+    rig: Rig
+    seconds: float = 0
+    checks: list[Check] = field(default_factory=list)
+    peaks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def good(self) -> bool:
+        """Nothing is wrong."""
+        return not any(check.complaints for check in self.checks)
+
+
+class Run:
+    """A run under way."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.outcome = Outcome(rig)
+        self._rig = rig
+        self._over: list[bool] = []
+        self._peaks = {"descriptors": 0, "encoders": 0}
+
+    async def run(self) -> Outcome:
+        """Go through all of it; both nodes are dead at the end, whatever happens."""
+        rig, outcome = self._rig, self.outcome
+        try:
+            await rig.a.start()
+            await rig.b.start()
+            rehearsal = Rehearsal(rig)
+            await rehearsal.run()
+            outcome.checks.append(
+                Check("rehearsal", "counted to the last one", rehearsal.complaints)
+            )
+            await self._quiet(None)
+            before = Level.of(rig.a)
+            started = reactor.seconds()
+            await self._storm()
+            outcome.seconds = reactor.seconds() - started
+            quiet = await self._quiet(before)
+            await self._look_back(before, quiet)
+            if rig.terms.seconds >= _MEDIUM_RUN:
+                outcome.checks.append(await check_full_store(rig))
+        finally:
+            await rig.a.kill()
+            await rig.b.kill()
+        return outcome
+
+    async def _storm(self) -> None:
+        rig = self._rig
+        attacks, troubles, squatters = Attacks(rig), Troubles(rig), Squatters(rig)
+        actions: list[tuple[Action, float]] = [
+            *guests.MANNERS,
+            *rudeness.MANNERS,
+            (attacks.hurt, 3),
+            (attacks.change, 1.5),
+            (attacks.damage, 0.5),
+        ]
+        await squatters.settle()
+        seconds = rig.terms.seconds
+        tasks = [self._client(actions, number) for number in range(rig.terms.clients)]
+        tasks += [
+            squatters.stall(seconds),
+            self._sample(squatters),
+            troubles.trouble_store(self._over, rig.random("store")),
+            troubles.trouble_node(self._over, rig.random("node")),
+            attacks.attack(self._over, rig.random("attack")),
+            self._end_after(seconds),
+        ]
+        if seconds >= _LONG_RUN:
+            tasks.append(squatters.dawdle())
+        await guests.together(*tasks)
+        await squatters.leave()
+
+    async def _end_after(self, seconds: float) -> None:
+        await pause(seconds)
+        self._over.append(True)
+
+    async def _client(self, actions: list[tuple[Action, float]], number: int) -> None:
+        chance = self._rig.random(number)
+        kinds, weights = zip(*actions, strict=True)
+        while not self._over:
+            action = chance.choices(kinds, weights)[0]
+            await action(self._rig, chance)
+
+    async def _sample(self, squatters: Squatters) -> None:
+        """Look again and again at how node A is, and how soon it answers."""
+        rig, peaks = self._rig, self._peaks
+        while not self._over:
+            peaks["descriptors"] = max(peaks["descriptors"], rig.a.descriptors().total())
+            peaks["encoders"] = max(peaks["encoders"], rig.a.encoders())
+            asked = reactor.seconds()
+            await rig.attend(rig.a, guests.HEALTH, "health under load")
+            rig.journal.health.append(reactor.seconds() - asked)
+            await squatters.settle()
+            await pause(_SAMPLE_EVERY)
+
+    async def _quiet(self, level: Level | None) -> bool:
+        """Wait until node A does nothing any more."""
+        node = self._rig.a
+
+        def quiet() -> bool:
+            found = node.descriptors()
+            # Variants that are read, and output that is not stored yet.
+            busy = any(link.startswith(store) and not link.endswith(".lock") for link in found)
+            same = level is None or found == level.descriptors
+            return same and not busy and not node.children()
+
+        store = str(self._rig.store)
+
+        return await wait_for(quiet, self._rig.terms.timeout + 10, step=0.1)
+
+    async def _look_back(self, before: Level, quiet: bool) -> None:
+        rig, outcome, journal = self._rig, self.outcome, self._rig.journal
+        # Before the metrics are read, which takes a connection of its own.
+        after = Level.of(rig.a)
+        leaks = checks.check_leaks(rig.a, before, after, self._peaks["descriptors"])
+        if not quiet:
+            leaks.complaints.append("node A did not become quiet within the deadline")
+        slots = Check("slots", f"{self._peaks['encoders']} encoders at a time at most")
+        if self._peaks["encoders"] > CAPACITY:
+            slots.complaints.append(f"{self._peaks['encoders']} encoders ran on {CAPACITY} slots")
+        metrics = await rig.a.metrics()
+        # The log reaches us through a pipe.
+        await pause(0.5)
+        logged = entries(rig.a.log)
+        outcome.checks += [
+            checks.check_answers(journal),
+            checks.check_remarks(journal),
+            checks.check_log(journal, (rig.a, rig.b), logged),
+            leaks,
+            slots,
+            checks.check_scratch(rig.store),
+            checks.check_counters(journal, rig.a, metrics, logged),
+            await checks.check_store(journal, rig.store),
+        ]
+        codes = {node.name: await node.stop(15) for node in (rig.a, rig.b)}
+        outcome.checks.append(checks.check_end(rig.store, codes))

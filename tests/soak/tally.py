@@ -1,0 +1,75 @@
+"""What node A's log says of each request, compared with what was asked."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.soak.visits import Visit
+
+_LINE = re.compile(
+    r"\S+ request_id=(?P<id>\S+) \[(?P<level>\w+)\] (?P<endpoint>\w+) (?P<status>\d+)"
+    r"(?: (?P<code>[a-z_]+))?(?: opts=\S*)?(?: src=\S*)?(?: cache=(?P<cache>\w+))?"
+    r" \d+ bytes in \d+ms"
+)
+#: What is logged at debug only.
+QUIET = frozenset({"health", "ready", "metrics"})
+
+_ALARMING = re.compile(r"Traceback|crashed|Unhandled|\[error\]|\[critical\]")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One request as the log has it."""
+
+    request_id: str
+    endpoint: str
+    status: int
+    code: str | None
+    cache: str | None
+
+
+def entries(log: str) -> list[Entry]:
+    """Return the lines of a log that are of requests."""
+    found = []
+    for line in log.splitlines():
+        match = _LINE.fullmatch(line)
+        if match:
+            code, cache = match["code"], match["cache"]
+            found.append(Entry(match["id"], match["endpoint"], int(match["status"]), code, cache))
+    return found
+
+
+def alarms(log: str) -> list[str]:
+    """Return the lines that no good service writes, whatever its clients and children do."""
+    return [line for line in log.splitlines() if _ALARMING.search(line)]
+
+
+def mismatches(visits: list[Visit], logged: list[Entry]) -> Iterator[str]:
+    """Yield where log and visits do not agree: one line for each request, and no other."""
+    lines = defaultdict(list)
+    for entry in logged:
+        lines[entry.request_id].append(entry)
+    for visit in visits:
+        name = visit.logged_as if visit.logged_as is not None else visit.request_id
+        own = lines.pop(name, [])
+        if visit.asked.endpoint in QUIET:
+            continue
+        least = 1 if visit.certain and not visit.unsent else 0
+        most = 0 if visit.unsent else 1
+        if not least <= len(own) <= most:
+            yield f"{len(own)} log lines for {visit}"
+        for entry in own:
+            if entry.endpoint != visit.asked.endpoint:
+                yield f"logged as {entry.endpoint}: {visit}"
+            if visit.status is not None and entry.status != visit.status:
+                yield f"logged with status {entry.status} instead of {visit.status}: {visit}"
+    for name in lines:
+        yield f"a log line for a request that nobody made, {name}"
+
+
+def families(logged: list[Entry]) -> Counter[tuple[str, str]]:
+    """Count entries as the metrics do, by endpoint and family of statuses."""
+    return Counter((entry.endpoint, f"{entry.status // 100}xx") for entry in logged)

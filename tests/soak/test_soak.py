@@ -1,0 +1,36 @@
+"""A short fault run, so that every change has to pass one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import TestCase
+
+from tests.support.service import PROJECT, Process, reactor, until
+
+SECONDS, SEED = "6", "11"
+
+
+class SoakTests(TestCase):
+    """The whole of the fault suite, for a few seconds."""
+
+    timeout = 120
+
+    async def test_short_run(self) -> None:
+        """Under load and faults no byte is wrong, nothing leaks, and everything adds up."""
+        base = Path(self.mktemp()).resolve()
+        words = ("-m", "tests.soak", "--seconds", SECONDS, "--seed", SEED, "--keep", str(base))
+        process = Process()
+        environ = {**os.environ, "PYTHONPATH": str(PROJECT)}
+        reactor.spawnProcess(process, sys.executable, (sys.executable, *words), environ)
+        self.addCleanup(process.signal, 9)
+        for _ in range(3):
+            # One wait is shorter than a run may take on a machine that is busy.
+            try:
+                await until(lambda: process.code is not None, "the run to end")
+            except AssertionError:
+                continue
+            break
+        self.assertEqual(0, process.code, process.stdout + process.stderr)

@@ -1,0 +1,128 @@
+"""Faults of whole parts: the store goes away or is cleared, and one node dies again and again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from random import Random
+
+from twisted.internet.defer import Deferred
+
+from tests.soak.guests import any_short
+from tests.soak.lines import pause, wait_for
+from tests.soak.nodes import alive
+from tests.soak.rig import LONG_RENDER, Rig
+
+# Variants that may fail to be stored after the store is back: the node may be busy.
+_TRIES = 6
+
+
+class Troubles:
+    """What is done to the store and to the node that does not live through the run."""
+
+    def __init__(self, rig: Rig) -> None:
+        self._rig = rig
+        self._away = rig.base / "store-away"
+
+    async def trouble_store(self, over: list[bool], chance: Random) -> None:
+        """Take the store away and clear it, in turns, until it is over."""
+        way = 0
+        while not over:
+            await pause(chance.uniform(1, 3) if way < 2 else chance.uniform(4, 9))
+            if over:
+                return
+            way += 1
+            if way % 2:
+                await self._take_away(chance.uniform(0.5, 2))
+            else:
+                self._clear()
+            self._rig.journal.disturbed += 1
+            await self._see_recovery(chance)
+
+    async def trouble_node(self, over: list[bool], chance: Random) -> None:
+        """Kill the second node and have it drain, in turns, until it is over."""
+        way = 0
+        while not over:
+            await pause(chance.uniform(1, 2.5) if way < 2 else chance.uniform(3, 9))
+            way += 1
+            if way % 2:
+                await self.kill()
+            else:
+                await self.drain()
+        # The last boot finds all that was left behind.
+        await self.kill()
+
+    async def kill(self) -> None:
+        """Kill the node; its children have to die with it. Then start it again."""
+        rig, node = self._rig, self._rig.b
+        rig.journal.faults["node: kill -9"] += 1
+        for visit in rig.in_flight(node):
+            visit.causes.add("node killed")
+        orphans = await node.kill()
+        if not await wait_for(lambda: not any(alive(pid) for pid in orphans), 1):
+            rig.journal.remarks.append("children outlived a node that was killed")
+        await self._start()
+
+    async def drain(self) -> None:
+        """Ask the node to end; what has begun to arrive has to arrive whole."""
+        rig, node = self._rig, self._rig.b
+        # One answer at least is under way.
+        coming = rig.attend(node, rig.variant(*LONG_RENDER), "drained")
+        arriving = Deferred.fromCoroutine(coming)
+        await wait_for(lambda: self._arrives("drained"), rig.terms.timeout, 0.01)
+        rig.journal.faults["node: SIGTERM under load"] += 1
+        for visit in rig.in_flight(node):
+            if not visit.begun:
+                visit.causes.add("node drained")
+        orphans = node.children()
+        code = await node.stop(rig.terms.timeout + 15)
+        if code != 0:
+            rig.journal.remarks.append(f"a node that was asked to end ended with {code}")
+            await node.kill()
+        if any(alive(pid) for pid in orphans):
+            rig.journal.remarks.append("children outlived a node that was asked to end")
+        await arriving
+        await self._start()
+
+    def _arrives(self, kind: str) -> bool:
+        visits = [visit for visit in self._rig.journal.running if visit.kind == kind]
+        return not visits or any(visit.begun for visit in visits)
+
+    async def _start(self) -> None:
+        await self._rig.restarts.acquire()
+        try:
+            await self._rig.b.start()
+        finally:
+            self._rig.restarts.release()
+
+    async def _take_away(self, seconds: float) -> None:
+        rig = self._rig
+        await rig.restarts.acquire()
+        try:
+            rig.journal.disturbed += 1
+            rig.journal.faults["store: away"] += 1
+            os.rename(rig.store, self._away)
+            await pause(seconds)
+            if rig.store.exists():
+                rig.journal.remarks.append("a store was made anew where the store is not mounted")
+                shutil.rmtree(rig.store)
+            os.rename(self._away, rig.store)
+        finally:
+            rig.restarts.release()
+
+    def _clear(self) -> None:
+        self._rig.journal.faults["store: cleared"] += 1
+        self._rig.journal.disturbed += 1
+        for path in self._rig.store.iterdir():
+            shutil.rmtree(path, ignore_errors=True)
+
+    async def _see_recovery(self, chance: Random) -> None:
+        """See that new variants are stored again, by the node that went through it."""
+        for _ in range(_TRIES):
+            asked = any_short(self._rig, chance, cold=True)
+            for _ in range(3):
+                visit = await self._rig.attend(self._rig.a, asked, "after store trouble")
+                if visit.state == "HIT":
+                    return
+                await pause(0.3)
+        self._rig.journal.remarks.append("the store was back, and nothing was stored any more")

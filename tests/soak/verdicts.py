@@ -1,0 +1,146 @@
+"""The verdict on one answer: is every byte of it right, and is all else excused?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from tests.soak.visits import Visit
+from tests.support.http import Response
+
+_STATES = (b"MISS", b"COALESCED", b"HIT")
+
+
+def complaints(visit: Visit, response: Response | None, longest_wait: int) -> Iterator[str]:
+    """Yield what is wrong with an answer.
+
+    :param response: as far as it came; None where not even its headers did.
+    :param longest_wait: seconds that a Retry-After may say at most.
+    """
+    if visit.hung:
+        yield "no end of the answer within the deadline"
+    if response is None:
+        if not any(excuse.silences for excuse in visit.excuses()):
+            yield "no answer, and no cause for that"
+        return
+    wanted = visit.asked.wanted
+    echo = response["x-request-id"] or b""
+    if visit.logged_as is None and echo != visit.request_id.encode():
+        yield f"the request id came back as {echo!r}"
+    if response["cache-control"] is None:
+        yield "no Cache-Control"
+    if not response.complete and not any(excuse.cuts for excuse in visit.excuses()):
+        yield f"a {response.status} was broken off after {len(response.body)} bytes without a cause"
+    if response.status == 429:
+        yield from _busy(response, longest_wait)
+    elif response.status not in wanted.statuses:
+        yield from _unwanted(visit, response)
+    elif visit.asked.endpoint == "ready":
+        return
+    elif response.status >= 400:
+        yield from _document_of(response, wanted.code)
+    elif visit.asked.endpoint == "render":
+        yield from _variant(visit, response)
+    elif response.complete and wanted.document is not None and visit.asked.method == b"GET":
+        yield from _document(visit, response)
+
+
+def _busy(response: Response, longest_wait: int) -> Iterator[str]:
+    yield from _document_of(response, "queue_full")
+    after = response["retry-after"] or b""
+    if not after.isdigit() or not 1 <= int(after) <= longest_wait:
+        yield f"a 429 with Retry-After {after!r}"
+
+
+def _unwanted(visit: Visit, response: Response) -> Iterator[str]:
+    code = _error(response)
+    if (response.status, code) in {e for excuse in visit.excuses() for e in excuse.errors}:
+        return
+    yield f"an unexpected {response.status} {code or ''}".rstrip()
+
+
+def _error(response: Response) -> str | None:
+    try:
+        document = json.loads(response.body)
+        return str(document["error"]) if set(document) == {"error", "message"} else None
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+def _document_of(response: Response, code: str | None) -> Iterator[str]:
+    # A HEAD has the status alone.
+    if response.body or response["content-length"] in (None, b"0"):
+        found = _error(response)
+        if response.complete and (found is None or code not in (None, found)):
+            yield f"a {response.status} whose document says {found!r}"
+
+
+def _document(visit: Visit, response: Response) -> Iterator[str]:
+    try:
+        document = json.loads(response.body)
+    except ValueError:
+        document = None
+    if document != visit.asked.wanted.document:
+        yield f"a wrong document, {response.body[:200]!r}"
+
+
+def _variant(visit: Visit, response: Response) -> Iterator[str]:
+    wanted = visit.asked.wanted
+    if wanted.etag is not None and response["etag"] != wanted.etag.encode():
+        yield f"the ETag is {response['etag']!r}"
+    if response.status == 304:
+        return
+    if response["content-type"] != (wanted.content_type or "").encode():
+        yield f"the Content-Type is {response['content-type']!r}"
+    state = response["x-audio-proxy"]
+    if state not in _STATES:
+        yield f"X-Audio-Proxy is {state!r}"
+    elif (state == b"HIT") != (response["accept-ranges"] == b"bytes"):
+        yield f"a {state.decode()} with Accept-Ranges {response['accept-ranges']!r}"
+    if visit.asked.method == b"HEAD":
+        if state == b"HIT" and response["content-length"] not in _lengths(wanted.bodies):
+            yield f"HEAD says Content-Length {response['content-length']!r}"
+        return
+    if (state == b"HIT") != (response["content-length"] is not None):
+        yield f"a {state!r} with Content-Length {response['content-length']!r}"
+    bodies = wanted.bodies
+    if response.status == 206:
+        assert wanted.stretch is not None
+        bodies = tuple(body[slice(*wanted.stretch)] for body in bodies)
+        ranges = [b"bytes %d-%d/%d" % (*_bounds(wanted.stretch), len(b)) for b in wanted.bodies]
+        if response["content-range"] not in ranges:
+            yield f"Content-Range is {response['content-range']!r}"
+    yield from _body(visit, response, bodies)
+
+
+def _bounds(stretch: tuple[int, int]) -> tuple[int, int]:
+    return stretch[0], stretch[1] - 1
+
+
+def _lengths(bodies: tuple[bytes, ...]) -> set[bytes]:
+    return {b"%d" % len(body) for body in bodies}
+
+
+def _body(visit: Visit, response: Response, bodies: tuple[bytes, ...]) -> Iterator[str]:
+    body = response.body
+    if response.complete:
+        if body not in bodies:
+            yield f"a complete body of {len(body)} bytes is wrong {_place(body, bodies)}"
+    elif not any(right.startswith(body) for right in bodies) and not any(
+        excuse.mixes for excuse in visit.excuses()
+    ):
+        yield f"{len(body)} bytes of a body that was broken off are wrong {_place(body, bodies)}"
+
+
+def _place(body: bytes, bodies: tuple[bytes, ...]) -> str:
+    """Say where a body leaves its reference."""
+    right = max(bodies, key=lambda each: _common(body, each))
+    return f"from byte {_common(body, right)} on, of {len(right)}"
+
+
+def _common(one: bytes, other: bytes) -> int:
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
