@@ -55,6 +55,8 @@ from audioproxy.web.variant import Variants
 
 # Seconds that a shutdown waits for renders and answers (D39).
 _DRAIN = 30.0
+# Seconds that it waits for the store's disk in any case.
+_LAST_WAIT = 1.0
 # The probe pool has no queue, and a probe is over in a moment (D21).
 _PROBE_RETRY = 1.0
 # Prometheus needs one connection, and a person who looks needs another.
@@ -72,6 +74,7 @@ class AudioProxy(Service):
     """The resource and what lives behind it, with a start and a stop of its own.
 
     :ivar resource: to be mounted in a site, at its root or below it.
+    :ivar patience: seconds that a stop waits for renders and answers.
     :ivar metrics: the same for ``/metrics``, in a site that strangers do not reach.
     """
 
@@ -83,7 +86,7 @@ class AudioProxy(Service):
         """
         self._reactor = reactor
         self._looking: Deferred[None] | None = None
-        self._drain = min(_DRAIN, config.render_timeout)
+        self.patience = min(_DRAIN, config.render_timeout)
         errands = Errands(reactor, own_threads(reactor))
         self._store = _make_store(config, errands)
         self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
@@ -164,14 +167,14 @@ class AudioProxy(Service):
             self._store.abandon()
 
     async def _stop(self) -> None:
-        deadline = self._reactor.seconds() + self._drain
+        deadline = self._reactor.seconds() + self.patience
         if self._looking is not None:
             self._looking.cancel()
             await self._looking
-        await self._renders.drain(self._reactor, self._drain)
+        await self._renders.drain(self._reactor, self.patience)
         await self.resource.active.wait(self._reactor, deadline - self._reactor.seconds())
         if self._store is not None:
-            await self._store.close()
+            await self._store.close(max(_LAST_WAIT, deadline - self._reactor.seconds()))
 
     async def _report_missing(self) -> None:
         try:
@@ -232,8 +235,10 @@ class ProxyService(MultiService):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
+        deadline = self._reactor.seconds() + self._proxy.patience
         await self._main.close()
         await MultiService.stopService(self)
+        await self._main.emptied(deadline - self._reactor.seconds())
         # Until the last render has ended, somebody may want to see it end.
         await self._scrapes.close()
 

@@ -13,7 +13,8 @@ from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.threads import outlast, own_threads
+from audioproxy.threads import forget, outlast, own_threads
+from tests.support.threads import FakeThreads
 
 reactor: Any = _reactor
 
@@ -50,6 +51,36 @@ class OwnThreadsTests(TestCase):
         self.patch(threading.Thread, "start", refuse)
         error = self.assertRaises(OSError, own_threads(reactor), lambda: None)
         self.assertEqual((errno.EAGAIN, "can't start new thread"), (error.errno, error.strerror))
+
+
+class ForgetTests(SynchronousTestCase):
+    """`forget`"""
+
+    def setUp(self) -> None:
+        self.threads = FakeThreads()
+        self.done: list[str] = []
+
+    def test_in_a_thread(self) -> None:
+        """Work that nobody waits for is done in a thread, and not here."""
+        forget(self.threads.in_thread, lambda: self.done.append("done"))
+        self.assertEqual(self.done, [])
+        self.threads.run()
+        self.assertEqual(self.done, ["done"])
+
+    def test_failure(self) -> None:
+        """What it fails with is logged: nobody else would hear of it."""
+        forget(self.threads.in_thread, lambda: 1 // 0)
+        self.threads.run()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_no_thread(self) -> None:
+        """Where there is no thread to be had it is done here and now, rather than never."""
+
+        def refuse(work: object) -> Any:
+            raise OSError(errno.EAGAIN, "can't start new thread")
+
+        forget(refuse, lambda: self.done.append("done"))
+        self.assertEqual(self.done, ["done"])
 
 
 class OutlastTests(SynchronousTestCase):

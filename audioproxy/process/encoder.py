@@ -56,10 +56,10 @@ class Encoder:
         child = self._launch(arguments, {**descriptors, 1: output})
         watch = _Watch(self._launcher.clock, child, grown)
         try:
-            ended = await self._wait(child, timeout)
-        except RenderTimeout as late:
+            ended = await child.wait(timeout)
+        except ChildTimeout:
             # A child that was stopped for a refusal may take its time to die.
-            raise _stopped(watch.refusal or late) from None
+            raise _stopped(watch.refusal or RenderTimeout()) from None
         finally:
             watch.stop()
         if watch.refusal is not None:
@@ -113,7 +113,7 @@ class Encoder:
         try:
             return await child.wait(timeout)
         except ChildTimeout:
-            raise RenderTimeout from None
+            raise _stopped(RenderTimeout()) from None
 
 
 def _stopped(refusal: Refusal) -> Refusal:

@@ -79,16 +79,16 @@ class FileVariants:
         try:
             os.write(proof.descriptor, _MAGIC)
         finally:
-            proof.close()
+            proof.close_now()
 
     def abandon(self) -> None:
         """Remove the scratch folder, and wait for that."""
         self._scratch.close()
 
-    async def close(self) -> None:
-        """Remove the scratch folder; where the disk hangs, the next boot does."""
+    async def close(self, seconds: float) -> None:
+        """Remove the scratch folder; where the disk hangs for so long, the next boot does."""
         with suppress(OSError):
-            await self._errands.run(self._scratch.close, _CREATE_SECONDS)
+            await self._errands.run(self._scratch.close, seconds)
 
     async def create(self) -> NamedFile:
         """Return a new scratch file on the store's own filesystem.

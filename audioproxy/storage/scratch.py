@@ -75,6 +75,11 @@ class NamedFile:
         if descriptor >= 0:
             self._later(lambda: self._remove(descriptor))
 
+    def close_now(self) -> None:
+        """Close it as `close` does, and come back when that is done."""
+        self._later = _now
+        self.close()
+
     def _remove(self, descriptor: int) -> None:
         os.close(descriptor)
         if self.path is not None:

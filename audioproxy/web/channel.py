@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.interfaces import IDelayedCall, ITCPTransport
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 # Bytes of further requests that a client may send ahead of its answers. Twisted keeps them, and
 # would stop reading at its own limit, after which nobody hears that the client is gone.
 _MOST_AHEAD = 64 * 1024
+# Requests that are answered in a row where all came at once, before others have their turn.
+_MOST_IN_A_ROW = 4
+# Bytes that wait to be sent before the feed of an answer is told to pause: less than one chunk of
+# it, so that a client that stalls has one chunk in memory and not two.
+_SEND_BUFFER = 32 * 1024
 
 
 class Phase(Enum):
@@ -26,10 +31,14 @@ class Phase(Enum):
     ANSWERING = "has a whole request"
     REFUSED = "sent what is no request"
     CLOSING = "is closed once all is sent"
+    CUT = "is closed at once"
 
 
-#: The phases in which nothing is lost with the connection.
-WAITING = (Phase.IDLE, Phase.READING)
+#: The phases in which no answer is lost with the connection.
+SPARE = (Phase.IDLE, Phase.READING, Phase.REFUSED)
+
+#: The phases in which nothing that comes is heard.
+DEAF = (Phase.REFUSED, Phase.CLOSING, Phase.CUT)
 
 #: Seconds for each phase. An answer takes as long as it takes.
 LIMITS = {Phase.IDLE: 60.0, Phase.READING: 60.0, Phase.REFUSED: 5.0, Phase.CLOSING: 600.0}
@@ -56,40 +65,54 @@ class ProxyChannel(HTTPChannel):
     def connectionMade(self) -> None:
         """Begin to wait for a request."""
         self._ahead = 0
+        self._in_a_row = 0
+        self._turn: IDelayedCall | None = None
         self._stalled_since: float | None = None
         self._enter(Phase.IDLE)
         HTTPChannel.connectionMade(self)
-        if ITCPTransport.providedBy(self.transport):
+        transport = self.transport
+        if ITCPTransport.providedBy(transport):
             # A peer that vanished without a word is noticed by the system, within hours.
-            self.transport.setTcpKeepAlive(True)
+            transport.setTcpKeepAlive(True)
+        transport.bufferSize = _SEND_BUFFER
         self.site.opened(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End with the connection."""
+        self._enter(Phase.CUT)
         self.site.closed(self)
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
         HTTPChannel.connectionLost(self, reason)
 
     def dataReceived(self, data: bytes) -> None:
         """Take a part of a request."""
+        if self.phase in DEAF:
+            return
         if self.phase is Phase.IDLE:
             self._enter(Phase.READING)
+        if self._buffer and self.paused and len(self._buffer) + len(data) > _MOST_AHEAD:
+            self.abortConnection()
+            return
         HTTPChannel.dataReceived(self, data)
 
     def rawDataReceived(self, data: bytes) -> None:
         """Take a part of a body, or what comes ahead of an answer."""
-        if self.phase is Phase.REFUSED:
+        if self.phase in DEAF:
             return
         if self.phase is Phase.ANSWERING:
             self._ahead += len(data)
             if self._ahead > _MOST_AHEAD:
-                self.transport.abortConnection()
+                self.abortConnection()
                 return
         HTTPChannel.rawDataReceived(self, data)
 
     def allContentReceived(self) -> None:
-        """Begin to answer."""
-        self._enter(Phase.ANSWERING)
-        HTTPChannel.allContentReceived(self)
+        """Begin to answer, unless the body was too long."""
+        if self.phase is not Phase.CUT:
+            self._enter(Phase.ANSWERING)
+            HTTPChannel.allContentReceived(self)
 
     def checkPersistence(self, request: Any, version: bytes) -> bool:
         """Tell whether the connection outlasts an answer; none does while the service stops."""
@@ -99,13 +122,23 @@ class ProxyChannel(HTTPChannel):
         return bool(HTTPChannel.checkPersistence(self, request, version))
 
     def requestDone(self, request: Any) -> None:
-        """Wait for the next request."""
+        """Wait for the next request, or begin with the one that is there already.
+
+        Not at once, if answers are piling up that the client does not take, or if there have
+        been many.
+        """
         self._ahead = 0
+        self._in_a_row += 1
+        self.paused = self._stalled_since is not None or self._in_a_row >= _MOST_IN_A_ROW
         if self.phase is Phase.ANSWERING:
             self._enter(Phase.IDLE)
         if self.site.stopping:
             self.persistent = False
         HTTPChannel.requestDone(self, request)
+        if not self._buffer:
+            self._in_a_row = 0
+        if self.persistent:
+            self._go_on_later()
 
     def loseConnection(self) -> None:
         """Close when everything is sent.
@@ -130,10 +163,28 @@ class ProxyChannel(HTTPChannel):
         self._stalled_since = None
         self._since = self.site.now()
         HTTPChannel.resumeProducing(self)
+        if self.phase is Phase.REFUSED:
+            # Twisted 26.10 forgets that it was told to, where there is a producer to resume.
+            self.loseConnection()
+        self._go_on_later()
+
+    def headerReceived(self, line: bytes) -> bool:
+        """Take a header."""
+        try:
+            return bool(HTTPChannel.headerReceived(self, line))
+        except ValueError:
+            # A Content-Length of more digits than Python reads (4300) passes for a number.
+            self._respondToBadRequestAndDisconnect()
+            return False
 
     def lineLengthExceeded(self, line: bytes) -> None:
         """Refuse a line that does not end."""
         self._respondToBadRequestAndDisconnect()
+
+    def abortConnection(self) -> None:
+        """Close at once, with whatever has come and not been looked at."""
+        self._enter(Phase.CUT)
+        self.transport.abortConnection()
 
     def sweep(self) -> None:
         """Close the connection where it has taken too long."""
@@ -144,11 +195,11 @@ class ProxyChannel(HTTPChannel):
             self.expel()
 
     def expel(self) -> None:
-        """Close the connection: in good order where nothing waits to be sent on it."""
-        if self.phase in WAITING and self._stalled_since is None:
+        """Close the connection: in good order where that does not take long."""
+        if self.phase in (Phase.IDLE, Phase.READING) and self._stalled_since is None:
             self.loseConnection()
         else:
-            self.transport.abortConnection()
+            self.abortConnection()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         # Twisted 26.10 has no public hook for this. Its own answer has no headers and leaves no
@@ -161,6 +212,17 @@ class ProxyChannel(HTTPChannel):
         if not self.requests:
             self.requests.append(self.requestFactory(self, False))
         self.requests[-1].turn_away()
+
+    def _go_on_later(self) -> None:
+        if self._turn is None and self.paused and self._stalled_since is None:
+            self._turn = self.site.next_turn(self._go_on)
+
+    def _go_on(self) -> None:
+        self._turn = None
+        self.paused = self._stalled_since is not None
+        if not self.paused and self.phase not in DEAF:
+            self._in_a_row = 0
+            HTTPChannel.dataReceived(self, b"")
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase

@@ -12,13 +12,16 @@ from audioproxy.web.site import ProxySite
 
 _BACKLOG = 1024
 
-# Descriptors that are kept for other things than clients: the process's own, and for each render
+# Descriptors that are kept for other things than clients: the process's own and those of the
+# metrics, and for each render
 # or probe a source, an output, pipes, and copies of them at the moment of a spawn.
-_OWN = 64
+_OWN = 128
 _PER_CHILD = 8
 # A client's connection and the file that it is sent.
 _PER_CLIENT = 2
 _FEWEST_CLIENTS = 16
+# What counts as the limit where there is none.
+_UNLIMITED = 16_384
 
 
 class Listener:
@@ -53,6 +56,10 @@ class Listener:
                 await stopping
         self._site.finish()
 
+    async def emptied(self, seconds: float) -> None:
+        """Come back when all answers are sent, or after so many seconds."""
+        await self._site.emptied(seconds)
+
     def give_up(self) -> None:
         """Close the port at once, at a start that comes to nothing."""
         listening, self._listening = self._listening, None
@@ -68,13 +75,12 @@ def most_clients(children: int) -> int:
     :param children: that may run at a time.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        limit = _UNLIMITED
     return max(_FEWEST_CLIENTS, (limit - _OWN - _PER_CHILD * children) // _PER_CLIENT)
 
 
 def _open_socket(bind: str, port: int) -> socket.socket:
-    if bind:
-        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-        return socket.create_server((bind, port), family=family, backlog=_BACKLOG)
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    return socket.create_server(("", port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+    both = bind in ("", "::") and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both or ":" in bind else socket.AF_INET
+    return socket.create_server((bind, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)

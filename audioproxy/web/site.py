@@ -11,7 +11,8 @@ from twisted.web.http import datetimeToString
 from twisted.web.server import Request, Site
 
 from audioproxy.errors import BadRequest
-from audioproxy.web.channel import WAITING, ProxyChannel
+from audioproxy.render.tally import Tally
+from audioproxy.web.channel import SPARE, Phase, ProxyChannel
 from audioproxy.web.exchange import abort
 from audioproxy.web.front import Front
 
@@ -19,6 +20,9 @@ from audioproxy.web.front import Front
 _LONGEST_BODY = 64 * 1024
 # Seconds between two looks at what takes too long.
 _SWEEP = 5.0
+# Connections that may be closing above the number that there may be: each was closed for a new
+# one, and has a few bytes left that its client may never read.
+_MOST_CLOSING = 32
 
 
 class _Discard(io.BytesIO):
@@ -81,15 +85,18 @@ class ProxySite(Site):
         """Serve a resource.
 
         :param most_connections: the one that waits longest for a request is closed for one
-            more; where all are being answered, the new one is. None is no limit.
+            more; where all are being answered, the new one is. A few more may be closing. None
+            is no limit.
         """
         Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
         self.stopping = False
         self._clock = clock
         self._most = most_connections
         self._channels: set[ProxyChannel] = set()
-        # In the order in which they began to wait.
-        self._waiting: dict[ProxyChannel, None] = {}
+        self._open = Tally()
+        # Both in the order in which they came to be so.
+        self._spare: dict[ProxyChannel, None] = {}
+        self._closing: dict[ProxyChannel, None] = {}
         self._sweeping: IDelayedCall | None = None
 
     @property
@@ -101,32 +108,40 @@ class ProxySite(Site):
         """Return seconds of the site's clock."""
         return self._clock.seconds()
 
+    def next_turn(self, call: Callable[[], object]) -> IDelayedCall:
+        """Have something called when others had their turn."""
+        return self._clock.callLater(0, call)
+
     def buildProtocol(self, addr: Any) -> Any:
         """Take a connection, or refuse it."""
         if self._most is not None and len(self._channels) >= self._most:
-            longest = next(iter(self._waiting), None)
+            longest = next(iter(self._spare), None)
             if longest is None:
                 return None
             longest.expel()
+            if len(self._closing) > _MOST_CLOSING:
+                next(iter(self._closing)).expel()
         return Site.buildProtocol(self, addr)
 
     def opened(self, channel: ProxyChannel) -> None:
         """Hear of a new connection."""
         self._channels.add(channel)
+        self._open.begin()
         if self._sweeping is None:
             self._sweeping = self._clock.callLater(_SWEEP, self._sweep)
 
     def moved(self, channel: ProxyChannel) -> None:
         """Hear that a connection is at something else now."""
-        if channel.phase not in WAITING:
-            self._waiting.pop(channel, None)
-        elif channel not in self._waiting:
-            self._waiting[channel] = None
+        for phases, channels in ((SPARE, self._spare), ((Phase.CLOSING,), self._closing)):
+            if channel.phase in phases:
+                channels.setdefault(channel)
+            else:
+                channels.pop(channel, None)
 
     def closed(self, channel: ProxyChannel) -> None:
         """Hear of the end of a connection."""
         self._channels.discard(channel)
-        self._waiting.pop(channel, None)
+        self._open.end()
         if not self._channels and self._sweeping is not None:
             self._sweeping.cancel()
             self._sweeping = None
@@ -134,8 +149,16 @@ class ProxySite(Site):
     def finish(self) -> None:
         """Close the connections that wait, and let no other outlast its answer."""
         self.stopping = True
-        for channel in list(self._waiting):
+        for channel in list(self._spare):
             channel.loseConnection()
+
+    async def emptied(self, seconds: float) -> None:
+        """Come back when every connection is closed, or after so many seconds.
+
+        An answer is finished when its last bytes are handed over, which may be long before they
+        are sent.
+        """
+        await self._open.wait(self._clock, seconds)
 
     def log(self, request: Any) -> None:
         """Leave the line to the resource."""

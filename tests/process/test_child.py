@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.process import child as child_module
@@ -346,6 +347,76 @@ class LauncherTests(SynchronousTestCase):
         self.assertNoResult(waiting)
         self.spawner.last.die(signal=9)
         self.failureResultOf(waiting, ChildTimeout)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def survivals(self) -> list[str]:
+        """Return what is logged of children that a kill does not end, from now on."""
+        lines: list[str] = []
+
+        def note(event: LogEvent) -> None:
+            if event["log_level"] is LogLevel.error:
+                lines.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(note)
+        self.addCleanup(globalLogPublisher.removeObserver, note)
+        return lines
+
+    def test_survives_a_kill(self) -> None:
+        """A child that lives five seconds after KILL is an error line, and waited for on."""
+        lines = self.survivals()
+        waiting = self.wait(self.start())
+        self.spawner.last.pid = 77
+        self.clock.advance(5)
+        self.clock.advance(2)
+        self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
+        self.clock.advance(4.9)
+        self.assertEqual(lines, [])
+        self.clock.advance(0.1)
+        self.assertEqual(lines, ["child 77 survived a kill, and is waited for"])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.clock.advance(1000)
+        self.assertNoResult(waiting)
+        self.spawner.last.die(signal=9)
+        self.failureResultOf(waiting, ChildTimeout)
+        self.assertEqual((len(lines), self.clock.getDelayedCalls()), (1, []))
+
+    def test_cancelled_after_a_kill(self) -> None:
+        """One who gives up on a child that survived a kill waits for its death all the same."""
+        waiting = self.wait(self.start())
+        self.clock.advance(5)
+        self.clock.advance(2)
+        self.survivals()
+        self.clock.advance(5)
+        waiting.cancel()
+        self.assertNoResult(waiting)
+        self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
+        self.spawner.last.die(signal=9)
+        self.failureResultOf(waiting, CancelledError)
+
+    def test_dies_of_a_kill(self) -> None:
+        """A child that a kill ends in time is no error, and no timer is left."""
+        lines = self.survivals()
+        child = self.start()
+        waiting = self.wait(child, timeout=60)
+        child.kill()
+        self.clock.advance(4.9)
+        self.spawner.last.die(signal=9)
+        self.assertEqual(self.successResultOf(waiting).signal, 9)
+        self.assertEqual((lines, self.clock.getDelayedCalls()), ([], []))
+
+    def test_kill_after_stop(self) -> None:
+        """A kill need not wait for the time that TERM gives, and is then not sent twice."""
+        lines = self.survivals()
+        child = self.start()
+        waiting = self.wait(child, timeout=60)
+        child.stop()
+        child.kill()
+        self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
+        self.clock.advance(4.9)
+        child.stop()
+        self.assertEqual((self.spawner.last.signals, lines), (["TERM", "KILL"], []))
+        self.spawner.last.die(signal=9)
+        self.successResultOf(waiting)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_obedient(self) -> None:

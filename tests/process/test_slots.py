@@ -159,6 +159,47 @@ class SlotsTests(SlotsCase):
         holders[1].finish()
         self.assertEqual(self.depths, [1, 2, 1, 0])
 
+    def test_rejections(self) -> None:
+        """Whoever gets no slot is told of once: for a full queue, for too long a wait."""
+        rejections: list[None] = []
+        slots = Slots(self.clock, 1, 2, 10, rejected=lambda: rejections.append(None))
+        holder, patient, leaver = self.come(slots), self.come(slots), self.come(slots)
+        self.assertIsInstance(self.come(slots).outcome, QueueFull)
+        self.assertEqual(len(rejections), 1)
+        leaver.leave()
+        self.assertEqual(len(rejections), 1)
+        self.clock.advance(10)
+        self.assertIsInstance(patient.outcome, QueueFull)
+        self.assertEqual(len(rejections), 2)
+        holder.finish()
+        self.assertEqual(len(rejections), 2)
+
+    def test_a_place_that_is_left(self) -> None:
+        """The place of one who leaves is free at once, at the end of the line."""
+        slots = self.make(queue=3)
+        holder, first, second, third = [self.come(slots) for _ in range(4)]
+        self.assertIsInstance(self.come(slots).outcome, QueueFull)
+        second.leave()
+        last = self.come(slots)
+        self.assertIsNone(last.outcome)
+        for leaving, next_one in ((holder, first), (first, third), (third, last)):
+            leaving.finish()
+            self.assertTrue(next_one.holds)
+
+    def test_each_its_own_patience(self) -> None:
+        """Each has all of AP_RENDER_TIMEOUT from when it came, whoever gave up before it."""
+        slots = self.make(queue=3, longest=10)
+        holder, first = self.come(slots), self.come(slots)
+        self.clock.advance(6)
+        second = self.come(slots)
+        self.clock.advance(4)
+        self.assertIsInstance(first.outcome, QueueFull)
+        self.clock.advance(5)
+        self.assertIsNone(second.outcome)
+        holder.finish()
+        self.clock.advance(1000)
+        self.assertTrue(second.holds)
+
     def test_a_long_queue_of_failures(self) -> None:
         """A queue of any length, of which each fails at once, comes to its end."""
         slots = self.make(queue=2000)

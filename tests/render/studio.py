@@ -167,7 +167,7 @@ class Studio:
         for client in self.clients:
             client.go_away()
         # The death of one child lets the next one start.
-        while self.spawner.alive:
+        while self.spawner.alive or self.threads.waiting:
             self.spawner.put_down()
             self.threads.run()
         for commit in self.store.commits:

@@ -18,7 +18,7 @@ from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
 
-CHUNK = 128 * 1024
+CHUNK = 64 * 1024
 
 
 class Bytes:

@@ -216,7 +216,7 @@ class JoiningTests(JobCase):
         encoder.die()
         self.studio.clock.advance(60)
         self.assertIsNone(slow.outcome)
-        for _ in range(3):
+        for _ in range(5):
             slow.consumer.drain()
         self.assertEqual((len(slow.data), slow.outcome), (300_000, "whole"))
 

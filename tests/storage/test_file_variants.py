@@ -237,7 +237,7 @@ class PlaceTests(StoreCase):
         other = self.open()
         self.commit(b"abc", store=other)
         self.assertEqual(self.read(), b"abc")
-        other.close()
+        other.abandon()
         self.commit(b"xyz", key_of("b"))
         self.assertEqual(self.read(key_of("b")), b"xyz")
 

@@ -8,7 +8,6 @@ each seam, which all write into one list of calls, so that a test can say what w
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +38,6 @@ from audioproxy.process.slots import Slots
 from audioproxy.render.backlog import Backlog
 from audioproxy.render.job import Order
 from audioproxy.storage.interfaces import VariantHeaders
-from audioproxy.storage.scratch import AnonymousFile
 from audioproxy.web.cors import Cors
 from audioproxy.web.info import Infos
 from audioproxy.web.root import AudioProxyResource, Signer
@@ -386,6 +384,34 @@ class FakeStored:
         self.closed += 1
 
 
+class FakeBacklog(Backlog):
+    """A backlog in memory: a test that forgets it leaves no descriptor open for another."""
+
+    def __init__(self) -> None:
+        super().__init__(_NO_FILE)
+        self._data = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Grow."""
+        self._data += data
+        self.size = len(self._data)
+        self._tell()
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return bytes from an offset."""
+        return bytes(self._data[offset : offset + limit])
+
+
+class _NoFile:
+    descriptor = -1
+
+    def close(self) -> None:
+        pass
+
+
+_NO_FILE = _NoFile()
+
+
 class FakeRender:
     """A render that does what the test says, with a seat for everyone who asks."""
 
@@ -393,12 +419,11 @@ class FakeRender:
         self.order = order
         self.seats = self.left = 0
         self.waiting: list[Deferred[Backlog]] = []
-        self.backlog = Backlog(AnonymousFile())
+        self.backlog = FakeBacklog()
 
     def put_out(self, data: bytes) -> None:
         """Let the encoder put out bytes."""
-        os.write(self.backlog.descriptor, data)
-        self.backlog.grow()
+        self.backlog.add(data)
         self._be_ready()
 
     def end(self, failure: Refusal | None = None) -> None:

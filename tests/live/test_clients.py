@@ -1,0 +1,307 @@
+"""Clients that mean no good, or cannot help it, and all the others, who do not notice."""
+
+from __future__ import annotations
+
+import contextlib  # trial takes a module's `suppress` for a setting of its own
+import os
+import resource
+import signal
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tests.live.test_service import until_hit
+from tests.support.http import Response, read_response
+from tests.support.service import (
+    PATIENCE,
+    Process,
+    ServiceCase,
+    ask,
+    descriptors,
+    encoders,
+    long_flac,
+    reactor,
+    scrape,
+    send,
+    short_flac,
+    signed,
+    until,
+)
+
+T = TypeVar("T")
+
+LONG = signed("/f:mp3/t:0:200/plain/local://long.flac")
+SHORT = signed("/f:mp3/plain/local://short.flac")
+HEALTH = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+def get(target: bytes) -> bytes:
+    """Return a request."""
+    return b"GET " + target + b" HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+def knock(port: int, data: bytes = b"", window: int | None = None) -> socket.socket:
+    """Connect, and send something.
+
+    :param window: bytes that the system takes for the client, where not as many as it likes.
+    """
+    client = socket.socket()
+    client.settimeout(PATIENCE)
+    if window is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+    client.connect(("127.0.0.1", port))
+    client.sendall(data)
+    return client
+
+
+def reset(client: socket.socket) -> None:
+    """Break a connection off, as a system does for a program that has crashed."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def hang_up(client: socket.socket) -> None:
+    """Say that nothing more will be sent, and stay."""
+    client.shutdown(socket.SHUT_WR)
+
+
+def has_answer(client: socket.socket) -> bool:
+    """Tell whether something has come that the client has not read."""
+    client.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        return bool(client.recv(1, socket.MSG_PEEK))
+    return False
+
+
+def read_to_end(client: socket.socket) -> Response | None:
+    """Read until the server closes its side."""
+    received = b"".join(iter(lambda: client.recv(65_536), b""))
+    return read_response(received, closed=True)
+
+
+class ClientCase(ServiceCase):
+    """What the cases below share: a source of ten minutes and one of a second."""
+
+    def setUp(self) -> None:
+        """Add the sources."""
+        super().setUp()
+        self.add("long.flac", long_flac())
+        self.add("short.flac", short_flac())
+        self._sockets: list[socket.socket] = []
+        self.addCleanup(self.leave)
+
+    def knock(self, port: int, data: bytes = b"", window: int | None = None) -> socket.socket:
+        """Do as `knock` does; the socket is closed at the end of the test at the latest."""
+        client = knock(port, data, window)
+        self._sockets.append(client)
+        return client
+
+    def leave(self) -> None:
+        """Close all sockets."""
+        for client in self._sockets:
+            client.close()
+
+    def assert_quiet(self, process: Process) -> None:
+        """Assert that a service has had no error to report."""
+        for word in ("[error]", "Traceback", "Unhandled"):
+            self.assertNotIn(word, process.stdout + process.stderr)
+
+
+class CrowdTests(ClientCase):
+    """Many connections that want nothing, or take nothing."""
+
+    async def test_crowd(self) -> None:
+        """Hundreds that idle, dribble and stall keep nobody else from any answer."""
+        process = self.twistd()
+        port, metrics_port = await process.port(), await process.metrics_port()
+        miss = await ask(port, SHORT)
+        tag = (await until_hit(port, SHORT))["etag"] or b""
+        await scrape(metrics_port)
+        before = descriptors(process.pid)
+
+        first = await send(port, LONG)
+        await until(lambda: len(first.received) > 1_000_000, "a part of the stream")
+        (encoder,) = encoders(process.pid)
+        os.kill(encoder, signal.SIGSTOP)
+        for _ in range(300):
+            self.knock(port)
+        for _ in range(100):
+            self.knock(port, HEALTH[:-2] + b"X-Slow: ")
+        stalled = [self.knock(port, get(LONG), window=4096) for _ in range(40)]
+        await until(lambda: all(map(has_answer, stalled)), "answers to begin")
+
+        for _ in range(3):
+            hit = await ask(port, SHORT)
+            self.assertEqual((b"HIT", miss.body), (hit["x-audio-proxy"], hit.body))
+            self.assertEqual(304, (await ask(port, SHORT, if_none_match=tag)).status)
+            head = await ask(port, SHORT, b"HEAD")
+            self.assertEqual((200, b"%d" % len(miss.body)), (head.status, head["content-length"]))
+            self.assertEqual("ok", (await ask(port, b"/health")).document["status"])
+            self.assertEqual(200, (await ask(port, b"/ready")).status)
+            series = await scrape(metrics_port)
+            self.assertEqual(1, series["audio_proxy_renders_running"])
+            for client in self._sockets[300:400]:
+                client.send(b"x")
+        os.kill(encoder, signal.SIGCONT)
+        response = await first.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertGreater(len(response.body), 3_000_000)
+
+        self.leave()
+        await until(lambda: descriptors(process.pid) <= before, "the descriptors to be closed")
+        self.assert_quiet(process)
+
+    async def test_more_than_fit(self) -> None:
+        """Where there is no room, a new client has the place of one that waits for nothing."""
+        # Whatever the system gives, it is too little for more than the fewest.
+        self.patch(resource, "getrlimit", lambda which: (64, 64))
+        port = self.start().port
+        idle = [self.knock(port) for _ in range(40)]
+        answering = await send(port, LONG)
+        await until(lambda: answering.response, "the headers")
+        idle += [self.knock(port) for _ in range(40)]
+        self.assertEqual(200, (await ask(port, b"/health")).status)
+        closed = [client for client in idle if has_ended(client)]
+        self.assertIn(len(closed), range(60, 80))
+        self.assertEqual(idle[: len(closed)], closed)
+        self.assertTrue((await answering.end()).complete)
+
+    async def test_thousands_of_requests_at_once(self) -> None:
+        """Who asks for thousands of things in one go is answered, between the others."""
+        port = self.start().port
+        greedy = self.knock(port, b"GET /health HTTP/1.1\r\n\r\n" * 2500)
+        await ask(port, b"/health")
+        received = bytearray()
+        greedy.setblocking(False)
+
+        def count() -> int:
+            with contextlib.suppress(BlockingIOError):
+                received.extend(greedy.recv(1 << 20))
+            return received.count(b"HTTP/1.1 200")
+
+        self.assertLess(count(), 2500)
+        await until(lambda: count() == 2500, "all the answers")
+
+
+def has_ended(client: socket.socket) -> bool:
+    """Tell whether the server has closed a connection on which nothing came."""
+    client.setblocking(False)
+    try:
+        return not client.recv(1)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+class EndTests(ClientCase):
+    """Connections that end in unusual ways."""
+
+    async def test_huge_headers(self) -> None:
+        """Who sends too much has the answer, though it came while they were still sending."""
+        process = self.twistd()
+        port = await process.port()
+        for size in (20_000, 2_000_000):
+            client = self.knock(
+                port, b"GET /health HTTP/1.1\r\nX-Request-Id: mine\r\nHost: h\r\nX: "
+            )
+            client.sendall(b"a" * size)
+            response = read_to_end(client)
+            assert response is not None
+            self.assertEqual((400, "bad_request"), (response.status, response.error))
+            self.assertEqual(
+                (b"close", b"mine"), (response["connection"], response["x-request-id"])
+            )
+            # Nobody listens any more, and still nobody is hurt.
+            client.sendall(b"a" * 100_000)
+            client.close()
+        await until(lambda: process.stdout.count("unknown 400 bad_request") == 2, "the log")
+        self.assert_quiet(process)
+
+    async def test_half_closed(self) -> None:
+        """Who says that they will send no more counts as gone, with what they asked for."""
+        service = self.start(variant_store=None)
+        before = descriptors(os.getpid())
+        for data in (b"", HEALTH[:10], HEALTH):
+            client = knock(service.port, data)
+            hang_up(client)
+            await until(lambda client=client: has_ended_or_answered(client), "the end")
+            client.close()
+        client = knock(service.port, get(signed("/plain/local://long.flac")), window=4096)
+        await until(lambda: has_answer(client), "the stream to begin")
+        hang_up(client)
+        cancelled = 'audio_proxy_renders_total{format="mp3",outcome="cancelled"}'
+        await until_told(lambda: scrape(service.metrics_port), lambda seen: seen[cancelled] == 1)
+        self.assertEqual([], encoders())
+        client.close()
+        await until(lambda: descriptors(os.getpid()) <= before, "the descriptors to be closed")
+
+    async def test_reset(self) -> None:
+        """A connection that breaks, wherever it does, leaves nothing behind and breaks no other."""
+        process = self.twistd()
+        port = await process.port()
+        await ask(port, SHORT)
+        await until_hit(port, SHORT)
+        before = descriptors(process.pid)
+        stayed = await send(port, LONG)
+        for data in (
+            *(b"", HEALTH[:10], HEALTH, HEALTH * 1500, b"nonsense\r\n"),
+            b"GET /health HTTP/1.1\r\nContent-Length: 10\r\n\r\nabc",
+            *(get(SHORT), get(LONG), get(LONG) + HEALTH * 100, get(LONG) + b"nonsense\r\n"),
+        ):
+            for waits in (False, True):
+                client = knock(port, data, window=4096)
+                if waits and data.startswith(b"GET /") and data.endswith(b"\r\n\r\n"):
+                    await until(lambda client=client: has_answer(client), "an answer")
+                reset(client)
+        response = await stayed.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        await until(lambda: descriptors(process.pid) <= before, "the descriptors to be closed")
+        self.assert_quiet(process)
+
+    async def test_leaving_the_queue(self) -> None:
+        """Whoever leaves while they wait for a slot gives up their place at once."""
+        port = self.start(max_concurrency=1, queue_size=1).port
+        running = await send(port, LONG)
+        await until(lambda: running.response, "the headers")
+        (encoder,) = encoders()
+        os.kill(encoder, signal.SIGSTOP)
+        ends = ((reset, b""), (hang_up, b""), (socket.socket.close, HEALTH * 1000))
+        for number, (go, ahead) in enumerate(ends):
+            target = signed(f"/cb:{number}/plain/local://short.flac")
+            client = knock(port, get(target) + ahead)
+            await until_queued(port, 1)
+            refused = await ask(port, signed("/cb:x/plain/local://short.flac"))
+            self.assertEqual((429, "queue_full"), (refused.status, refused.error))
+            go(client)
+            await until_queued(port, 0)
+            client.close()
+        await running.leave()
+        os.kill(encoder, signal.SIGKILL)
+
+
+async def until_told(question: Callable[[], Awaitable[T]], is_it: Callable[[T], bool]) -> None:
+    """Ask the service until the answer is what one waits for."""
+    deadline = reactor.seconds() + PATIENCE
+    while not is_it(answer := await question()):
+        if reactor.seconds() > deadline:
+            raise AssertionError(f"the last answer is {answer}")
+
+
+async def until_queued(port: int, count: int) -> None:
+    """Wait until so many wait for a slot."""
+    await until_told(lambda: ask(port, b"/ready"), lambda seen: seen.document["queued"] == count)
+
+
+def has_ended_or_answered(client: socket.socket) -> bool:
+    """Tell whether the server has closed a connection, with or without an answer."""
+    client.setblocking(False)
+    try:
+        while client.recv(65_536):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    return True

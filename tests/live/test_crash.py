@@ -1,0 +1,397 @@
+"""A store whose node dies, or whose disk hangs: never a torn variant, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import skipUnless
+
+from twisted.internet.defer import Deferred, execute
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, formatEvent
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from audioproxy.process import child as child_module
+from audioproxy.render import table
+from audioproxy.storage import file_variants
+from audioproxy.storage.errands import Errands
+from audioproxy.storage.file_variants import FileVariants
+from audioproxy.storage.interfaces import VariantHeaders
+from tests.live.test_ends import ActorCase, mount, target, until_standing
+from tests.live.test_service import scratch_files, until_hit
+from tests.live.test_service_processes import alive
+from tests.support.http import Log
+from tests.support.processes import open_descriptors
+from tests.support.service import (
+    PATIENCE,
+    Client,
+    Process,
+    ask,
+    children,
+    moved,
+    scrape,
+    send,
+    until,
+)
+
+# Python runs this at its start: the process is killed in the middle of its first write-back.
+DEADLY = "import os; os.fsync = lambda descriptor: os.kill(os.getpid(), 9)"
+
+# What the store has of a write-back that was late.
+MAYBE = (b"HIT", b"MISS")
+
+HEADERS = VariantHeaders("audio/mpeg", "no-store")
+
+
+class KillCase(ActorCase):
+    """Nodes on one store, some of which are killed."""
+
+    acts: ClassVar[dict[str, str]] = {
+        "start": "wait_here; exec sleep 60",
+        "middle": "say; wait_here; exec sleep 60",
+        "end": "say; wait_here; exit 0",
+    }
+
+    async def boot(self, **variables: str) -> tuple[Process, int]:
+        """Start a node."""
+        path = f"{self.programs}:{os.environ['PATH']}"
+        node = self.twistd(**{"PATH": path, **variables})
+        return node, await node.port()
+
+    def variants(self) -> dict[str, bytes]:
+        """Return everything in the store that has a name of its own."""
+        return {path.name: path.read_bytes() for path in self.store.glob("??/*")}
+
+
+@skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder runs to its own end.")
+class KillTests(KillCase):
+    """kill -9 (D40)"""
+
+    async def test_at_any_moment(self) -> None:
+        """Before a byte, half way, in the write-back: no encoder and no file survives (D40)."""
+        node, port = await self.boot(AP_MAX_CONCURRENCY="1")
+        reference = await ask(port, target("good", "mp3"))
+        await until_hit(port, target("good", "mp3"))
+        before = self.variants()
+        for act in ("start", "middle", "end"):
+            client = await send(port, target(act, "mp3"))
+            encoder = await until_standing(node.pid)
+            waiting = await send(port, target("good", "flac"))
+            await self.until_queued(node)
+            if act == "end":
+                # It dies of its write-back.
+                os.kill(encoder, signal.SIGCONT)
+            else:
+                node.signal(signal.SIGKILL)
+            self.assertEqual(-signal.SIGKILL, await node.end())
+            await until(lambda encoder=encoder: not alive(encoder), "the encoder to end")
+            for each in (client, waiting):
+                await until(lambda each=each: each.closed, "the connection to break")
+            self.assertFalse(act != "end" and client.response and client.response.complete)
+            self.assertFalse(act != "end" and waiting.response)
+            self.assertLessEqual(1, len(scratch_files(self.store)))
+            deadly = {"PYTHONPATH": self.deadly()} if act == "middle" else {}
+            node, port = await self.boot(AP_MAX_CONCURRENCY="1", **deadly)
+            # The proof that the store is writable is removed a moment after the start.
+            await until(lambda: not scratch_files(self.store), "the scratch files to go")
+            self.assertEqual(before, self.variants())
+            # One folder and its lock are the living node's; those of the dead are gone.
+            self.assertEqual(2, len(list((self.store / ".scratch").iterdir())))
+            hit = await ask(port, target("good", "mp3"))
+            self.assertEqual((b"HIT", reference.body), (hit["x-audio-proxy"], hit.body))
+            head = await ask(port, target(act, "mp3"), b"HEAD")
+            self.assertEqual(b"MISS", head["x-audio-proxy"])
+
+    async def until_queued(self, node: Process) -> None:
+        """Wait until one render waits for its slot."""
+        port = await node.metrics_port()
+        while (await scrape(port))["audio_proxy_render_queue_depth"] != 1:
+            self.assertIsNone(node.code)
+
+    def deadly(self) -> str:
+        """Return a path for Python on which it finds `DEADLY`."""
+        trap = self.root.with_name("trap")
+        trap.mkdir()
+        (trap / "sitecustomize.py").write_text(DEADLY)
+        return f"{trap}:{self.environment()['PYTHONPATH']}"
+
+
+class WriteBackTests(SynchronousTestCase):
+    """A process that dies between two system calls of a write-back (D40)"""
+
+    DATA = b"x" * 100_000
+
+    def test_every_step(self) -> None:
+        """Around each of them: the next boot finds the whole variant or nothing, and sweeps."""
+        for call in ("open", "pwrite", "fsync", "close", "mkdir", "rename"):
+            for after in (False, True):
+                root = Path(self.mktemp()).absolute()
+                root.mkdir()
+                self.die(root, call, after)
+                store = FileVariants(str(root), Errands(Clock(), execute))
+                store.open()
+                found = self.successResultOf(Deferred.fromCoroutine(store.lookup("ab" * 32)))
+                self.assertEqual((call, after) == ("rename", True), found is not None)
+                if found is not None:
+                    self.assertEqual(self.DATA, found.read(0, found.size))
+                    found.close()
+                self.assertEqual([], scratch_files(root))
+                self.assertEqual(2, len(list((root / ".scratch").iterdir())))
+                store.abandon()
+
+    def die(self, root: Path, call: str, after: bool) -> None:
+        """Have a process store a variant, and die just before or after a step of that."""
+        process = os.fork()
+        if not process:
+            try:
+                self.store_and_die(root, call, after)
+            finally:
+                os._exit(1)
+        _, status = os.waitpid(process, 0)
+        self.assertEqual(signal.SIGKILL, os.waitstatus_to_exitcode(status) * -1, call)
+
+    def store_and_die(self, root: Path, call: str, after: bool) -> None:
+        """Be that process."""
+        store = FileVariants(str(root), Errands(Clock(), execute))
+        store.open()
+        scratch = self.successResultOf(Deferred.fromCoroutine(store.create()))
+        os.write(scratch.descriptor, self.DATA)
+        real = getattr(os, call)
+
+        def deadly(*arguments: Any) -> None:
+            if after:
+                real(*arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(os, call, deadly)
+        Deferred.fromCoroutine(store.commit("ab" * 32, scratch, len(self.DATA), HEADERS))
+
+
+class NeighbourTests(KillCase):
+    """Several nodes that write one store at the same time"""
+
+    async def test_same_keys(self) -> None:
+        """All bytes are equal, whoever renders, reads or overwrites; one is killed meanwhile."""
+        nodes = [await self.boot(), await self.boot()]
+        targets = [target("good", form) for form in ("mp3", "opus", "flac", "wav", "peaks")]
+        asked = [
+            (path, await send(port, path))
+            for path in targets
+            for _ in range(2)
+            for _, port in nodes
+        ]
+        bodies: dict[bytes, set[bytes]] = {path: set() for path in targets}
+        for path, client in asked:
+            response = await client.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+            bodies[path].add(response.body)
+        self.assertEqual([1] * len(targets), [len(each) for each in bodies.values()])
+        (survivor, port), (dying, other) = nodes
+        clients = [await send(other, target("good", form, "/gain:-3")) for form in ("mp3", "flac")]
+        stuck = await send(other, target("middle", "mp3"))
+        await until(lambda: stuck.response, "the headers")
+        beside = [await send(port, target("good", form, "/gain:-3")) for form in ("mp3", "flac")]
+        dying.signal(signal.SIGKILL)
+        await dying.end()
+        whole = [await client.end() for client in beside]
+        self.assertEqual([True, True], [response.complete for response in whole])
+        for client, response in zip(clients, whole, strict=True):
+            await until(lambda client=client: client.closed, "the connection to break")
+            torn = client.response
+            if torn is not None:
+                self.assertTrue(response.body.startswith(torn.body), "different bytes")
+        for path in targets:
+            hit = await until_hit(port, path)
+            self.assertEqual(bodies[path], {hit.body})
+        for form, response in zip(("mp3", "flac"), whole, strict=True):
+            hit = await until_hit(port, target("good", form, "/gain:-3"))
+            self.assertEqual(response.body, hit.body)
+        survivor.signal(signal.SIGTERM)
+        self.assertEqual(0, await survivor.end())
+        # What the dead one left is swept by the next who boots, and all variants are whole.
+        _, port = await self.boot()
+        await until(lambda: not scratch_files(self.store), "the scratch files to go")
+        for path in targets:
+            self.assertEqual(bodies[path], {(await ask(port, path)).body})
+
+
+class HungDiskTests(ActorCase):
+    """A disk that takes nothing any more, in the middle of everything"""
+
+    acts: ClassVar[dict[str, str]] = {
+        "steady": "say; wait_here; exit 0",
+        "writer": "say; wait_here; exec cat /dev/zero",
+    }
+
+    def setUp(self) -> None:
+        super().setUp()
+        path = f"{self.programs}:{os.environ['PATH']}"
+        self.patch(os, "environ", {**os.environ, "PATH": path})
+        # What takes minutes in earnest.
+        self.patch(file_variants, "_CREATE_SECONDS", 1.0)
+        self.patch(file_variants, "_COMMIT_SECONDS", 1.0)
+        self.patch(child_module, "_TERM_GRACE", 0.1)
+        self.patch(child_module, "_KILL_GRACE", 0.1)
+        self.patch(table, "_LAST_WAIT", 0.2)
+        self.guards: list[int] = []
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+
+    def children(self) -> list[int]:
+        """Return the children of the service, which is this process."""
+        return [child for child in children() if child not in self.guards]
+
+    def texts(self, level: LogLevel) -> list[str]:
+        """Return what was logged at a level, without what differs from run to run."""
+        events = [event for event in self.log.events if event["log_level"] is level]
+        return [re.sub(r"\b([0-9a-f]{64}|\d+)\b", "N", formatEvent(event)) for event in events]
+
+    async def steady(self, port: int, act: str = "steady") -> tuple[Client, int]:
+        """Have a client ask for what stands still half way; return the encoder too."""
+        client: Client = await send(port, target(act, "mp3"))
+        await until(lambda: client.response, "the headers")
+        encoder = await until_standing(but=self.guards)
+        return client, encoder
+
+    async def assert_whole(self, client: Client, cache: bytes) -> None:
+        """Require that a client has everything, though the disk has nothing."""
+        response = await client.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual((cache, bytes(65536)), (response["x-audio-proxy"], response.body))
+
+    async def assert_serves(self, port: int, hit: bytes) -> None:
+        """Require that the service answers whatever needs no write."""
+        self.assertEqual(b"HIT", (await ask(port, hit))["x-audio-proxy"])
+        self.assertEqual(b"HIT", (await ask(port, hit, b"HEAD"))["x-audio-proxy"])
+        for path in (b"/health", b"/ready"):
+            self.assertEqual(200, (await ask(port, path)).status)
+
+    async def test_sync_that_hangs(self) -> None:
+        """Everything but the write-back goes on, and a shutdown does not wait for it (D39)."""
+        gate, hanging, real = threading.Event(), threading.Event(), os.fsync
+        self.addCleanup(gate.set)
+
+        def hang(descriptor: int) -> None:
+            hanging.set()
+            gate.wait(PATIENCE)
+            real(descriptor)
+
+        service = self.start(render_timeout=1)
+        await until(lambda: not self.children(), "the look at ffmpeg to end")
+        await ask(service.port, target("good", "mp3"))
+        await until_hit(service.port, target("good", "mp3"))
+        before = await scrape(service.metrics_port)
+        self.patch(os, "fsync", hang)
+        client, encoder = await self.steady(service.port)
+        os.kill(encoder, signal.SIGCONT)
+        await until(hanging.is_set, "the write-back to hang")
+        await self.assert_whole(client, b"MISS")
+        joined = await send(service.port, target("steady", "mp3"))
+        await self.assert_whole(joined, b"COALESCED")
+        await self.assert_serves(service.port, target("good", "mp3"))
+        await until(lambda: len(self.texts(LogLevel.warn)) == 1, "the deadline")
+        beside = await ask(service.port, target("good", "flac"))
+        self.assertEqual((200, True), (beside.status, beside.complete))
+        counted = moved(before, await scrape(service.metrics_port))
+        self.assertEqual(2, counted["variant_store_write_failures_total"])
+        await service.stopService()
+        self.assertFalse(gate.is_set())
+        self.assertEqual(
+            [
+                "write-back of N failed: no answer for N seconds",
+                "the store takes nothing, rendering beside it: an earlier call has not come back",
+            ],
+            self.texts(LogLevel.warn),
+        )
+        self.assertEqual([], self.log.errors)
+
+    async def test_frozen(self) -> None:
+        """A frozen disk costs its encoder's slot, and no more; thawed, all is as before."""
+        freeze = self.mount_frozen_at_will()
+        service = self.start(render_timeout=1, max_concurrency=2, max_variant_bytes=5_000_000)
+        port = service.port
+        await until(lambda: not self.children(), "the look at ffmpeg to end")
+        await ask(port, target("good", "mp3"))
+        await until_hit(port, target("good", "mp3"))
+        before = await scrape(service.metrics_port)
+        await until(lambda: not scratch_files(self.store), "the scratch files to go")
+        open_before = open_descriptors()
+        client, encoder = await self.steady(port)
+        freeze("--freeze")
+        os.kill(encoder, signal.SIGCONT)
+        await self.assert_whole(client, b"MISS")
+        await self.assert_whole(await send(port, target("steady", "mp3")), b"COALESCED")
+        await self.assert_serves(port, target("good", "mp3"))
+        await until(lambda: self.texts(LogLevel.warn), "the deadline")
+        beside = await ask(port, target("good", "flac"))
+        self.assertEqual((200, True), (beside.status, beside.complete))
+        freeze("--unfreeze")
+        await until(lambda: not scratch_files(self.store), "the scratch files to go")
+        counted = moved(before, await scrape(service.metrics_port))
+        self.assertEqual(2, counted["variant_store_write_failures_total"])
+        # The late write-back was all or nothing, and renders are stored again.
+        self.assertIn((await ask(port, target("steady", "mp3"), b"HEAD"))["x-audio-proxy"], MAYBE)
+        await ask(port, target("good", "wav"))
+        await until_hit(port, target("good", "wav"))
+        await until(lambda: open_descriptors() <= open_before, "descriptors to be closed")
+        await service.stopService()
+        self.assertEqual([], self.log.errors)
+
+    async def test_encoder_that_no_signal_reaches(self) -> None:
+        """An encoder that hangs in the disk is told of, and holds its slot until it is dead."""
+        freeze = self.mount_frozen_at_will()
+        service = self.start(render_timeout=1, max_concurrency=1, queue_size=0)
+        await until(lambda: not self.children(), "the look at ffmpeg to end")
+        client, encoder = await self.steady(service.port, "writer")
+        freeze("--freeze")
+        os.kill(encoder, signal.SIGCONT)
+        await until(lambda: self.log.errors, "the error line")
+        line = "child N survived a kill, and is waited for"
+        self.assertEqual([line], self.texts(LogLevel.error))
+        self.assertEqual([encoder], self.children())
+        held = await scrape(service.metrics_port)
+        self.assertEqual(1, held["audio_proxy_render_slots_held"])
+        self.assertEqual(429, (await ask(service.port, target("good", "mp3"))).status)
+        self.assertIsNone(client.closed)
+        freeze("--unfreeze")
+        self.assertFalse((await client.end()).complete)
+        await until(lambda: not self.children(), "the encoder to be reaped")
+        self.assertEqual(200, (await ask(service.port, target("good", "mp3"))).status)
+        self.assertEqual([line], self.texts(LogLevel.error))
+
+    def mount_frozen_at_will(self) -> Callable[[str], None]:
+        """Put the store on a disk of its own; return what freezes and thaws it.
+
+        :raises SkipTest: where that is not possible.
+        """
+        image = self.root.with_name("image")
+        with open(image, "wb") as file:
+            file.truncate(16_000_000)
+        try:
+            run("mkfs.ext4", "-q", "-F", str(image))
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SkipTest(f"There is no ext4 to be had: {error}") from error
+        mount(self, "-o", "loop", str(image), str(self.store))
+        # Whatever becomes of this process, nothing stays frozen.
+        thaw = f"read line; fsfreeze --unfreeze {shlex.quote(str(self.store))} 2>&1"
+        guard = subprocess.Popen(["/bin/sh", "-c", thaw], stdin=-1, stdout=-1)
+        self.guards.append(guard.pid)
+
+        def end() -> None:
+            guard.communicate(timeout=PATIENCE)
+
+        self.addCleanup(end)
+        return lambda what: run("fsfreeze", what, str(self.store))
+
+
+def run(*words: str) -> None:
+    """Run a program to its good end."""
+    subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE)

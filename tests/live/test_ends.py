@@ -1,0 +1,382 @@
+"""Every way that a render can end badly, in a service of its own process with real children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+from twisted.trial.unittest import SkipTest
+
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from tests.live.test_service import scratch_files, until_hit
+from tests.support.service import (
+    PATIENCE,
+    Client,
+    Process,
+    ServiceCase,
+    ask,
+    children,
+    descriptors,
+    long_flac,
+    moved,
+    scrape,
+    send,
+    short_flac,
+    signed,
+    stands_still,
+    until,
+)
+from tests.test_tap import LINE
+
+# An encoder that does as the name of its source says, once it has put out 64 KiB or nothing and
+# stands still; a test says when it goes on. For other sources it is the real one.
+ENCODER = f"""#!/bin/sh
+case " $* " in
+*" pipe:1 "*) ;;
+*) exec {shutil.which("ffmpeg")} "$@" ;;
+esac
+say() {{ head -c 65536 /dev/zero; }}
+wait_here() {{ kill -STOP $$; }}
+source=$(readlink /proc/$$/fd/{SOURCE_DESCRIPTOR})
+case ${{source##*/}} in
+%s
+esac
+exec {shutil.which("ffmpeg")} "$@"
+"""
+
+
+class ActorCase(ServiceCase):
+    """A service whose encoder acts up where a test wants it to.
+
+    :cvar acts: what to do for a source of that name, in the language of the shell.
+    """
+
+    acts: ClassVar[dict[str, str]] = {}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.programs = self.root.with_name("programs")
+        self.programs.mkdir()
+        rows = [f"{name}.flac) {act} ;;" for name, act in self.acts.items()]
+        self.write_program("ffmpeg", ENCODER % "\n".join(rows))
+        for name in ("good", *self.acts):
+            self.add(f"{name}.flac", short_flac())
+
+    def write_program(self, name: str, text: str) -> None:
+        """Put a program ahead of all others of its name."""
+        (self.programs / name).write_text(text)
+        (self.programs / name).chmod(0o755)
+
+    async def act(self, **variables: str) -> Process:
+        """Start a service that has had its first render, and knows all of its programs."""
+        path = f"{self.programs}:{os.environ['PATH']}"
+        node = self.twistd(**{"PATH": path, "AP_LOG_LEVEL": "debug", **variables})
+        port = await node.port()
+        good = await ask(port, signed("/f:opus/plain/local://good.flac"))
+        self.assertEqual(200, good.status)
+        await until(lambda: not children(node.pid), "the look at ffmpeg to end")
+        return node
+
+    async def until_idle(self, node: Process) -> dict[str, float]:
+        """Wait until nothing of a render is left, and return all metrics."""
+        await until(lambda: not children(node.pid), "all children to be reaped")
+        await until(lambda: not scratch_files(self.store), "the scratch files to go")
+        port = await node.metrics_port()
+        while (series := await scrape(port))["audio_proxy_render_slots_held"]:
+            self.assertIsNone(node.code)
+        self.assertEqual(0, series["audio_proxy_renders_running"])
+        return series
+
+    def stored(self) -> list[str]:
+        """Return the names of all variants in the store."""
+        return [path.name for path in self.store.glob("??/*")]
+
+
+async def until_standing(pid: int | None = None, but: Collection[int] = ()) -> int:
+    """Wait until a child of a process stands still, other than some, and return it."""
+
+    def standing() -> list[int]:
+        return [child for child in children(pid) if child not in but and stands_still(child)]
+
+    (found,) = await until(standing, "the encoder to stand still")
+    return found
+
+
+def target(act: str, form: str, more: str = "") -> bytes:
+    """Return the URL of a source in a format."""
+    return signed(f"/f:{form}{more}/plain/local://{act}.flac")
+
+
+def troubles(node: Process, since: int = 0) -> list[tuple[str, str]]:
+    """Return level and text of each log line that is a warning or worse, or a request's."""
+    lines = [LINE.fullmatch(line) for line in node.stdout[since:].splitlines()]
+    found = [(line["level"], line["text"]) for line in lines if line is not None]
+    return [
+        (level, text)
+        for level, text in found
+        if level in ("warning", "error") or text.startswith("render ")
+    ]
+
+
+@dataclass(frozen=True)
+class End:
+    """How a render ends, and what everyone is told of it.
+
+    :ivar status: what the client gets; 200 with no ``code`` is the whole variant.
+    :ivar code: of the error, also where the status was sent before it was known.
+    :ivar outcome: the label of the metric.
+    :ivar line: what the log says beside the line of the request.
+    :ivar level: the level of that.
+    """
+
+    act: str
+    form: str
+    status: int
+    code: str | None
+    outcome: str
+    line: str | None
+    level: str = "warning"
+
+    @property
+    def request_line(self) -> tuple[str, str]:
+        """Level and shape of the request's own line."""
+        level = "warning" if self.code not in (None, "undecodable_source") else "info"
+        code = f" {self.code}" if self.code else ""
+        options = r"(ch:1/)?" + f"f:{self.form}" + r"(/pk_bits:16/pk_fmt:json/pts:800)?"
+        source = f"src=local://{self.act}.flac"
+        return level, rf"render {self.status}{code} opts={options} {source} .*bytes in \d+ms"
+
+    @property
+    def histogram(self) -> str:
+        """The series that counts its time."""
+        labels = f'format="{self.form}",outcome="{self.outcome}"'
+        return f"audio_proxy_render_duration_seconds_count{{{labels}}}"
+
+    def counts(self) -> dict[str, int]:
+        """Return the metrics that move."""
+        return {
+            f'cache_lookups_total{{format="{self.form}",outcome="miss"}}': 1,
+            f'renders_total{{format="{self.form}",outcome="{self.outcome}"}}': 1,
+            f'http_requests_total{{endpoint="render",status="{self.status // 100}xx"}}': 1,
+        }
+
+
+FAILED = r"the encoder failed \(exit status 1\): out of luck"
+TOO_LARGE = r"the encoder was stopped: The output is larger than AP_MAX_VARIANT_BYTES\."
+TOO_LONG = r"the encoder was stopped: The render took longer than AP_RENDER_TIMEOUT\."
+
+QUICK = (
+    End("early", "mp3", 500, "render_failed", "render_failed", FAILED),
+    End("early", "peaks", 500, "render_failed", "render_failed", FAILED),
+    End("midway", "mp3", 200, "render_failed", "render_failed", FAILED),
+    End("midway", "peaks", 500, "render_failed", "render_failed", FAILED),
+    End("shot", "mp3", 200, "render_failed", "render_failed", r".*\(ended by SIGKILL\).*"),
+    End("shot", "peaks", 500, "render_failed", "render_failed", r".*\(ended by SIGKILL\).*"),
+    End("nothing", "mp3", 415, "undecodable_source", "undecodable_source", None),
+    End("nothing", "peaks", 415, "undecodable_source", "undecodable_source", None),
+    End("missing", "mp3", 500, "render_failed", "render_failed", r".*status 127.*", "error"),
+    End("endless", "mp3", 200, "render_failed", "render_failed", TOO_LARGE),
+)
+
+HEIRS = (
+    End("heir", "mp3", 200, None, "success", None),
+    End("heir", "peaks", 200, None, "success", None),
+)
+
+LATE = (
+    End("stubborn", "mp3", 200, "render_timeout", "render_timeout", TOO_LONG),
+    End("stubborn", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
+    End("mute", "mp3", 504, "render_timeout", "render_timeout", TOO_LONG),
+    End("mute", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
+    End("frozen", "mp3", 200, "render_timeout", "render_timeout", TOO_LONG),
+    End("frozen", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
+    End("endless", "peaks", 504, "render_timeout", "render_timeout", TOO_LONG),
+)
+
+
+class EndTests(ActorCase):
+    """Each end has its status, its log line and its metric, and leaves nothing behind"""
+
+    acts: ClassVar[dict[str, str]] = {
+        "early": "echo out of luck >&2; wait_here; exit 1",
+        "midway": "say; echo out of luck >&2; wait_here; exit 1",
+        "shot": "say; wait_here; kill -KILL $$",
+        "nothing": "wait_here; exit 0",
+        "missing": "wait_here; exit 127",
+        "endless": "say; wait_here; exec cat /dev/zero",
+        "heir": "sleep 60 & echo $! >> heirs; say; wait_here; exit 0",
+        "stubborn": "trap '' TERM; say; wait_here; exec sleep 60",
+        "mute": "wait_here; exec >&- 2>&- sleep 60",
+        "frozen": "say; wait_here; wait_here; exit 0",
+    }
+
+    async def perform(self, node: Process, end: End) -> Client:
+        """Have a render come as far as it does, and then go on to its end."""
+        before = set(children(node.pid))
+        client: Client = await send(await node.port(), target(end.act, end.form))
+        encoder = await until_standing(node.pid, but=before)
+        if end.status == 200 and end.form != "peaks":
+            await until(lambda: client.response, "the headers")
+        os.kill(encoder, signal.SIGCONT)
+        return client
+
+    async def assert_answered(self, client: Client, end: End) -> None:
+        """Require that a client is told of the end, or cannot take what it has for whole."""
+        response = await client.end()
+        self.assertEqual(end.status, response.status, end)
+        if end.status == 200:
+            self.assertEqual(end.code is None, response.complete, end)
+            self.assertNotIn(b"\r\n0\r\n\r\n" if end.code else b"HTTP/1.1 5", client.received)
+        else:
+            self.assertTrue(response.complete)
+            self.assertEqual(end.code, response.error, end)
+
+    def assert_logged(self, lines: list[tuple[str, str]], ends: tuple[End, ...]) -> None:
+        """Require the lines of some ends, in any order, and no other."""
+        expected = [end.request_line for end in ends]
+        expected += [(end.level, end.line) for end in ends if end.line is not None]
+        for level, shape in expected:
+            found = [line for line in lines if line[0] == level and re.fullmatch(shape, line[1])]
+            self.assertTrue(found, f"{level} {shape} is not among {lines}")
+            lines.remove(found[0])
+        self.assertEqual([], lines)
+
+    async def assert_ends(self, node: Process, *ends: End) -> None:
+        """Have renders come to their ends at the same time; require all that is to be of them."""
+        before, stored, said = await self.until_idle(node), self.stored(), len(node.stdout)
+        clients = [await self.perform(node, end) for end in ends]
+        for client, end in zip(clients, ends, strict=True):
+            await self.assert_answered(client, end)
+        after = await self.until_idle(node)
+        expected: Counter[str] = Counter()
+        for end in ends:
+            expected.update(end.counts())
+            self.assertIn(end.histogram, after)
+        self.assertEqual(expected, without_scrapes(moved(before, after)))
+        self.assert_logged(troubles(node, said), ends)
+        new = [name for name in self.stored() if name not in stored]
+        self.assertEqual(len([end for end in ends if end.code is None]), len(new))
+
+    async def assert_unharmed(self, node: Process, descriptors_before: int) -> None:
+        """Require that a service is as it was, and renders on."""
+        await until(lambda: descriptors(node.pid) <= descriptors_before, "descriptors to close")
+        whole = await ask(await node.port(), target("good", "mp3"))
+        self.assertEqual((200, True), (whole.status, whole.complete))
+
+    async def test_failures(self) -> None:
+        """Whatever an encoder does, its client is told the truth, and the slot is free again."""
+        node = await self.act(AP_MAX_CONCURRENCY="1", AP_MAX_VARIANT_BYTES="1000000")
+        before = descriptors(node.pid)
+        for end in QUICK:
+            await self.assert_ends(node, end)
+        await self.assert_unharmed(node, before)
+
+    async def test_process_left_behind(self) -> None:
+        """One who leaves a process behind, which holds all pipes, has come to a good end."""
+        node = await self.act()
+        before = descriptors(node.pid)
+        self.addCleanup(self.end_heirs)
+        await self.assert_ends(node, *HEIRS)
+        await self.assert_unharmed(node, before)
+
+    def end_heirs(self) -> None:
+        """End what the encoders left behind."""
+        for pid in (self.root / "heirs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+
+    async def test_timeouts(self) -> None:
+        """A child that will not end is ended, whatever it does, and all it had is free again."""
+        node = await self.act(AP_RENDER_TIMEOUT="1", AP_MAX_CONCURRENCY=str(len(LATE)))
+        before = descriptors(node.pid)
+        await self.assert_ends(node, *LATE)
+        await self.assert_unharmed(node, before)
+
+
+class FullDiskTests(ActorCase):
+    """A store on a disk of one megabyte"""
+
+    acts: ClassVar[dict[str, str]] = {"brim": "say; wait_here; exit 0"}
+
+    def setUp(self) -> None:
+        super().setUp()
+        mount(self, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(self.store))
+
+    async def test_full(self) -> None:
+        """A render that fills the disk fails, and what it took is free for the next one."""
+        self.add("long.flac", long_flac())
+        node = await self.act()
+        before = await self.until_idle(node)
+        said, room = len(node.stdout), os.statvfs(self.store).f_bfree
+        client = await send(await node.port(), target("long", "wav", "/t:0:60"))
+        response = await client.end()
+        self.assertIn(response.status, (200, 500))
+        self.assertFalse(response.status == 200 and response.complete)
+        after = moved(before, await self.until_idle(node))
+        self.assertEqual(1, after['renders_total{format="wav",outcome="render_failed"}'])
+        diagnostic, request = troubles(node, said)
+        self.assertRegex(diagnostic[1], r"the encoder failed .*No space left on device")
+        self.assertRegex(request[1], rf"render {response.status} render_failed ")
+        self.assertEqual({"warning"}, {diagnostic[0], request[0]})
+        await until(lambda: os.statvfs(self.store).f_bfree == room, "the disk to be free again")
+        await ask(await node.port(), target("good", "mp3"))
+        await until_hit(await node.port(), target("good", "mp3"))
+
+    async def test_full_at_the_last_moment(self) -> None:
+        """Without room for the very last page the client has it all, and the store nothing."""
+        node = await self.act()
+        port = await node.port()
+        before = await self.until_idle(node)
+        said, stored = len(node.stdout), self.stored()
+        client = await send(port, target("brim", "mp3"))
+        encoder = await until_standing(node.pid)
+        filler = self.store / "filler"
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        os.kill(encoder, signal.SIGCONT)
+        response = await client.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(bytes(65536), response.body)
+        await until(lambda: "write-back" in node.stdout, "the line")
+        counted = moved(before, await self.until_idle(node))
+        self.assertEqual(1, counted["variant_store_write_failures_total"])
+        self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
+        warnings = [text for level, text in troubles(node, said) if level != "info"]
+        self.assertRegex(
+            *warnings, r"\Awrite-back of [0-9a-f]{64} failed: .*No space left on device"
+        )
+        self.assertEqual(stored, self.stored())
+        head = await ask(port, target("brim", "mp3"), b"HEAD")
+        self.assertEqual(b"MISS", head["x-audio-proxy"])
+
+
+def mount(case: ServiceCase, *words: str) -> None:
+    """Mount something for the length of a test.
+
+    :raises SkipTest: where that is not possible.
+    """
+    command = ["mount", *words]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", "") or error
+        raise SkipTest(f"Nothing can be mounted here: {said}") from error
+    where = words[-1]
+
+    def unmount() -> None:
+        subprocess.run(["umount", "--lazy", where], check=True, timeout=PATIENCE)
+
+    case.addCleanup(unmount)
+
+
+def without_scrapes(counted: dict[str, float]) -> dict[str, float]:
+    """Leave out what it cost to look."""
+    return {series: count for series, count in counted.items() if '"metrics"' not in series}

@@ -1,0 +1,222 @@
+"""More requests than slots: who waits, who is turned away, and what goes on all the while."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from typing import ClassVar
+
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR
+from tests.live.test_ends import ActorCase, target, until_standing, without_scrapes
+from tests.live.test_service import until_hit
+from tests.support.service import (
+    Client,
+    Process,
+    ask,
+    encoders,
+    long_flac,
+    moved,
+    reactor,
+    scrape,
+    send,
+    signed,
+    until,
+)
+
+# Seconds that a request may take that needs neither a slot nor a child, be the machine as busy
+# as it likes: the quickest of some is looked at.
+AT_ONCE = 0.05
+
+
+class PressureCase(ActorCase):
+    """A service whose encoders go on when a test says so."""
+
+    async def until_depth(self, node: Process, depth: int) -> None:
+        """Wait until so many renders wait for a slot."""
+        port = await node.metrics_port()
+        while (await scrape(port))["audio_proxy_render_queue_depth"] != depth:
+            self.assertIsNone(node.code)
+
+
+class QueueTests(PressureCase):
+    """One slot, and three places to wait for it"""
+
+    acts: ClassVar[dict[str, str]] = {"busy": "wait_here; say; exit 0"}
+
+    async def crowd(self) -> tuple[Process, int, list[Client]]:
+        """Have one render run, and three others wait."""
+        node = await self.act(
+            AP_MAX_CONCURRENCY="1", AP_QUEUE_SIZE="3", AP_READY_QUEUE_THRESHOLD="2"
+        )
+        port = await node.port()
+        clients = []
+        for number in range(4):
+            clients.append(await self.come(port, number))
+            await self.until_depth(node, number)
+            if not number:
+                await until_standing(node.pid)
+            await self.assert_readiness(port, number, ready=number < 2)
+        return node, port, clients
+
+    async def come(self, port: int, number: int) -> Client:
+        """Have a client ask for a variant that nobody else asks for."""
+        client: Client = await send(port, target("busy", "mp3", f"/cb:{number}"))
+        return client
+
+    async def assert_readiness(self, port: int, depth: int, ready: bool) -> None:
+        """Require what /ready says of a queue."""
+        response = await ask(port, b"/ready")
+        self.assertEqual(200 if ready else 503, response.status)
+        status = "ready" if ready else "not_ready"
+        self.assertEqual({"status": status, "queued": depth, "threshold": 2}, response.document)
+
+    async def test_order(self) -> None:
+        """All are served in the order in which they came; /ready has one period of not ready."""
+        node, port, clients = await self.crowd()
+        before = await scrape(await node.metrics_port())
+        refused = await ask(port, target("busy", "mp3", "/cb:refused"))
+        self.assertEqual((429, "queue_full"), (refused.status, refused.error))
+        self.assertEqual(b"no-store", refused["cache-control"])
+        self.assertIn(int(refused["retry-after"] or 0), range(1, 301))
+        for depth, client in zip((2, 1, 0, 0), clients, strict=True):
+            os.kill(await until_standing(node.pid), signal.SIGCONT)
+            response = await client.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+            for other in clients[clients.index(client) + 1 :]:
+                self.assertEqual(b"", other.received)
+            await self.until_depth(node, depth)
+            await self.assert_readiness(port, depth, ready=depth < 2)
+        after = await self.until_idle(node)
+        self.assertEqual(
+            {
+                "render_queue_rejections_total": 1,
+                'cache_lookups_total{format="mp3",outcome="miss"}': 1,
+                'renders_total{format="mp3",outcome="success"}': 4,
+                'http_requests_total{endpoint="render",status="2xx"}': 4,
+                'http_requests_total{endpoint="render",status="4xx"}': 1,
+                'http_requests_total{endpoint="ready",status="5xx"}': 1,
+                'http_requests_total{endpoint="ready",status="2xx"}': 3,
+            },
+            without_scrapes(moved(before, after)),
+        )
+
+    async def test_leavers(self) -> None:
+        """One who leaves while it waits frees its place at once, and is never rendered for."""
+        node, port, clients = await self.crowd()
+        refused = await ask(port, target("busy", "mp3", "/cb:refused"))
+        self.assertEqual(429, refused.status)
+        await clients[2].leave()
+        await self.until_depth(node, 2)
+        last = await self.come(port, 4)
+        await self.until_depth(node, 3)
+        for gone, depth in ((clients[1], 2), (clients[3], 1)):
+            await gone.leave()
+            await self.until_depth(node, depth)
+        await self.assert_readiness(port, 1, ready=True)
+        # Those who run and those who wait are not disturbed.
+        for client in (clients[0], last):
+            os.kill(await until_standing(node.pid), signal.SIGCONT)
+            self.assertTrue((await client.end()).complete)
+        after = await self.until_idle(node)
+        self.assertEqual(2, after['audio_proxy_renders_total{format="mp3",outcome="success"}'])
+        self.assertEqual(0, after['audio_proxy_renders_total{format="mp3",outcome="cancelled"}'])
+
+    async def test_what_needs_no_slot(self) -> None:
+        """Hits, 304, HEAD, health and metrics answer in milliseconds beside a full queue."""
+        node, port, _ = await self.crowd()
+        hit = target("good", "opus")
+        tag = (await until_hit(port, hit))["etag"] or b""
+        metrics = await node.metrics_port()
+        for where, path, method, headers, status in (
+            (port, hit, b"GET", {}, 200),
+            (port, hit, b"GET", {"range": b"bytes=0-9"}, 206),
+            (port, hit, b"HEAD", {}, 200),
+            (port, target("good", "flac"), b"HEAD", {}, 200),
+            (port, hit, b"GET", {"if_none_match": tag}, 304),
+            (port, target("busy", "mp3", "/cb:1"), b"HEAD", {}, 200),
+            (port, b"/health", b"GET", {}, 200),
+            (port, b"/ready", b"GET", {}, 503),
+            (metrics, b"/metrics", b"GET", {}, 200),
+            (port, b"/signature/plain/local://good.flac", b"GET", {}, 401),
+        ):
+            took = []
+            for _ in range(8):
+                since = reactor.seconds()
+                response = await ask(where, path, method, **headers)
+                took.append(reactor.seconds() - since)
+                self.assertEqual(status, response.status, path)
+            self.assertLess(min(took), AT_ONCE, path)
+        # To look at a source takes no slot either.
+        info = await ask(port, signed("/info/plain/local://good.flac"))
+        self.assertEqual(200, info.status)
+
+
+class CrowdTests(PressureCase):
+    """Fifty clients on one key"""
+
+    # What comes out is what is in the source: as much of it as can be told apart.
+    acts: ClassVar[dict[str, str]] = {
+        "slow": f"wait_here; dd bs=100000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; wait_here;"
+        f" dd bs=200000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; wait_here; exit 0"
+    }
+
+    def setUp(self) -> None:
+        super().setUp()
+        (self.root / "slow.flac").unlink()
+        self.add("slow.flac", long_flac())
+        self.probes = self.programs / "probes"
+        real = shutil.which("ffprobe")
+        text = f'#!/bin/sh\necho one >> {self.probes}\nexec {real} "$@"\n'
+        self.write_program("ffprobe", text)
+
+    async def test_every_moment(self) -> None:
+        """Whenever they come they get all bytes, of one render and one probe (Coalescing)."""
+        node = await self.act()
+        port = await node.port()
+        before = await self.until_idle(node)
+        probes = self.probes.read_text().count("one")
+        expected = long_flac().read_bytes()[:300_000]
+        clients: list[Client] = []
+
+        async def come(count: int) -> None:
+            for _ in range(count):
+                clients.append(await send(port, target("slow", "mp3")))
+
+        await come(16)
+        encoder = await until_standing(node.pid)
+        self.assertEqual([b""], list({bytes(client.received) for client in clients}))
+        os.kill(encoder, signal.SIGCONT)
+        await until(lambda: clients[0].response, "the first bytes")
+        await until_standing(node.pid)
+        await come(17)
+        stalled, leaver = clients[-2:]
+        await until(lambda: stalled.response and leaver.response, "both to have joined")
+        stalled.pause()
+        await leaver.leave()
+        os.kill(encoder, signal.SIGCONT)
+        await until(lambda: len(clients[0].received) > 300_000, "the last bytes")
+        await until_standing(node.pid)
+        await come(17)
+        await until(lambda: all(client.received for client in clients[-17:]), "all to have joined")
+        os.kill(encoder, signal.SIGCONT)
+        for client in clients:
+            if client in (stalled, leaver):
+                continue
+            response = await client.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertTrue(expected == response.body, "other bytes")
+            state = b"MISS" if client is clients[0] else b"COALESCED"
+            self.assertEqual(state, response["x-audio-proxy"])
+        # The one that stalled has cost the others nothing, and gets the same when it goes on.
+        self.assertTrue(expected == (await until_hit(port, target("slow", "mp3"))).body)
+        stalled.resume()
+        response = await stalled.end()
+        self.assertTrue(response.complete and expected == response.body, "other bytes")
+        counted = moved(before, await self.until_idle(node))
+        self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
+        self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="miss"}'])
+        joined = counted['cache_lookups_total{format="mp3",outcome="coalesced"}']
+        self.assertGreaterEqual(joined, 49)
+        self.assertEqual(probes + 1, self.probes.read_text().count("one"))
+        self.assertEqual([], encoders(node.pid))
