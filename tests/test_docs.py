@@ -7,12 +7,15 @@ import io
 import re
 from pathlib import Path
 
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors
 from audioproxy.config import VARIABLES
 from audioproxy.grammar.options import Options
 from audioproxy.grammar.signature import sign
+from audioproxy.metrics import Metrics
+from audioproxy.process.slots import Slots
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -48,6 +51,14 @@ class ReadmeTests(SynchronousTestCase):
             and error is not errors.Refusal
         }
         self.assertEqual(raised, listed)
+
+    def test_every_metric_is_explained(self) -> None:
+        """An operator finds every metric in its table, and no other (contract: Metrics)."""
+        metrics = Metrics()
+        metrics.watch(Slots(Clock(), 1, 1, 1))
+        exposed = re.findall(r"^# TYPE (\w+)", metrics.exposition().decode(), re.MULTILINE)
+        table = README.split("\n### Metrics\n")[1].split("\n## ")[0]
+        self.assertEqual(sorted(exposed), sorted(re.findall(r"`(audio_proxy_\w+)`", table)))
 
     def test_every_option_is_explained(self) -> None:
         """A client finds every option (contract: Option classes)."""
