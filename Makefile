@@ -32,7 +32,7 @@ test: ffmpeg dev browser promtool ## run the tests; JOBS=1 runs one at a time
 	AUDIOPROXY_BROWSER=required AUDIOPROXY_PROMTOOL=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
 
-soak: ffmpeg dev ## two nodes under load and faults; SECONDS=600 SEED=7 make it longer and other
+soak: ffmpeg dev ## two nodes under load and faults, every byte compared; SECONDS=600 SEED=7 to vary it
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
 
 guards: ffmpeg dev ## put known bugs into copies of the service, and require that soak sees each
@@ -57,7 +57,8 @@ coverage: dev ## require every branch of the pure packages to be tested
 	$(BIN)/coverage report
 
 fuzz: dev ## arbitrary bytes against every reader; SECONDS=600 takes its time
-	-$(BIN)/pip install --quiet --disable-pip-version-check atheris # no wheel for every Python
+	@$(BIN)/pip install --quiet --disable-pip-version-check atheris || \
+	    echo 'There is no atheris for this Python; Hypothesis does it alone.'
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
 clean: ## remove all that was built; .run/ with its samples and variants stays

@@ -33,7 +33,8 @@ class BadRequest(Refusal):
     status = 400
     code = "bad_request"
     default_message = (
-        "This is not a request of HTTP/1.1, or its line and headers have more than 16 KiB."
+        "This is not a request of HTTP/1.1, or it has more than 16 KiB or 500 lines of headers, or"
+        " a body of more than 64 KiB."
     )
 
 

@@ -74,8 +74,8 @@ class AudioProxy(Service):
     """The resource and what lives behind it, with a start and a stop of its own.
 
     :ivar resource: to be mounted in a site, at its root or below it.
-    :ivar patience: seconds that a stop waits for renders and answers.
     :ivar metrics: the same for ``/metrics``, in a site that strangers do not reach.
+    :ivar patience: seconds that a stop waits for renders and answers.
     """
 
     def __init__(self, config: Config, reactor: Any) -> None:

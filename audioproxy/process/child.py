@@ -226,6 +226,10 @@ class _Output:
             self.overflowed = True
             del self.data[slice(None, -self.limit) if self.keep_end else slice(self.limit, None)]
 
+    def whole_words(self) -> bytes:
+        """Return what was kept, without half a word at its beginning: that may be half a secret."""
+        return bytes(self.data.split(maxsplit=1)[-1] if self.overflowed else self.data)
+
 
 class _Ends(ProcessProtocol):
     """Twisted's side of a child: collects what it says and notices its end."""
@@ -265,7 +269,7 @@ class _Ends(ProcessProtocol):
                 code=getattr(value, "exitCode", None),
                 signal=getattr(value, "signal", None),
                 stdout=bytes(self._stdout.data),
-                stderr=bytes(self._stderr.data),
+                stderr=self._stderr.whole_words(),
                 overflowed=self._stdout.overflowed,
             )
         )

@@ -66,7 +66,10 @@ class Encoder:
             raise _stopped(watch.refusal)
         if not ended.ok:
             raise _refusal(ended)
-        grown()
+        try:
+            grown()
+        except Refusal as refusal:
+            raise _stopped(refusal) from None
 
     async def pour(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], pipe: int, timeout: float

@@ -158,6 +158,9 @@ class Job:
             _log.debug("the render of {key} is stopped", key=self._order.key)
             self._fail(RenderFailed("The render was stopped."))
         except Refusal as refusal:
+            _log.debug(
+                "the render of {key} has failed: {why}", key=self._order.key, why=refusal.message
+            )
             self._fail(refusal)
         except Exception:
             _log.failure("a render crashed")
@@ -198,7 +201,7 @@ class Job:
         if needs_measuring(options, probe):
             probe = await self._measure(source, probe, deadline)
         arguments = encoder_arguments(workshop.ffmpeg, source.input, options, probe)
-        backlog = await self._open_backlog()
+        backlog = await self._open_backlog(self._time_left(deadline))
         left = self._time_left(deadline)
         try:
             if options.f == "peaks":
@@ -209,7 +212,7 @@ class Job:
                     left,
                     Shape.of(options, probe),
                 )
-                self._check_size(backlog)
+                self._check_waveform(backlog)
             else:
                 await workshop.encoder.encode(
                     arguments, source.descriptors, backlog.descriptor, left, self._grown
@@ -267,22 +270,23 @@ class Job:
             raise RenderTimeout
         return left
 
-    async def _open_backlog(self) -> Backlog:
-        self._backlog = Backlog(await self._create_scratch())
+    async def _open_backlog(self, left: float) -> Backlog:
+        self._backlog = Backlog(await self._create_scratch(left))
         return self._backlog
 
-    async def _create_scratch(self) -> Scratch:
+    async def _create_scratch(self, left: float) -> Scratch:
         workshop = self._workshop
         if workshop.store is not None:
             try:
-                return await workshop.store.create()
+                # The other half is for a render beside a store that does not answer.
+                return await workshop.store.create(left / 2)
             except OSError as error:
                 _log.warn("the store takes nothing, rendering beside it: {error}", error=error)
                 self._storable = False
                 if not self._subscribers:
                     raise CancelledError from error
         try:
-            return await workshop.space.create()
+            return await workshop.space.create(left)
         except OSError as error:
             _log.error("no scratch file: {error}", error=error)
             raise RenderFailed("There is no place for the output.") from error
@@ -294,6 +298,13 @@ class Job:
         if size > ENCODERS[self._order.options.f].empty:
             self._be_ready(backlog)
         return size
+
+    def _check_waveform(self, backlog: Backlog) -> None:
+        try:
+            self._check_size(backlog)
+        except RenderFailed as refusal:
+            _log.warn("a waveform was dropped: {why}", why=refusal.message)
+            raise
 
     def _check_size(self, backlog: Backlog) -> int:
         size = backlog.grow()

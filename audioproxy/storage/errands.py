@@ -13,18 +13,23 @@ from audioproxy.threads import InThread, forget
 
 T = TypeVar("T")
 
+# Calls at a time: each has a thread, and a render's file open.
+_MOST = 64
+
 
 class Errands:
     """Runs calls that a disk may take any time for, each in a thread.
 
     A thread that hangs in a system call cannot be stopped. So nobody waits for it past a
-    deadline, and nobody sends another after it: while one is late, all new work is refused.
+    deadline, and nobody sends another after it: while one is late, all new work is refused, as
+    it is beyond so many at a time.
     """
 
     def __init__(self, clock: IReactorTime, in_thread: InThread) -> None:
         self._clock = clock
         self._in_thread = in_thread
         self._late = 0
+        self._running = 0
 
     async def run(
         self,
@@ -40,7 +45,10 @@ class Errands:
         """
         if self._late:
             raise TimeoutError("an earlier call has not come back")
+        if self._running >= _MOST:
+            raise TimeoutError(f"{_MOST} calls have not come back")
         running = self._in_thread(work)
+        self._running += 1
         waiter: Deferred[T] = Deferred()
         late = False
 
@@ -52,6 +60,7 @@ class Errands:
 
         def come_back(outcome: T | Failure) -> None:
             self._late -= late
+            self._running -= 1
             if not waiter.called:
                 waiter.callback(outcome)
             elif not isinstance(outcome, Failure):

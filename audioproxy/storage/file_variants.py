@@ -38,6 +38,10 @@ _SCRATCH = ".scratch"
 _CREATE_SECONDS = 10.0
 _COMMIT_SECONDS = 120.0
 
+# Bytes that a disk has to have left for a new variant, but no more than this share of it.
+_RESERVE = 64 * 1024 * 1024
+_RESERVE_SHARE = 20
+
 
 class StoredFile:
     """A variant, open for reading. It stays readable when it is replaced or removed."""
@@ -90,12 +94,14 @@ class FileVariants:
         with suppress(OSError):
             await self._errands.run(self._scratch.close, seconds)
 
-    async def create(self) -> NamedFile:
+    async def create(self, seconds: float = _CREATE_SECONDS) -> NamedFile:
         """Return a new scratch file on the store's own filesystem.
 
-        :raises OSError: where there is no room or no right to, or no answer within 10 seconds.
+        :param seconds: to wait for the disk; 10 at the most.
+        :raises OSError: where there is no room or no right to, or no answer in time.
         """
-        return await self._errands.run(self._scratch.create, _CREATE_SECONDS, NamedFile.close)
+        seconds = min(seconds, _CREATE_SECONDS)
+        return await self._errands.run(self._create, seconds, NamedFile.close)
 
     async def lookup(self, key: str) -> StoredFile | None:
         """Return the variant stored under ``key``.
@@ -136,6 +142,14 @@ class FileVariants:
         path = scratch.path
         await self._errands.run(lambda: self._commit(key, path, size, headers), _COMMIT_SECONDS)
         scratch.moved()
+
+    def _create(self) -> NamedFile:
+        # A full disk still gives an empty file, in which the render would fail.
+        disk = os.statvfs(self._root)
+        reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // _RESERVE_SHARE)
+        if disk.f_bavail * disk.f_frsize < reserve:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._scratch.create()
 
     def _commit(self, key: str, path: str, size: int, headers: VariantHeaders) -> None:
         record = json.dumps({"size": size, **asdict(headers)}).encode("ascii")

@@ -93,9 +93,10 @@ class Scratch(Protocol):
 class ScratchSpace(Protocol):
     """Where renders put their output while it grows."""
 
-    async def create(self) -> Scratch:
+    async def create(self, seconds: float) -> Scratch:
         """Return a new empty file.
 
+        :param seconds: that the caller can wait.
         :raises OSError: where there is no room or no right to.
         """
         ...

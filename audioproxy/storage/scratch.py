@@ -47,7 +47,7 @@ class AnonymousSpace:
     def __init__(self, later: Later = _now) -> None:
         self._later = later
 
-    async def create(self) -> AnonymousFile:
+    async def create(self, seconds: float = 0) -> AnonymousFile:
         """Return a new empty file."""
         return AnonymousFile(self._later)
 
@@ -55,9 +55,16 @@ class AnonymousSpace:
 class NamedFile:
     """A file that can be moved into its final place by one rename."""
 
-    def __init__(self, path: str, later: Later = _now) -> None:
+    def __init__(
+        self, path: str, later: Later = _now, left: Callable[[str], object] = lambda path: None
+    ) -> None:
+        """Make it.
+
+        :param left: told its path where it cannot be removed when it is closed.
+        """
         self.path: str | None = path
         self._later = later
+        self._left = left
         self._descriptor = os.open(path, _NEW, 0o666)
 
     @property
@@ -83,10 +90,10 @@ class NamedFile:
     def _remove(self, descriptor: int) -> None:
         os.close(descriptor)
         if self.path is not None:
-            # What cannot be removed, from a disk that has become read-only say, is left to the
-            # sweep of the next boot.
-            with suppress(OSError):
+            try:
                 os.unlink(self.path)
+            except OSError:
+                self._left(self.path)
 
 
 class ScratchFolder:
@@ -103,6 +110,7 @@ class ScratchFolder:
         self._lock: int | None = None
         self._is_open = False
         self._creating = Lock()
+        self._left: list[str] = []
 
     def open(self) -> None:
         """Remove what dead processes left behind and make this process's own folder.
@@ -137,12 +145,19 @@ class ScratchFolder:
             return self._new_file(self._folder)
 
     def _new_file(self, folder: str) -> NamedFile:
-        return NamedFile(os.path.join(folder, uuid.uuid4().hex), self._later)
+        made = NamedFile(os.path.join(folder, uuid.uuid4().hex), self._later, self._left.append)
+        # The store is there. It was away, perhaps, when these were closed. What still cannot be
+        # removed is left to the sweep of the next boot.
+        while self._left:
+            with suppress(OSError):
+                os.unlink(self._left.pop())
+        return made
 
     def close(self) -> None:
         """Remove the folder and let go of the lock; again is harmless."""
-        self._is_open = False
-        self._let_go()
+        with self._creating:
+            self._is_open = False
+            self._let_go()
 
     def _let_go(self) -> None:
         folder, self._folder = self._folder, None
@@ -150,7 +165,7 @@ class ScratchFolder:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 os.unlink(f"{folder}{_LOCK_SUFFIX}")
             os.close(lock)
 
@@ -159,7 +174,12 @@ class ScratchFolder:
         while True:
             folder = os.path.join(self._parent, uuid.uuid4().hex)
             lock = os.open(folder + _LOCK_SUFFIX, _NEW, 0o666)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:
+                os.close(lock)
+                os.unlink(folder + _LOCK_SUFFIX)
+                raise
             # The sweep of another process may have removed the file just before it was locked.
             if os.fstat(lock).st_nlink:
                 return folder, lock
@@ -167,9 +187,12 @@ class ScratchFolder:
 
     def _sweep(self) -> None:
         for name in os.listdir(self._parent):
-            if not name.endswith(_LOCK_SUFFIX):
-                continue
             path = os.path.join(self._parent, name)
+            if not name.endswith(_LOCK_SUFFIX):
+                # A lock is there before its folder and after it. What has none belongs to nobody.
+                if not os.path.exists(path + _LOCK_SUFFIX):
+                    shutil.rmtree(path, ignore_errors=True)
+                continue
             lock = _lock_abandoned(path)
             if lock is not None:
                 shutil.rmtree(path.removesuffix(_LOCK_SUFFIX), ignore_errors=True)

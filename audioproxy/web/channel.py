@@ -19,7 +19,8 @@ _MOST_AHEAD = 64 * 1024
 # Requests that are answered in a row where all came at once, before others have their turn.
 _MOST_IN_A_ROW = 4
 # Bytes that wait to be sent before the feed of an answer is told to pause: less than one chunk of
-# it, so that a client that stalls has one chunk in memory and not two.
+# it, so that a client that stalls has one chunk in memory and not two. Twisted reads as much at a
+# time, too.
 _SEND_BUFFER = 32 * 1024
 
 
@@ -34,8 +35,8 @@ class Phase(Enum):
     CUT = "is closed at once"
 
 
-#: The phases in which no answer is lost with the connection.
-SPARE = (Phase.IDLE, Phase.READING, Phase.REFUSED)
+#: The phases in which a connection can be spared, once everything is sent.
+SPARE = (Phase.IDLE, Phase.READING, Phase.REFUSED, Phase.CLOSING)
 
 #: The phases in which nothing that comes is heard.
 DEAF = (Phase.REFUSED, Phase.CLOSING, Phase.CUT)
@@ -55,6 +56,8 @@ class ProxyChannel(HTTPChannel):
     would be served for ever; and it runs while the end of an answer is still being read.
 
     :ivar phase: what the connection is at.
+    :ivar stalled_since: when the client last took something of what waits for it; None where
+        nothing much waits.
     """
 
     site: ProxySite
@@ -67,7 +70,7 @@ class ProxyChannel(HTTPChannel):
         self._ahead = 0
         self._in_a_row = 0
         self._turn: IDelayedCall | None = None
-        self._stalled_since: float | None = None
+        self.stalled_since: float | None = None
         self._enter(Phase.IDLE)
         HTTPChannel.connectionMade(self)
         transport = self.transport
@@ -110,7 +113,7 @@ class ProxyChannel(HTTPChannel):
 
     def allContentReceived(self) -> None:
         """Begin to answer, unless the body was too long."""
-        if self.phase is not Phase.CUT:
+        if self.phase not in DEAF:
             self._enter(Phase.ANSWERING)
             HTTPChannel.allContentReceived(self)
 
@@ -129,7 +132,7 @@ class ProxyChannel(HTTPChannel):
         """
         self._ahead = 0
         self._in_a_row += 1
-        self.paused = self._stalled_since is not None or self._in_a_row >= _MOST_IN_A_ROW
+        self.paused = self.stalled_since is not None or self._in_a_row >= _MOST_IN_A_ROW
         if self.phase is Phase.ANSWERING:
             self._enter(Phase.IDLE)
         if self.site.stopping:
@@ -154,14 +157,16 @@ class ProxyChannel(HTTPChannel):
 
     def pauseProducing(self) -> None:
         """Hear that the client takes nothing for now."""
-        if self._stalled_since is None:
-            self._stalled_since = self.site.now()
+        if self.stalled_since is None:
+            self.stalled_since = self.site.now()
+            self.site.moved(self)
         HTTPChannel.pauseProducing(self)
 
     def resumeProducing(self) -> None:
         """Hear that the client has taken all there was."""
-        self._stalled_since = None
+        self.stalled_since = None
         self._since = self.site.now()
+        self.site.moved(self)
         HTTPChannel.resumeProducing(self)
         if self.phase is Phase.REFUSED:
             # Twisted 26.10 forgets that it was told to, where there is a producer to resume.
@@ -189,14 +194,31 @@ class ProxyChannel(HTTPChannel):
     def sweep(self) -> None:
         """Close the connection where it has taken too long."""
         since, limit = self._since, LIMITS.get(self.phase)
-        if self._stalled_since is not None and self.phase is not Phase.CLOSING:
-            since, limit = self._stalled_since, STALL
+        if self.stalled_since is not None and self.phase is not Phase.CLOSING:
+            since, limit = self.stalled_since, STALL
         if limit is not None and self.site.now() - since > limit:
-            self.expel()
+            self._end(in_order=self.stalled_since is None)
+
+    @property
+    def waited(self) -> float:
+        """Seconds since anything happened."""
+        since = self._since if self.stalled_since is None else self.stalled_since
+        return self.site.now() - since
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether the system has all that was ever written."""
+        # Twisted 26.10 has no public word for it. The second holds what comes behind the first.
+        transport = self.transport
+        unsent = getattr(transport, "dataBuffer", b""), getattr(transport, "_tempDataBuffer", ())
+        return len(unsent[0]) == getattr(transport, "offset", 0) and not unsent[1]
 
     def expel(self) -> None:
-        """Close the connection: in good order where that does not take long."""
-        if self.phase in (Phase.IDLE, Phase.READING) and self._stalled_since is None:
+        """Close the connection for another: in good order where that takes no time."""
+        self._end(in_order=self.all_sent)
+
+    def _end(self, in_order: bool) -> None:
+        if in_order and self.phase in (Phase.IDLE, Phase.READING):
             self.loseConnection()
         else:
             self.abortConnection()
@@ -204,6 +226,10 @@ class ProxyChannel(HTTPChannel):
     def _respondToBadRequestAndDisconnect(self) -> None:
         # Twisted 26.10 has no public hook for this. Its own answer has no headers and leaves no
         # trace in the log.
+        self.turn_away()
+
+    def turn_away(self) -> None:
+        """Refuse what comes, as no request or too much of one."""
         if self.phase is Phase.REFUSED:
             return
         self._enter(Phase.REFUSED)
@@ -214,12 +240,12 @@ class ProxyChannel(HTTPChannel):
         self.requests[-1].turn_away()
 
     def _go_on_later(self) -> None:
-        if self._turn is None and self.paused and self._stalled_since is None:
+        if self._turn is None and self.paused and self.stalled_since is None:
             self._turn = self.site.next_turn(self._go_on)
 
     def _go_on(self) -> None:
         self._turn = None
-        self.paused = self._stalled_since is not None
+        self.paused = self.stalled_since is not None
         if not self.paused and self.phase not in DEAF:
             self._in_a_row = 0
             HTTPChannel.dataReceived(self, b"")

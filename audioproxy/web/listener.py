@@ -12,10 +12,10 @@ from audioproxy.web.site import ProxySite
 
 _BACKLOG = 1024
 
-# Descriptors that are kept for other things than clients: the process's own and those of the
-# metrics, and for each render
-# or probe a source, an output, pipes, and copies of them at the moment of a spawn.
-_OWN = 128
+# Descriptors that are kept for other things than clients: the process's own, those of the metrics
+# and of connections that are just being closed for others, and for each render or probe a source,
+# an output, pipes, and copies of them at the moment of a spawn.
+_OWN = 256
 _PER_CHILD = 8
 # A client's connection and the file that it is sent.
 _PER_CLIENT = 2

@@ -4,40 +4,47 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
 from twisted.web.http import datetimeToString
 from twisted.web.server import Request, Site
 
 from audioproxy.errors import BadRequest
 from audioproxy.render.tally import Tally
 from audioproxy.web.channel import SPARE, Phase, ProxyChannel
-from audioproxy.web.exchange import abort
 from audioproxy.web.front import Front
 
 # Bytes of a body that are read past without a word: nothing here has a use for one.
 _LONGEST_BODY = 64 * 1024
 # Seconds between two looks at what takes too long.
 _SWEEP = 5.0
-# Connections that may be closing above the number that there may be: each was closed for a new
-# one, and has a few bytes left that its client may never read.
-_MOST_CLOSING = 32
+# Connections that are looked at for one to spare: the first will do, nearly always.
+_CANDIDATES = 64
+# Seconds for which a client may take nothing, where others find no room.
+_PRESSED = 30.0
+# Seconds between two lines that say so.
+_COMPLAINTS = 60.0
+
+
+_log = Logger()
 
 
 class _Discard(io.BytesIO):
     """Where a request body goes, until there is too much of it."""
 
-    def __init__(self, abort: Callable[[], object]) -> None:
+    def __init__(self, refuse: Callable[[], object]) -> None:
         super().__init__()
         self._left = _LONGEST_BODY
-        self._abort = abort
+        self._refuse = refuse
 
     def write(self, data: Any) -> int:
         """Take note of the length alone."""
         self._left -= len(data)
         if self._left < 0:
-            self._abort()
+            self._refuse()
         return len(data)
 
 
@@ -45,9 +52,9 @@ class ProxyRequest(Request):
     """A request that reaches the resource whatever its target is."""
 
     def gotLength(self, length: int | None) -> None:
-        """Keep nothing of a body, and end the connection of one that has no end."""
+        """Keep nothing of a body, and refuse one that has no end."""
         channel: Any = self.channel
-        self.content = _Discard(lambda: abort(channel))
+        self.content = _Discard(channel.turn_away)
 
     def process(self) -> None:
         """Hand ``*`` to the resource too, which Twisted would answer with 405 itself."""
@@ -84,9 +91,9 @@ class ProxySite(Site):
     ) -> None:
         """Serve a resource.
 
-        :param most_connections: the one that waits longest for a request is closed for one
-            more; where all are being answered, the new one is. A few more may be closing. None
-            is no limit.
+        :param most_connections: for one more, the one is closed that has waited longest for a
+            request and has nothing left to take; else the one that has taken nothing for
+            longest, be that half a minute; else the new one. None is no limit.
         """
         Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
         self.stopping = False
@@ -96,7 +103,8 @@ class ProxySite(Site):
         self._open = Tally()
         # Both in the order in which they came to be so.
         self._spare: dict[ProxyChannel, None] = {}
-        self._closing: dict[ProxyChannel, None] = {}
+        self._stalled: dict[ProxyChannel, None] = {}
+        self._complained: float | None = None
         self._sweeping: IDelayedCall | None = None
 
     @property
@@ -115,13 +123,27 @@ class ProxySite(Site):
     def buildProtocol(self, addr: Any) -> Any:
         """Take a connection, or refuse it."""
         if self._most is not None and len(self._channels) >= self._most:
-            longest = next(iter(self._spare), None)
-            if longest is None:
+            channel = self._dispensable()
+            if channel is None:
+                self._complain()
                 return None
-            longest.expel()
-            if len(self._closing) > _MOST_CLOSING:
-                next(iter(self._closing)).expel()
+            channel.expel()
         return Site.buildProtocol(self, addr)
+
+    def _dispensable(self) -> ProxyChannel | None:
+        for channel in islice(self._spare, _CANDIDATES):
+            if channel.all_sent and channel.phase is not Phase.CLOSING:
+                return channel
+        for channels in (self._spare, self._stalled):
+            longest = next(iter(channels), None)
+            if longest is not None and longest.waited > _PRESSED:
+                return longest
+        return None
+
+    def _complain(self) -> None:
+        if self._complained is None or self.now() - self._complained > _COMPLAINTS:
+            self._complained = self.now()
+            _log.warn("no room for more connections: {count} are there", count=self.connections)
 
     def opened(self, channel: ProxyChannel) -> None:
         """Hear of a new connection."""
@@ -132,8 +154,12 @@ class ProxySite(Site):
 
     def moved(self, channel: ProxyChannel) -> None:
         """Hear that a connection is at something else now."""
-        for phases, channels in ((SPARE, self._spare), ((Phase.CLOSING,), self._closing)):
-            if channel.phase in phases:
+        stalled = channel.stalled_since is not None and channel.phase is not Phase.CUT
+        for is_one, channels in (
+            (channel.phase in SPARE, self._spare),
+            (stalled, self._stalled),
+        ):
+            if is_one:
                 channels.setdefault(channel)
             else:
                 channels.pop(channel, None)

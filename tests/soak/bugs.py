@@ -11,7 +11,8 @@ class Bug:
 
     :ivar path: below the package.
     :ivar old: what stands there once and no more.
-    :ivar sight: the check that is expected to see it.
+    :ivar sight: the check that has to see it; where a short run is too short or too kind for
+        that, the module of tests.
     """
 
     name: str
@@ -74,8 +75,8 @@ BUGS = [
     Bug(
         "a render that failed is stored",
         "render/job.py",
-        "        except Refusal as refusal:\n            self._fail(refusal)\n",
-        "        except Refusal as refusal:\n            self._fail(refusal)\n"
+        "            )\n            self._fail(refusal)\n",
+        "            )\n            self._fail(refusal)\n"
         "            if self._backlog is not None:\n                await self._store()\n",
         "store",
     ),
@@ -208,5 +209,117 @@ BUGS = [
         "            self._let_go()\n            self.open()\n",
         "            self.close()\n            self.open()\n",
         "on the way",
+    ),
+    Bug(
+        "a store that takes no file fails renders",
+        "render/job.py",
+        '            except OSError as error:\n                _log.warn("the store takes',
+        '            except KeyError as error:\n                _log.warn("the store takes',
+        "answers",
+    ),
+    Bug(
+        "an output may have any size",
+        "render/job.py",
+        "        if size > self._workshop.max_variant:\n",
+        "        if size < 0:\n",
+        "tests.render.test_job",
+    ),
+    Bug(
+        "a full disk is taken for one with room",
+        "storage/file_variants.py",
+        "        if disk.f_bavail * disk.f_frsize < reserve:\n",
+        "        if disk.f_bavail < 0:\n",
+        "tests.storage.test_file_variants",
+    ),
+    Bug(
+        "a disk that hangs is waited for",
+        "storage/errands.py",
+        "callLater(seconds, give_up)",
+        "callLater(1000 * seconds, give_up)",
+        "tests.storage.test_errands",
+    ),
+    Bug(
+        "a disk that hangs is asked again and again",
+        "storage/errands.py",
+        "        if self._late:\n",
+        "        if self._late < 0:\n",
+        "tests.storage.test_errands",
+    ),
+    Bug(
+        "a file that came too late is left behind",
+        "storage/errands.py",
+        "                undo(outcome)\n",
+        "                pass\n",
+        "tests.storage.test_errands",
+    ),
+    Bug(
+        "a thread is not waited for",
+        "threads.py",
+        "    while not outcomes:\n",
+        "    while not outcomes and not cancelled:\n",
+        "tests.test_threads",
+    ),
+    Bug(
+        "each who asks for a probe has one",
+        "process/prober.py",
+        "        shared = self._running.get(identity)\n",
+        "        shared = None if identity else self._running.get(identity)\n",
+        "tests.process.test_prober",
+    ),
+    Bug(
+        "a diagnostic is quoted with its query",
+        "media/diagnostics.py",
+        '_QUERY.sub("", text)',
+        "text",
+        "tests.media.test_diagnostics",
+    ),
+    Bug(
+        "a request may take for ever",
+        "web/channel.py",
+        "Phase.READING: 60.0",
+        "Phase.READING: 60e9",
+        "tests.web.test_channel",
+    ),
+    Bug(
+        "an answer may lie for ever",
+        "web/channel.py",
+        "STALL = 600.0\n",
+        "STALL = 600e9\n",
+        "tests.web.test_channel",
+    ),
+    Bug(
+        "anything may be sent ahead of an answer",
+        "web/channel.py",
+        "            if self._ahead > _MOST_AHEAD:\n",
+        "            if self._ahead < 0:\n",
+        "tests.web.test_channel",
+    ),
+    Bug(
+        "all requests of one packet are answered at once",
+        "web/channel.py",
+        "_MOST_IN_A_ROW = 4\n",
+        "_MOST_IN_A_ROW = 4000\n",
+        "tests.web.test_channel",
+    ),
+    Bug(
+        "answers pile up that nobody takes",
+        "web/channel.py",
+        "        self.paused = self.stalled_since is not None or self._in_a_row",
+        "        self.paused = self._in_a_row",
+        "tests.web.test_channel",
+    ),
+    Bug(
+        "an answer is torn to make room",
+        "web/site.py",
+        "            if channel.all_sent and channel.phase",
+        "            if channel.phase",
+        "tests.web.test_site",
+    ),
+    Bug(
+        "clients take every descriptor",
+        "web/listener.py",
+        "_PER_CHILD * children",
+        "0 * children",
+        "tests.web.test_listener",
     ),
 ]

@@ -69,6 +69,8 @@ async def _fill(rig: Rig, node: Node, check: Check) -> None:
         f"{what}: {visit}" for visit in rig.journal.visits[first:] for what in visit.complaints
     ]
     statuses = [visit.status for visit in full]
+    if set(statuses) != {200}:
+        check.complaints.append(f"beside a full store there were answers of {set(statuses)}")
     check.figures = f"{len(full)} requests, {statuses.count(200)} of them answered"
 
 

@@ -134,12 +134,10 @@ async def give_endless_body(rig: Rig, chance: Random) -> None:
     """Send a body that does not end; the service has to hang up, and soon."""
     rig.journal.faults["client: endless body"] += 1
     asked = any_short(rig, chance, cold=False)
-    asked = Asked(
-        asked.target, asked.wanted, headers={b"Content-Length": b"999999999999"}, key=asked.key
-    )
+    length = {b"Content-Length": b"999999999999"}
+    asked = Asked(asked.target, asked.wanted, "unknown", headers=length, key=asked.key)
 
     async def behave(line: Line, visit: Visit) -> None:
-        visit.certain = False
         for _ in range(100):
             line.write(b"x" * 16_384)
             await pause(0.02)

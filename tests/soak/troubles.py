@@ -12,6 +12,7 @@ from tests.soak.guests import any_short
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import alive
 from tests.soak.rig import LONG_RENDER, Rig
+from tests.soak.visits import Visit
 
 # Variants that may fail to be stored after the store is back: the node may be busy.
 _TRIES = 6
@@ -55,21 +56,22 @@ class Troubles:
     async def kill(self) -> None:
         """Kill the node; its children have to die with it. Then start it again."""
         rig, node = self._rig, self._rig.b
+        # One encoder at least is at work, and for some time to come.
+        (arriving,) = await self._have_arriving("doomed")
         rig.journal.faults["node: kill -9"] += 1
         for visit in rig.in_flight(node):
             visit.causes.add("node killed")
         orphans = await node.kill()
         if not await wait_for(lambda: not any(alive(pid) for pid in orphans), 1):
             rig.journal.remarks.append("children outlived a node that was killed")
+        await arriving
         await self._start()
 
     async def drain(self) -> None:
         """Ask the node to end; what has begun to arrive has to arrive whole."""
         rig, node = self._rig, self._rig.b
         # One answer at least is under way.
-        coming = rig.attend(node, rig.variant(*LONG_RENDER), "drained")
-        arriving = Deferred.fromCoroutine(coming)
-        await wait_for(lambda: self._arrives("drained"), rig.terms.timeout, 0.01)
+        (arriving,) = await self._have_arriving("drained")
         rig.journal.faults["node: SIGTERM under load"] += 1
         for visit in rig.in_flight(node):
             if not visit.begun:
@@ -83,6 +85,14 @@ class Troubles:
             rig.journal.remarks.append("children outlived a node that was asked to end")
         await arriving
         await self._start()
+
+    async def _have_arriving(self, kind: str) -> list[Deferred[Visit]]:
+        rig = self._rig
+        coming = rig.attend(rig.b, rig.variant(*LONG_RENDER), kind)
+        arriving = Deferred.fromCoroutine(coming)
+        await wait_for(lambda: self._arrives(kind), rig.terms.timeout, 0.01)
+        # A Deferred that is returned as it is would be waited for.
+        return [arriving]
 
     def _arrives(self, kind: str) -> bool:
         visits = [visit for visit in self._rig.journal.running if visit.kind == kind]

@@ -82,7 +82,7 @@ EXCUSES = {
     "node killed": Excuse(cuts=True, silences=True),
     # A stream that had begun by the time of the signal has no such excuse.
     "node drained": Excuse(frozenset({(500, "render_failed")}), cuts=True, silences=True),
-    "body without end": Excuse(cuts=True, silences=True),
+    "body without end": Excuse(frozenset({(400, "bad_request")})),
 }
 
 

@@ -71,6 +71,16 @@ class RunTests(ErrandsCase):
         self.assertEqual(self.successResultOf(again), "done")
         self.assertEqual(self.undone, [])
 
+    def test_many(self) -> None:
+        """So many at a time and no more: a disk may be slow without being late."""
+        running = [self.run_errand(lambda: "done") for _ in range(64)]
+        self.failureResultOf(self.run_errand(lambda: "done"), TimeoutError)
+        self.threads.run()
+        self.assertEqual({"done"}, {self.successResultOf(each) for each in running})
+        again = self.run_errand(lambda: "done")
+        self.threads.run()
+        self.assertEqual("done", self.successResultOf(again))
+
     def test_any_error(self) -> None:
         """A fault in the work itself is told as it is, too."""
         running = self.run_errand(lambda: 1 // 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import resource
@@ -352,6 +353,29 @@ class CommitTests(StoreCase):
         self.assertIsInstance(self.refuse(), OSError)
         (self.root / KEY[:2]).unlink()
         self.assertIsNone(self.lookup())
+        self.assertEqual(self.files(), [])
+
+    def test_nearly_full(self) -> None:
+        """A disk without room for a variant gives no file, though it would give an empty one."""
+        real = os.statvfs(self.root)
+        for total, free, fits in (
+            (1 << 40, 64 << 20, True),
+            (1 << 40, (64 << 20) - 1, False),
+            # Of a small disk a twentieth is enough.
+            (1 << 20, (1 << 20) // 20, True),
+            (1 << 20, (1 << 20) // 20 - 1, False),
+            (1 << 20, 0, False),
+        ):
+            fields = list(real)
+            fields[0:2] = 1, 1
+            fields[2:5] = total, free, free
+            self.patch(os, "statvfs", lambda path, fields=fields: os.statvfs_result(fields))
+            creating = Deferred.fromCoroutine(self.store.create())
+            if fits:
+                self.successResultOf(creating).close()
+            else:
+                error = self.failureResultOf(creating, OSError).value
+                self.assertEqual(errno.ENOSPC, error.errno)
         self.assertEqual(self.files(), [])
 
     def test_disk_full(self) -> None:

@@ -183,6 +183,13 @@ class ScratchFolderTests(SynchronousTestCase):
         self.assertFalse(path.parent.exists())
         self.assertEqual(len(os.listdir(self.parent)), 2)
 
+    def test_folder_without_a_lock(self) -> None:
+        """A folder whose lock is gone belongs to nobody, and is removed (D40)."""
+        (self.parent / "a").mkdir(parents=True)
+        (self.parent / "a" / "b").touch()
+        self.open()
+        self.assertFalse((self.parent / "a").exists())
+
     def test_what_the_living_hold(self) -> None:
         """What another live process holds is never removed: nodes share a store (D40)."""
         _, path = self.start_other()
@@ -277,6 +284,23 @@ class ScratchFolderTests(SynchronousTestCase):
         again.close()
         self.assertEqual(os.listdir(store / "scratch"), [])
         self.assertEqual(open_descriptors(), self.before)
+
+    def test_closed_while_away(self) -> None:
+        """A file that is closed while its store is away is removed once the store is back."""
+        store, elsewhere = self.parent / "store", self.parent / "elsewhere"
+        store.mkdir(parents=True)
+        folder = ScratchFolder(str(store / "scratch"))
+        folder.open()
+        made = folder.create()
+        assert made.path is not None
+        path = Path(made.path)
+        store.rename(elsewhere)
+        made.close()
+        elsewhere.rename(store)
+        self.assertTrue(path.exists())
+        folder.create().close()
+        self.assertEqual([], list(path.parent.iterdir()))
+        folder.close()
 
     def test_no_grandparent(self) -> None:
         """Only the last folder is made: a disk that is not mounted is not made up."""

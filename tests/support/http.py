@@ -177,6 +177,10 @@ class _Wire(StringTransport):
 
     # What the server does.
 
+    @property
+    def dataBuffer(self) -> bytes:
+        return b"unsent" if self._full else b""
+
     def write(self, data: bytes) -> None:
         if not self.closed:
             StringTransport.write(self, data)

@@ -108,7 +108,7 @@ class FakeStore:
         self.slow = False
         self.scratches: list[AnonymousFile] = []
 
-    async def create(self) -> AnonymousFile:
+    async def create(self, seconds: float = 10) -> AnonymousFile:
         if self.no_room is not None:
             raise self.no_room
         self.scratches.append(AnonymousFile())

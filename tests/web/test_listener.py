@@ -34,10 +34,10 @@ class MostClientsTests(SynchronousTestCase):
 
     def test_limits(self) -> None:
         """Each takes two, its connection and a file; what is left is for children and the rest."""
-        for limit, children in ((1024, 8), (4096, 20), (16_384, 4), (65_536, 100), (300, 8)):
+        for limit, children in ((1024, 8), (4096, 20), (16_384, 4), (65_536, 100), (500, 8)):
             most = self.most(limit, children)
-            self.assertGreaterEqual(limit - 2 * most, 128 + 8 * children)
-            self.assertLessEqual(limit - 2 * most, 128 + 8 * children + 1)
+            self.assertGreaterEqual(limit - 2 * most, 256 + 8 * children)
+            self.assertLessEqual(limit - 2 * most, 256 + 8 * children + 1)
 
     def test_room_for_nobody(self) -> None:
         """Under a limit that is too low for the work alone there are a few clients all the same."""

@@ -191,11 +191,14 @@ class BodyTests(LineCase):
         return connection
 
     def assert_cut(self, connection: Connection) -> None:
-        """Assert that a connection is cut off, and that nobody looked at the request."""
-        self.assertTrue(connection.aborted)
-        self.assertEqual(b"", connection.received)
+        """Assert that a request is refused, once, and that nobody looked at it."""
+        (response,) = answers(connection)
+        self.assertEqual((400, "bad_request"), (response.status, response.error))
         self.assertEqual([], self.house.calls)
-        self.assertEqual([], self.log.requests)
+        (record,) = self.log.requests
+        self.assertEqual("unknown 400 bad_request", " ".join(str(record).split()[:3]))
+        self.log.events.clear()
+        self.assert_ends(connection, 5, abort=True)
 
     def test_small(self) -> None:
         """One of up to 64 KiB is read and dropped, and the connection goes on."""
@@ -209,14 +212,14 @@ class BodyTests(LineCase):
             self.assertEqual(DATA, connection.response.body)
 
     def test_too_long(self) -> None:
-        """With one byte more the connection is cut off, and the request is not answered."""
+        """With one byte more it is refused, and its connection is cut off."""
         for length in (b"65537", b"99999999999"):
             head = b"Content-Length: " + length
             for parts in ([b"x" * 65_537], [b"x" * 60_000, b"x" * 5537], [b"x" * 90_000]):
                 self.assert_cut(self.send(head, *parts))
 
     def test_endless_chunks(self) -> None:
-        """A chunked body is cut off at the same length, be its chunks large, small or at an end."""
+        """A chunked body is refused at the same length, be its chunks large, small or at an end."""
         head, end = b"Transfer-Encoding: chunked", b"0\r\n\r\n" + HEALTH
         large = b"ffffffffff\r\n" + bytes(10_000)
         self.assert_cut(self.send(head, large, *[bytes(10_000)] * 6))
@@ -305,12 +308,28 @@ class RoomTests(LineCase):
         self.assertEqual(b"sound", first.response.body)
 
     def test_stalled(self) -> None:
-        """One that waits with the end of an answer unread goes too, and at once."""
+        """One that takes nothing of what is left goes after half a minute, if one has to."""
+        for target in (b"/health", self.house.path(HIT)):
+            for headers in ({}, {"connection": b"close"}):
+                self.limit(1)
+                first = self.connect(window=1)
+                first.send(target, **headers)
+                self.assert_full()
+                self.elapse(30)
+                self.assert_full()
+                self.elapse(1)
+                second = self.connect()
+                self.assertEqual((True, False), (first.aborted, second.closed))
+
+    def test_said_in_the_log(self) -> None:
+        """That there is no room is said once a minute, and not for everyone who comes."""
         self.limit(1)
-        first = self.connect(window=1)
-        first.send_raw(HEALTH)
-        second = self.connect()
-        self.assertEqual((True, False), (first.aborted, second.closed))
+        self.get(MISS)
+        for seconds, lines in ((0, 1), (0, 1), (59, 1), (2, 2)):
+            self.elapse(seconds)
+            self.assert_full()
+            said = [each for each in self.log.events if "no room" in each["log_format"]]
+            self.assertEqual(lines, len(said))
 
     def test_refused(self) -> None:
         """One that sent nonsense has had its answer, and makes room at once."""
@@ -332,14 +351,16 @@ class RoomTests(LineCase):
         self.assertFalse(any(connection.closed for connection in connections))
 
     def test_lingering(self) -> None:
-        """One that goes for another may read on what little is left, but not so hundreds."""
+        """Nobody who still reads what little is left has to go for another."""
         self.limit(10)
-        for _ in range(500):
-            connection = self.connect()
+        connections = [self.connect() for _ in range(10)]
+        for connection in connections:
             connection.send_raw(HEALTH)
             connection.pause(told=False)
-        self.assertIn(self.house.site.connections, range(10, 50))
-        self.assertFalse(connection.closed)
+        self.assert_full()
+        self.elapse(31)
+        self.connect()
+        self.assertEqual([True] + [False] * 9, [each.aborted for each in connections])
 
 
 class FinishTests(LineCase):
