@@ -32,29 +32,23 @@ _COMPLAINTS = 60.0
 _log = Logger()
 
 
-class _Discard(io.BytesIO):
-    """Where a request body goes, until there is too much of it."""
-
-    def __init__(self, refuse: Callable[[], object]) -> None:
-        super().__init__()
-        self._left = _LONGEST_BODY
-        self._refuse = refuse
-
-    def write(self, data: Any) -> int:
-        """Take note of the length alone."""
-        self._left -= len(data)
-        if self._left < 0:
-            self._refuse()
-        return len(data)
-
-
 class ProxyRequest(Request):
-    """A request that reaches the resource whatever its target is."""
+    """A request that reaches the resource whatever its target is, and leaves its body behind."""
+
+    _body_length = 0
 
     def gotLength(self, length: int | None) -> None:
+        """Have no place for a body."""
+        self.content = io.BytesIO()
+
+    def handleContentChunk(self, data: bytes) -> None:
         """Keep nothing of a body, and refuse one that has no end."""
-        channel: Any = self.channel
-        self.content = _Discard(channel.turn_away)
+        # What came in the same packet may be handed over still.
+        if not self.finished:
+            self._body_length += len(data)
+            if self._body_length > _LONGEST_BODY:
+                channel: Any = self.channel
+                channel.turn_away()
 
     def process(self) -> None:
         """Hand ``*`` to the resource too, which Twisted would answer with 405 itself."""

@@ -68,8 +68,8 @@ BUGS = [
     Bug(
         "a body without end is read to its end",
         "web/site.py",
-        "        if self._left < 0:\n",
-        "        if self._left < -(1 << 40):\n",
+        "            if self._body_length > _LONGEST_BODY:\n",
+        "            if self._body_length > 1 << 40:\n",
         "answers",
     ),
     Bug(

@@ -225,6 +225,8 @@ class BodyTests(LineCase):
         self.assert_cut(self.send(head, large, *[bytes(10_000)] * 6))
         self.assert_cut(self.send(head, *[b"1000\r\n%b\r\n" % bytes(0x1000)] * 17, end))
         self.assert_cut(self.send(head, b"20000\r\n%b\r\n" % bytes(0x20000) + end))
+        # All of it in one packet, which Twisted goes through to its end.
+        self.assert_cut(self.send(head, b"100\r\n%b\r\n" % bytes(0x100) * 300 + end))
 
     def test_endless_trailers(self) -> None:
         """Headers behind a chunked body are no way around a limit."""
