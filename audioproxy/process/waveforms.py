@@ -62,7 +62,7 @@ class Waveforms:
             write = partial(_write_document, reduction, shape, output)
             await outlast(self._in_thread(write))
         except OSError as error:
-            _log.error("a waveform cannot be kept: {error}", error=error)
+            _log.warn("a waveform cannot be kept: {error}", error=error)
             raise RenderFailed("The waveform could not be kept.") from error
         finally:
             # A large file takes its time to be removed.

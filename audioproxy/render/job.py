@@ -196,8 +196,25 @@ class Job:
             source.close()
 
     async def _encode(self, source: OpenSource, probe: Probe) -> None:
+        """Render within the time that there is.
+
+        Past it everyone is told at once. Whatever holds the render up, a child that does not die
+        or a disk that hangs, keeps its slot for as long as that takes.
+        """
+        clock, timeout = self._workshop.clock, self._workshop.timeout
+        deadline = clock.callLater(timeout, self._fail, RenderTimeout())
+        try:
+            await self._encode_until(clock.seconds() + timeout, source, probe)
+        except Refusal as refusal:
+            if deadline.active():
+                raise
+            raise RenderTimeout from refusal
+        finally:
+            if deadline.active():
+                deadline.cancel()
+
+    async def _encode_until(self, deadline: float, source: OpenSource, probe: Probe) -> None:
         workshop, options = self._workshop, self._order.options
-        deadline = workshop.clock.seconds() + workshop.timeout
         if needs_measuring(options, probe):
             probe = await self._measure(source, probe, deadline)
         arguments = encoder_arguments(workshop.ffmpeg, source.input, options, probe)
@@ -223,6 +240,8 @@ class Job:
         except NothingDecoded:
             await self._check_trim(source, probe, deadline)
             raise
+        if self._finished:
+            raise RenderTimeout
         # The end comes first: the last client may leave on being told of it.
         self._finished = True
         backlog.end()
@@ -288,13 +307,18 @@ class Job:
         try:
             return await workshop.space.create(left)
         except OSError as error:
-            _log.error("no scratch file: {error}", error=error)
+            _log.warn("no scratch file: {error}", error=error)
             raise RenderFailed("There is no place for the output.") from error
 
     def _grown(self) -> int:
         backlog = self._backlog
         assert backlog is not None
-        size = self._check_size(backlog)
+        try:
+            size = self._check_size(backlog)
+        except RenderFailed as refusal:
+            # The child may take its time to die.
+            self._fail(refusal)
+            raise
         if size > ENCODERS[self._order.options.f].empty:
             self._be_ready(backlog)
         return size

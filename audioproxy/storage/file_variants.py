@@ -22,6 +22,8 @@ import zlib
 from contextlib import suppress
 from dataclasses import asdict
 
+from twisted.logger import Logger
+
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.storage.errands import Errands
 from audioproxy.storage.interfaces import Scratch, VariantHeaders
@@ -41,6 +43,9 @@ _COMMIT_SECONDS = 120.0
 # Bytes that a disk has to have left for a new variant, but no more than this share of it.
 _RESERVE = 64 * 1024 * 1024
 _RESERVE_SHARE = 20
+
+
+_log = Logger()
 
 
 class StoredFile:
@@ -116,12 +121,12 @@ class FileVariants:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise UpstreamUnavailable from error
+            raise _unreadable(error) from error
         try:
             found = _read_trailer(descriptor)
         except OSError as error:
             os.close(descriptor)
-            raise UpstreamUnavailable from error
+            raise _unreadable(error) from error
         if found is None:
             os.close(descriptor)
             return None
@@ -169,6 +174,11 @@ class FileVariants:
 
     def _path(self, key: str) -> str:
         return os.path.join(self._root, key[:2], key)
+
+
+def _unreadable(error: OSError) -> UpstreamUnavailable:
+    _log.warn("the store cannot be read: {error}", error=error)
+    return UpstreamUnavailable()
 
 
 def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:

@@ -360,9 +360,9 @@ class HungDiskTests(ActorCase):
         held = await scrape(service.metrics_port)
         self.assertEqual(1, held["audio_proxy_render_slots_held"])
         self.assertEqual(429, (await ask(service.port, target("good", "mp3"))).status)
-        self.assertIsNone(client.closed)
-        freeze("--unfreeze")
+        # Its client was told in time.
         self.assertFalse((await client.end()).complete)
+        freeze("--unfreeze")
         await until(lambda: not self.children(), "the encoder to be reaped")
         self.assertEqual(200, (await ask(service.port, target("good", "mp3"))).status)
         self.assertEqual([line], self.texts(LogLevel.error))

@@ -101,6 +101,7 @@ class MemoryTests(ServiceCase):
         self.assertLess(client.count, 50_000_000)
         self.assertLess(await self.read_slowly(client, node) - before, 20_000_000)
         # A hit costs no more.
+        await until(lambda: len(list(self.store.glob("??/*"))) == 2, "the write-back")
         client = await send(port, path, client=Slow())
         await until(lambda: client.count, "the first bytes")
         self.assertIn(b"\r\nX-Audio-Proxy: HIT\r\n", client.received)

@@ -264,7 +264,8 @@ class BadEndTests(DrawCase):
         """Require a 500 and one line for the operator."""
         message = self.refused(drawing, RenderFailed).message
         self.assertEqual(message, "The waveform could not be kept.")
-        (event,) = [event for event in events if event["log_level"] is LogLevel.error]
+        (event,) = [event for event in events if "cannot be kept" in event["log_format"]]
+        self.assertIs(LogLevel.warn, event["log_level"])
         self.assertIn("No space left on device", event["log_format"].format(**event))
 
     def test_full_disk(self) -> None:

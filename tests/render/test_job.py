@@ -326,13 +326,37 @@ class RefusalTests(JobCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_timeout(self) -> None:
-        """A render past AP_RENDER_TIMEOUT is a 504 for all, when its child is dead."""
+        """A render past AP_RENDER_TIMEOUT is a 504 for all at once, and holds its slot on."""
         _, encoder = self.studio.render()
         self.studio.come()
         self.studio.clock.advance(100)
-        self.assertEqual((encoder.signals, self.studio.refusals()), (["TERM"], {type(None)}))
+        self.assertEqual((encoder.signals, self.studio.refusals()), (["TERM"], {RenderTimeout}))
+        self.assertEqual(self.studio.slots.held, 1)
         encoder.die(signal=15)
         self.assert_refused(RenderTimeout)
+
+    def test_new_client_after_the_timeout(self) -> None:
+        """Whoever asks while the child still dies waits for a render of their own."""
+        first, encoder = self.studio.render()
+        self.studio.clock.advance(100)
+        second = self.studio.come()
+        self.assertTrue(second.started)
+        self.studio.answer_probe()
+        self.assertEqual((self.studio.slots.depth, second.outcome), (1, None))
+        encoder.die(signal=15)
+        self.studio.encoder().say(b"abc")
+        self.studio.encoder().die()
+        self.assertIsInstance(first.outcome, RenderTimeout)
+        self.assertEqual((second.data, second.outcome), (b"abc", "whole"))
+
+    def test_success_that_is_too_late(self) -> None:
+        """What comes out whole past AP_RENDER_TIMEOUT, of a disk that hung, is not stored."""
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        self.studio.clock.advance(100)
+        encoder.die()
+        self.assertIsInstance(client.outcome, RenderTimeout)
+        self.assertIsNone(self.studio.stored())
 
     def test_timeout_of_a_stream(self) -> None:
         """A render that runs out of time half way fails the streams it began (Errors, 10)."""
@@ -412,7 +436,7 @@ class RefusalTests(JobCase):
             self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_trim_of_what_cannot_be_measured(self) -> None:
-        """A look for the real end that fails does not hide what was found out before (D13)."""
+        """A look for the real end that fails does not hide what was found out in time (D13)."""
         for late in (False, True):
             self.make()
             client, encoder = self.studio.render("t:5")
@@ -421,7 +445,7 @@ class RefusalTests(JobCase):
             if late:
                 self.studio.clock.advance(101)
             self.studio.encoder().die(9)
-            self.assertIsInstance(client.outcome, UndecodableSource)
+            self.assertIsInstance(client.outcome, RenderTimeout if late else UndecodableSource)
 
     def test_trim_of_a_source_written_to(self) -> None:
         """An end that somebody is still moving is named to nobody (D43)."""
@@ -454,7 +478,7 @@ class RefusalTests(JobCase):
         encoder.say(b"x")
         self.studio.look()
         self.assertEqual(encoder.signals, ["TERM"])
-        self.assertIsNone(client.outcome)
+        self.assertIsInstance(client.outcome, RenderFailed)
         encoder.die(signal=15)
         self.assert_refused(RenderFailed)
 

@@ -302,13 +302,6 @@ BUGS = [
         "tests.web.test_channel",
     ),
     Bug(
-        "answers pile up that nobody takes",
-        "web/channel.py",
-        "        self.paused = self.stalled_since is not None or self._in_a_row",
-        "        self.paused = self._in_a_row",
-        "tests.web.test_channel",
-    ),
-    Bug(
         "an answer is torn to make room",
         "web/site.py",
         "            if channel.all_sent and channel.phase",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+from contextlib import suppress
 from random import Random
 
 from twisted.internet.defer import Deferred
@@ -61,9 +63,14 @@ class Troubles:
         rig.journal.faults["node: kill -9"] += 1
         for visit in rig.in_flight(node):
             visit.causes.add("node killed")
+        # Stopped, they end only if somebody sees to it.
+        for pid in node.children():
+            _signal(pid, signal.SIGSTOP)
         orphans = await node.kill()
         if not await wait_for(lambda: not any(alive(pid) for pid in orphans), 1):
             rig.journal.remarks.append("children outlived a node that was killed")
+            for pid in orphans:
+                _signal(pid, signal.SIGKILL)
         await arriving
         await self._start()
 
@@ -136,3 +143,8 @@ class Troubles:
                     return
                 await pause(0.3)
         self._rig.journal.remarks.append("the store was back, and nothing was stored any more")
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
