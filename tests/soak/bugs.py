@@ -99,7 +99,14 @@ BUGS = [
         "render/job.py",
         "        return left\n",
         "        return left + 1000\n",
-        "answers",
+        "on the way",
+    ),
+    Bug(
+        "clients wait for a child that does not die",
+        "render/job.py",
+        "clock.callLater(timeout, self._fail, RenderTimeout())",
+        "clock.callLater(1000 * timeout, self._fail, RenderTimeout())",
+        "tests.render.test_job",
     ),
     Bug(
         "a source that changed is taken for one that did not",

@@ -137,7 +137,7 @@ class Node:
 
     def encoders(self) -> int:
         """Count the children that encode."""
-        return sum(_encodes(pid) for pid in self.children())
+        return sum(encodes(pid) for pid in self.children())
 
     def resident(self) -> int:
         """Return how many bytes of memory it has."""
@@ -176,7 +176,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def _encodes(pid: int) -> bool:
+def encodes(pid: int) -> bool:
+    """Tell whether a process is an encoder, and not on its way to become one."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return words[0].endswith(b"ffmpeg") and b"pipe:1" in words
