@@ -164,7 +164,7 @@ class DeliveryTests(ServiceCase):
         ):
             answer = await ask(port, signed(f"/{rest}"))
             self.assertEqual((status, code), (answer.status, answer.error), rest)
-        self.assertEqual([], scratch_files(self.store))
+        await until(lambda: not scratch_files(self.store), "the scratch files to go")
         self.assertEqual(
             200, (await ask(port, signed("/f:peaks/pts:9/plain/local://short.flac"))).status
         )
