@@ -44,7 +44,6 @@ _COMMIT_SECONDS = 120.0
 _RESERVE = 64 * 1024 * 1024
 _RESERVE_SHARE = 20
 
-
 _log = Logger()
 
 

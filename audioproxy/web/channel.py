@@ -179,12 +179,12 @@ class ProxyChannel(HTTPChannel):
             return bool(HTTPChannel.headerReceived(self, line))
         except ValueError:
             # A Content-Length of more digits than Python reads (4300) passes for a number.
-            self._respondToBadRequestAndDisconnect()
+            self.turn_away()
             return False
 
     def lineLengthExceeded(self, line: bytes) -> None:
         """Refuse a line that does not end."""
-        self._respondToBadRequestAndDisconnect()
+        self.turn_away()
 
     def abortConnection(self) -> None:
         """Close at once, with whatever has come and not been looked at."""

@@ -28,7 +28,6 @@ _PRESSED = 30.0
 # Seconds between two lines that say so.
 _COMPLAINTS = 60.0
 
-
 _log = Logger()
 
 
