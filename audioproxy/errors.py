@@ -82,9 +82,9 @@ class SourceTooLarge(Refusal):
     default_message = "The source is larger than this service accepts."
 
     @classmethod
-    def check(cls, size: int, limit: int) -> None:
-        """Refuse a source of ``size`` bytes where that is more than ``limit``."""
-        if size > limit:
+    def check(cls, size: int | None, limit: int) -> None:
+        """Refuse a source of ``size`` bytes where that is known and more than ``limit``."""
+        if size is not None and size > limit:
             raise cls(f"The source has {size} bytes; this service accepts at most {limit}.")
 
 

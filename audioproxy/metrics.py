@@ -17,10 +17,13 @@ from twisted.internet.defer import CancelledError
 
 from audioproxy.errors import (
     InvalidOptions,
+    NotFound,
     Refusal,
     RenderFailed,
     RenderTimeout,
+    SourceTooLarge,
     UndecodableSource,
+    UpstreamUnavailable,
 )
 from audioproxy.grammar.formats import FORMATS
 
@@ -33,7 +36,15 @@ _FAMILIES = ("2xx", "3xx", "4xx", "5xx")
 _LOOKUPS = ("hit", "miss", "coalesced")
 _SUCCESS, _CANCELLED = "success", "cancelled"
 # What a render that had its slot can come to, besides.
-_FAILURES = (UndecodableSource, InvalidOptions, RenderFailed, RenderTimeout)
+_FAILURES = (
+    NotFound,
+    SourceTooLarge,
+    UndecodableSource,
+    InvalidOptions,
+    RenderFailed,
+    UpstreamUnavailable,
+    RenderTimeout,
+)
 _OUTCOMES = (_SUCCESS, _CANCELLED, *(failure.code for failure in _FAILURES))
 
 

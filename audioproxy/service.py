@@ -4,7 +4,7 @@ For a resource inside another Twisted application::
 
     proxy = make_resource(config, reactor)
     site_root.putChild(b"audio", proxy.resource)
-    proxy.startService()            # or proxy.setServiceParent(application)
+    yield proxy.startService()
     ...
     yield proxy.stopService()
 
@@ -22,12 +22,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from twisted.application.service import MultiService, Service
+from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from audioproxy.config import BucketStore, Config
-from audioproxy.grammar.sources import LocalSource
+from audioproxy.backends import Backends, BootError, Trust
+from audioproxy.config import Config
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
@@ -38,12 +38,9 @@ from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import Workshop
 from audioproxy.render.table import Renders
-from audioproxy.storage.allowlist import Allowlist
 from audioproxy.storage.errands import Errands
-from audioproxy.storage.file_variants import FileVariants
-from audioproxy.storage.local import LocalFiles
+from audioproxy.storage.interfaces import Unwritable
 from audioproxy.storage.scratch import AnonymousSpace
-from audioproxy.storage.sources import Sources
 from audioproxy.threads import own_threads
 from audioproxy.web.cors import Cors
 from audioproxy.web.info import Infos
@@ -66,8 +63,7 @@ _LEASH_SECONDS = 5
 _log = Logger()
 
 
-class BootError(Exception):
-    """The service cannot start; the text names the variable to change."""
+__all__ = ["AudioProxy", "BootError", "ProxyService", "make_resource", "make_service"]
 
 
 class AudioProxy(Service):
@@ -82,13 +78,18 @@ class AudioProxy(Service):
         """Build everything; nothing is opened yet.
 
         :param reactor: provides processes, time and threads.
-        :raises BootError: for a configuration that this version cannot serve.
+        :raises BootError: for a configuration that cannot be served.
         """
         self._reactor = reactor
+        self._starting: Deferred[None] | None = None
         self._looking: Deferred[None] | None = None
         self.patience = min(_DRAIN, config.render_timeout)
-        errands = Errands(reactor, own_threads(reactor))
-        self._store = _make_store(config, errands)
+        threads = own_threads(reactor)
+        errands = Errands(reactor, threads)
+        space = AnonymousSpace(errands.later)
+        trust = Trust(reactor, os.environ.get("SSL_CERT_FILE") or None)
+        self._backends = Backends(config, reactor, threads, errands, space, trust)
+        self._store = self._backends.store
         self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
         self._ffprobe = shutil.which("ffprobe") or "ffprobe"
         self._launcher = Launcher(reactor, reactor, _child_environment(), _leash())
@@ -104,9 +105,8 @@ class AudioProxy(Service):
         )
         metrics.watch(slots)
         probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_RETRY)
-        local = {} if config.local_root is None else {LocalSource: LocalFiles(config.local_root)}
         encoder = Encoder(self._launcher)
-        sources = Sources(Allowlist(config.source_allowlist), local)
+        sources = self._backends.sources
         prober = Prober(self._launcher, self._ffprobe, probe_slots, config.probe_timeout)
         self._renders = Renders(
             Workshop(
@@ -115,10 +115,10 @@ class AudioProxy(Service):
                 sources=sources,
                 prober=prober,
                 encoder=encoder,
-                waveforms=Waveforms(encoder, own_threads(reactor)),
+                waveforms=Waveforms(encoder, threads),
                 slots=slots,
                 store=self._store,
-                space=AnonymousSpace(errands.later),
+                space=space,
                 ffmpeg=self._ffmpeg,
                 max_source=config.max_src_bytes,
                 max_variant=config.max_variant_bytes,
@@ -128,7 +128,15 @@ class AudioProxy(Service):
         self.resource = AudioProxyResource(
             Signer(config.key, config.salt, config.allow_insecure),
             Cors(config.allow_origin),
-            Variants(metrics, self._renders, sources, self._store, time.time, config.max_src_bytes),
+            Variants(
+                metrics,
+                self._renders,
+                sources,
+                self._store,
+                time.time,
+                config.max_src_bytes,
+                config.presign_ttl if config.serve_mode == "redirect" else None,
+            ),
             Infos(sources, prober),
             slots,
             readiness,
@@ -137,21 +145,15 @@ class AudioProxy(Service):
         )
         self.metrics = MetricsResource(reactor.seconds, metrics)
 
-    def startService(self) -> None:
-        """Prove the store writable and look whether ffmpeg can do its part.
+    def startService(self) -> Deferred[None]:
+        """Prove the store writable, and look whether ffmpeg can do its part.
 
-        :raises BootError: where the store is not writable.
+        :returns: fires when the first request may come, or fails with `BootError` where the store
+            is not writable. For a store in a folder it has fired already.
         """
-        if self._store is not None:
-            try:
-                self._store.open()
-            except OSError as error:
-                raise BootError(
-                    f"AP_VARIANT_STORE: not writable ({error}); a directory that this process"
-                    " may write into is required"
-                ) from error
         Service.startService(self)
-        self._looking = Deferred.fromCoroutine(self._report_missing())
+        self._starting = Deferred.fromCoroutine(self._start())
+        return self._starting
 
     def stopService(self) -> Deferred[None]:
         """Let renders, write-backs and answers end, for a bounded time.
@@ -166,8 +168,19 @@ class AudioProxy(Service):
         if self._store is not None:
             self._store.abandon()
 
+    async def _start(self) -> None:
+        if self._store is not None:
+            try:
+                await self._store.open()
+            except Unwritable as error:
+                self.running = 0
+                raise BootError(f"AP_VARIANT_STORE: {error}") from error
+        self._looking = Deferred.fromCoroutine(self._report_missing())
+
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self.patience
+        if self._starting is not None:
+            self._starting.cancel()
         if self._looking is not None:
             self._looking.cancel()
             await self._looking
@@ -175,6 +188,7 @@ class AudioProxy(Service):
         await self.resource.active.wait(self._reactor, deadline - self._reactor.seconds())
         if self._store is not None:
             await self._store.close(max(_LAST_WAIT, deadline - self._reactor.seconds()))
+        await self._backends.close()
 
     async def _report_missing(self) -> None:
         try:
@@ -191,7 +205,7 @@ class AudioProxy(Service):
             )
 
 
-class ProxyService(MultiService):
+class ProxyService(Service):
     """The proxy with listeners of its own.
 
     :ivar port: the port that it listens on, once it does.
@@ -200,7 +214,6 @@ class ProxyService(MultiService):
 
     def __init__(self, config: Config, reactor: Any) -> None:
         """Build everything; see `AudioProxy`."""
-        MultiService.__init__(self)
         self.port = config.port
         self.metrics_port = config.metrics_port
         self._config = config
@@ -209,14 +222,20 @@ class ProxyService(MultiService):
         most = most_clients(config.max_concurrency + config.max_probe_concurrency)
         self._main = Listener(reactor, ProxySite(self._proxy.resource, reactor, most))
         self._scrapes = Listener(reactor, ProxySite(self._proxy.metrics, reactor, _MOST_SCRAPERS))
-        Service.setServiceParent(self._proxy, self)
+        self._starting: Deferred[None] | None = None
 
-    def startService(self) -> None:
+    def startService(self) -> Deferred[None]:
         """Check, then listen: no port is open before every check has passed.
 
-        :raises BootError: where a check fails or a port is taken.
+        :returns: fires when both listeners are open, or fails with `BootError` where a check fails
+            or a port is taken.
         """
-        MultiService.startService(self)
+        Service.startService(self)
+        self._starting = Deferred.fromCoroutine(self._start())
+        return self._starting
+
+    async def _start(self) -> None:
+        await self._proxy.startService()
         bind = self._config.metrics_bind
         try:
             with _naming("AP_METRICS_PORT", f"{bind} port {self.metrics_port}", "AP_METRICS_BIND"):
@@ -236,8 +255,11 @@ class ProxyService(MultiService):
 
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self._proxy.patience
+        Service.stopService(self)
+        if self._starting is not None:
+            self._starting.cancel()
         await self._main.close()
-        await MultiService.stopService(self)
+        await self._proxy.stopService()
         await self._main.emptied(deadline - self._reactor.seconds())
         # Until the last render has ended, somebody may want to see it end.
         await self._scrapes.close()
@@ -252,9 +274,9 @@ def make_resource(config: Config, reactor: Any) -> AudioProxy:
     :param config: made in code, or by `audioproxy.config.load`.
     :returns: mount its ``resource``, and its ``metrics`` somewhere else if they are wanted: they
         answer at ``/metrics`` below the place where they are mounted. Call its ``startService``
-        before the first request, which raises `BootError` where the store is not writable; call
-        its ``stopService`` at the end and wait for what that returns.
-    :raises BootError: for a configuration that this version cannot serve.
+        before the first request and wait for what that returns, which fails with `BootError` where
+        the store is not writable; call its ``stopService`` at the end and wait for that too.
+    :raises BootError: for a configuration that cannot be served, such as an empty CA bundle.
     """
     return AudioProxy(config, reactor)
 
@@ -262,18 +284,9 @@ def make_resource(config: Config, reactor: Any) -> AudioProxy:
 def make_service(config: Config, reactor: Any) -> ProxyService:
     """Build the whole service, listener included.
 
-    :raises BootError: for a configuration that this version cannot serve.
+    :raises BootError: for a configuration that cannot be served.
     """
     return ProxyService(config, reactor)
-
-
-def _make_store(config: Config, errands: Errands) -> FileVariants | None:
-    store = config.variant_store
-    if store is None:
-        return None
-    if isinstance(store, BucketStore):
-        raise BootError("AP_VARIANT_STORE: this version keeps variants in file:///<directory> only")
-    return FileVariants(store.path, errands)
 
 
 def _child_environment() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import resource
 import signal
@@ -11,10 +12,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TextIO
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ReactorNotRunning
 from twisted.logger import ILogObserver, Logger
 from twisted.python.components import Componentized
+from twisted.python.failure import Failure
 from twisted.python.logfile import LogFile
 from twisted.python.usage import Options as UsageOptions
 
@@ -65,16 +67,20 @@ class _TwistdService(ProxyService):
         if isinstance(parent, Componentized) and stream is not None:
             parent.setComponent(ILogObserver, LineObserver(stream, self._options.config.log_level))
 
-    def startService(self) -> None:
-        """Start, or say in one line why not and exit."""
+    def startService(self) -> Deferred[None]:
+        """Start, or say in one line why not and exit with a status of 1."""
         for warning in self._options.warnings:
             _log.warn("{warning}", warning=warning)
         # The reactor's own handlers come later than the open port, which a signal may follow at
         # any moment.
         _set_handlers(self._hear)
-        # The parent of a daemon waits for an exception to report. Of an exit it never hears.
-        with _plain_exit() if self._twistd.get("nodaemon", True) else nullcontext():
-            super().startService()
+        failures: list[Failure] = []
+        starting = super().startService().addErrback(failures.append)
+        for failure in failures:
+            # The parent of a daemon waits for an exception to report. Of an exit it never hears.
+            with _plain_exit() if self._twistd.get("nodaemon", True) else nullcontext():
+                failure.raiseException()
+        return starting.addCallback(lambda _: self._give_up(failures))
 
     def stopService(self) -> Deferred[None]:
         """Drain; another signal meanwhile ends the process at once (D39)."""
@@ -83,6 +89,21 @@ class _TwistdService(ProxyService):
         # however well everything has ended. Twisted 26.10 has no public way to say otherwise.
         self._reactor._exitSignal = None
         return super().stopService()
+
+    def _give_up(self, failures: list[Failure]) -> None:
+        """End the process for what was found out only after the reactor began to run."""
+        for failure in failures:
+            if failure.check(CancelledError):
+                continue
+            if failure.check(BootError):
+                # By now twistd has its log in the place of sys.stderr.
+                _complain(failure.value, sys.__stderr__)
+            else:
+                _log.failure("the start crashed", failure)
+            # twistd exits with 0 whenever the reactor was stopped. This comes after everything that
+            # it does at its end.
+            atexit.register(os._exit, 1)
+            self._reactor.stop()
 
     def _hear(self, number: int, _frame: object) -> None:
         self._reactor.callFromThread(self._stop_for, signal.Signals(number).name)
@@ -122,9 +143,13 @@ def _plain_exit() -> Iterator[None]:
     try:
         yield
     except (ConfigError, BootError) as error:
-        for line in (*getattr(error, "warnings", ()), *str(error).splitlines()):
-            print(f"audioproxy: {line}", file=sys.stderr)
+        _complain(error, sys.stderr)
         raise SystemExit(1) from None
+
+
+def _complain(error: BaseException | None, stream: TextIO | None) -> None:
+    for line in (*getattr(error, "warnings", ()), *str(error).splitlines()):
+        print(f"audioproxy: {line}", file=stream, flush=True)
 
 
 def _log_stream(twistd: Any) -> TextIO | None:

@@ -24,6 +24,7 @@ LAYERS = (
     {"process", "storage"},
     {"render"},
     {"web"},
+    {"backends"},
     {"service"},
     {"tap"},
     {"cli"},

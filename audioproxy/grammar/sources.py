@@ -102,7 +102,7 @@ def _parse(text: bytes) -> Source:
     if match[1] == b"s3":
         return _parse_s3(rest)
     if match[1].lower() == b"https":
-        return _parse_https(text)
+        return parse_https(text)
     raise ValueError("a source is local://, s3:// or https://")
 
 
@@ -126,11 +126,16 @@ def _parse_s3(rest: bytes) -> S3Source:
     return S3Source(bucket.decode("ascii"), key)
 
 
-def _parse_https(url: bytes) -> HttpsSource:
+def parse_https(url: bytes) -> HttpsSource:
+    """Read an https URL, be it a source or where one redirects to.
+
+    :raises ValueError: for what is none.
+    """
     if len(url) > _MAX_URL_BYTES or _PRINTABLE.fullmatch(url) is None:
         raise ValueError(f"a URL has at most {_MAX_URL_BYTES} bytes, all printable ASCII")
     match = _URL.fullmatch(url)
-    assert match is not None  # every printable text after https:// has this shape
+    if match is None:
+        raise ValueError("a URL starts with https://")
     authority, path, query = match.groups()
     parts = _AUTHORITY.fullmatch(authority)
     if parts is None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import re
 
-from audioproxy.errors import NothingDecoded, Refusal, UndecodableSource
+from audioproxy.errors import (
+    NotFound,
+    NothingDecoded,
+    Refusal,
+    UndecodableSource,
+    UpstreamUnavailable,
+)
 
 # The service's own troubles. They come first: an encoder that ran out of disk may have
 # complained about the source before.
@@ -47,6 +53,38 @@ _SOURCES = (
     b"Not yet implemented in FFmpeg, patches welcome",
 )
 
+# What a remote source is told by that was there a moment ago, when it was asked about, and is not
+# given now. A certificate that does not hold is a fault of the source, like broken audio, and so is
+# a redirect, which nobody follows: ffmpeg calls it an input/output error.
+_REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
+    (re.compile(rb"Server returned 40[134] "), NotFound),
+    (
+        re.compile(
+            rb"Server returned |Failed to resolve hostname|Stream ends prematurely"
+            rb"|^https?://\S+: (?:Connection (?:refused|reset by peer|timed out)"
+            rb"|Network is unreachable|No route to host|Broken pipe)$",
+            re.MULTILINE,
+        ),
+        UpstreamUnavailable,
+    ),
+    (
+        re.compile(
+            rb"Peer certificate failed verification|certificate's owner does not match"
+            rb"|^https?://\S+: Input/output error$",
+            re.MULTILINE,
+        ),
+        UndecodableSource,
+    ),
+)
+
+# What ffmpeg says of a connection that was lost in the middle. It goes on with what it has as if
+# that were all, and ends well.
+_CUT_SHORT = re.compile(
+    rb"Stream ends prematurely|^\[tls @ [^\]]*\] IO error"
+    rb"|^https?://\S+: (?:Input/output error|Connection (?:reset by peer|timed out))$",
+    re.MULTILINE,
+)
+
 # With `-abort_on empty_output`, of an output without a single packet.
 _NOTHING = b"Empty output"
 
@@ -63,11 +101,19 @@ def classify(stderr: bytes) -> type[Refusal] | None:
         return UndecodableSource
     if any(phrase in stderr for phrase in _OURS):
         return None
+    for pattern, refusal in _REMOTE:
+        if pattern.search(stderr):
+            return refusal
     if _NOTHING in stderr:
         return NothingDecoded
     if any(phrase in stderr for phrase in _SOURCES):
         return UndecodableSource
     return None
+
+
+def was_cut_short(stderr: bytes) -> bool:
+    """Tell whether a remote source stopped before its end."""
+    return _CUT_SHORT.search(stderr) is not None
 
 
 def redact(stderr: bytes) -> str:

@@ -12,6 +12,13 @@ _AUDIO_DEMUXERS = (
 #: The probe knows these too, so that a film is refused as video and not as noise.
 _VIDEO_DEMUXERS = "avi,mpegts,mpeg,flv"
 
+# Contract: Format and encoding options, rule 5. Cleartext is for an object store at a development
+# endpoint, never for an https source.
+_REMOTE = ("https", "tls", "tcp")
+_CLEARTEXT = ("http",)
+# Microseconds without a byte, after which a remote source is given up.
+_STALL = 20_000_000
+
 #: The descriptor number under which a child finds a local source.
 SOURCE_DESCRIPTOR = 3
 
@@ -21,10 +28,14 @@ class Input:
     """A source as the programs see it.
 
     :ivar protocols: the protocol whitelist, derived from the kind of source alone.
+    :ivar options: words that the source's protocol takes, such as what it trusts.
+    :ivar bounded: its length is known, so that a source which ends early is told from a short one.
     """
 
     url: str
     protocols: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    bounded: bool = True
 
     def probe_arguments(self) -> list[str]:
         """Return the words that open the source in ffprobe."""
@@ -44,6 +55,7 @@ class Input:
             ",".join(self.protocols),
             "-format_whitelist",
             demuxers,
+            *self.options,
         ]
 
 
@@ -54,3 +66,36 @@ def local_input() -> Input:
     for another file.
     """
     return Input(f"file:/dev/fd/{SOURCE_DESCRIPTOR}", ("file",))
+
+
+def remote_input(
+    url: str,
+    user_agent: str,
+    ca_file: str | None = None,
+    *,
+    if_match: str | None = None,
+    ranges: bool = True,
+) -> Input:
+    """Return the input for an https URL, or for an http one of an object store's own endpoint.
+
+    No redirect is followed: where this one leads was found out and checked before. Unasked,
+    ffmpeg would neither verify a certificate nor do without the titles of an Icecast server.
+
+    :param ca_file: PEM bundle to trust; None is the system's.
+    :param if_match: a strong entity tag. A request for a further range is refused where the source
+        has another one by then.
+    :param ranges: the server is known to serve them. One that gives its whole body in place of a
+        range would be read in a wrong order, and nothing would tell.
+    """
+    options = ["-max_redirects", "0", "-icy", "0", "-rw_timeout", str(_STALL)]
+    options += ["-user_agent", user_agent]
+    if not ranges:
+        options += ["-seekable", "0"]
+    if if_match is not None:
+        options += ["-headers", f"If-Match: {if_match}\r\n"]
+    if not url.startswith("https:"):
+        return Input(url, (*_REMOTE, *_CLEARTEXT), tuple(options), bounded=ranges)
+    options += ["-tls_verify", "1"]
+    if ca_file is not None:
+        options += ["-ca_file", ca_file]
+    return Input(url, _REMOTE, tuple(options), bounded=ranges)

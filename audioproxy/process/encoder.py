@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from audioproxy.errors import Refusal, RenderFailed, RenderTimeout
-from audioproxy.media.diagnostics import classify, redact
+from audioproxy.media.diagnostics import classify, redact, was_cut_short
 from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnFailed, describe
 
 # Seconds between two looks at the output: often until there is a first byte, since a client
@@ -64,8 +64,7 @@ class Encoder:
             watch.stop()
         if watch.refusal is not None:
             raise _stopped(watch.refusal)
-        if not ended.ok:
-            raise _refusal(ended)
+        _check(ended)
         try:
             grown()
         except Refusal as refusal:
@@ -85,9 +84,7 @@ class Encoder:
             child = self._launch(arguments, {**descriptors, 1: pipe})
         finally:
             os.close(pipe)
-        ended = await self._wait(child, timeout)
-        if not ended.ok:
-            raise _refusal(ended)
+        _check(await self._wait(child, timeout))
 
     async def measure(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], timeout: float
@@ -98,8 +95,9 @@ class Encoder:
         """
         child = self._launch(arguments, descriptors, stdout_limit=_PROGRESS_LIMIT)
         ended = await self._wait(child, timeout)
+        _check(ended)
         times = _OUT_TIME.findall(ended.stdout)
-        if not ended.ok or not times:
+        if not times:
             raise _refusal(ended)
         return Decimal(int(times[-1])) / 1_000_000
 
@@ -122,6 +120,12 @@ class Encoder:
 def _stopped(refusal: Refusal) -> Refusal:
     _log.warn("the encoder was stopped: {why}", why=refusal.message)
     return refusal
+
+
+def _check(ended: Exit) -> None:
+    """Refuse an end that is not good: ffmpeg takes a lost connection for the source's own end."""
+    if not ended.ok or was_cut_short(ended.stderr):
+        raise _refusal(ended)
 
 
 def _refusal(ended: Exit) -> Refusal:

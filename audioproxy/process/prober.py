@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from audioproxy.errors import ProbeFailed, ProbeTimeout
-from audioproxy.media.diagnostics import classify, redact
+from audioproxy.media.diagnostics import classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
 from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
@@ -23,6 +24,15 @@ _ANSWER_LIMIT = 1024 * 1024
 _log = Logger()
 
 
+class Examined(Protocol):
+    """The part of an open source that a probe needs."""
+
+    @property
+    def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
+
+    async def input(self, seconds: float, *, whole: bool) -> Input: ...  # noqa: D102
+
+
 class Prober:
     """Examines sources, in a pool of slots of its own that has no queue."""
 
@@ -33,7 +43,7 @@ class Prober:
         self._timeout = timeout
         self._running: dict[bytes, _Shared] = {}
 
-    async def probe(self, identity: bytes, source: Input, descriptors: Mapping[int, int]) -> Probe:
+    async def probe(self, identity: bytes, source: Examined) -> Probe:
         """Return what ffprobe finds in a source.
 
         Whoever asks while a probe of the same source runs shares its answer. One who is
@@ -49,7 +59,7 @@ class Prober:
             return await self._wait(identity, shared)
         shared = self._running[identity] = _Shared()
         mine = self._wait(identity, shared)
-        shared.running = Deferred.fromCoroutine(self._probe(source, descriptors))
+        shared.running = Deferred.fromCoroutine(self._probe(source))
         shared.running.addBoth(self._share, identity, shared)
         return await mine
 
@@ -77,11 +87,14 @@ class Prober:
         if self._running.get(identity) is shared:
             del self._running[identity]
 
-    async def _probe(self, source: Input, descriptors: Mapping[int, int]) -> Probe:
+    async def _probe(self, source: Examined) -> Probe:
         async with self._slots.hold():
+            opened = await source.input(self._timeout, whole=False)
             try:
                 child = self._launcher.launch(
-                    probe_arguments(self._ffprobe, source), descriptors, stdout_limit=_ANSWER_LIMIT
+                    probe_arguments(self._ffprobe, opened),
+                    source.descriptors,
+                    stdout_limit=_ANSWER_LIMIT,
                 )
                 ended = await child.wait(self._timeout)
             except SpawnFailed as error:
@@ -89,7 +102,8 @@ class Prober:
                 raise ProbeFailed from error
             except ChildTimeout:
                 raise ProbeTimeout from None
-        if ended.ok or ended.overflowed:
+        cut_short = opened.bounded and was_cut_short(ended.stderr)
+        if (ended.ok or ended.overflowed) and not cut_short:
             try:
                 return read_probe(ended.stdout, ended.stderr, cut_off=ended.overflowed)
             except ValueError:

@@ -44,6 +44,7 @@ class Backlog:
         size = os.fstat(self._scratch.descriptor).st_size
         if size > self.size:
             self.size = size
+            self._scratch.grown(size)
             self._tell()
         return size
 

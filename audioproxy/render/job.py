@@ -178,10 +178,10 @@ class Job:
         try:
             SourceTooLarge.check(source.size, workshop.max_source)
             identity = source_identity(order.source.canonical, source.material)
-            probe = await workshop.prober.probe(identity, source.input, source.descriptors)
+            probe = await workshop.prober.probe(identity, source)
             if not needs_measuring(order.options, probe):
                 # A refusal that the probe alone decides costs no slot.
-                encoder_arguments(workshop.ffmpeg, source.input, order.options, probe)
+                await self._arguments(source, probe, workshop.timeout, whole=False)
             async with workshop.slots.hold():
                 self._has_slot = True
                 _log.debug("the render of {key} has a slot", key=order.key)
@@ -217,7 +217,7 @@ class Job:
         workshop, options = self._workshop, self._order.options
         if needs_measuring(options, probe):
             probe = await self._measure(source, probe, deadline)
-        arguments = encoder_arguments(workshop.ffmpeg, source.input, options, probe)
+        arguments = await self._arguments(source, probe, self._time_left(deadline))
         backlog = await self._open_backlog(self._time_left(deadline))
         left = self._time_left(deadline)
         try:
@@ -236,7 +236,7 @@ class Job:
                 )
             if ENCODERS[options.f].put_nothing(backlog.size):
                 raise NothingDecoded
-            self._check_unchanged(source)
+            await self._check_unchanged(source)
         except NothingDecoded:
             await self._check_trim(source, probe, deadline)
             raise
@@ -252,8 +252,9 @@ class Job:
 
         :raises NothingDecoded: where it has none.
         """
+        opened = await source.input(self._time_left(deadline), whole=True)
         length = await self._workshop.encoder.measure(
-            measure_arguments(self._workshop.ffmpeg, source.input),
+            measure_arguments(self._workshop.ffmpeg, opened),
             source.descriptors,
             self._time_left(deadline),
         )
@@ -266,20 +267,29 @@ class Job:
 
         :raises InvalidOptions: naming the real end, where it does.
         """
-        workshop, options = self._workshop, self._order.options
-        if options.t is None or probe.measured:
+        if self._order.options.t is None or probe.measured:
             return
         try:
             measured = await self._measure(source, probe, deadline)
         except (RenderTimeout, RenderFailed):
             return
-        self._check_unchanged(source)
-        encoder_arguments(workshop.ffmpeg, source.input, options, measured)
+        await self._check_unchanged(source)
+        await self._arguments(source, measured, self._time_left(deadline))
 
-    def _check_unchanged(self, source: OpenSource) -> None:
+    async def _arguments(
+        self, source: OpenSource, probe: Probe, seconds: float, *, whole: bool = True
+    ) -> list[str]:
+        """Return the encoder's command line.
+
+        :raises InvalidOptions: for options that this source has no answer to.
+        """
+        opened = await source.input(seconds, whole=whole)
+        return encoder_arguments(self._workshop.ffmpeg, opened, self._order.options, probe)
+
+    async def _check_unchanged(self, source: OpenSource) -> None:
         # The descriptor is held against a swap, but not against a writer: an upload that still
         # goes on, say.
-        if not source.unchanged():
+        if not await source.unchanged():
             _log.warn("a source changed while it was read; {key} is dropped", key=self._order.key)
             raise RenderFailed("The source changed while it was read.")
 

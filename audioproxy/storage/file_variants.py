@@ -26,7 +26,8 @@ from twisted.logger import Logger
 
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.storage.errands import Errands
-from audioproxy.storage.interfaces import Scratch, VariantHeaders
+from audioproxy.storage.feed import Feed
+from audioproxy.storage.interfaces import Scratch, Unwritable, VariantHeaders
 from audioproxy.storage.scratch import NamedFile, ScratchFolder
 
 _MAGIC = b"APVARNT1"
@@ -59,6 +60,13 @@ class StoredFile:
         """Return bytes of the variant, never of its trailer."""
         return os.pread(self._descriptor, max(0, min(limit, self.size - offset)), offset)
 
+    async def stretch(self, start: int, stop: int) -> Feed:
+        """Return the bytes from ``start`` up to ``stop``."""
+        return Feed(self, start, stop)
+
+    def presign(self, seconds: int) -> None:
+        """Return nothing: no client can read this disk."""
+
     def close(self) -> None:
         """Close the file; again is harmless."""
         descriptor, self._descriptor = self._descriptor, -1
@@ -77,17 +85,22 @@ class FileVariants:
         self._errands = errands
         self._scratch = ScratchFolder(os.path.join(self._root, _SCRATCH), errands.later)
 
-    def open(self) -> None:
+    async def open(self) -> None:
         """Prove the store writable, by writing and removing a file, and claim a scratch folder.
 
-        :raises OSError: where it is not.
+        :raises Unwritable: where it is not.
         """
-        self._scratch.open()
-        proof = self._scratch.create()
         try:
-            os.write(proof.descriptor, _MAGIC)
-        finally:
-            proof.close_now()
+            self._scratch.open()
+            proof = self._scratch.create()
+            try:
+                os.write(proof.descriptor, _MAGIC)
+            finally:
+                proof.close_now()
+        except OSError as error:
+            raise Unwritable(
+                f"not writable ({error}); a directory that this process may write into is required"
+            ) from error
 
     def abandon(self) -> None:
         """Remove the scratch folder, and wait for that."""

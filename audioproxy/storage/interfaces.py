@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IConsumer
+
+from audioproxy.errors import Refusal
 from audioproxy.grammar.sources import Source
 from audioproxy.media.inputs import Input
+
+
+class Unwritable(Exception):
+    """A store cannot be written to. The text says why, and what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +30,29 @@ class VariantHeaders:
 class OpenSource(Protocol):
     """A source that was checked and is held, so that what was checked is what is read.
 
-    :ivar size: bytes.
-    :ivar material: changes whenever the bytes may have changed.
-    :ivar input: how ffmpeg and ffprobe open it.
-    :ivar descriptors: what they must inherit to do so.
+    :ivar size: bytes, or None where nothing says so.
+    :ivar material: changes whenever the bytes may have changed; empty where nothing tells that.
+    :ivar descriptors: what ffmpeg and ffprobe must inherit to open the last `input`.
     """
 
     @property
-    def size(self) -> int: ...  # noqa: D102
+    def size(self) -> int | None: ...  # noqa: D102
     @property
     def material(self) -> bytes: ...  # noqa: D102
     @property
-    def input(self) -> Input: ...  # noqa: D102
-    @property
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
-    def unchanged(self) -> bool:
+    async def input(self, seconds: float, *, whole: bool) -> Input:
+        """Return how ffmpeg and ffprobe open it.
+
+        :param seconds: for which it is needed; what gives access to it lives no longer.
+        :param whole: all of it is needed, as it is for a render, and not only enough to tell what
+            it is. What cannot be read safely where it is, is fetched for that.
+        :raises Refusal: where it cannot be had, in the time that there is or at all.
+        """
+        ...
+
+    async def unchanged(self) -> bool:
         """Tell whether the source is still what it was when it was opened."""
         ...
 
@@ -52,7 +67,9 @@ class SourceStore(Protocol):
         """Check a source and hold it.
 
         :raises NotFound: where it is missing, unreadable or not allowed.
-        :raises NotConfigured: where this kind of source has no backend.
+        :raises UndecodableSource: where it cannot be read in the way that is required.
+        :raises NotConfigured: where this kind of source has no backend, or a wrong one.
+        :raises UpstreamUnavailable: where nothing can be told of it now.
         """
         ...
 
@@ -65,13 +82,49 @@ class Readable(Protocol):
         ...
 
 
-class StoredVariant(Readable, Protocol):
-    """A finished variant in the store, held open until it is closed."""
+class Growing(Readable, Protocol):
+    """Bytes to which others are added."""
+
+    @property
+    def ended(self) -> bool: ...  # noqa: D102
+    @property
+    def failure(self) -> Refusal | None: ...  # noqa: D102
+
+    def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
+        """Call ``follower`` on every change from now on; returns what ends that."""
+        ...
+
+
+class Flow(Protocol):
+    """Bytes that go to one consumer, once, from wherever they are."""
+
+    def send(self, consumer: IConsumer) -> Deferred[None]:
+        """Send them as a push producer, at the consumer's pace.
+
+        :returns: fires when everything is written and the producer is unregistered, or fails.
+            Cancelling it ends the flow.
+        """
+        ...
+
+
+class StoredVariant(Protocol):
+    """A finished variant in the store, held until it is closed."""
 
     @property
     def size(self) -> int: ...  # noqa: D102
     @property
     def headers(self) -> VariantHeaders: ...  # noqa: D102
+
+    async def stretch(self, start: int, stop: int) -> Flow:
+        """Return the bytes from ``start`` up to ``stop``.
+
+        :raises UpstreamUnavailable: where the store does not give them.
+        """
+        ...
+
+    def presign(self, seconds: int) -> str | None:
+        """Return a URL that gives it to anyone for so long; None where the store has none."""
+        ...
 
     def close(self) -> None:
         """Let go of it."""
@@ -85,6 +138,9 @@ class Scratch(Protocol):
 
     @property
     def descriptor(self) -> int: ...  # noqa: D102
+
+    def grown(self, size: int) -> None:
+        """Hear that there are so many bytes now, which will not change any more."""
 
     def close(self) -> None:
         """Close the file; unless it was committed, nothing of it is left."""
@@ -109,12 +165,28 @@ class VariantStore(ScratchSpace, Protocol):
         """Return the variant stored under ``key``.
 
         :raises UpstreamUnavailable: where the store cannot tell.
+        :raises NotConfigured: where it says that it is the wrong one.
         """
         ...
 
     async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
         """Store what a render of ``size`` bytes wrote into ``scratch``, all or nothing.
 
-        :raises OSError: where the store refuses; nothing readable is left then.
+        :raises Exception: where the store refuses; nothing readable is left then.
         """
+        ...
+
+    async def open(self) -> None:
+        """Prove that the store can be written to, by writing something and removing it.
+
+        :raises Unwritable: where it cannot.
+        """
+        ...
+
+    async def close(self, seconds: float) -> None:
+        """Leave nothing behind, within so many seconds."""
+        ...
+
+    def abandon(self) -> None:
+        """Leave nothing behind, at a start that comes to nothing."""
         ...

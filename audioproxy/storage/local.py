@@ -40,16 +40,15 @@ class LocalFile:
         return _material(self._status)
 
     @property
-    def input(self) -> Input:
-        """The inherited descriptor, opened as a file."""
-        return local_input()
-
-    @property
     def descriptors(self) -> Mapping[int, int]:
         """The one descriptor that a child inherits."""
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
-    def unchanged(self) -> bool:
+    async def input(self, seconds: float, *, whole: bool) -> Input:
+        """Return the inherited descriptor, opened as a file."""
+        return local_input()
+
+    async def unchanged(self) -> bool:
         """Tell whether nobody has written into the file since it was opened."""
         return _material(os.fstat(self._descriptor)) == self.material
 

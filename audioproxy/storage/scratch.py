@@ -36,6 +36,9 @@ class AnonymousFile:
         """The open descriptor."""
         return self._file.fileno()
 
+    def grown(self, size: int) -> None:
+        """Hear of more bytes, which is nothing to this one."""
+
     def close(self) -> None:
         """Close it, and so remove it; again is harmless."""
         self._later(self._file.close)
@@ -71,6 +74,9 @@ class NamedFile:
     def descriptor(self) -> int:
         """The open descriptor."""
         return self._descriptor
+
+    def grown(self, size: int) -> None:
+        """Hear of more bytes, which is nothing to this one."""
 
     def moved(self) -> None:
         """Take note that the file has its final name and is not scratch any more."""

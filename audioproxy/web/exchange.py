@@ -14,8 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal
-from audioproxy.render.feed import Feed
-from audioproxy.storage.interfaces import Readable
+from audioproxy.storage.interfaces import Flow
 from audioproxy.web.cors import Cors
 from audioproxy.web.record import RequestRecord, log_request
 
@@ -92,7 +91,7 @@ class Exchange:
         self._request.setHeader(b"x-audio-proxy", state.encode("ascii"))
 
     def set_headers(self, headers: Mapping[bytes, bytes]) -> None:
-        """Set response headers; a Feed or `respond` sends them."""
+        """Set response headers; `stream` or `respond` sends them."""
         for name, value in headers.items():
             self._request.setHeader(name, value)
 
@@ -133,19 +132,15 @@ class Exchange:
             headers.setRawHeaders(b"retry-after", [b"%d" % refusal.retry_after])
         self.respond_json(refusal.status, {"error": refusal.code, "message": refusal.message})
 
-    async def stream(
-        self, status: int, source: Readable, start: int = 0, stop: int | None = None
-    ) -> None:
-        """Answer with a stretch of a file, as fast as the client takes it.
+    async def stream(self, status: int, flow: Flow) -> None:
+        """Answer with bytes that come from elsewhere, as fast as the client takes them.
 
-        :raises Refusal: where the render behind the file failed; the answer has begun then.
+        :raises Refusal: where what is behind them fails; the answer has begun then.
         """
         if not self._open:
             return
         self._set_status(status)
-        feed = Feed(source, self._request, start, stop)
-        feed.begin()
-        await feed.done
+        await flow.send(self._request)
         if self._open:
             self._request.finish()
 

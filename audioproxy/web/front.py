@@ -12,8 +12,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from audioproxy.errors import Refusal, RenderFailed
-from audioproxy.render.feed import ConsumerGone
 from audioproxy.render.tally import Tally
+from audioproxy.storage.feed import ConsumerGone
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
 

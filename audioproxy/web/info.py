@@ -49,8 +49,8 @@ class Infos:
                 exchange.set_headers({b"content-type": b"application/json"})
                 exchange.respond(200)
                 return
-            probe = await self.prober.probe(identity, opened.input, opened.descriptors)
-            if not opened.unchanged():
+            probe = await self.prober.probe(identity, opened)
+            if not await opened.unchanged():
                 raise ProbeFailed("The source changed while it was examined.")
             exchange.respond_json(200, probe.description.document(opened.size))
         finally:

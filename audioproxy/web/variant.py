@@ -17,6 +17,7 @@ from audioproxy.grammar.segments import Target
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.render.job import Order
 from audioproxy.render.table import Renders, Seat
+from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import (
     SourceStore,
     StoredVariant,
@@ -41,6 +42,8 @@ class Variants:
     :ivar store: None where nothing is stored.
     :ivar now: Unix time in seconds.
     :ivar max_source: bytes; larger sources are refused.
+    :ivar presign_ttl: seconds that the URL of a redirect lives; None where none is given, since
+        stored variants are served from here (AP_SERVE_MODE).
     """
 
     metrics: Metrics
@@ -49,6 +52,7 @@ class Variants:
     store: VariantStore | None
     now: Callable[[], float]
     max_source: int
+    presign_ttl: int | None = None
 
     async def answer(self, exchange: Exchange, target: Target) -> None:
         """Answer a request whose signature is verified.
@@ -91,22 +95,46 @@ class Variants:
             exchange.set_cache_state("HIT")
             exchange.set_headers(self._headers(stored.headers, exp))
             exchange.set_headers({b"accept-ranges": b"bytes"})
-            stretch = None
-            if exchange.method == b"GET" and range_applies(
-                exchange.header(b"if-range"), etag(order.key)
-            ):
-                stretch = read_range(exchange.header(b"range"), stored.size)
-            start, stop = stretch or (0, stored.size)
-            exchange.set_headers({b"content-length": b"%d" % (stop - start)})
-            if stretch is not None:
-                content_range = b"bytes %d-%d/%d" % (start, stop - 1, stored.size)
-                exchange.set_headers({b"content-range": content_range})
-            if exchange.method == b"HEAD":
+            location = self._presign(stored, exp)
+            if location is not None:
+                self._redirect(exchange, stored, location)
+            elif exchange.method == b"HEAD":
+                exchange.set_headers({b"content-length": b"%d" % stored.size})
                 exchange.respond(200)
             else:
-                await exchange.stream(206 if stretch else 200, stored, start, stop)
+                await self._send(exchange, order, stored)
         finally:
             stored.close()
+
+    def _presign(self, stored: StoredVariant, exp: int | None) -> str | None:
+        """Return where to redirect to; None where the bytes go out from here.
+
+        No URL lives zero seconds, so the last second of ``exp`` is served from here (D14).
+        """
+        if self.presign_ttl is None:
+            return None
+        seconds = clamp(self.presign_ttl, exp, self.now())
+        return stored.presign(seconds) if seconds else None
+
+    def _redirect(self, exchange: Exchange, stored: StoredVariant, location: str) -> None:
+        exchange.set_headers({b"location": location.encode("ascii"), b"cache-control": b"no-store"})
+        if exchange.method == b"HEAD":
+            exchange.set_headers({b"content-length": b"%d" % stored.size})
+            exchange.respond(302)
+        else:
+            exchange.respond(302, b"")
+
+    async def _send(self, exchange: Exchange, order: Order, stored: StoredVariant) -> None:
+        asked = None
+        if range_applies(exchange.header(b"if-range"), etag(order.key)):
+            asked = read_range(exchange.header(b"range"), stored.size)
+        start, stop = asked or (0, stored.size)
+        flow = await stored.stretch(start, stop)
+        exchange.set_headers({b"content-length": b"%d" % (stop - start)})
+        if asked is not None:
+            content_range = b"bytes %d-%d/%d" % (start, stop - 1, stored.size)
+            exchange.set_headers({b"content-range": content_range})
+        await exchange.stream(206 if asked else 200, flow)
 
     async def _answer_head_of_miss(self, exchange: Exchange, order: Order, exp: int | None) -> None:
         source = await self.sources.open(order.source)
@@ -125,7 +153,7 @@ class Variants:
             backlog = await seat.backlog
             exchange.set_cache_state("MISS" if seat.started else "COALESCED")
             exchange.set_headers(self._headers(order.headers, exp))
-            await exchange.stream(200, backlog)
+            await exchange.stream(200, Feed(backlog))
         finally:
             seat.leave()
 

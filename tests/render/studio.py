@@ -19,7 +19,7 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.backlog import Backlog
-from audioproxy.render.feed import Feed
+from audioproxy.storage.feed import Feed
 from audioproxy.render.job import Order, Workshop
 from audioproxy.render.table import Renders, Seat
 from audioproxy.storage.interfaces import VariantHeaders
@@ -59,9 +59,7 @@ class Client:
         try:
             backlog: Backlog = await self._seat.backlog
             self.began = True
-            feed = Feed(backlog, self.consumer)
-            feed.begin()
-            await feed.done
+            await Feed(backlog).send(self.consumer)
         finally:
             self._seat.leave()
         return "whole"

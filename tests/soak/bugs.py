@@ -111,7 +111,7 @@ BUGS = [
     Bug(
         "a source that changed is taken for one that did not",
         "render/job.py",
-        "        if not source.unchanged():\n",
+        "        if not await source.unchanged():\n",
         "        if not source:\n",
         "answers",
     ),
@@ -131,10 +131,10 @@ BUGS = [
     ),
     Bug(
         "who comes late misses the beginning",
-        "render/feed.py",
-        "            self._leave = self._backlog.follow(self._send)\n",
-        "            self._leave = self._backlog.follow(self._send)\n"
-        "            self._offset = self._backlog.size if self._backlog.size > 300_000 else 0\n",
+        "storage/feed.py",
+        "            self._leave = self._growing.follow(self._send)\n",
+        "            self._leave = self._growing.follow(self._send)\n"
+        "            self.sent = self._growing.size if self._growing.size > 300_000 else 0\n",
         "answers",
     ),
     Bug(

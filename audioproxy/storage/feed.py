@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IPushProducer
 from zope.interface import implementer
 
-from audioproxy.render.backlog import Backlog
-from audioproxy.storage.interfaces import Readable
+from audioproxy.storage.interfaces import Growing, Readable
 
 # One read and one write, and so one chunk of the response, and what a reader that stalls has in
 # memory. Larger ones do not stay in a CPU's cache and are slower, smaller ones cost more calls.
@@ -22,35 +22,38 @@ class ConsumerGone(Exception):
 
 @implementer(IPushProducer)
 class Feed:
-    """Sends one stretch of a file, as fast as the consumer takes it and the file grows.
+    """Sends one stretch of a file, once, as fast as the consumer takes it and the file grows.
 
-    :ivar done: fires when everything is written, or fails: with the backlog's failure, with
-        `ConsumerGone`, or with the error of a read. Cancelling it stops the feed.
+    :ivar done: what `send` returns.
+    :ivar sent: how far it has come: the offset of the next byte.
     """
 
-    def __init__(
-        self, source: Readable, consumer: IConsumer, start: int = 0, stop: int | None = None
-    ) -> None:
+    def __init__(self, source: Readable | Growing, start: int = 0, stop: int | None = None) -> None:
         """Prepare to send the bytes from ``start`` up to ``stop``.
 
-        :param stop: an offset, or None for a backlog that is sent to its end.
+        :param stop: an offset, or None for a file that grows and is sent to its end.
         """
-        self.done: Deferred[None] = Deferred(lambda _: self.stopProducing())
+        self.sent = start
         self._source: Readable | None = source
-        self._backlog = source if isinstance(source, Backlog) and stop is None else None
-        self._consumer = consumer
-        self._offset = start
+        self._growing = cast(Growing, source) if stop is None else None
+        self.done: Deferred[None] = Deferred(lambda _: self.stopProducing())
         self._stop = stop
         self._paused = False
         self._writing = False
         self._leave: Callable[[], None] = lambda: None
 
-    def begin(self) -> None:
-        """Register with the consumer and send what there is."""
-        if self._backlog is not None:
-            self._leave = self._backlog.follow(self._send)
-        self._consumer.registerProducer(self, True)
+    def send(self, consumer: IConsumer) -> Deferred[None]:
+        """Register with the consumer and send what there is.
+
+        :returns: fires when everything is written, or fails: with the failure of what grows, with
+            `ConsumerGone`, or with the error of a read. Cancelling it stops the feed.
+        """
+        self._consumer = consumer
+        if self._growing is not None:
+            self._leave = self._growing.follow(self._send)
+        consumer.registerProducer(self, True)
         self._send()
+        return self.done
 
     def pauseProducing(self) -> None:
         """Hear that the consumer has enough for now."""
@@ -82,23 +85,23 @@ class Feed:
     def _send_one(self) -> bool:
         """Write one chunk; false where there is none to write now, or never again."""
         assert self._source is not None
-        limit = _CHUNK if self._stop is None else min(_CHUNK, self._stop - self._offset)
-        data = self._source.read(self._offset, limit) if limit else b""
+        limit = _CHUNK if self._stop is None else min(_CHUNK, self._stop - self.sent)
+        data = self._source.read(self.sent, limit) if limit else b""
         if data:
-            self._offset += len(data)
+            self.sent += len(data)
             self._consumer.write(data)
             return True
-        if self._backlog is None:
+        if self._growing is None:
             self._end(None if not limit else EOFError("the file ended early"))
-        elif self._backlog.ended:
-            self._end(self._backlog.failure)
+        elif self._growing.ended:
+            self._end(self._growing.failure)
         return False
 
     def _end(self, error: Exception | None) -> None:
         # References are dropped before anyone is told, so that a second end finds nothing.
         if self._source is None:
             return
-        self._source = self._backlog = None
+        self._source = self._growing = None
         leave, self._leave = self._leave, lambda: None
         leave()
         if not isinstance(error, ConsumerGone):

@@ -12,7 +12,7 @@ from zope.interface.verify import verifyObject
 
 from audioproxy.errors import RenderTimeout
 from audioproxy.render.backlog import Backlog
-from audioproxy.render.feed import ConsumerGone, Feed
+from audioproxy.storage.feed import ConsumerGone, Feed
 from audioproxy.storage.scratch import AnonymousFile
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
@@ -42,8 +42,8 @@ class FeedCase(SynchronousTestCase):
 
     def begin(self, source: object, start: int = 0, stop: int | None = None) -> Feed:
         """Begin to feed the consumer."""
-        feed = Feed(source, self.consumer, start, stop)
-        feed.begin()
+        feed = Feed(source, start, stop)
+        feed.send(self.consumer)
         return feed
 
 
@@ -54,7 +54,7 @@ class StoredTests(FeedCase):
 
     def test_interface(self) -> None:
         """It is a push producer, as Twisted understands it."""
-        self.assertTrue(verifyObject(IPushProducer, Feed(Bytes(b""), self.consumer, 0, 0)))
+        self.assertTrue(verifyObject(IPushProducer, Feed(Bytes(b""), 0, 0)))
 
     def test_stretches(self) -> None:
         """Each stretch is written exactly, in chunks of at most 128 KiB."""
@@ -76,9 +76,9 @@ class StoredTests(FeedCase):
 
     def test_order(self) -> None:
         """The producer is registered before the first byte, and unregistered before the end."""
-        feed = Feed(Bytes(b"abc"), self.consumer, 0, 3)
+        feed = Feed(Bytes(b"abc"), 0, 3)
         feed.done.addCallback(lambda _: self.consumer.heard.append("done"))
-        feed.begin()
+        feed.send(self.consumer)
         self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered", "done"])
 
     def test_file_that_ends_early(self) -> None:
@@ -238,8 +238,8 @@ class BacklogTests(FeedCase):
     def test_stalled(self) -> None:
         """One who stalls costs the others nothing (D38)."""
         stalled = FakeConsumer(room=0)
-        stuck = Feed(self.backlog, stalled)
-        stuck.begin()
+        stuck = Feed(self.backlog)
+        stuck.send(stalled)
         feed = self.begin(self.backlog)
         for _ in range(10):
             self.put(b"abc")
@@ -281,8 +281,8 @@ class BacklogTests(FeedCase):
         consumer = FakeConsumer(room)
         if reenters:
             consumer.on_write = lambda: len(consumer.writes) % 2 or consumer.drain()
-        feed = Feed(backlog, consumer)
-        feed.begin()
+        feed = Feed(backlog)
+        feed.send(consumer)
         made = b""
         for number, step in enumerate(steps):
             if isinstance(step, int):

@@ -1,0 +1,164 @@
+"""Where bytes come from and go to, as a configuration says: each kind of source, and the store."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.interfaces import IReactorTime
+
+from audioproxy.config import BucketStore, Config, S3Config
+from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
+from audioproxy.storage.allowlist import Allowlist
+from audioproxy.storage.errands import Errands
+from audioproxy.storage.file_variants import FileVariants
+from audioproxy.storage.interfaces import ScratchSpace, VariantStore
+from audioproxy.storage.local import LocalFiles
+from audioproxy.storage.sources import Sources
+from audioproxy.threads import InThread
+
+if TYPE_CHECKING:
+    from audioproxy.storage.object_store import ObjectStore
+    from audioproxy.storage.outbound import Outbound
+
+# Where systems keep the certificates that they trust, in one file, as ffmpeg wants it: Debian,
+# Fedora, SUSE, Alpine.
+_SYSTEM_TRUST = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+
+
+class BootError(Exception):
+    """The service cannot start; the text names the variable to change."""
+
+
+class Trust:
+    """Who is trusted, and a client for each who is, made when one is wanted.
+
+    Two stores with one bundle share a client, and with it a pool of connections.
+
+    :ivar ca_file: PEM file of what is trusted where nothing else is said; None where the system has
+        none in one file.
+    """
+
+    def __init__(self, reactor: Any, own_file: str | None) -> None:
+        """Find the system's certificates.
+
+        :param own_file: SSL_CERT_FILE: takes the place of the system's.
+        """
+        self.ca_file = own_file or next(filter(os.path.isfile, _SYSTEM_TRUST), None)
+        self._reactor = reactor
+        self._own_file = own_file
+        self._clients: dict[str | None, Outbound] = {}
+
+    def client(self, bundle: str | None = None, variable: str = "SSL_CERT_FILE") -> Outbound:
+        """Return the client that trusts a bundle; None is what is trusted in general.
+
+        :param variable: which names the bundle.
+        :raises BootError: where the bundle cannot be read.
+        """
+        # Loaded for those who need it: a service of local files starts in half the time without.
+        from audioproxy.storage.outbound import Outbound, read_trust
+
+        path = bundle or self._own_file
+        if path not in self._clients:
+            try:
+                self._clients[path] = Outbound(self._reactor, read_trust(path))
+            except (OSError, ValueError) as error:
+                raise BootError(
+                    f"{variable}: no certificates could be read ({error}); a file of certificates"
+                    " in PEM form is required"
+                ) from error
+        return self._clients[path]
+
+    async def close(self) -> None:
+        """Close all connections that nobody uses."""
+        for client in self._clients.values():
+            await client.close()
+
+
+class Backends:
+    """The sources and the store of one service.
+
+    :ivar sources: opens a source of any kind.
+    :ivar store: where variants are kept, or None.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        clock: IReactorTime,
+        threads: InThread,
+        errands: Errands,
+        space: ScratchSpace,
+        trust: Trust,
+    ) -> None:
+        """Build everything; nothing is opened yet.
+
+        :raises BootError: for settings that do not go together.
+        """
+        self._clock = clock
+        self._threads = threads
+        self._space = space
+        self._trust = trust
+        self.store = self._make_store(config, errands)
+        allowlist = Allowlist(config.source_allowlist)
+        backends: dict[type, Any] = {}
+        if config.local_root is not None:
+            backends[LocalSource] = LocalFiles(config.local_root)
+        if config.source_s3.configured:
+            from audioproxy.storage.s3_sources import S3Objects
+
+            settings = config.source_s3
+            store = self._object_store(settings, "AP_S3")
+            backends[S3Source] = S3Objects(store, settings.ca_bundle or trust.ca_file)
+        # Without an allowlist no host is admitted.
+        if config.source_allowlist is not None:
+            from audioproxy.storage.https import Origins
+
+            backends[HttpsSource] = Origins(
+                client=trust.client(),
+                allowlist=allowlist,
+                ca_file=trust.ca_file,
+                space=space,
+                clock=clock,
+                in_thread=threads,
+                limit=config.max_src_bytes,
+            )
+        self.sources = Sources(allowlist, backends)
+
+    async def close(self) -> None:
+        """Close what is open to other machines."""
+        await self._trust.close()
+
+    def _make_store(self, config: Config, errands: Errands) -> VariantStore | None:
+        where = config.variant_store
+        if where is None:
+            return None
+        if not isinstance(where, BucketStore):
+            return FileVariants(where.path, errands)
+        if not config.variant_s3.configured:
+            raise BootError("AP_VARIANT_STORE: an s3:// store needs credentials, and none are set")
+        from audioproxy.storage.object_store import StoreError
+        from audioproxy.storage.s3_variants import BucketVariants
+
+        own = config.variant_s3 != config.source_s3
+        store = self._object_store(config.variant_s3, "AP_VARIANT_S3" if own else "AP_S3")
+        try:
+            return BucketVariants(store, where.bucket, self._space, self._clock, self._threads)
+        except StoreError as error:
+            raise BootError(f"AP_VARIANT_STORE: {error}; set AP_S3_ADDRESSING to path") from error
+
+    def _object_store(self, settings: S3Config, prefix: str) -> ObjectStore:
+        from audioproxy.storage.object_store import ObjectStore
+
+        client = self._trust.client(settings.ca_bundle, f"{prefix}_CA_BUNDLE")
+        try:
+            return ObjectStore(settings, client)
+        except ValueError as error:
+            raise BootError(
+                f"{prefix}_ADDRESSING: {error}; set it to path, or {prefix}_ENDPOINT to a host name"
+            ) from error

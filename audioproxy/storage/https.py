@@ -1,0 +1,295 @@
+"""Sources at https addresses: asked about by us, redirects walked by us, read by ffmpeg."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urljoin
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from audioproxy.errors import (
+    NotFound,
+    Refusal,
+    RenderFailed,
+    RenderTimeout,
+    SourceTooLarge,
+    UndecodableSource,
+    UpstreamUnavailable,
+)
+from audioproxy.grammar.sources import HttpsSource, parse_https
+from audioproxy.media.diagnostics import redact
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input, remote_input
+from audioproxy.storage.allowlist import Allowlist
+from audioproxy.storage.interfaces import Scratch, ScratchSpace
+from audioproxy.storage.outbound import USER_AGENT, Answer, Outbound, Unreachable, Untrusted
+from audioproxy.storage.spool import Spool, TooMuch
+from audioproxy.threads import InThread
+
+_MOST_REDIRECTS = 5
+_REDIRECTS = (301, 302, 303, 307, 308)
+# How an origin says that it has no HEAD (D41). One that signs its URLs refuses it with a 403.
+_NO_HEAD = (403, 405, 501)
+# Troubles that pass, and say nothing of whether there is such a source.
+_PASSING = (408, 425, 429)
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+
+_log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What an origin says of a source.
+
+    :ivar source: where the redirects ended.
+    :ivar size: bytes, or None where it does not say.
+    :ivar tag: its entity tag, or nothing.
+    :ivar modified: when it says that the source was changed, or nothing.
+    :ivar ranges: whether it has served a range; None where it was not asked for one.
+    """
+
+    source: HttpsSource
+    size: int | None
+    tag: str
+    modified: str
+    ranges: bool | None
+
+    @property
+    def material(self) -> bytes:
+        """What changes when the source does; nothing, where the origin has nothing of the kind."""
+        named = self.tag or self.modified
+        return f"{named} {self.size}".encode("latin-1") if named else b""
+
+    def agrees(self, later: State) -> bool:
+        """Tell whether a later state is of the same bytes, as far as anyone can know.
+
+        The servers of one origin may give one file unlike entity tags.
+        """
+        if self.size is not None and later.size is not None and self.size != later.size:
+            return False
+        if self.tag and self.tag == later.tag:
+            return True
+        if self.modified and self.modified == later.modified:
+            return True
+        return not (self.tag or self.modified)
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The world outside, as far as it is on the allowlist.
+
+    :ivar ca_file: PEM file of what ffmpeg trusts; None is the system's own.
+    :ivar space: where sources are kept that cannot be read safely where they are.
+    :ivar limit: bytes; larger sources are not fetched.
+    """
+
+    client: Outbound
+    allowlist: Allowlist
+    ca_file: str | None
+    space: ScratchSpace
+    clock: IReactorTime
+    in_thread: InThread
+    limit: int
+
+    async def open(self, source: HttpsSource) -> RemoteFile:
+        """Find out what an origin says of a source.
+
+        :raises NotFound: where it has none, refuses it, or redirects to where nobody may go.
+        :raises UndecodableSource: where it cannot be read in a way that is safe.
+        :raises UpstreamUnavailable: where the origin cannot be reached, or is broken or busy.
+        """
+        return RemoteFile(self, await self.ask(source))
+
+    async def ask(self, source: HttpsSource) -> State:
+        """Follow redirects to where the source is, and return what is said of it there."""
+        for _ in range(_MOST_REDIRECTS + 1):
+            answer = await self._ask_once(source)
+            if answer.status not in _REDIRECTS:
+                return _read(source, answer)
+            source = self._next(source, answer)
+        raise UndecodableSource(f"The source is behind more than {_MOST_REDIRECTS} redirects.")
+
+    async def get(self, source: HttpsSource, stretch: str | None = None) -> Answer:
+        """Ask for a source, or for a stretch of it such as ``0-0``."""
+        return await self._send("GET", source, {"range": f"bytes={stretch}"} if stretch else {})
+
+    async def _ask_once(self, source: HttpsSource) -> Answer:
+        answer = await self._send("HEAD", source, {})
+        # Some frameworks answer HEAD without the length, or with that of no body.
+        if answer.status in _NO_HEAD or (answer.status == 200 and not answer.length):
+            answer = await self.get(source, "0-0")
+            answer.drop()
+        return answer
+
+    async def _send(self, method: str, source: HttpsSource, headers: dict[str, str]) -> Answer:
+        try:
+            return await self.client.request(
+                method, source.url, {"accept-encoding": "identity", **headers}
+            )
+        except Untrusted as error:
+            _log.info("the origin {host} is not trusted: {error}", host=source.host, error=error)
+            raise UndecodableSource("The origin's certificate cannot be verified.") from error
+        except Unreachable as error:
+            _log.warn("the origin {host} is unreachable: {error}", host=source.host, error=error)
+            raise UpstreamUnavailable("The origin could not be reached.") from error
+
+    def _next(self, source: HttpsSource, answer: Answer) -> HttpsSource:
+        location = answer.header("location")
+        if location is None:
+            raise UndecodableSource("The source is a redirect to nowhere.")
+        try:
+            there = parse_https(urljoin(source.url, location).encode("latin-1"))
+        except ValueError as error:
+            raise UndecodableSource("The source is a redirect to no https address.") from error
+        if not self.allowlist.admits(there):
+            raise NotFound("a redirect to a host that is not on the allowlist")
+        return there
+
+
+class RemoteFile:
+    """A source at an https address.
+
+    ffmpeg reads it there if it can tell the end of it from an early one, and one part of it from
+    another: if its length is known and ranges are served. Any other is fetched first, by us, who
+    see how its body is framed.
+    """
+
+    def __init__(self, origins: Origins, state: State) -> None:
+        self._origins = origins
+        self._state = state
+        self._ranges = state.ranges
+        self._copy: Scratch | None = None
+
+    @property
+    def size(self) -> int | None:
+        """Bytes, where the origin says."""
+        return self._state.size
+
+    @property
+    def material(self) -> bytes:
+        """The entity tag or the time of the last change, and the size."""
+        return self._state.material
+
+    @property
+    def descriptors(self) -> Mapping[int, int]:
+        """The copy's, where one was made."""
+        return {} if self._copy is None else {SOURCE_DESCRIPTOR: self._copy.descriptor}
+
+    async def input(self, seconds: float, *, whole: bool) -> Input:
+        """Return the address, or a copy where that is safer.
+
+        :raises Refusal: where it cannot be had.
+        """
+        if self._copy is None and not await self._serves_ranges() and whole:
+            await self._fetch(seconds)
+        if self._copy is not None:
+            return local_input()
+        assert self._ranges is not None
+        return remote_input(
+            self._state.source.url, USER_AGENT, self._origins.ca_file, ranges=self._ranges
+        )
+
+    async def unchanged(self) -> bool:
+        """Tell whether the origin says the same as before; a copy was of one state anyway."""
+        if self._copy is not None or not self.material:
+            return True
+        try:
+            return self._state.agrees(await self._origins.ask(self._state.source))
+        except NotFound:
+            return False
+        except Refusal:
+            # It was read to its end, and now there is nobody to ask.
+            return True
+
+    def close(self) -> None:
+        """Remove the copy; again is harmless."""
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy.close()
+
+    async def _serves_ranges(self) -> bool:
+        """Tell whether a range is answered with that range; what a header promises is no proof."""
+        if self._ranges is None:
+            size = self._state.size
+            last = max(0, (size or 1) - 1)
+            answer = await self._origins.get(self._state.source, f"{last}-{last}")
+            answer.drop()
+            self._ranges = answer.status == 206 and _stretch(answer) == (last, last, size)
+        return self._ranges
+
+    async def _fetch(self, seconds: float) -> None:
+        origins = self._origins
+        answer = await origins.get(self._state.source)
+        if answer.status != 200:
+            answer.drop()
+            raise UpstreamUnavailable("The origin does not give the source any more.")
+        if not self._state.agrees(_read(self._state.source, answer)):
+            answer.drop()
+            raise RenderFailed("The source changed while it was read.")
+        copy = await origins.space.create(seconds)
+        spool = Spool(copy.descriptor, origins.limit, origins.in_thread)
+        size = self._state.size if answer.length is None else answer.length
+        taking = Deferred.fromCoroutine(spool.take(answer.flow(size)))
+        deadline = origins.clock.callLater(seconds, taking.cancel)
+        try:
+            await taking
+        except BaseException as error:
+            copy.close()
+            raise _refuse(error, not deadline.active(), origins.limit) from error
+        finally:
+            if deadline.active():
+                deadline.cancel()
+        self._copy = copy
+
+
+def _read(source: HttpsSource, answer: Answer) -> State:
+    """Return what an answer says of a source.
+
+    :raises Refusal: for one that says that there is none to be had.
+    """
+    status = answer.status
+    if status >= 500 or status in _PASSING:
+        _log.warn("the origin {host} answers {status}", host=source.host, status=status)
+        raise UpstreamUnavailable("The origin is broken or busy.")
+    if status == 416:
+        raise UndecodableSource("The source is empty.")
+    if status >= 400:
+        raise NotFound(f"the origin answers {status}")
+    if status not in (200, 203, 206):
+        raise UndecodableSource("The origin's answer is neither the source nor a redirect.")
+    if (answer.header("content-encoding") or "identity").lower() != "identity":
+        raise UndecodableSource("The origin sends the source compressed, unasked.")
+    stretch = _stretch(answer) if status == 206 else None
+    size = answer.length if status != 206 else stretch[2] if stretch else None
+    return State(
+        source,
+        size,
+        answer.header("etag") or "",
+        answer.header("last-modified") or "",
+        None if answer.bodiless else stretch is not None,
+    )
+
+
+def _stretch(answer: Answer) -> tuple[int, int, int] | None:
+    """Return the first byte, the last byte and the size that Content-Range names."""
+    match = _CONTENT_RANGE.fullmatch(answer.header("content-range") or "")
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+
+
+def _refuse(error: BaseException, late: bool, limit: int) -> BaseException:
+    if isinstance(error, TooMuch):
+        return SourceTooLarge(f"The source has more than {limit} bytes, and no more are accepted.")
+    if late:
+        return RenderTimeout()
+    if isinstance(error, CancelledError):
+        return error
+    if isinstance(error, Unreachable):
+        return UpstreamUnavailable("The origin does not give the whole source.")
+    if isinstance(error, OSError):
+        _log.warn("a source cannot be kept: {why}", why=redact(str(error).encode()))
+        return RenderFailed("There is no place for the source.")
+    return error

@@ -1,0 +1,98 @@
+"""Sources in an object store: asked about by us, read by ffmpeg through a presigned URL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from twisted.logger import Logger
+
+from audioproxy.errors import NotFound, Refusal, UndecodableSource
+from audioproxy.grammar.sources import S3Source
+from audioproxy.media.inputs import Input, remote_input
+from audioproxy.storage.object_store import Denied, ObjectStore, StoreError, StoreObject
+from audioproxy.storage.outbound import USER_AGENT
+
+# A strong entity tag that can stand in a header of ffmpeg's. Another one is as good as none.
+_TAG = re.compile(r'"[!#-~]{1,200}"')
+
+_log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteObject:
+    """An object that is there, in the state that its entity tag names."""
+
+    size: int | None
+    tag: str | None
+    target: StoreObject
+    ca_file: str | None
+
+    @property
+    def material(self) -> bytes:
+        """The entity tag."""
+        return (self.tag or "").encode("ascii")
+
+    @property
+    def descriptors(self) -> Mapping[int, int]:
+        """Nothing: a child opens the object itself."""
+        return {}
+
+    async def input(self, seconds: float, *, whole: bool) -> Input:
+        """Return a presigned URL that lives for so many seconds.
+
+        :raises UndecodableSource: for an empty object, of which no range can be had.
+        """
+        if self.size == 0:
+            raise UndecodableSource
+        return remote_input(
+            self.target.presign(max(1, int(seconds))),
+            USER_AGENT,
+            self.ca_file,
+            if_match=self.tag,
+        )
+
+    async def unchanged(self) -> bool:
+        """Say yes: whatever was read had the same entity tag, or would not have been given."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+class S3Objects:
+    """The objects of one store, as sources.
+
+    :param ca_file: PEM file of what ffmpeg trusts there; None is the system's own.
+    """
+
+    def __init__(self, store: ObjectStore, ca_file: str | None) -> None:
+        self._store = store
+        self._ca_file = ca_file
+
+    async def open(self, source: S3Source) -> RemoteObject:
+        """Find out whether an object is there.
+
+        :raises NotFound: where it is not, or where the store refuses to say.
+        :raises NotConfigured: where the store says that it is the wrong one.
+        :raises UpstreamUnavailable: where the store cannot be reached, or is broken.
+        """
+        try:
+            target = self._store.at(source.bucket, source.key)
+            answer = await target.head()
+        except StoreError as error:
+            raise _refuse(error, source.bucket) from error
+        tag = answer.header("etag")
+        known = tag if tag is not None and _TAG.fullmatch(tag) else None
+        return RemoteObject(answer.length, known, target, self._ca_file)
+
+
+def _refuse(error: StoreError, bucket: str) -> Refusal:
+    """Return what a client is told; the log is told what is not the client's fault."""
+    if error.refusal is NotFound:
+        if isinstance(error, Denied):
+            _log.info("the bucket {bucket} refuses a source: {error}", bucket=bucket, error=error)
+        return NotFound(str(error))
+    _log.warn("a source in {bucket} cannot be had: {error}", bucket=bucket, error=error)
+    return error.refusal()

@@ -1,0 +1,212 @@
+"""Variants as objects of a bucket, under their cache keys."""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from audioproxy.errors import NotFound
+from audioproxy.storage.digested import DigestedFile
+from audioproxy.storage.interfaces import Flow, Scratch, ScratchSpace, Unwritable, VariantHeaders
+from audioproxy.storage.object_store import (
+    Denied,
+    Misdirected,
+    Missing,
+    ObjectStore,
+    Payload,
+    StoreError,
+    StoreObject,
+    Unavailable,
+)
+from audioproxy.storage.parts import put_parts
+from audioproxy.storage.signing import EMPTY, LONGEST
+from audioproxy.threads import InThread
+
+#: The most bytes that one request may write, and so the size of a part: 5 GiB.
+PART = 5 * 1024**3
+
+# Seconds after which a write-back that found the store unreachable or busy is tried once more.
+_AGAIN = 1.0
+
+_log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """A variant in the bucket, in the state that its entity tag names."""
+
+    size: int
+    headers: VariantHeaders
+    tag: str | None
+    target: StoreObject
+
+    async def stretch(self, start: int, stop: int) -> Flow:
+        """Return bytes of the variant, which come from the store as they are sent on.
+
+        :raises UpstreamUnavailable, NotConfigured: where the store does not give them.
+        """
+        try:
+            answer = await self.target.get(start, stop, self.tag)
+        except StoreError as error:
+            # It was there a moment ago. A client that asks again will get it, or a render.
+            _log.warn("a stored variant is not given: {error}", error=error)
+            raise (Unavailable if error.refusal is NotFound else error).refusal() from error
+        return answer.flow(stop - start)
+
+    def presign(self, seconds: int) -> str:
+        """Return a URL that gives it to anyone for so long."""
+        return self.target.presign(min(seconds, LONGEST))
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+
+class BucketVariants:
+    """A variant store in a bucket, which several nodes may share.
+
+    An object appears whole or not at all: the store checks it against a digest that was computed
+    while the variant was rendered.
+
+    :param space: where renders put their output until it is uploaded.
+    :param part: bytes; what is larger is uploaded in parts of so many.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        bucket: str,
+        space: ScratchSpace,
+        clock: IReactorTime,
+        in_thread: InThread,
+        part: int = PART,
+    ) -> None:
+        """Use a bucket.
+
+        :raises Missing: for one that no host name can hold, with virtual addressing.
+        """
+        self._store = store
+        self._bucket = bucket
+        self._space = space
+        self._clock = clock
+        self._in_thread = in_thread
+        self._part = part
+        self._at("")
+
+    async def open(self) -> None:
+        """Prove the bucket writable, by writing and removing an object.
+
+        :raises Unwritable: where it is not.
+        """
+        proof = self._at(f".audioproxy-proof-{uuid.uuid4().hex}")
+        nothing = Payload(_Nothing(), 0, 0, EMPTY)
+        step = "writing an object"
+        try:
+            await proof.put({}, nothing)
+            step = "removing the object that was written"
+            await proof.delete()
+        except StoreError as error:
+            self._give_up(step, error)
+
+    async def close(self, seconds: float) -> None:
+        """Do nothing: what is not uploaded is not in the bucket."""
+
+    def abandon(self) -> None:
+        """Do nothing, as `close`."""
+
+    async def create(self, seconds: float) -> DigestedFile:
+        """Return a new scratch file.
+
+        :raises OSError: where there is no room or no right to.
+        """
+        scratch = await self._space.create(seconds)
+        try:
+            return DigestedFile(scratch, self._in_thread, self._part)
+        except OSError:
+            scratch.close()
+            raise
+
+    async def lookup(self, key: str) -> StoredObject | None:
+        """Return the variant stored under ``key``; None also where the store refuses to say.
+
+        :raises UpstreamUnavailable, NotConfigured: where the store cannot tell.
+        """
+        target = self._at(key)
+        try:
+            answer = await target.head()
+        except StoreError as error:
+            if error.refusal is NotFound:
+                # A store may refuse to say that an object is missing. One that refuses everything
+                # will refuse the write-back too, which is told and counted.
+                return None
+            _log.warn("the variant store cannot be asked: {error}", error=error)
+            raise error.refusal() from error
+        if not answer.length:
+            return None
+        headers = VariantHeaders(
+            answer.header("content-type") or "application/octet-stream",
+            answer.header("cache-control") or "no-store",
+            answer.header("content-disposition"),
+        )
+        return StoredObject(answer.length, headers, answer.header("etag"), target)
+
+    async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
+        """Upload what a render wrote.
+
+        :raises StoreError: where the store refuses.
+        :raises OSError: where the scratch file cannot be read.
+        """
+        if not isinstance(scratch, DigestedFile):
+            raise TypeError("only a file that this store created can be committed to it")
+        digests = await scratch.digests(size)
+        starts = range(0, size, self._part)
+        payloads = [
+            Payload(scratch, start, min(start + self._part, size), digest)
+            for start, digest in zip(starts, digests, strict=True)
+        ]
+        target, words = self._at(key), _words(headers)
+        with suppress(Unavailable):
+            await self._write(target, words, payloads)
+            return
+        # A connection that the store was just closing, or a moment of too many requests.
+        await deferLater(self._clock, _AGAIN)
+        await self._write(target, words, payloads)
+
+    async def _write(
+        self, target: StoreObject, words: dict[str, str], payloads: list[Payload]
+    ) -> None:
+        if len(payloads) == 1:
+            await target.put(words, payloads[0])
+        else:
+            await put_parts(target, words, payloads)
+
+    def _at(self, key: str) -> StoreObject:
+        return self._store.at(self._bucket, key.encode("ascii"))
+
+    def _give_up(self, step: str, error: StoreError) -> NoReturn:
+        wanted = {
+            Missing: "the name of a bucket that exists is required",
+            Denied: "credentials that may write, read and delete objects there are required",
+            Misdirected: "the endpoint, the region and the addressing of that bucket are required",
+            Unavailable: "a store that can be reached is required",
+        }[type(error)]
+        raise Unwritable(f"{step} in s3://{self._bucket} failed ({error}); {wanted}") from error
+
+
+class _Nothing:
+    """What the proof writes."""
+
+    def read(self, offset: int, limit: int) -> bytes:
+        return b""
+
+
+def _words(headers: VariantHeaders) -> dict[str, str]:
+    words = {"content-type": headers.content_type, "cache-control": headers.cache_control}
+    if headers.content_disposition is not None:
+        words["content-disposition"] = headers.content_disposition
+    return words
