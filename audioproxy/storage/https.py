@@ -25,8 +25,9 @@ from audioproxy.media.diagnostics import redact
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input, remote_input
 from audioproxy.storage.allowlist import Allowlist
 from audioproxy.storage.interfaces import Scratch, ScratchSpace
-from audioproxy.storage.outbound import USER_AGENT, Answer, Outbound, Unreachable, Untrusted
+from audioproxy.storage.outbound import USER_AGENT, Answer, Outbound
 from audioproxy.storage.spool import Spool, TooMuch
+from audioproxy.storage.wire import Unreachable, Untrusted
 from audioproxy.threads import InThread
 
 _MOST_REDIRECTS = 5

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote_from_bytes, urlsplit
 
 from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavailable
+from audioproxy.storage.bodies import TooLong, Upload
 from audioproxy.storage.interfaces import Readable
-from audioproxy.storage.outbound import Answer, Outbound, TooLong, Unreachable, Upload
+from audioproxy.storage.outbound import Answer, Outbound
 from audioproxy.storage.signing import EMPTY, Identity
+from audioproxy.storage.wire import Unreachable
 
 if TYPE_CHECKING:
     from audioproxy.config import S3Config

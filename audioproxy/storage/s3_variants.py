@@ -7,11 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IConsumer, IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
-from audioproxy.errors import NotFound
+from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.storage.digested import DigestedFile
 from audioproxy.storage.interfaces import Flow, Scratch, ScratchSpace, Unwritable, VariantHeaders
 from audioproxy.storage.object_store import (
@@ -26,6 +28,7 @@ from audioproxy.storage.object_store import (
 )
 from audioproxy.storage.parts import put_parts
 from audioproxy.storage.signing import EMPTY, LONGEST
+from audioproxy.storage.wire import Unreachable
 from audioproxy.threads import InThread
 
 #: The most bytes that one request may write, and so the size of a part: 5 GiB.
@@ -57,7 +60,7 @@ class StoredObject:
             # It was there a moment ago. A client that asks again will get it, or a render.
             _log.warn("a stored variant is not given: {error}", error=error)
             raise (Unavailable if error.refusal is NotFound else error).refusal() from error
-        return answer.flow(stop - start)
+        return _Stretch(answer.flow(stop - start))
 
     def presign(self, seconds: int) -> str:
         """Return a URL that gives it to anyone for so long."""
@@ -65,6 +68,22 @@ class StoredObject:
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A flow of which the store is to blame for the failures."""
+
+    flow: Flow
+
+    def send(self, consumer: IConsumer) -> Deferred[None]:
+        return self.flow.send(consumer).addErrback(self._blame)
+
+    def _blame(self, failure: Failure) -> Failure:
+        if failure.check(Unreachable):
+            _log.warn("a stored variant broke off: {error}", error=failure.value)
+            raise UpstreamUnavailable from failure.value
+        return failure
 
 
 class BucketVariants:
