@@ -123,7 +123,7 @@ class Origins:
         # Some frameworks answer HEAD without the length, or with that of no body.
         if answer.status in _NO_HEAD or (answer.status == 200 and not answer.length):
             answer = await self.get(source, "0-0")
-            answer.drop()
+            await answer.drop()
         return answer
 
     async def _send(self, method: str, source: HttpsSource, headers: dict[str, str]) -> Answer:
@@ -218,7 +218,7 @@ class RemoteFile:
             size = self._state.size
             last = max(0, (size or 1) - 1)
             answer = await self._origins.get(self._state.source, f"{last}-{last}")
-            answer.drop()
+            await answer.drop()
             self._ranges = answer.status == 206 and _stretch(answer) == (last, last, size)
         return self._ranges
 
@@ -226,10 +226,10 @@ class RemoteFile:
         origins = self._origins
         answer = await origins.get(self._state.source)
         if answer.status != 200:
-            answer.drop()
+            await answer.drop()
             raise UpstreamUnavailable("The origin does not give the source any more.")
         if not self._state.agrees(_read(self._state.source, answer)):
-            answer.drop()
+            await answer.drop()
             raise RenderFailed("The source changed while it was read.")
         copy = await origins.space.create(seconds)
         spool = Spool(copy.descriptor, origins.limit, origins.in_thread)

@@ -202,7 +202,7 @@ async def _error(answer: Answer) -> StoreError:
         match = _CODE.search(await _document(answer))
     else:
         # What comes with the status of a success is an object, and no description of an error.
-        answer.drop()
+        await answer.drop()
     code = match[1] if match else ""
     return _class_of(status, code)(f"status {status}{f', {code}' if code else ''}")
 

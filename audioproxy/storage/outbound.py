@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from OpenSSL.crypto import Error as CertificateError
@@ -19,7 +20,7 @@ from twisted.internet.interfaces import (
     IReactorTime,
     IStreamClientEndpoint,
 )
-from twisted.internet.protocol import ClientFactory
+from twisted.internet.protocol import Factory
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
 from twisted.web.client import (
     URI,
@@ -34,7 +35,7 @@ from zope.interface import implementer
 
 from audioproxy import __version__
 from audioproxy.storage.bodies import STALL, NoBody, Relay, SmallBody, Upload
-from audioproxy.storage.wire import Watch, explain
+from audioproxy.storage.wire import Unreachable, Watch, explain
 
 #: What servers are told of us, by ffmpeg too.
 USER_AGENT = f"audioproxy/{__version__}"
@@ -46,6 +47,8 @@ _ANSWER = 15.0
 # theirs after 20 seconds and more; a request on one that was just closed would be lost.
 _KEPT = 32
 _KEPT_SECONDS = 15
+# Bytes of a body that nobody wants and that is read all the same, for the connection's sake.
+_SHORT = 4096
 # Hosts whose TLS contexts are kept. To read the system's certificates takes some milliseconds.
 _CONTEXTS = 32
 
@@ -140,7 +143,7 @@ class _Quiet:
         self._endpoint = endpoint
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        if isinstance(protocolFactory, ClientFactory):
+        if isinstance(protocolFactory, Factory):
             protocolFactory.noisy = False
         connecting: Deferred[IProtocol] = self._endpoint.connect(protocolFactory)
         return connecting
@@ -187,9 +190,13 @@ class Answer:
         await reading.done
         return bytes(reading.data)
 
-    def drop(self) -> None:
-        """Close the connection, unless there is no body to come."""
-        self._response.deliverBody(NoBody())
+    async def drop(self) -> None:
+        """Do without the body: read it where it is short, else close the connection."""
+        if self.length is not None and self.length <= _SHORT:
+            with suppress(Unreachable):
+                await self.read(_SHORT)
+        else:
+            self._response.deliverBody(NoBody())
 
     def flow(self, size: int | None) -> Relay:
         """Return the body as what can be sent on.
