@@ -1,0 +1,117 @@
+"""Certificates for tests: a private authority, and all that a client has to refuse."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+#: How the two files of a certificate are called unless told otherwise.
+CHAIN, KEY = "public.crt", "private.key"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate with its chain and its key, as files.
+
+    :ivar chain: PEM, the certificate itself first.
+    :ivar key: PEM, PKCS8: some servers take nothing else.
+    """
+
+    chain: Path
+    key: Path
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return what a server made with Python's own ssl needs."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.chain, self.key)
+        return context
+
+    def both(self) -> Path:
+        """Return one file with key and chain, as some servers want it."""
+        path = self.key.with_suffix(".pem")
+        path.write_bytes(self.key.read_bytes() + self.chain.read_bytes())
+        return path
+
+
+class Authority:
+    """A private certificate authority.
+
+    :ivar bundle: its own certificate as a PEM file; who trusts that trusts what it issues.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._authority = trustme.CA(organization_name="audioproxy tests")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.bundle = folder / "authority.pem"
+        self._authority.cert_pem.write_to_path(str(self.bundle))
+
+    def issue(self, *names: str, folder: Path | None = None) -> Certificate:
+        """Issue a certificate for names, ``*.name`` too, and for IP addresses."""
+        return self._write_leaf(self._authority.issue_cert(*names), folder)
+
+    def issue_through_another(self, *names: str, folder: Path | None = None) -> Certificate:
+        """Issue one by an intermediate authority, whose certificate the chain has to have."""
+        return self._write_leaf(self._authority.create_child_ca().issue_cert(*names), folder)
+
+    def issue_expired(self, *names: str, folder: Path | None = None) -> Certificate:
+        """Issue one that ran out yesterday."""
+        now = datetime.now(UTC)
+        leaf = self._authority.issue_cert(
+            *names, not_before=now - timedelta(days=9), not_after=now - timedelta(days=1)
+        )
+        return self._write_leaf(leaf, folder)
+
+    def issue_for_another_name(self, folder: Path | None = None) -> Certificate:
+        """Issue one for a name that no test has."""
+        return self.issue("another.test", folder=folder)
+
+    def make_self_signed(self, name: str, folder: Path | None = None) -> Certificate:
+        """Make one for a name that vouches for itself."""
+        key = generate_private_key(SECP256R1())
+        me = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+        now = datetime.now(UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(me)
+            .issuer_name(me)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=9))
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .sign(key, SHA256())
+        )
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return self._write([certificate.public_bytes(Encoding.PEM)], pem, folder)
+
+    def _write_leaf(self, leaf: trustme.LeafCert, folder: Path | None) -> Certificate:
+        chain = [pem.bytes() for pem in leaf.cert_chain_pems]
+        return self._write(chain, leaf.private_key_pem.bytes(), folder)
+
+    def _write(self, chain: Sequence[bytes], key: bytes, folder: Path | None) -> Certificate:
+        if folder is None:
+            folder = self._folder / f"certificate-{len(list(self._folder.iterdir()))}"
+        folder.mkdir(parents=True, exist_ok=True)
+        certificate = Certificate(folder / CHAIN, folder / KEY)
+        certificate.chain.write_bytes(b"".join(chain))
+        certificate.key.touch(mode=0o600)
+        pkcs8 = load_pem_private_key(key, None).private_bytes(
+            Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+        )
+        certificate.key.write_bytes(pkcs8)
+        return certificate

@@ -1,0 +1,214 @@
+"""Ceph's S3 server, radosgw, on a cluster of one monitor and one store in memory.
+
+Debian's packages are radosgw, ceph-mon, ceph-osd and ceph-common.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, cast
+from urllib.parse import urlencode
+from uuid import uuid4
+
+from tests.support.authority import Authority, Certificate
+from tests.support.gateways import Gateway
+from tests.support.s3 import Answer, Check, Identity, Rights, policy
+from tests.support.servers import Server, free_port
+from tests.support.service import PATIENCE
+
+# A monitor waits a second before each change of its maps unless told otherwise, and there are a
+# dozen changes before the first bucket. A gateway with a cache waits for all other gateways to hear
+# of what it changes, and for half a minute for one that was killed.
+_CONFIGURATION = """\
+[global]
+fsid = {cluster}
+keyring = {folder}/keyring
+mon host = [v2:127.0.0.1:{port}]
+mon data = {folder}/mon
+osd data = {folder}/osd
+run dir = {folder}
+crash dir = {folder}
+log file = {folder}/$name.log
+admin socket =
+ms bind ipv6 = false
+paxos propose interval = 0.01
+paxos min wait = 0.01
+mon allow pool size one = true
+mon max pg per osd = 1000
+osd objectstore = memstore
+memstore device bytes = 4294967296
+osd crush chooseleaf type = 0
+osd pool default size = 1
+osd pool default min size = 1
+osd pool default pg num = 1
+osd pool default pgp num = 1
+osd pool default pg autoscale mode = off
+rgw dns name = {domain}
+rgw run sync thread = false
+rgw cache enabled = false
+rgw s3 auth use sts = true
+rgw sts key = {key}
+[osd]
+public addr = 127.0.0.1
+cluster addr = 127.0.0.1
+"""
+
+# The keys of everybody, who are all on this machine.
+_KEYS = {
+    "mon.": {"mon": "allow *"},
+    "client.admin": {"mon": "allow *", "osd": "allow *"},
+    "osd.0": {"mon": "allow profile osd", "osd": "allow *"},
+}
+
+
+class Cluster:
+    """What holds the objects and the users: it goes on while a gateway is away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.owner = Identity(f"owner-{token_hex(4)}", token_hex(20))
+        self._servers: list[Server] = []
+
+    def start(self) -> None:
+        """Start it, unless it has been; it runs until this process ends."""
+        if self._servers:
+            return
+        for folder in ("mon", "osd"):
+            (self.folder / folder).mkdir(parents=True)
+        cluster, osd, port = str(uuid4()), str(uuid4()), free_port()
+        keyring, monmap = f"{self.folder}/keyring", f"{self.folder}/monmap"
+        (self.folder / "ceph.conf").write_text(
+            _CONFIGURATION.format(
+                cluster=cluster,
+                folder=self.folder,
+                port=port,
+                domain=Gateway.domain,
+                key=token_hex(8),
+            )
+        )
+        self.run("ceph-authtool", "--create-keyring", keyring)
+        for name, rights in _KEYS.items():
+            caps = [word for right in rights.items() for word in ("--cap", *right)]
+            self.run("ceph-authtool", keyring, "--gen-key", "-n", name, *caps)
+        address = f"[v2:127.0.0.1:{port}]"
+        self.run("monmaptool", "--create", "--addv", "a", address, "--fsid", cluster, monmap)
+        self.run("ceph-mon", "--mkfs", "-i", "a", "--monmap", monmap)
+        self._servers.append(self.serve("ceph-mon", "-i", "a"))
+        self.run("ceph", "osd", "new", osd)
+        self.run("ceph-osd", "--mkfs", "-i", "0", "--osd-uuid", osd)
+        self._servers.append(self.serve("ceph-osd", "-i", "0"))
+        # The owner may also say what others may do.
+        self.add_user(self.owner, "--caps", "user-policy=*")
+
+    def add_user(self, user: Identity, *words: str) -> None:
+        """Make a user, called by the access key, with no rights to what others own."""
+        name = ("--uid", user.access_key, "--display-name", user.access_key)
+        keys = ("--access-key", user.access_key, "--secret-key", user.secret_key)
+        self.run("radosgw-admin", "user", "create", *name, *keys, *words)
+
+    def add_role(self, name: str, trust: Mapping[str, Any], rights: Mapping[str, Any]) -> None:
+        """Make a role: who may take it, and what it may do."""
+        role = ("--role-name", name)
+        assume = ("--assume-role-policy-doc", json.dumps(trust))
+        self.run("radosgw-admin", "role", "create", *role, *assume)
+        given = ("--policy-name", name, "--policy-doc", json.dumps(rights))
+        self.run("radosgw-admin", "role-policy", "put", *role, *given)
+
+    def run(self, *words: str) -> None:
+        """Run one of Ceph's programs to its end."""
+        done = subprocess.run(
+            [*words, "-c", f"{self.folder}/ceph.conf"],
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert done.returncode == 0, f"{words[0]}: {done.stderr[-2000:]}"
+
+    def serve(self, program: str, *words: str) -> Server:
+        """Start one of Ceph's servers."""
+        command = [program, "-f", *words, "-c", f"{self.folder}/ceph.conf"]
+        return Server(command, self._environment(), self.folder / f"{program}.out")
+
+    def _environment(self) -> dict[str, str]:
+        return {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+
+
+@cache
+def _cluster(folder: Path) -> Cluster:
+    return Cluster(folder)
+
+
+class Ceph(Gateway):
+    """A radosgw; all of a process have one cluster, with its users and buckets."""
+
+    checks: frozenset[Check] = frozenset({"right to list", "session token"})
+
+    def __init__(self, folder: Path, tls: bool) -> None:
+        self._cluster = _cluster(folder.parent / "cluster")
+        self.access_key = self._cluster.owner.access_key
+        self.secret_key = self._cluster.owner.secret_key
+        self.ca_bundle = None
+        self._certificate: Certificate | None = None
+        if tls:
+            authority = Authority(folder)
+            self._certificate = authority.issue(*self.names)
+            self.ca_bundle = str(authority.bundle)
+
+    def serve(self, port: int) -> Server:
+        """Start the gateway, and the cluster before the first one."""
+        self._cluster.start()
+        front = f"beast endpoint=127.0.0.1:{port}"
+        if self._certificate is not None:
+            chain, key = self._certificate.chain, self._certificate.key
+            front = (
+                f"beast ssl_endpoint=127.0.0.1:{port} ssl_certificate={chain} ssl_private_key={key}"
+            )
+        return self._cluster.serve("radosgw", "-n", "client.admin", "--rgw-frontends", front)
+
+    def add_user(self, rights: Rights) -> Identity:
+        """Make a user with such rights to all buckets that there are."""
+        user = Identity(f"{rights}-{token_hex(4)}", token_hex(20))
+        self._cluster.add_user(user)
+        if rights != "nothing":
+            self._act(
+                self.owner,
+                Action="PutUserPolicy",
+                UserName=user.access_key,
+                PolicyName=rights,
+                PolicyDocument=json.dumps(policy(rights)),
+            )
+        return user
+
+    def lend(self, user: Identity) -> Identity:
+        """Return temporary credentials with the rights that a user was made with."""
+        name = f"role-{token_hex(4)}"
+        trust = {
+            "Effect": "Allow",
+            "Principal": {"AWS": [f"arn:aws:iam:::user/{user.access_key}"]},
+            "Action": ["sts:AssumeRole"],
+        }
+        self._cluster.add_role(
+            name,
+            {"Version": "2012-10-17", "Statement": [trust]},
+            policy(cast(Rights, user.access_key.partition("-")[0])),
+        )
+        lent = self._act(
+            user, Action="AssumeRole", RoleArn=f"arn:aws:iam:::role/{name}", RoleSessionName=name
+        )
+        (key,), (secret,), (token,) = map(
+            lent.texts, ("AccessKeyId", "SecretAccessKey", "SessionToken")
+        )
+        return Identity(key, secret, token)
+
+    def _act(self, who: Identity, **form: str) -> Answer:
+        kind = {"Content-Type": "application/x-www-form-urlencoded"}
+        body = urlencode(form).encode()
+        return self.request("POST", body=body, headers=kind, identity=who).demand()

@@ -1,0 +1,131 @@
+"""The S3 gateway of JuiceFS: MinIO's front end, which verifies all that S3 does, on a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+
+from minio import MinioAdmin
+from minio.credentials import AssumeRoleProvider, StaticProvider
+from minio.error import MinioAdminException
+from urllib3 import PoolManager
+from urllib3.exceptions import HTTPError
+
+from tests.support.authority import Authority
+from tests.support.gateways import Gateway
+from tests.support.s3 import Check, Identity, Rights, policy
+from tests.support.servers import Server
+
+
+class JuiceFS(Gateway):
+    """A gateway of its own on a volume of its own, which is a folder."""
+
+    checks: frozenset[Check] = frozenset({"region", "session token"})
+
+    def __init__(self, folder: Path, tls: bool) -> None:
+        self.access_key, self.secret_key = f"owner-{token_hex(4)}", token_hex(20)
+        self.ca_bundle = None
+        self._folder = folder
+        self._meta = f"sqlite3://{folder}/meta.db"
+        self._users: set[str] = set()
+        # Where it looks for a certificate of its own.
+        certificates = folder / "home/.minio/certs"
+        certificates.mkdir(parents=True)
+        if tls:
+            authority = Authority(folder / "authority")
+            authority.issue(*self.names, folder=certificates)
+            self.ca_bundle = str(authority.bundle)
+
+    def serve(self, port: int) -> Server:
+        """Start the gateway."""
+        if not (self._folder / "meta.db").exists():
+            self._format()
+        return Server(self._gateway(port), self._environment(), self._folder / "gateway.log")
+
+    def ready(self) -> bool:
+        """Tell whether it knows its users, which is a little later than that it answers."""
+        with suppress(HTTPError, MinioAdminException), self._admin() as admin:
+            return super().ready() and self._users <= json.loads(admin.user_list()).keys()
+        return False
+
+    def add_user(self, rights: Rights) -> Identity:
+        """Make a user with such rights to all buckets that there are."""
+        user = Identity(f"{rights}-{token_hex(4)}", token_hex(20))
+        with self._admin() as admin:
+            admin.user_add(user.access_key, user.secret_key)
+            if rights != "nothing":
+                admin.policy_add(user.access_key, policy=policy(rights))
+                admin.policy_set(user.access_key, user=user.access_key)
+        self._users.add(user.access_key)
+        return user
+
+    def lend(self, user: Identity) -> Identity:
+        """Return temporary credentials with the rights of a user, who may not be the owner."""
+        with self._pool() as pool:
+            lent = AssumeRoleProvider(
+                sts_endpoint=self.endpoint,
+                access_key=user.access_key,
+                secret_key=user.secret_key,
+                region=self.region,
+                http_client=pool,
+            ).retrieve()
+        return Identity(lent.access_key, lent.secret_key, lent.session_token)
+
+    @contextmanager
+    def _admin(self) -> Iterator[MinioAdmin]:
+        with self._pool() as pool:
+            yield MinioAdmin(
+                endpoint=self.endpoint.partition("//")[2],
+                credentials=StaticProvider(self.access_key, self.secret_key),
+                region=self.region,
+                secure=self.ca_bundle is not None,
+                http_client=pool,
+            )
+
+    @contextmanager
+    def _pool(self) -> Iterator[PoolManager]:
+        pool = PoolManager(ca_certs=self.ca_bundle, retries=False)
+        try:
+            yield pool
+        finally:
+            pool.clear()
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": f"{self._folder}/home",
+            "MINIO_ROOT_USER": self.access_key,
+            "MINIO_ROOT_PASSWORD": self.secret_key,
+            "MINIO_REGION_NAME": self.region,
+        }
+
+    def _command(self, *words: str) -> list[str]:
+        return [str(Path(sys.executable).parent / "juicefs"), "--no-agent", *words]
+
+    def _format(self) -> None:
+        data = f"{self._folder}/data/"
+        subprocess.run(
+            self._command(
+                *("format", "--no-update", "--storage", "file", "--bucket", data),
+                *(self._meta, "tests"),
+            ),
+            env=self._environment(),
+            check=True,
+            capture_output=True,
+        )
+
+    def _gateway(self, port: int) -> list[str]:
+        return self._command(
+            *("gateway", "--no-banner", "--multi-buckets", "--keep-etag", "--object-meta"),
+            *("--hide-dir-object", "--domain", self.domain, "--log", f"{self._folder}/juicefs.log"),
+            # Nothing but S3: no reports, no work of its own, no second port that is fixed.
+            *("--no-usage-report", "--no-bgjob", "--backup-meta", "0"),
+            *("--cache-size", "0", "--cache-dir", f"{self._folder}/cache"),
+            *("--metrics", "127.0.0.1:0", self._meta, f"127.0.0.1:{port}"),
+        )

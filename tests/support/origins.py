@@ -1,0 +1,461 @@
+"""Origins as bad as they come: HTTP servers in this process, over TLS or in cleartext.
+
+An `Origin` answers each path with the behaviour that a test has put there, and takes note of
+every connection and every request, so that a test can say that nobody came. It speaks HTTP/1
+byte by byte, since no library lets a server be as wrong as servers are.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from OpenSSL import SSL
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.interfaces import IHandshakeListener
+from twisted.internet.protocol import Factory
+from twisted.internet.protocol import Protocol as Connection
+from twisted.internet.ssl import ContextFactory
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from tests.support.authority import Certificate
+
+reactor: Any = _reactor
+
+#: The date that all files have unless told otherwise.
+MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
+
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_CHUNK = 8000
+
+
+# What is noted
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request.
+
+    :ivar target: path and query, as they came.
+    :ivar headers: by names in lower case.
+    """
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+
+    @classmethod
+    def read(cls, head: bytes) -> Asked:
+        """Read a request up to its blank line."""
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, target, _ = first.split(" ", 2)
+        pairs = (line.partition(":")[::2] for line in lines)
+        return cls(method, target, {name.lower(): value.strip() for name, value in pairs})
+
+
+@dataclass
+class Visit:
+    """One connection, with or without a request.
+
+    :ivar secured: whether the handshake of TLS came to its end.
+    :ivar requests: what was asked on it.
+    :ivar reason: why it ended; None while it is open.
+    """
+
+    secured: bool = False
+    requests: list[Asked] = field(default_factory=list)
+    reason: Failure | None = None
+
+
+# What is answered
+
+
+class Behaviour(Protocol):
+    """Whatever answers a request."""
+
+    def answer(self, call: Call) -> None:
+        """Answer it, for better or worse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that waits for its answer.
+
+    :ivar turn: how many requests there were for this path before.
+    """
+
+    asked: Asked
+    turn: int
+    _talk: _Talk
+
+    @property
+    def wants_body(self) -> bool:
+        """Whether it is anything but a HEAD."""
+        return self.asked.method != "HEAD"
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        self._talk.transport.write(data)  # type: ignore[union-attr]
+
+    def say(self, status: int, headers: Iterable[str | bytes] = (), version: str = "1.1") -> None:
+        """Send a status and headers; those that are bytes are sent as they are."""
+        lines = [line if isinstance(line, bytes) else line.encode("latin-1") for line in headers]
+        self.write(b"\r\n".join([f"HTTP/{version} {status} So".encode(), *lines, b"", b""]))
+
+    def done(self) -> None:
+        """End the answer; the connection stays for another request."""
+        self._talk.answered()
+
+    def close(self) -> None:
+        """Close the connection as it should be."""
+        self._talk.transport.loseConnection()  # type: ignore[union-attr]
+
+    def tear(self) -> None:
+        """Close the connection without the words by which TLS takes its leave."""
+        # Small writes are put together and reach the inner transport a turn later.
+        reactor.callLater(0, self._talk.wire.loseConnection)
+
+    def abort(self) -> None:
+        """Reset the connection; bytes that are under way may be lost."""
+        reactor.callLater(0, self._talk.wire.abortConnection)
+
+    def hold(self, rest: Callable[[], None]) -> None:
+        """Say nothing more until the origin lets go."""
+        self._talk.origin.held.append(rest)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """An answer without a file.
+
+    :ivar headers: lines, those that are bytes raw.
+    """
+
+    code: int
+    headers: tuple[str | bytes, ...] = ()
+    body: bytes = b"no"
+
+    def answer(self, call: Call) -> None:
+        call.say(self.code, [f"Content-Length: {len(self.body)}", *self.headers])
+        if call.wants_body:
+            call.write(self.body)
+        call.done()
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Sends its visitors elsewhere; without a location, nowhere."""
+
+    location: str | None
+    status: int = 302
+
+    def answer(self, call: Call) -> None:
+        lines = () if self.location is None else (f"Location: {self.location}",)
+        Status(self.status, lines, b"").answer(call)
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The same bytes for everyone, whether or not they are HTTP.
+
+    :ivar then: how it goes on: ``close``, ``tear``, ``abort`` or ``hold``.
+    """
+
+    data: bytes
+    then: str = "close"
+
+    def answer(self, call: Call) -> None:
+        call.write(self.data)
+        call.hold(call.close) if self.then == "hold" else getattr(call, self.then)()
+
+
+#: Hears a request and does not answer.
+STALL = Raw(b"", "hold")
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """One behaviour for each request of a path; the last is for all that follow."""
+
+    behaviours: tuple[Behaviour, ...]
+
+    def __init__(self, *behaviours: Behaviour) -> None:
+        object.__setattr__(self, "behaviours", behaviours)
+
+    def answer(self, call: Call) -> None:
+        self.behaviours[min(call.turn, len(self.behaviours) - 1)].answer(call)
+
+
+@dataclass(frozen=True, slots=True)
+class Methods:
+    """One behaviour for HEAD and one for everything else."""
+
+    head: Behaviour
+    get: Behaviour
+
+    def answer(self, call: Call) -> None:
+        (self.get if call.wants_body else self.head).answer(call)
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file, served as RFC 9110 wants it, but for what a test changes.
+
+    :ivar ranges: whether a Range is honoured, or answered with everything.
+    :ivar framing: how the body is delimited: ``length``, ``chunked`` or ``close``.
+    :ivar head: status of the answer to a HEAD.
+    :ivar head_length: what a HEAD says of the length instead; ``""`` for nothing.
+    :ivar headers: more lines, those that are bytes raw.
+    :ivar zipped: ``asked`` compresses for those who ask, ``always`` for everyone.
+    :ivar sent: how many bytes of the body are sent before it goes wrong; None for all.
+    :ivar then: what goes wrong: ``close``, ``tear``, ``abort`` or ``hold``. In a chunked body
+        a negative count of bytes stops in the middle of a chunk.
+    """
+
+    data: bytes
+    ranges: bool = True
+    framing: str = "length"
+    version: str = "1.1"
+    head: int = 200
+    head_length: str | None = None
+    etag: str | None = '"1"'
+    modified: str | None = MODIFIED
+    headers: tuple[str | bytes, ...] = ()
+    zipped: str = ""
+    sent: int | None = None
+    then: str = "close"
+
+    def answer(self, call: Call) -> None:
+        wanted = call.asked.headers
+        if call.asked.method == "HEAD" and self.head != 200:
+            Status(self.head).answer(call)
+            return
+        if self.etag is not None and wanted.get("if-match", self.etag) not in (self.etag, "*"):
+            Status(412).answer(call)
+            return
+        status, body, lines = 200, self.data, [*self.headers]
+        if self.etag is not None:
+            lines.append(f"ETag: {self.etag}")
+        if self.modified is not None:
+            lines.append(f"Last-Modified: {self.modified}")
+        if self._zips(wanted):
+            body = gzip.compress(body, 1, mtime=0)
+            lines.append("Content-Encoding: gzip")
+        elif self.ranges:
+            lines.append("Accept-Ranges: bytes")
+            if (part := self._part(wanted)) is not None:
+                start, end = part
+                if start >= end:
+                    Status(416, (f"Content-Range: bytes */{len(body)}",)).answer(call)
+                    return
+                lines.append(f"Content-Range: bytes {start}-{end - 1}/{len(body)}")
+                status, body = 206, body[start:end]
+        if not call.wants_body and self.head_length is not None:
+            lines += [f"Content-Length: {self.head_length}"] if self.head_length else []
+        elif self.framing == "length":
+            lines.append(f"Content-Length: {len(body)}")
+        elif self.framing == "chunked":
+            lines.append("Transfer-Encoding: chunked")
+        call.say(status, lines, self.version)
+        if not call.wants_body:
+            call.done()
+        elif self.sent is None:
+            self._send(call, body)
+            self._finish(call)
+        else:
+            self._go_wrong(call, body)
+
+    def _zips(self, wanted: Mapping[str, str]) -> bool:
+        asked = self.zipped == "asked" and "gzip" in wanted.get("accept-encoding", "")
+        return asked or self.zipped == "always"
+
+    def _part(self, wanted: Mapping[str, str]) -> tuple[int, int] | None:
+        match = _RANGE.fullmatch(wanted.get("range", ""))
+        if match is None or wanted.get("if-range", self.etag) not in (self.etag, self.modified):
+            return None
+        first, last = match.groups()
+        if not first:
+            return max(0, len(self.data) - int(last)), len(self.data)
+        return int(first), min(len(self.data), int(last) + 1 if last else len(self.data))
+
+    def _send(self, call: Call, body: bytes) -> None:
+        if self.framing != "chunked":
+            call.write(body)
+            return
+        for at in range(0, len(body), _CHUNK):
+            chunk = body[at : at + _CHUNK]
+            call.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+
+    def _finish(self, call: Call) -> None:
+        if self.framing == "chunked":
+            call.write(b"0\r\n\r\n")
+        if self.framing == "close" or self.version == "1.0":
+            call.close()
+        else:
+            call.done()
+
+    def _go_wrong(self, call: Call, body: bytes) -> None:
+        assert self.sent is not None
+        count = abs(self.sent)
+        self._send(call, body[:count])
+        if self.sent < 0:
+            call.write(b"%x\r\n%s" % (_CHUNK, body[count : count + 100]))
+        if self.then == "hold":
+            call.hold(lambda: (self._send(call, body[count:]), self._finish(call))[-1])
+        else:
+            getattr(call, self.then)()
+
+
+# The server
+
+
+@implementer(IHandshakeListener)
+class _Talk(Connection):
+    """One connection to an origin; what is asked while an answer is under way waits."""
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.visit = Visit()
+        self.gone: Deferred[None] = Deferred()
+        self._received = b""
+        self._busy = False
+
+    @property
+    def wire(self) -> Any:
+        """The connection below TLS."""
+        transport: Any = self.transport
+        return transport.transport if self.origin.secure else transport
+
+    def connectionMade(self) -> None:
+        self.origin.visits.append(self.visit)
+        self.origin.talks.add(self)
+
+    def handshakeCompleted(self) -> None:
+        self.visit.secured = True
+
+    def dataReceived(self, data: bytes) -> None:
+        self._received += data
+        self._next()
+
+    def answered(self) -> None:
+        if self.visit.requests[-1].headers.get("connection", "").lower() == "close":
+            self.transport.loseConnection()  # type: ignore[union-attr]
+            return
+        self._busy = False
+        # Not at once: the answer may come from within the call of the one before.
+        reactor.callLater(0, self._next)
+
+    def _next(self) -> None:
+        if self._busy or self.visit.reason is not None:
+            return
+        head, blank, rest = self._received.partition(b"\r\n\r\n")
+        if not blank:
+            return
+        self._received, self._busy = rest, True
+        asked = Asked.read(head)
+        self.visit.requests.append(asked)
+        self.origin.answer(asked, self)
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
+        self.visit.reason = reason
+        self.origin.talks.discard(self)
+        self.gone.callback(None)
+
+
+class Origin:
+    """A server on a free port of the loopback address.
+
+    :ivar visits: all connections, in order; those too that ended in their handshake.
+    :ivar held: answers that stand still.
+    """
+
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        self.secure = certificate is not None
+        self.visits: list[Visit] = []
+        self.held: list[Callable[[], None]] = []
+        self.talks: set[_Talk] = set()
+        self._behaviours: dict[str, Behaviour] = {}
+        self._turns: dict[str, int] = {}
+        factory = Factory.forProtocol(_Talk)
+        factory.noisy = False
+        factory.buildProtocol = lambda address: _Talk(self)  # type: ignore[method-assign]
+        if certificate is None:
+            self._port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        else:
+            context = _Context(certificate)
+            self._port = reactor.listenSSL(0, factory, context, interface="127.0.0.1")
+        self.port: int = self._port.getHost().port
+
+    @property
+    def requests(self) -> list[Asked]:
+        """All requests, connection by connection."""
+        return [asked for visit in self.visits for asked in visit.requests]
+
+    def asked(self, path: str) -> list[Asked]:
+        """Return the requests for a path, whatever their query."""
+        return [asked for asked in self.requests if asked.target.partition("?")[0] == path]
+
+    def url(self, path: str, host: str = "localhost") -> str:
+        """Return the URL of a path."""
+        return f"http{'s' * self.secure}://{host}:{self.port}{path}"
+
+    def put(self, path: str, behaviour: Behaviour | bytes, host: str = "localhost") -> str:
+        """Answer a path so from now on, and return its URL; bytes are a file."""
+        self._behaviours[path] = File(behaviour) if isinstance(behaviour, bytes) else behaviour
+        self._turns.pop(path, None)
+        return self.url(path, host)
+
+    def put_chain(self, path: str, hops: int, end: str) -> str:
+        """Lead to a URL by so many redirects, and return the URL of the first."""
+        for hop in range(hops):
+            there = end if hop == hops - 1 else f"{path}-{hop + 1}"
+            self.put(f"{path}-{hop}", Redirect(there))
+        return self.url(f"{path}-0")
+
+    def answer(self, asked: Asked, talk: _Talk) -> None:
+        """Answer one request; a path that nobody has put there is a 404."""
+        path = asked.target.partition("?")[0]
+        behaviour = self._behaviours.get(asked.target) or self._behaviours.get(path) or Status(404)
+        turn = self._turns.get(path, 0)
+        self._turns[path] = turn + 1
+        behaviour.answer(Call(asked, turn, talk))
+
+    def release(self) -> None:
+        """Let all answers go on that stand still."""
+        held, self.held = self.held, []
+        for rest in held:
+            rest()
+
+    async def stop(self) -> None:
+        """Close the port and every connection, and wait until they are closed."""
+        await self._port.stopListening()
+        talks = list(self.talks)
+        for talk in talks:
+            talk.wire.abortConnection()
+        await gatherResults([talk.gone for talk in talks])
+
+
+class _Context(ContextFactory):
+    """What listenSSL takes."""
+
+    isClient = False
+
+    def __init__(self, certificate: Certificate) -> None:
+        self._context = SSL.Context(SSL.TLS_SERVER_METHOD)
+        self._context.use_certificate_chain_file(str(certificate.chain))
+        self._context.use_privatekey_file(str(certificate.key))
+
+    def getContext(self) -> SSL.Context:
+        return self._context
+
+
+def open_origin(case: Any, certificate: Certificate | None = None) -> Origin:
+    """Start an origin that ends with a test at the latest."""
+    origin = Origin(certificate)
+    case.addCleanup(lambda: Deferred.fromCoroutine(origin.stop()))
+    return origin

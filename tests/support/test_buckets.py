@@ -1,0 +1,222 @@
+"""The S3 servers of the tests are real ones: they refuse what S3 refuses."""
+
+from __future__ import annotations
+
+import ssl
+
+from twisted.trial.unittest import SkipTest, TestCase
+
+from tests.support.buckets import s3_server
+from tests.support.s3 import Answer, Check, Identity, S3Server
+from tests.support.service import PATIENCE, children
+
+HEADERS = {
+    "content-type": "audio/mpeg",
+    "cache-control": "public, max-age=31536000, immutable",
+    "content-disposition": "inline; filename=\"a b.mp3\"; filename*=UTF-8''%C3%A9.mp3",
+}
+
+
+class BucketCase(TestCase):
+    """Tests with a bucket.
+
+    :ivar server: where it is.
+    :ivar bucket: its name.
+    """
+
+    timeout = 2 * PATIENCE
+    tls = False
+
+    async def setUp(self) -> None:
+        self.server: S3Server = await s3_server(self.tls)
+        self.bucket = self.server.make_bucket()
+
+    def require(self, check: Check) -> None:
+        """Skip what this server lets pass."""
+        if check not in self.server.checks:
+            raise SkipTest(f"This S3 server does not check the {check}.")
+
+    def assert_refused(self, answer: Answer, *codes: str) -> None:
+        """Assert that a request was refused, for a reason if the server says one."""
+        self.assertEqual(403, answer.status)
+        self.assertIn(answer.code, ("AccessDenied", *codes))
+
+
+class RoundTripTests(BucketCase):
+    """What is put is there."""
+
+    def test_headers(self) -> None:
+        """An object comes back whole, with the headers that it was put with."""
+        etag = self.server.put(self.bucket, "a", b"abc", **HEADERS)
+        got, stat = self.server.get(self.bucket, "a"), self.server.stat(self.bucket, "a")
+        self.assertEqual(b"abc", got.body)
+        for answer in (got, stat):
+            self.assertEqual("3", answer.headers["content-length"])
+            self.assertEqual(etag, answer.headers["etag"])
+            self.assertEqual(HEADERS, {name: answer.headers[name] for name in HEADERS})
+
+    def test_keys(self) -> None:
+        """Keys are listed as they were put, the odd ones too, and are gone once removed."""
+        keys = sorted([b"a/b c+d%20.mp3", "é/ü".encode(), b"x&y=z?#'\"<>;,~"])
+        for key in keys:
+            self.server.put(self.bucket, key, key)
+        self.assertEqual(keys, sorted(self.server.keys(self.bucket)))
+        for key in keys:
+            self.assertEqual(key, self.server.get(self.bucket, key).body)
+            self.server.remove(self.bucket, key)
+            self.assertIsNone(self.server.stat(self.bucket, key))
+        self.assertEqual([], self.server.keys(self.bucket))
+
+    def test_virtual_addressing(self) -> None:
+        """A bucket is found by the name of the host, by signed headers and by a signed URL."""
+        self.server.put(self.bucket, "a", b"abc")
+        url = self.server.presign(self.bucket, "a", virtual=True)
+        self.assertIn(f"//{self.bucket}.{self.server.domain}:", url)
+        self.assertEqual(b"abc", self.server.fetch(url).demand().body)
+        answer = self.server.request("GET", self.bucket, "a", virtual=True)
+        self.assertEqual(b"abc", answer.demand().body)
+
+    def test_uploads(self) -> None:
+        """An upload in parts is listed until it is completed or aborted."""
+        key = "a/b c+d%20é"
+        started = self.server.request("POST", self.bucket, key, "uploads=").demand()
+        (upload,) = started.texts("UploadId")
+        self.assertEqual([(key.encode(), upload)], self.server.uploads(self.bucket))
+        self.server.request("DELETE", self.bucket, key, f"uploadId={upload}").demand()
+        self.assertEqual([], self.server.uploads(self.bucket))
+
+
+class SignatureTests(BucketCase):
+    """Who signs wrongly gets nothing."""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.server.put(self.bucket, "a", b"abc")
+
+    def test_wrong_secret(self) -> None:
+        """The secret is verified, for reading and for writing."""
+        guess = Identity(self.server.access_key, "x" * 40)
+        for method in ("GET", "PUT"):
+            answer = self.server.request(method, self.bucket, "a", identity=guess)
+            self.assert_refused(answer, "SignatureDoesNotMatch")
+
+    def test_unknown(self) -> None:
+        """Who is not known has nothing, and neither has who signs nothing."""
+        nobody = Identity("x" * 20, "x" * 40)
+        answer = self.server.request("GET", self.bucket, "a", identity=nobody)
+        self.assert_refused(answer, "InvalidAccessKeyId")
+        self.assert_refused(self.server.fetch(self.server.url(self.bucket, "a")))
+
+    def test_tampered_url(self) -> None:
+        """A signed URL is good for its own object, method and lifetime only."""
+        self.server.put(self.bucket, "b", b"abc")
+        url = self.server.presign(self.bucket, "a")
+        self.assertEqual(b"abc", self.server.fetch(url).demand().body)
+        forged = url[:-1] + ("0" if url[-1] != "0" else "1")
+        for other in (url.replace("/a?", "/b?"), url.replace("Expires=60", "Expires=61"), forged):
+            self.assert_refused(self.server.fetch(other), "SignatureDoesNotMatch")
+        for method in ("HEAD", "PUT", "DELETE"):
+            self.assertEqual(403, self.server.fetch(url, method).status, method)
+
+    def test_expired_url(self) -> None:
+        """A signed URL runs out."""
+        url = self.server.presign(self.bucket, "a", seconds=10, age=11)
+        self.assert_refused(self.server.fetch(url))
+        url = self.server.presign(self.bucket, "a", seconds=20, age=11)
+        self.server.fetch(url).demand()
+
+    def test_wrong_digest(self) -> None:
+        """A body that is not the one that was signed is not kept."""
+        answer = self.server.request("PUT", self.bucket, "c", body=b"abc", digest="0" * 64)
+        self.assertEqual(400, answer.status)
+        self.assertIsNone(self.server.stat(self.bucket, "c"))
+
+    def test_wrong_region(self) -> None:
+        """A signature for another region is none."""
+        self.require("region")
+        answer = self.server.request("GET", self.bucket, "a", region="mars-north-1")
+        self.assertIn(answer.status, (400, 403))
+
+
+class UserTests(BucketCase):
+    """Users have the rights that they were given, and no more."""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.server.put(self.bucket, "a", b"abc")
+
+    def statuses(self, user: Identity) -> list[int]:
+        """Return how reading, looking for what is not there, writing and removing end."""
+        asked = (("GET", "a"), ("GET", "b"), ("PUT", "c"), ("DELETE", "a"))
+        return [
+            self.server.request(method, self.bucket, key, identity=user).status
+            for method, key in asked
+        ]
+
+    def test_rights(self) -> None:
+        """Each kind of user can do what it is for."""
+        # Who may not list is not told what is missing.
+        missing = 403 if "right to list" in self.server.checks else 404
+        for rights, expected in (
+            ("get", [200, missing, 403, 403]),
+            ("read", [200, 404, 403, 403]),
+            ("write", [200, 404, 200, 403]),
+            ("nothing", [403, 403, 403, 403]),
+        ):
+            user = self.server.add_user(rights)
+            self.assertEqual(expected, self.statuses(user), rights)
+
+    def test_temporary_credentials(self) -> None:
+        """Temporary credentials have a user's rights, in headers and in URLs, with their token."""
+        self.require("session token")
+        lent = self.server.lend(self.server.add_user("read"))
+        self.assertEqual([200, 404, 403, 403], self.statuses(lent))
+        url = self.server.presign(self.bucket, "a", identity=lent)
+        self.assertEqual(b"abc", self.server.fetch(url).demand().body)
+        for token in (None, lent.session_token[:-9] + "x" * 9):
+            forged = Identity(lent.access_key, lent.secret_key, token)
+            self.assertEqual([403] * 4, self.statuses(forged))
+
+
+class OutageTests(BucketCase):
+    """The server can go away and come back."""
+
+    async def test_outage(self) -> None:
+        """It leaves nobody at its port, and comes back there with its data and its users."""
+        self.server.put(self.bucket, "a", b"abc", **HEADERS)
+        reader, port = self.server.add_user("read"), self.server.port
+        started = self.server.request("POST", self.bucket, "b", "uploads=").demand()
+        await self.server.stop()
+        self.assertRaises(ConnectionRefusedError, self.server.get, self.bucket, "a")
+        await self.server.start()
+        self.assertEqual(port, self.server.port)
+        answer = self.server.request("GET", self.bucket, "a", identity=reader).demand()
+        self.assertEqual((b"abc", "audio/mpeg"), (answer.body, answer.headers["content-type"]))
+        self.assertEqual([(b"b", *started.texts("UploadId"))], self.server.uploads(self.bucket))
+
+    async def test_one_for_all(self) -> None:
+        """There is one for all tests of a process, and it is nobody's leftover."""
+        self.assertIs(self.server, await s3_server())
+        self.assertEqual([], children())
+
+
+class TLSTests(BucketCase):
+    """The server with TLS has a certificate of a private authority."""
+
+    tls = True
+
+    def test_trusted(self) -> None:
+        """Who knows the authority gets through, by the address and by the names of buckets."""
+        self.server.put(self.bucket, "a", b"abc")
+        for virtual in (False, True):
+            url = self.server.presign(self.bucket, "a", virtual=virtual)
+            self.assertTrue(url.startswith("https://"))
+            self.assertEqual(b"abc", self.server.fetch(url).demand().body)
+
+    def test_not_trusted(self) -> None:
+        """Who does not know the authority refuses it, and so does who wanted another host."""
+        url = self.server.presign(self.bucket, "a")
+        another = url.replace("127.0.0.1", "another.test")
+        self.assertRaises(ssl.SSLCertVerificationError, self.server.fetch, another)
+        self.patch(self.server, "ca_bundle", ssl.get_default_verify_paths().cafile)
+        self.assertRaises(ssl.SSLCertVerificationError, self.server.fetch, url)
