@@ -15,11 +15,15 @@ NODE_MODULES := tests/browser/node_modules
 TRIAL = -m twisted.trial --temp-directory=build/trial
 
 .DELETE_ON_ERROR:
-.PHONY: help install dev ffmpeg node browser run check lint format types docs coverage test \
-    promtool soak guards fuzz clean
+# Those that need a server of buckets.
+S3_TESTS = tests.support.test_buckets tests.support.test_names tests.live.test_s3_identity \
+    tests.live.test_s3_outage tests.live.test_s3_sources tests.live.test_s3_store
+
+.PHONY: help install dev ffmpeg node browser haproxy names radosgw run check lint format types docs \
+    coverage test test-ceph promtool soak guards fuzz clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
 
 install: ffmpeg $(VENV)/.installed ## make .venv with audioproxy in it, and install ffmpeg where it is missing
 
@@ -28,9 +32,13 @@ run: install ## start the service on sample audio, and print a few URLs to try
 
 check: lint types docs coverage test ## everything that a change has to pass
 
-test: ffmpeg dev browser promtool ## run the tests; JOBS=1 runs one at a time
-	AUDIOPROXY_BROWSER=required AUDIOPROXY_PROMTOOL=required \
+test: ffmpeg dev browser haproxy names promtool ## run the tests; JOBS=1 runs one at a time
+	AUDIOPROXY_BROWSER=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
+
+test-ceph: ffmpeg dev names radosgw ## run the tests of buckets against Ceph's S3 server
+	AUDIOPROXY_S3=ceph AUDIOPROXY_NSS_WRAPPER=required \
+	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
 soak: ffmpeg dev ## two nodes under load and faults, every byte compared; SECONDS=600 SEED=7 to vary it
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
@@ -82,6 +90,20 @@ node:
 # For the tests only: a browser, and the libraries that draw in it.
 browser: $(NODE_MODULES)/.package-lock.json
 	@command -v chromium >/dev/null || tools/system-package chromium
+
+# For the tests only: a balancer for several nodes. As it is installed it listens nowhere.
+haproxy:
+	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
+
+# For the tests only: names of hosts that the system does not know.
+names:
+	@ls /usr/lib*/libnss_wrapper.so /usr/lib*/*/libnss_wrapper.so 2>/dev/null | grep -q . || \
+	    tools/system-package libnss-wrapper
+
+radosgw:
+	@for package in radosgw ceph-mon ceph-osd ceph-common; do \
+	    command -v $${package/common/authtool} >/dev/null || tools/system-package $$package || exit; \
+	done
 
 # For the tests only: it comes with a server that nobody here wants.
 promtool: build/bin/promtool

@@ -27,7 +27,9 @@ _CODE = re.compile(r"<Code>([^<>]{1,100})</Code>")
 
 # What a 400 says of a name that the store cannot have, or of an identity that it does not take.
 # Any other one means that the requests as a whole are wrong: their region, their endpoint.
-_BAD_NAMES = re.compile(r"InvalidBucketName|InvalidURI|InvalidArgument|KeyTooLongError|XMinio\w+")
+_BAD_NAMES = re.compile(
+    r"InvalidBucketName|InvalidObjectName|InvalidURI|InvalidArgument|KeyTooLongError|XMinio\w+"
+)
 _BAD_IDENTITIES = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|TokenRefreshRequired")
 
 
@@ -135,7 +137,9 @@ class StoreObject:
         if answer.status == 200:
             return answer
         if answer.status == 400:
-            # A HEAD has no words for what is wrong.
+            # A HEAD has no words for what is wrong, and radosgw none for a key with a NUL.
+            if "%00" in self.url:
+                raise Missing("no store has a key with a NUL")
             answer = await self.send("GET", headers={"range": "bytes=0-0"})
         raise await _error(answer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from http.client import HTTPException
 
 from tests.support.s3 import Requests
 from tests.support.servers import Server, free_port
@@ -50,6 +51,6 @@ class Gateway(Requests):
 
     def _settled(self) -> bool:
         assert self._server is not None
-        with suppress(OSError):
+        with suppress(OSError, HTTPException):
             return self.ready() or not self._server.running
         return not self._server.running

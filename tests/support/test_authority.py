@@ -1,0 +1,61 @@
+"""The certificates of the tests are good, or bad in the one way that they are for."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.authority import Authority, Certificate
+
+
+class AuthorityTests(SynchronousTestCase):
+    """`Authority`"""
+
+    def setUp(self) -> None:
+        self.authority = Authority(Path(self.mktemp()).resolve())
+
+    def connect(self, certificate: Certificate, name: str) -> None:
+        """Have a client that trusts the authority shake hands with a server, in memory."""
+        client = ssl.create_default_context(cafile=str(self.authority.bundle))
+        up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+        ends = (
+            client.wrap_bio(down, up, server_hostname=name),
+            certificate.server_context().wrap_bio(up, down, server_side=True),
+        )
+        for _ in range(2):
+            for end in ends:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    end.do_handshake()
+        self.assertIsNotNone(ends[0].cipher())
+
+    def assert_refused(self, certificate: Certificate, why: str) -> None:
+        """Assert that a client refuses a certificate of a server that it calls a.test."""
+        error = self.assertRaises(ssl.SSLCertVerificationError, self.connect, certificate, "a.test")
+        self.assertIn(why, error.verify_message)
+
+    def test_good(self) -> None:
+        """A certificate is for all its names and addresses, and so is one with a chain."""
+        names = ("a.test", "*.s3.test", "127.0.0.1")
+        for issue in (self.authority.issue, self.authority.issue_through_another):
+            for name in ("a.test", "bucket.s3.test", "127.0.0.1"):
+                self.connect(issue(*names), name)
+
+    def test_bad(self) -> None:
+        """Each bad one is refused for its own reason."""
+        self.assert_refused(self.authority.issue_expired("a.test"), "expired")
+        self.assert_refused(self.authority.issue_for_another_name(), "Hostname mismatch")
+        self.assert_refused(self.authority.make_self_signed("a.test"), "self-signed")
+        stranger = Authority(Path(self.mktemp()).resolve())
+        self.assert_refused(stranger.issue("a.test"), "unable to get local issuer")
+
+    def test_files(self) -> None:
+        """Key and chain are files in the folder that was named, the key for its owner only."""
+        folder = Path(self.mktemp()).resolve()
+        certificate = self.authority.issue("a.test", folder=folder)
+        self.assertEqual([folder] * 2, [certificate.chain.parent, certificate.key.parent])
+        self.assertEqual(0o600, certificate.key.stat().st_mode & 0o777)
+        self.assertTrue(certificate.key.read_text().startswith("-----BEGIN PRIVATE KEY-----"))
+        self.assertIn(certificate.key.read_text(), certificate.both().read_text())
