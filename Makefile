@@ -97,7 +97,7 @@ haproxy:
 
 # For the tests only: names of hosts that the system does not know.
 names:
-	@ls /usr/lib*/libnss_wrapper.so /usr/lib*/*/libnss_wrapper.so 2>/dev/null | grep -q . || \
+	@[ -n "$$(ls -d /usr/lib*/libnss_wrapper.so /usr/lib*/*/libnss_wrapper.so 2>/dev/null)" ] || \
 	    tools/system-package libnss-wrapper
 
 radosgw:

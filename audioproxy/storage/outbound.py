@@ -22,6 +22,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.protocol import Factory
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
+from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.web.client import (
     URI,
     Agent,
@@ -47,6 +48,9 @@ _ANSWER = 15.0
 # theirs after 20 seconds and more; a request on one that was just closed would be lost.
 _KEPT = 32
 _KEPT_SECONDS = 15
+# Bytes of the headers of an answer, and of what is read with them of its body: a few at most where
+# it comes in small pieces, and as much as the connection reads at a time where it does not.
+_HEADERS = 512 * 1024
 # Bytes of a body that nobody wants and that is read all the same, for the connection's sake.
 _SHORT = 4096
 # Hosts whose TLS contexts are kept. To read the system's certificates takes some milliseconds.
@@ -131,22 +135,56 @@ class _Endpoints:
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
         plain = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=_CONNECT)
         if uri.scheme != b"https":
-            return _Quiet(plain)
-        return _Quiet(wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), plain))
+            return _Bounded(plain)
+        return _Bounded(wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), plain))
 
 
 @implementer(IStreamClientEndpoint)
-class _Quiet:
-    """An endpoint whose connections are no news for the log."""
+class _Bounded:
+    """An endpoint whose connections take no endless headers, and are no news for the log."""
 
     def __init__(self, endpoint: IStreamClientEndpoint) -> None:
         self._endpoint = endpoint
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        bounded = WrappingFactory(protocolFactory)
+        bounded.protocol = _HeaderLimit
+        bounded.noisy = False
         if isinstance(protocolFactory, Factory):
             protocolFactory.noisy = False
-        connecting: Deferred[IProtocol] = self._endpoint.connect(protocolFactory)
-        return connecting
+        connecting: Deferred[Any] = self._endpoint.connect(bounded)
+        return connecting.addCallback(lambda wrapper: wrapper.wrappedProtocol)
+
+
+class _HeaderLimit(ProtocolWrapper):
+    """Stands between a connection and Twisted's client, which reads headers without a limit.
+
+    From a request on until its answer's body is asked for, only so many bytes may come. Once the
+    headers are complete, Twisted's client reads no more until then.
+    """
+
+    transport: Any
+    _came: int | None = None
+
+    def write(self, data: bytes) -> None:
+        self._came = 0
+        self.transport.write(data)
+
+    def writeSequence(self, data: Any) -> None:
+        self._came = 0
+        self.transport.writeSequence(data)
+
+    def resumeProducing(self) -> None:
+        self._came = None
+        self.transport.resumeProducing()
+
+    def dataReceived(self, data: bytes) -> None:
+        if self._came is not None:
+            self._came += len(data)
+            if self._came > _HEADERS:
+                self.transport.abortConnection()
+                return
+        self.wrappedProtocol.dataReceived(data)
 
 
 class Answer:
