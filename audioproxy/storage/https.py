@@ -103,7 +103,7 @@ class Origins:
         :raises UndecodableSource: where it cannot be read in a way that is safe.
         :raises UpstreamUnavailable: where the origin cannot be reached, or is broken or busy.
         """
-        return RemoteFile(self, await self.ask(source))
+        return RemoteFile(self, source, await self.ask(source))
 
     async def ask(self, source: HttpsSource) -> State:
         """Follow redirects to where the source is, and return what is said of it there."""
@@ -159,8 +159,9 @@ class RemoteFile:
     see how its body is framed.
     """
 
-    def __init__(self, origins: Origins, state: State) -> None:
+    def __init__(self, origins: Origins, source: HttpsSource, state: State) -> None:
         self._origins = origins
+        self._source = source
         self._state = state
         self._ranges = state.ranges
         self._copy: Scratch | None = None
@@ -199,7 +200,8 @@ class RemoteFile:
         if self._copy is not None or not self.material:
             return True
         try:
-            return self._state.agrees(await self._origins.ask(self._state.source))
+            # The address behind a redirect may have been one for a short time.
+            return self._state.agrees(await self._origins.ask(self._source))
         except NotFound:
             return False
         except Refusal:
@@ -225,26 +227,31 @@ class RemoteFile:
     async def _fetch(self, seconds: float) -> None:
         origins = self._origins
         answer = await origins.get(self._state.source)
-        if answer.status != 200:
+        try:
+            self._check(answer)
+            copy = await origins.space.create(seconds)
+        except (Refusal, OSError) as error:
             await answer.drop()
-            raise UpstreamUnavailable("The origin does not give the source any more.")
-        if not self._state.agrees(_read(self._state.source, answer)):
-            await answer.drop()
-            raise RenderFailed("The source changed while it was read.")
-        copy = await origins.space.create(seconds)
-        spool = Spool(copy.descriptor, origins.limit, origins.in_thread)
+            raise _refuse(error, late=False, limit=origins.limit) from error
         size = self._state.size if answer.length is None else answer.length
+        spool = Spool(copy.descriptor, origins.limit, origins.in_thread)
         taking = Deferred.fromCoroutine(spool.take(answer.flow(size)))
         deadline = origins.clock.callLater(seconds, taking.cancel)
         try:
             await taking
         except BaseException as error:
             copy.close()
-            raise _refuse(error, not deadline.active(), origins.limit) from error
+            raise _refuse(error, late=not deadline.active(), limit=origins.limit) from error
         finally:
             if deadline.active():
                 deadline.cancel()
         self._copy = copy
+
+    def _check(self, answer: Answer) -> None:
+        if answer.status != 200:
+            raise UpstreamUnavailable("The origin does not give the source any more.")
+        if not self._state.agrees(_read(self._state.source, answer)):
+            raise RenderFailed("The source changed while it was read.")
 
 
 def _read(source: HttpsSource, answer: Answer) -> State:
@@ -281,7 +288,7 @@ def _stretch(answer: Answer) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def _refuse(error: BaseException, late: bool, limit: int) -> BaseException:
+def _refuse(error: BaseException, *, late: bool, limit: int) -> BaseException:
     if isinstance(error, TooMuch):
         return SourceTooLarge(f"The source has more than {limit} bytes, and no more are accepted.")
     if late:
