@@ -37,6 +37,10 @@ _NO_HEAD = (403, 405, 501)
 # Troubles that pass, and say nothing of whether there is such a source.
 _PASSING = (408, 425, 429)
 
+# What no URL may have in it as it travels (RFC 3986, 2), though a source may be spelled so. ffmpeg
+# writes these in hexadecimal; so that one thing is asked about and read, we do it first.
+_UNSAFE = re.compile(r'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
+
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 
 _log = Logger()
@@ -129,7 +133,7 @@ class Origins:
     async def _send(self, method: str, source: HttpsSource, headers: dict[str, str]) -> Answer:
         try:
             return await self.client.request(
-                method, source.url, {"accept-encoding": "identity", **headers}
+                method, _spelled(source), {"accept-encoding": "identity", **headers}
             )
         except Untrusted as error:
             _log.info("the origin {host} is not trusted: {error}", host=source.host, error=error)
@@ -192,7 +196,7 @@ class RemoteFile:
             return local_input()
         assert self._ranges is not None
         return remote_input(
-            self._state.source.url, USER_AGENT, self._origins.ca_file, ranges=self._ranges
+            _spelled(self._state.source), USER_AGENT, self._origins.ca_file, ranges=self._ranges
         )
 
     async def unchanged(self) -> bool:
@@ -280,6 +284,11 @@ def _read(source: HttpsSource, answer: Answer) -> State:
         answer.header("last-modified") or "",
         None if answer.bodiless else stretch is not None,
     )
+
+
+def _spelled(source: HttpsSource) -> str:
+    """Return a source's address as it travels."""
+    return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", source.url)
 
 
 def _stretch(answer: Answer) -> tuple[int, int, int] | None:

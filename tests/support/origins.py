@@ -305,10 +305,15 @@ class File:
         self._send(call, body[:count])
         if self.sent < 0:
             call.write(b"%x\r\n%s" % (_CHUNK, body[count : count + 100]))
-        if self.then == "hold":
-            call.hold(lambda: (self._send(call, body[count:]), self._finish(call))[-1])
-        else:
+        if self.then != "hold":
             getattr(call, self.then)()
+            return
+
+        def go_on() -> None:
+            self._send(call, body[count:])
+            self._finish(call)
+
+        call.hold(go_on)
 
 
 # The server
@@ -370,12 +375,14 @@ class _Talk(Connection):
 class Origin:
     """A server on a free port of the loopback address.
 
+    :param certificates: without one it speaks cleartext. Each connection gets the next one, and
+        the last is for all that follow.
     :ivar visits: all connections, in order; those too that ended in their handshake.
     :ivar held: answers that stand still.
     """
 
-    def __init__(self, certificate: Certificate | None = None) -> None:
-        self.secure = certificate is not None
+    def __init__(self, *certificates: Certificate) -> None:
+        self.secure = bool(certificates)
         self.visits: list[Visit] = []
         self.held: list[Callable[[], None]] = []
         self.talks: set[_Talk] = set()
@@ -384,11 +391,11 @@ class Origin:
         factory = Factory.forProtocol(_Talk)
         factory.noisy = False
         factory.buildProtocol = lambda address: _Talk(self)  # type: ignore[method-assign]
-        if certificate is None:
-            self._port = reactor.listenTCP(0, factory, interface="127.0.0.1")
-        else:
-            context = _Context(certificate)
+        if certificates:
+            context = _Contexts(certificates)
             self._port = reactor.listenSSL(0, factory, context, interface="127.0.0.1")
+        else:
+            self._port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.port: int = self._port.getHost().port
 
     @property
@@ -440,22 +447,27 @@ class Origin:
         await gatherResults([talk.gone for talk in talks])
 
 
-class _Context(ContextFactory):
-    """What listenSSL takes."""
+class _Contexts(ContextFactory):
+    """What listenSSL takes; it asks once for each connection."""
 
     isClient = False
 
-    def __init__(self, certificate: Certificate) -> None:
-        self._context = SSL.Context(SSL.TLS_SERVER_METHOD)
-        self._context.use_certificate_chain_file(str(certificate.chain))
-        self._context.use_privatekey_file(str(certificate.key))
+    def __init__(self, certificates: Iterable[Certificate]) -> None:
+        *self._first, self._last = [_context(certificate) for certificate in certificates]
 
     def getContext(self) -> SSL.Context:
-        return self._context
+        return self._first.pop(0) if self._first else self._last
 
 
-def open_origin(case: Any, certificate: Certificate | None = None) -> Origin:
+def _context(certificate: Certificate) -> SSL.Context:
+    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context.use_certificate_chain_file(str(certificate.chain))
+    context.use_privatekey_file(str(certificate.key))
+    return context
+
+
+def open_origin(case: Any, *certificates: Certificate) -> Origin:
     """Start an origin that ends with a test at the latest."""
-    origin = Origin(certificate)
+    origin = Origin(*certificates)
     case.addCleanup(lambda: Deferred.fromCoroutine(origin.stop()))
     return origin

@@ -1,0 +1,539 @@
+"""Sources and URLs that try to lead the encoder astray, each one shown to work without us.
+
+What must not be read is a sound outside the root, whose folder is watched, and hosts that take
+note of every connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Coroutine, Iterable
+from contextlib import closing
+from functools import cache
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+
+from audioproxy.errors import NotFound
+from audioproxy.grammar.sources import LocalSource
+from audioproxy.storage.local import LocalFiles
+from tests.support.attacks import (
+    Recorder,
+    Run,
+    Watch,
+    behind_tag,
+    concat_script,
+    manifest,
+    master_playlist,
+    movie_elsewhere,
+    plain,
+    playlist,
+)
+from tests.support.audio import convert, tone, write_wav
+from tests.support.authority import Authority
+from tests.support.http import KEY, SALT, Response
+from tests.support.origins import open_origin
+from tests.support.service import ServiceCase, ask, children, signed, until
+
+#: Names under which a crafted file is a source like any other.
+EXTENSIONS = ("mp3", "wav", "m3u8", "flac")
+
+#: The two kinds of requests that open a source, each in its own way.
+KINDS = ("f:wav", "info")
+
+
+@cache
+def secret(form: str) -> bytes:
+    """Return the sound that nobody may have."""
+    wav = write_wav(tone(44100, 22050, 3000))
+    return wav if form == "wav" else convert(wav, name=f"secret.{form}")
+
+
+@cache
+def inside() -> bytes:
+    """Return a sound that everyone may have."""
+    return write_wav(tone(22050, 4410, 440))
+
+
+async def together(answers: Iterable[Coroutine[Any, Any, Response]]) -> list[Response]:
+    """Wait for several answers, a few at once, as many as the service has slots for."""
+    few = DeferredSemaphore(2)
+    return await gatherResults([few.run(Deferred.fromCoroutine, answer) for answer in answers])
+
+
+def local(path: str | bytes, options: str = "f:wav") -> bytes:
+    """Return the URL of a local source, whatever stands in its name."""
+    return signed(f"/{options}/plain/local://{quote(path, safe='/')}")
+
+
+def names_of(answer: Response) -> list[bytes]:
+    """Return the names of the headers of an answer."""
+    return sorted(name for name, _ in answer.headers)
+
+
+class AttackCase(ServiceCase):
+    """A root with a sound in it, and a folder outside that is watched.
+
+    :ivar outside: the folder; ``secret.wav`` and the same in other formats are in it.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("inside.wav", inside())
+        self.outside = self.root.with_name("outside")
+        self.outside.mkdir()
+        for form in ("wav", "mp3", "mp4"):
+            (self.outside / f"secret.{form}").write_bytes(secret(form))
+            (self.root / f"link.{form}").symlink_to(self.outside / f"secret.{form}")
+        self.watch = Watch(self, self.outside)
+
+    async def assert_refused(self, port: int, names: Iterable[str], *statuses: int) -> None:
+        """Assert that sources are refused, by all that open one in turn."""
+        asked = [*zip(names, cycle((*KINDS, "f:peaks")), strict=False)]
+        answers = await together(ask(port, local(name, kind)) for name, kind in asked)
+        for (name, kind), answer in zip(asked, answers, strict=True):
+            self.assertIn(answer.status, statuses, (name, kind, answer))
+            code = {404: "not_found", 415: "undecodable_source"}[answer.status]
+            self.assertEqual(code, answer.error, (name, kind))
+
+
+class ListTests(AttackCase):
+    """Files that are lists of other files."""
+
+    def lists(self) -> dict[str, bytes]:
+        """Return lists by the names of their kinds; each names the sound outside."""
+        above = os.path.relpath(self.outside, self.root)
+        mp3, mp4 = self.outside / "secret.mp3", self.outside / "secret.mp4"
+        return {
+            "hls-absolute": playlist(f"{mp3}"),
+            "hls-above": playlist(f"{above}/secret.mp3"),
+            "hls-file": playlist(f"file://{mp3}"),
+            "hls-link": playlist("link.mp3"),
+            "hls-map": playlist(f"{mp4}", more=f'#EXT-X-MAP:URI="{mp4}"'),
+            "hls-master": master_playlist(f"{self.root}/hls-absolute.m3u8"),
+            "hls-behind-tag": behind_tag(playlist(f"{mp3}")),
+            "dash-absolute": manifest(f"{mp4}"),
+            "dash-above": manifest(f"{above}/secret.mp4"),
+            "dash-file": manifest(f"file://{mp4}"),
+            "dash-behind-tag": behind_tag(manifest(f"{mp4}")),
+            # This demuxer takes no absolute names, but follows links.
+            "concat-link": concat_script("inside.wav", "link.wav"),
+            "concat-behind-tag": behind_tag(concat_script("link.wav")),
+        }
+
+    async def test_files(self) -> None:
+        """HLS, DASH and concat, under any name, read nothing outside and are a 415 (D43)."""
+        names = []
+        for number, (kind, content) in enumerate(self.lists().items()):
+            names.append(f"{kind}.{EXTENSIONS[number % len(EXTENSIONS)]}")
+            self.add(names[-1], content)
+        self.add("hls-absolute.m3u8", playlist(f"{self.outside}/secret.mp3"))
+        self.add("dash.mpd", manifest(f"{self.outside}/secret.mp4"))
+        names += ["hls-absolute.m3u8", "dash.mpd"]
+        for name in names:
+            # The whitelist of protocols alone is no help.
+            heard = await plain(f"{self.root}/{name}", "-protocol_whitelist", "file")
+            self.assertGreater(len(heard), 40_000, name)
+            self.assertTrue(await self.watch.opened(), name)
+        await self.assert_refused(self.start().port, names, 415)
+        self.assertEqual(set(), await self.watch.opened())
+
+    async def test_every_name(self) -> None:
+        """It makes no difference what a list is called (D43)."""
+        names = [f"list.{extension}" for extension in (*EXTENSIONS, "ogg", "m4a", "mpd", "txt")]
+        for name in names:
+            self.add(name, playlist(f"{self.outside}/secret.mp3"))
+        port = self.start().port
+        await self.assert_refused(port, names, 415)
+        self.assertEqual(set(), await self.watch.opened())
+
+    async def test_hosts(self) -> None:
+        """A list of URLs makes no connection, to any host and by any protocol (D43)."""
+        certificate = Authority(self.root.with_name("authority")).issue("localhost")
+        origins = [open_origin(self), open_origin(self, certificate)]
+        names = []
+        for origin in origins:
+            form = "s" * origin.secure
+            (mp3, mp4) = (origin.put(f"/secret.{it}", secret(it)) for it in ("mp3", "mp4"))
+            for kind, content in (
+                (f"hls{form}.mp3", playlist(mp3)),
+                (f"hls{form}.m3u8", playlist(mp3)),
+                (f"hls{form}-behind-tag.wav", behind_tag(playlist(mp3))),
+                (f"dash{form}.mp3", manifest(mp4)),
+            ):
+                self.add(kind, content)
+                names.append(kind)
+                words = ("-protocol_whitelist", "file,http,https,tls,tcp")
+                self.assertTrue(await plain(f"{self.root}/{kind}", *words), kind)
+                self.assertTrue(origin.requests, kind)
+                origin.visits.clear()
+        await self.assert_refused(self.start().port, names, 415)
+        self.assertEqual([[], []], [origin.visits for origin in origins])
+
+    async def test_data_reference(self) -> None:
+        """A movie whose sound stands in another file is not rendered from that file (D43)."""
+        self.add("movie.mov", movie_elsewhere(f"{self.outside}/secret.wav", 22050))
+        self.add("movie.m4a", movie_elsewhere(f"{self.outside}/secret.wav", 22050))
+        words = ("-enable_drefs", "1", "-use_absolute_path", "1")
+        heard = await plain(f"{self.root}/movie.mov", *words)
+        self.assertEqual(secret("wav")[44:], heard)
+        self.assertIn("secret.wav", await self.watch.opened())
+        port = self.start().port
+        for answer in await together(ask(port, local(f"movie.{it}")) for it in ("mov", "m4a")):
+            self.assertEqual((415, "undecodable_source"), (answer.status, answer.error))
+        self.assertEqual(set(), await self.watch.opened())
+
+    async def test_companions(self) -> None:
+        """What a name or an index implies is not opened: image sequences, subtitles (D43)."""
+        for name in ("frame-1.jpg", "titles.sub"):
+            (self.root / name).symlink_to(self.outside / "secret.mp3")
+        self.add("titles.idx", b"# VobSub index file, v7\n")
+        self.add("frame-%d.jpg", inside())
+        for name in ("titles.idx", "frame-%d.jpg"):
+            await plain(f"{self.root}/{name}")
+            self.assertIn("secret.mp3", await self.watch.opened(), name)
+        port = self.start().port
+        await self.assert_refused(port, ["titles.idx"], 415)
+        # A file with such a name is a sound like any other.
+        expected = await ask(port, local("inside.wav"))
+        self.assertEqual(expected.body, (await ask(port, local("frame-%d.jpg"))).body)
+        self.assertEqual(set(), await self.watch.opened())
+
+
+class NameTests(AttackCase):
+    """Names that mean something to ffmpeg, to a shell, or to HTTP."""
+
+    async def test_names_of_files(self) -> None:
+        """A file of any name is itself and nothing else: not an option, protocol or filter."""
+        telling = [
+            *"-i -- pipe:0 %d.wav concat:link.wav|link.wav cache:link.wav".split(),
+            *"subfile,,start,0,end,0,,:link.wav amovie=link.wav[out]".split(),
+        ]
+        odd: list[str | bytes] = [
+            *"-f - -y -protocol_whitelist @ ~ % %s *.wav ?.wav [a].wav fd:0 data:,x = : #x".split(),
+            *"crypto:link.wav http:link.wav file:link.wav movie=link.wav !x local: %00 %2e".split(),
+            *"a|b.wav a;b.wav a&b.wav a'b.wav a\"b.wav a\\b.wav $(id) `id` ${HOME} ...".split(),
+            *("a b.wav", " -i", "a\nb.wav", "a\r\nX-Injected: 1", "\x1b[31m", "a\tb", "..wav"),
+            *(b"\xff\xfe.wav", b"\xa0"),
+        ]
+        for name in (*telling, *odd):
+            (self.root / os.fsdecode(name)).write_bytes(inside())
+        for text, words in {
+            "subfile,,start,0,end,0,,:link.wav": (),
+            "concat:link.wav|link.wav": (),
+            "cache:link.wav": ("-protocol_whitelist", "file,cache"),
+            "amovie=./link.wav[out]": ("-f", "lavfi"),
+        }.items():
+            self.assertTrue(await plain(text, *words, folder=self.root), text)
+            self.assertIn("secret.wav", await self.watch.opened(), text)
+        port = self.start().port
+        expected, known = await together(ask(port, local("inside.wav", it)) for it in KINDS)
+        self.assertEqual((200, 200), (expected.status, known.status))
+        answers = await together(ask(port, local(name)) for name in telling)
+        for name, answer in zip(telling, answers, strict=True):
+            self.assertEqual((200, expected.body), (answer.status, answer.body), name)
+        answers = await together(ask(port, local(name, "info")) for name in odd)
+        for name, answer in zip(odd, answers, strict=True):
+            self.assertEqual((200, known.document), (answer.status, answer.document), name)
+            self.assertEqual(names_of(known), names_of(answer), name)
+        self.assertEqual(set(), await self.watch.opened())
+
+    async def test_names_of_no_file(self) -> None:
+        """A name that leads out of the root, or to none of its files, is a 404 (Source forms)."""
+        above = os.path.relpath(self.outside, self.root)
+        origin = open_origin(self)
+        url = origin.put("/secret.wav", secret("wav"))
+        (self.root / "folder").mkdir()
+        (self.root / "way").symlink_to(self.outside)
+        names: list[str | bytes] = [
+            f"{self.outside}/secret.wav",
+            f"{above}/secret.wav",
+            f"inside.wav/../{above}/secret.wav",
+            f"folder/../{above}/secret.wav",
+            *"link.wav way/secret.wav inside.wav/ inside.wav/. folder folder/ . .. ./ way".split(),
+            *"/dev/zero dev/stdin /dev/fd/3 /proc/self/environ /etc/passwd -i -- | -".split(),
+            *(f"{scheme}{self.outside}/secret.wav" for scheme in ("file:", "file://", "concat:")),
+            f"subfile,,start,0,end,0,,:{self.outside}/secret.wav",
+            f"amovie={self.outside}/secret.wav",
+            *(url, url.replace("http:", "https:"), f"tcp://127.0.0.1:{origin.port}"),
+            *("inside.wav\0", "\0inside.wav", "inside.wav\0.mp3", "inside.wav\n", "inside.wav "),
+            *("%2e%2e/outside/secret.wav", "..%2foutside%2fsecret.wav", "..\\outside\\secret.wav"),
+            *(b"\xc0\xae\xc0\xae/outside/secret.wav", "inside.wav?x", "inside.wav#x", "INSIDE.WAV"),
+        ]
+        port = self.start().port
+        missing = await ask(port, local("missing.wav"))
+        self.assertEqual(404, missing.status)
+        targets = [local(name, kind) for name in names for kind in KINDS]
+        # These are decoded once, and twice by nobody.
+        for source in ("%2e%2e/outside/secret.wav", "..%2Foutside%2Fsecret.wav", "%252e%252e/x"):
+            targets.append(signed(f"/f:wav/plain/local://{source}"))
+        for name in (f"{self.outside}/secret.wav", f"{above}/secret.wav", "link.wav", "%2e%2e/x"):
+            encoded = base64.urlsafe_b64encode(f"local://{name}".encode()).decode()
+            targets.append(signed(f"/f:wav/enc/{encoded}"))
+        answers = await together(ask(port, target) for target in targets)
+        for target, answer in zip(targets, answers, strict=True):
+            self.assertEqual((404, missing.body), (answer.status, answer.body), target)
+        self.assertEqual(set(), await self.watch.opened())
+        self.assertEqual([], origin.visits)
+
+    async def test_no_file(self) -> None:
+        """A FIFO, a socket, a device or a directory is a 404 at once (Source forms)."""
+        os.mkfifo(self.root / "fifo.wav")
+        (self.root / "folder.wav").mkdir()
+        (self.root / "device.wav").symlink_to("/dev/zero")
+        (self.root / "fifo-link.wav").symlink_to("fifo.wav")
+        (self.root / "loop.wav").symlink_to("loop.wav")
+        folder = os.open(self.root, os.O_RDONLY)
+        self.addCleanup(os.close, folder)
+        with socket.socket(socket.AF_UNIX) as listener:
+            # The whole path is longer than the address of a socket may be.
+            listener.bind(f"/proc/self/fd/{folder}/socket.wav")
+            names = [f"{it}.wav" for it in "fifo folder device fifo-link loop socket".split()]
+            await self.assert_refused(self.start().port, names, 404)
+
+
+#: Swaps a name between a file and a link until it is killed. Each stays for up to half a
+#: millisecond, so that a check has time to be right.
+SWAP_FILES = """
+import os, random, sys
+name, file, elsewhere = sys.argv[1:]
+def stay():
+    for _ in range(random.randrange(20000)): pass
+while True:
+    os.link(file, name + "~")
+    os.rename(name + "~", name)
+    stay()
+    os.symlink(elsewhere, name + "~")
+    os.rename(name + "~", name)
+    stay()
+"""
+
+#: The same for a folder and a link to another one.
+SWAP_FOLDERS = """
+import os, random, sys
+name, folder, elsewhere = sys.argv[1:]
+def stay():
+    for _ in range(random.randrange(20000)): pass
+while True:
+    os.rename(folder, name)
+    stay()
+    os.rename(name, folder)
+    os.symlink(elsewhere, name)
+    stay()
+    os.remove(name)
+"""
+
+
+class SwapTests(AttackCase):
+    """A path that is changed between the check and the opening."""
+
+    def swap(self, script: str, *names: Path) -> None:
+        """Run a script until the end of the test."""
+        command = [sys.executable, "-c", script, *map(str, names)]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+
+    async def assert_held(self, name: str) -> None:
+        """Assert that a name is checked in vain without us, and leads to the inside with us."""
+        path, heard = self.root / name, b""
+        while heard != secret("wav")[44:]:
+            # Right when it is looked at, and perhaps another file a moment later.
+            if not path.parent.is_symlink() and not path.is_symlink():
+                heard = await plain(str(path))
+        self.assertTrue(await self.watch.opened())
+        await self.assert_same_file(name)
+        port = self.start().port
+        expected = await ask(port, local("inside.wav"))
+        seen = {200: 0, 404: 0}
+        while not all(seen.values()):
+            number = sum(seen.values())
+            targets = [local(name, f"f:wav/cb:{number + more}") for more in range(4)]
+            for answer in await together(ask(port, target) for target in targets):
+                self.assertIn(answer.status, seen)
+                seen[answer.status] += 1
+                if answer.status == 200:
+                    self.assertEqual(expected.body, answer.body)
+        self.assertEqual(set(), await self.watch.opened())
+
+    async def assert_same_file(self, name: str) -> None:
+        """Assert that what is opened is the file inside, however often it is tried."""
+        files, source = LocalFiles(str(self.root)), LocalSource(name.encode())
+        size = len(inside())
+        for _ in range(2000):
+            try:
+                opened = await files.open(source)
+            except NotFound:
+                continue
+            with closing(opened):
+                self.assertEqual(size, opened.size)
+
+    async def test_file(self) -> None:
+        """A file that is swapped for a link is served as it was checked, or is a 404 (D43)."""
+        inner, outer = self.root / "inside.wav", self.outside / "secret.wav"
+        self.swap(SWAP_FILES, self.root / "it.wav", inner, outer)
+        await self.assert_held("it.wav")
+
+    async def test_folder(self) -> None:
+        """So is one below a folder that is swapped for a link (D43)."""
+        (self.outside / "secret.wav").rename(self.outside / "it.wav")
+        self.add("real/it.wav", inside())
+        self.swap(SWAP_FOLDERS, self.root / "folder", self.root / "real", self.outside)
+        await self.assert_held("folder/it.wav")
+
+
+#: Segments with more in them than a value.
+SMUGGLING = (
+    *"enhance:voice,volume=9 enhance:voice[out] enhance:voice:amovie=x enhance:../voice".split(),
+    *"norm:ebu,volume=9 norm:ebu:-16,volume=9 norm:ebu:-16:-1.5:11:print_format=json".split(),
+    *"norm:ebu:I=-16 norm:ebu:-16'-1.5 t:1,2 t:0;anullsink t:0[out] t:'0' t:0:1:2 t:0:1,a".split(),
+    *"t:1e1 t:0x1 t:nan t:inf t:- t:0\\:1 fade:0.1,volume=9 fade:0.1:0.1:t=in gain:1dB".split(),
+    *"gain:1,amovie=x gain:1[a][b] f:wav,mp3 f:wav|f:mp3 f:../wav f:-i f:lavfi f: br:9k".split(),
+    *"br:128,-i sr:44100,anull sr:48000:8000 ch:1[a] ch:stereo bd:16le bd:s16 q:1:2".split(),
+    *"pts:8,8 pk_fmt:json,dat -i:x i:x filter_complex:amovie=x map:0 af:volume=9 y:1".split(),
+)
+
+#: The same behind a percent sign, which only two options know of, and their own escapes.
+ESCAPED = (
+    *"t:0%2C1 t:0%3A1 gain:1%2Camovie%3Dx enhance:voice%2Cvolume%3D9 f:wav%20-i%20x".split(),
+    *"f:wav%00 norm:ebu%3A-16 dl:a%0d%0aX-Injected:1 dl:a%0aX-Injected:1 dl:a%00b".split(),
+    *"dl:..%2Fa dl:a%5Cb dl:%0d dl:%7f dl:%ff dl: dl:%zz cb:%ff%zz".split(),
+)
+
+#: What is taken as it is, being no one's syntax but its own.
+HARMLESS = (
+    *"cb:a%0d%0aX-Injected:1 cb:a,volume=9 cb:[out] cb:-i cb:%00 cb:a;b cb:'\" cb:$(id)".split(),
+    *"dl:a%22;X-Injected=1 dl:a%22b.mp3 dl:-i dl:a;filename=b dl:a,b[c]'d dl:a:b dl:%25s".split(),
+    *"dl:caf%C3%A9%22;.wav dl:%E2%80%AE.wav dl:=%3Futf-8%3Fq%3Fa%3F= dl:a%20b".split(),
+)
+
+
+class OptionTests(AttackCase):
+    """Options that carry more than their value."""
+
+    async def test_smuggled(self) -> None:
+        """Nothing reaches a filter, a command line or a header by way of an option (D2, D10)."""
+        recorder = Recorder(self.root.with_name("recorder"))
+        self.patch(os, "environ", {**os.environ, "PATH": recorder.path})
+        port = self.start().port
+        plainly = await ask(port, local("inside.wav"), b"HEAD")
+        download = await ask(port, local("inside.wav", "f:wav/dl:a"), b"HEAD")
+        usual = await ask(port, local("inside.wav"))
+        await until(lambda: not children(), "the look at ffmpeg to end")
+        before = {run.words for run in recorder.inputs()}
+        for segment in (*SMUGGLING, *ESCAPED):
+            answer = await ask(port, local("inside.wav", segment))
+            self.assertEqual((422, "invalid_options"), (answer.status, answer.error), segment)
+        self.assertEqual(before, {run.words for run in recorder.inputs()})
+        for segment in HARMLESS:
+            model = download if segment.startswith("dl:") else plainly
+            answer = await ask(port, local("inside.wav", f"f:wav/{segment}"), b"HEAD")
+            self.assertEqual(200, answer.status, segment)
+            self.assertEqual(names_of(model), names_of(answer), segment)
+            if model is download:
+                self.assert_one_name(answer["content-disposition"] or b"", segment)
+        some = [local("inside.wav", f"f:wav/{segment}") for segment in HARMLESS[::4]]
+        for answer in await together(ask(port, target) for target in some):
+            self.assertEqual((200, usual.body), (answer.status, answer.body))
+        # The command lines of the two programs are the same for all of them.
+        self.assertEqual(before, {run.words for run in recorder.inputs()})
+
+    def assert_one_name(self, header: bytes, segment: str) -> None:
+        """Assert that a Content-Disposition is an attachment with the name that was asked for."""
+        match = re.fullmatch(
+            # RFC 6266, and RFC 8187 for the second form.
+            rb'attachment; filename="((?:[ !#-[\]-~]|\\.)*)"'
+            rb"(?:; filename\*=UTF-8''((?:[A-Za-z0-9!#$&+.^_`|~-]|%[0-9A-F]{2})+))?",
+            header,
+        )
+        self.assertIsNotNone(match, header)
+        assert match is not None
+        simple, extended = match[1].decode(), (match[2] or b"").decode()
+        name = unquote(extended) if extended else re.sub(r"\\(.)", r"\1", simple)
+        self.assertEqual(unquote(segment.removeprefix("dl:")), name, header)
+
+    async def test_request_id(self) -> None:
+        """A request id with anything but a name in it is replaced and not repeated (D27)."""
+        port = self.start().port
+        for sent in (b"a%0d%0ab", b"a\tb", b"a;b", b"a b", b"\xff", b"a" * 129, b"<b>", b'"'):
+            answer = await ask(port, local("none.wav"), x_request_id=sent)
+            self.assertRegex(answer["x-request-id"] or b"", rb"^[A-Za-z0-9._-]{1,128}$")
+            self.assertNotEqual(sent, answer["x-request-id"])
+
+
+#: What a service may have in its environment, and nobody else.
+SECRETS = {
+    "AWS_ACCESS_KEY_ID": "AKIASECRET",
+    "AWS_SECRET_ACCESS_KEY": "aws-secret",
+    "AWS_SESSION_TOKEN": "session-secret",
+    "AWS_REGION": "secret-region-1",
+    "AP_ALLOW_ORIGIN": "https://secret.example",
+    "SECRET": "another-secret",
+}
+
+#: What would change ffmpeg from afar.
+MEDDLING = {
+    "FFREPORT": "file=report.log:level=56",
+    "AV_LOG_FORCE_COLOR": "1",
+    "http_proxy": "http://127.0.0.1:9",
+    "LD_BIND_NOW": "1",
+}
+
+
+class ChildTests(AttackCase):
+    """What the two programs are told and shown."""
+
+    async def test_children(self) -> None:
+        """They see a whitelist, the source, and none of the service's environment (D43, D45)."""
+        recorder = Recorder(self.root.with_name("recorder"))
+        self.add("a\nINFO injected.wav", inside())
+        node = self.twistd(**{**SECRETS, **MEDDLING, "PATH": recorder.path})
+        port = await node.port()
+        for path in ("inside.wav", "a\nINFO injected.wav"):
+            for options in (
+                "f:mp3/norm:ebu",
+                "f:peaks",
+                "info",
+                "f:flac/t:0.01:0.1/fade:0.01:0.01",
+            ):
+                self.assertEqual(200, (await ask(port, local(path, options))).status, options)
+        await until(lambda: not children(node.pid), "all children to end")
+        runs = recorder.runs()
+        self.assertGreater(len(runs), len(recorder.inputs()))
+        for run in runs:
+            self.assertEqual({"PATH": recorder.path, "LC_ALL": "C"}, without_shell(run))
+            self.assertLessEqual(run.descriptors, {0, 1, 2, 3}, run.words)
+            said = "\n".join((*run.words, *run.environment.values()))
+            for hidden in (*SECRETS.values(), KEY.hex(), SALT.hex(), "inside", "injected"):
+                self.assertNotIn(hidden, said.replace(recorder.path, ""), run.words)
+        programs = set()
+        for run in recorder.inputs():
+            programs.add(run.words[0])
+            self.assertEqual(["file:/dev/fd/3"], run.after("-i"), run.words)
+            self.assertEqual(["file"], run.after("-protocol_whitelist"), run.words)
+            (demuxers,) = run.after("-format_whitelist")
+            banned = set("hls dash concat image2 lavfi sdp rtsp imf vobsub tty libopenmpt".split())
+            self.assertFalse(banned & set(demuxers.split(",")), demuxers)
+            for option in ("-protocol_whitelist", "-format_whitelist"):
+                self.assertIn(option, run.before_input)
+            self.assertFalse({"-safe", "-enable_drefs", "-allowed_extensions"} & set(run.words))
+            if run.words[0] == "ffmpeg":
+                self.assertEqual(["0:a:0"], run.after("-map"), run.words)
+                self.assertLessEqual({"-vn", "-sn", "-dn", "-nostdin"}, set(run.words))
+        self.assertEqual({"ffmpeg", "ffprobe"}, programs)
+        self.assertEqual([], [*self.root.glob("*.log")])
+        for line in node.stdout.splitlines():
+            self.assertRegex(line, r"^\d{4}-\d\d-\d\dT[0-9:.]+Z ", node.stdout)
+
+
+def without_shell(run: Run) -> dict[str, str]:
+    """Return the environment of a program without what a shell adds on its own."""
+    return {name: run.environment[name] for name in run.environment if name not in ("PWD", "_")}

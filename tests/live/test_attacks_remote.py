@@ -1,0 +1,565 @@
+"""Origins that try to lead the service astray, each attempt shown to work without us.
+
+The service admits ``localhost`` and trusts a private authority. What must not be reached is the
+same machine under its other name, ``127.0.0.1``, and anything in cleartext.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cache, cached_property
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from urllib.parse import quote, unquote
+
+from tests.live.test_attacks import MEDDLING, SECRETS, inside, names_of, secret, together
+from tests.support.attacks import Recorder, concat_script, manifest, plain, playlist
+from tests.support.authority import Authority
+from tests.support.http import KEY, SALT, Response
+from tests.support.origins import (
+    Behaviour,
+    File,
+    Methods,
+    Origin,
+    Redirect,
+    Status,
+    Turns,
+    open_origin,
+)
+from tests.support.service import PATIENCE, PROJECT, ServiceCase, ask, children, signed, until
+
+#: What the contract lets ffmpeg use for a remote source; without our other words it is no help.
+PROTOCOLS = ("-protocol_whitelist", "https,tls,tcp")
+
+#: Statuses that send a client elsewhere.
+REDIRECTS = (301, 302, 303, 307, 308)
+
+
+def remote(url: str, options: str = "f:wav") -> bytes:
+    """Return the signed URL of an https source, whatever stands in it."""
+    return signed(f"/{options}/plain/{quote(url, safe='/:')}")
+
+
+class Shared:
+    """A service in a process of its own, for all tests of this module, and whom it trusts.
+
+    It has no store: what a test sees was rendered for that test. Trial wants a reactor without
+    processes between two tests, so this one is none of the reactor's.
+
+    :ivar root: the folder of its local sources.
+    :ivar certificate: what a good origin has.
+    :ivar lines: everything that it wrote.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
+        self.root.mkdir(parents=True)
+        self.authority = Authority(folder / "authority")
+        self.certificate = self.authority.issue("localhost", "127.0.0.1")
+        script = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
+        words = [sys.executable, "-c", script, "--nodaemon", "--pidfile=", "audioproxy"]
+        environ = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(PROJECT),
+            "AP_KEY": KEY.hex(),
+            "AP_SALT": SALT.hex(),
+            "AP_PORT": "0",
+            "AP_METRICS_PORT": "0",
+            "AP_LOCAL_ROOT": str(self.root),
+            "AP_SERVE_MODE": "proxy",
+            "AP_SOURCE_ALLOWLIST": "localhost",
+            "SSL_CERT_FILE": str(self.authority.bundle),
+        }
+        self.lines: list[str] = []
+        self._port: Queue[int] = Queue()
+        self._process = subprocess.Popen(
+            words,
+            env=environ,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        atexit.register(self._process.kill)
+        Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.lines.append(line)
+            if match := re.search(r"listening on port (\d+)", line):
+                self._port.put(int(match[1]))
+
+    @cached_property
+    def port(self) -> int:
+        """The port, once it listens."""
+        try:
+            return self._port.get(timeout=PATIENCE)
+        except Empty:
+            raise AssertionError("".join(self.lines)) from None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.poll() is None
+
+
+@cache
+def shared() -> Shared:
+    """Return the service, which runs from now on until the last test is over."""
+    return Shared(Path("attacks").resolve())
+
+
+class OriginCase(ServiceCase):
+    """A service that admits one name, an origin of that name, and hosts that are none of its.
+
+    :ivar origin: an origin that is admitted and trusted.
+    :ivar foreign: one that is trusted, but not admitted under the URLs that are used here.
+    :ivar cleartext: a server without TLS.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.authority = shared().authority
+        self.origin, self.foreign = (open_origin(self, shared().certificate) for _ in range(2))
+        self.cleartext = open_origin(self)
+        self.good = self.origin.put("/good.wav", inside())
+        self.strange = self.foreign.put("/secret.wav", secret("wav"), host="127.0.0.1")
+        self.bare = self.cleartext.put("/secret.wav", secret("wav"))
+
+    async def serve(self, port: int | None = None) -> None:
+        """Show that a service, the shared one by default, serves what it should."""
+        self.port = shared().port if port is None else port
+        self.usual = await ask(self.port, remote(self.good))
+        self.assertEqual(200, self.usual.status, self.usual)
+        missing = await ask(self.port, remote(self.origin.url("/missing.wav")))
+        self.assertEqual((404, "not_found"), (missing.status, missing.error))
+        self.missing = missing.body
+
+    async def assert_followed(self, urls: Iterable[str], origin: Origin, *words: str) -> None:
+        """Assert that ffmpeg as it comes is led to an origin by each URL; then forget it."""
+        for url in urls:
+            self.assertTrue(await plain(url, *PROTOCOLS, *words), url)
+            self.assertTrue(origin.requests, url)
+            origin.visits.clear()
+
+    async def assert_answers(
+        self, urls: Iterable[str], *statuses: int, options: str = "f:wav"
+    ) -> None:
+        """Assert that sources are refused with a status, and in the same words where it is 404."""
+        urls = list(urls)
+        answers = await together(ask(self.port, remote(url, options)) for url in urls)
+        for url, answer in zip(urls, answers, strict=True):
+            self.assertIn(answer.status, statuses, (url, answer))
+            if answer.status == 415:
+                self.assertEqual("undecodable_source", answer.error, url)
+            elif answer.status == 404:
+                self.assertEqual(self.missing, answer.body, url)
+
+    def assert_nobody_came(self, *origins: Origin) -> None:
+        """Assert that hosts had not a single connection."""
+        for origin in origins or (self.foreign, self.cleartext):
+            self.assertEqual([], origin.visits)
+
+
+class RedirectTests(OriginCase):
+    """Answers that lead elsewhere."""
+
+    async def test_to_cleartext(self) -> None:
+        """A redirect to cleartext is a 415, by every status and after any hop (rule 5)."""
+        urls = [
+            self.origin.put(f"/to-{status}", Redirect(self.bare, status)) for status in REDIRECTS
+        ]
+        urls.append(self.origin.put_chain("/chain", 3, self.bare))
+        await self.assert_followed(urls[:4], self.cleartext)
+        await self.serve()
+        await self.assert_answers(urls, 415)
+        await self.assert_answers(urls[:1], 415, options="info")
+        self.assert_nobody_came()
+
+    async def test_to_another_host(self) -> None:
+        """A redirect to a host that is not admitted is a 404, at any hop (Source allowlist)."""
+        urls = [
+            self.origin.put(f"/to-{status}", Redirect(self.strange, status)) for status in REDIRECTS
+        ]
+        urls += [
+            self.origin.put_chain("/chain", 4, self.strange),
+            self.origin.put("/half", Redirect(self.strange.removeprefix("https:"))),
+            self.origin.put("/capitals", Redirect(self.strange.replace("https", "HTTPS"))),
+        ]
+        # By way of a host that is not admitted and back.
+        back = self.foreign.put("/back", Redirect(self.good), host="127.0.0.1")
+        urls.append(self.origin.put("/there-and-back", Redirect(back)))
+        await self.assert_followed(urls[:4], self.foreign)
+        await self.serve()
+        await self.assert_answers(urls, 404)
+        await self.assert_answers(urls[:1], 404, options="info")
+        self.assert_nobody_came()
+
+    async def test_odd_locations(self) -> None:
+        """A location that is no plain https URL leads nowhere, and no file of ours is read."""
+        path = shared().root / "inside.wav"
+        path.write_bytes(inside())
+        foreign, origin = self.foreign.port, self.origin.port
+        locations = [
+            f"https://localhost@127.0.0.1:{foreign}/secret.wav",
+            f"https://user:word@localhost:{origin}/good.wav",
+            f"https://localhost:{foreign}\\@127.0.0.1:{foreign}/secret.wav",
+            f"https://127.0.0.1:{foreign}#@localhost/secret.wav",
+            f"https://[::ffff:127.0.0.1]:{foreign}/secret.wav",
+            f"https://2130706433:{foreign}/secret.wav",
+            f"https:/127.0.0.1:{foreign}/secret.wav",
+            f"https:\\\\127.0.0.1:{foreign}\\secret.wav",
+            f"tls://127.0.0.1:{foreign}",
+            f"tcp://127.0.0.1:{self.cleartext.port}",
+            *(f"{scheme}{path}" for scheme in ("file://", "file:", "concat:", "local://", "s3:/")),
+            *("local://inside.wav", "s3://bucket/key", "data:audio/wav;base64,UklGRg==", "pipe:0"),
+            *(
+                "https://",
+                "https://:443/",
+                "//",
+                "https://localhost:0/",
+                "https://localhost:99999/",
+            ),
+            *("https://localhost:port/", "https://%6cocalhost/", "", " ", "\x01", "caf\xe9"),
+        ]
+        urls = [self.origin.put(f"/{n}", Redirect(it)) for n, it in enumerate(locations)]
+        await self.serve()
+        await self.assert_answers(urls, 404, 415, 502)
+        self.assert_nobody_came()
+
+    async def test_endless(self) -> None:
+        """Five redirects are followed and six are not; a loop ends as well (D41)."""
+        five = self.origin.put_chain("/five", 5, self.good)
+        six = self.origin.put_chain("/six", 6, self.good)
+        here, there = (self.origin.url(path) for path in ("/here", "/there"))
+        self.origin.put("/here", Redirect(there))
+        self.origin.put("/there", Redirect(here))
+        self.origin.put("/self", Redirect("/self"))
+        self.assertTrue(await plain(six, *PROTOCOLS))
+        await self.serve()
+        answer = await ask(self.port, remote(five))
+        self.assertEqual((200, self.usual.body), (answer.status, answer.body))
+        await self.assert_answers([six, here, self.origin.url("/self")], 404, 415, 502)
+        for path in ("/here", "/there", "/self"):
+            self.assertLessEqual(len(self.origin.asked(path)), 12, path)
+
+    async def test_body_of_a_redirect(self) -> None:
+        """A sound in an answer that is no success is none (D41)."""
+        urls = [
+            self.origin.put(f"/{status}", Status(status, (), inside()))
+            for status in (300, 302, 304, 204)
+        ]
+        self.assertTrue(await plain(urls[1], *PROTOCOLS))
+        await self.serve()
+        await self.assert_answers(urls, 404, 415, 502)
+
+    async def test_behind_the_check(self) -> None:
+        """An origin that redirects the encoder alone leads it nowhere (rule 5, D41)."""
+        urls = []
+        for name, there in (("cleartext", self.bare), ("foreign", self.strange)):
+            away, sound = Redirect(there), File(inside())
+            behaviours: dict[str, Behaviour] = {
+                "get": Methods(sound, away),
+                "second": Turns(sound, away),
+                "third": Turns(sound, sound, away),
+                "late-get": Methods(Status(405), Turns(sound, away)),
+            }
+            urls += [self.origin.put(f"/{name}-{it}", how) for it, how in behaviours.items()]
+            origin = {"cleartext": self.cleartext, "foreign": self.foreign}[name]
+            await self.assert_followed([self.origin.url(f"/{name}-get")], origin)
+        await self.serve()
+        for options in ("f:wav", "info", "f:peaks"):
+            # Whether the check or the encoder sees the redirect is the service's affair; how
+            # often each asks too, so that an answer without a detour may be a good one.
+            answers = await together(ask(self.port, remote(url, options)) for url in urls)
+            for url, answer in zip(urls, answers, strict=True):
+                self.assertTrue(answer.status in (404, 415, 502) or self.is_inside(answer), url)
+        self.assert_nobody_came()
+
+    def is_inside(self, answer: Response) -> bool:
+        """Tell whether an answer was made of the sound that everyone may have."""
+        if answer.status != 200 or answer["content-type"] != b"audio/wav":
+            return answer.status == 200
+        return not answer.complete or answer.body == self.usual.body
+
+
+class CertificateTests(OriginCase):
+    """Origins that are not what they say they are."""
+
+    async def test_wrong(self) -> None:
+        """A certificate that proves nothing is a 415, and nothing is asked over it (D42)."""
+        other = Authority(self.root.with_name("other"))
+        origins = {
+            "self-signed": self.authority.make_self_signed("localhost"),
+            "expired": self.authority.issue_expired("localhost"),
+            "for another name": self.authority.issue_for_another_name(),
+            "for an address": self.authority.issue("127.0.0.1"),
+            "by another authority": other.issue("localhost"),
+        }
+        urls = {}
+        for what, certificate in origins.items():
+            origin = open_origin(self, certificate)
+            urls[origin.put("/good.wav", inside())] = origin
+            self.assertTrue(await plain(origin.url("/good.wav"), *PROTOCOLS), what)
+            origin.visits.clear()
+        # A good origin may lead to a bad one; that is no way in either.
+        led = [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(urls)]
+        await self.serve()
+        await self.assert_answers([*urls, *led], 415)
+        await self.assert_answers(urls, 415, options="info")
+        for origin in urls.values():
+            self.assertTrue(origin.visits)
+            self.assertEqual([], origin.requests)
+
+    async def test_after_the_check(self) -> None:
+        """An origin that proves itself once is to prove itself to the encoder too (D42)."""
+        good, bad = (self.authority.issue(name) for name in ("localhost", "another.test"))
+        await self.serve()
+        for options in ("f:wav", "info"):
+            origin = open_origin(self, good, bad)
+            await self.assert_answers([origin.put("/good.wav", inside())], 415, options=options)
+            first, *others = origin.visits
+            self.assertTrue(first.requests)
+            self.assertTrue(others)
+            self.assertEqual([], [asked for visit in others for asked in visit.requests])
+
+    async def test_system_store(self) -> None:
+        """Without SSL_CERT_FILE a private authority is trusted by nobody (D42)."""
+        self.assertTrue(await plain(self.good, *PROTOCOLS))
+        self.origin.visits.clear()
+        node = self.twistd(AP_SOURCE_ALLOWLIST="localhost")
+        self.port = await node.port()
+        await self.assert_answers([self.good], 415)
+        self.assertEqual([], self.origin.requests)
+
+    async def test_cleartext_port(self) -> None:
+        """A server that does not speak TLS is told nothing of what was wanted."""
+        url = self.bare.replace("http:", "https:")
+        await self.serve()
+        answer = await ask(self.port, remote(url))
+        self.assertNotEqual(200, answer.status)
+        self.assertEqual([], self.cleartext.requests)
+        self.assertTrue(shared().alive)
+
+
+class ListTests(OriginCase):
+    """Origins that serve lists of other files."""
+
+    async def test_lists(self) -> None:
+        """HLS, DASH and concat from an origin make no further request, to anyone (D43)."""
+        foreign = self.foreign.put("/secret.mp3", secret("mp3"), host="127.0.0.1")
+        movie = self.foreign.put("/secret.mp4", secret("mp4"), host="127.0.0.1")
+        bare = self.cleartext.put("/secret.mp3", secret("mp3"))
+        lists = {
+            "/hls.mp3": playlist(foreign),
+            "/hls.m3u8": playlist(foreign),
+            "/dash.mp3": manifest(movie),
+            "/dash.mpd": manifest(movie),
+            "/bare.mp3": playlist(bare),
+            "/relative.mp3": playlist("next.mp3"),
+            "/script.mp3": concat_script("next.wav"),
+        }
+        kind = "Content-Type: application/vnd.apple.mpegurl"
+        urls = [
+            self.origin.put(path, File(content, headers=(kind,) * path.startswith("/hls")))
+            for path, content in lists.items()
+        ]
+        self.origin.put("/next.mp3", secret("mp3"))
+        self.origin.put("/next.wav", secret("wav"))
+        await self.assert_followed(urls[:4], self.foreign)
+        # Where a development endpoint in cleartext is configured, its protocol is allowed.
+        await self.assert_followed(urls[4:5], self.cleartext, PROTOCOLS[0], "https,tls,tcp,http")
+        for url in urls[5:]:
+            self.assertTrue(await plain(url, *PROTOCOLS), url)
+        self.origin.visits.clear()
+        await self.serve()
+        await self.assert_answers(urls, 415)
+        await self.assert_answers(urls, 415, options="info")
+        self.assert_nobody_came()
+        for path in ("/next.mp3", "/next.wav"):
+            self.assertEqual([], self.origin.asked(path))
+
+
+class NameTests(OriginCase):
+    """URLs that are spelled so as to be taken for others."""
+
+    async def test_hosts(self) -> None:
+        """Whatever is not a name on the list is the same 404, however it is written."""
+        port = self.foreign.port
+        hosts = [
+            *"127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0177.0.0.1 127.0.0.1. [::1]".split(),
+            *"[::ffff:127.0.0.1] [::ffff:7f00:1] 0 0.0.0.0 localhost.test notlocalhost".split(),
+            *"localhost@127.0.0.1 a:b@localhost localhost%00.test localhost%2f@127.0.0.1".split(),
+            *"localhost\\@127.0.0.1 127.0.0.1\\.localhost *.localhost x.localhost".split(),
+            *("localhost\t", " localhost", "local host", "localhost\0", "l\u00f6calhost", "", "."),
+            *("127.0.0.1#@localhost", "127.0.0.1?@localhost", "127.0.0.1/@localhost"),
+        ]
+        urls = [f"https://{host}:{port}/secret.wav" for host in hosts]
+        urls += [
+            *(self.bare, self.bare.replace("http:", "tcp:"), self.bare.replace("http:", "HTTP:")),
+            *(f"{scheme}://localhost:{port}/" for scheme in "ftp tls rtmps httpproxy wss".split()),
+            *(
+                f"https:{slashes}localhost:{port}/secret.wav"
+                for slashes in ("", "/", "\\\\", "///")
+            ),
+            f"concat:https://localhost:{port}/secret.wav",
+            f"subfile,,start,0,end,0,,:https://localhost:{port}/secret.wav",
+            f"async:https://localhost:{port}/secret.wav",
+            f"https://localhost:{port}/secret.wav\r\nX-Injected: 1",
+            f"https://localhost:{port}/secret.wav HTTP/1.1",
+            *(
+                f"https://localhost:{number}/"
+                for number in ("0", "65536", "-1", "+443", "4 3", "x")
+            ),
+        ]
+        await self.serve()
+        for options in ("f:wav", "info"):
+            await self.assert_answers(urls, 404, options=options)
+        self.assert_nobody_came()
+
+    async def test_spellings(self) -> None:
+        """The admitted name is admitted however it is written, to one and the same effect."""
+        await self.serve()
+        port = self.origin.port
+        for host in ("LOCALHOST", "localhost.", "LocalHost."):
+            answer = await ask(self.port, remote(f"HTTPS://{host}:{port}/good.wav#x"))
+            self.assertEqual((200, self.usual["etag"]), (answer.status, answer["etag"]), host)
+
+    async def test_paths(self) -> None:
+        """A path reaches the origin as it is spelled, and is no header, option or command."""
+        paths = [
+            "/a%0d%0aX-Injected:%201",
+            "/a%20HTTP/1.1%0d%0aHost:%20b",
+            *(
+                "/-i",
+                "/--",
+                "/a;b&c",
+                "/$(id)",
+                "/`id`",
+                "/a'b\"c",
+                "/a|b",
+                "/*",
+                "/{x}",
+            ),
+            *(
+                "/concat:b|c",
+                "/subfile,,start,0,end,0,,:b",
+                "/a?x=-i&y=%0a",
+                "/?",
+                "/a//b",
+                "/a\\b",
+            ),
+            *("/../a", "/./a", "/a/..", "/%2e%2e/a", "/@127.0.0.1/", "//127.0.0.1/a", "/a,b"),
+        ]
+        await self.serve()
+        self.origin.visits.clear()
+        targets = []
+        for number, path in enumerate(paths):
+            bare = path.partition("?")[0]
+            # ffmpeg escapes what may not stand in a URL.
+            for spelling in (bare, quote(bare, safe="/-;&$()'%*:,@.")):
+                self.origin.put(spelling, inside())
+            targets.append(remote(self.origin.url(path), f"f:wav/cb:{number}"))
+        answers = await together(ask(self.port, target) for target in targets)
+        for path, answer in zip(paths, answers, strict=True):
+            self.assertEqual((200, self.usual.body), (answer.status, answer.body), path)
+            self.assertEqual(names_of(self.usual), names_of(answer), path)
+        asked = {unquote(request.target) for request in self.origin.requests}
+        self.assertEqual({unquote(path).removesuffix("?") for path in paths}, asked)
+        for request in self.origin.requests:
+            self.assertNotIn("x-injected", request.headers)
+            self.assertEqual(f"localhost:{self.origin.port}", request.headers["host"])
+        self.assert_nobody_came()
+
+    async def test_sequences(self) -> None:
+        """A URL that reads like the pattern of an image sequence is one URL (D43)."""
+        paths = ("/%d.jpg", "/a-%03d.png", "/b%25d.bmp")
+        urls = [self.origin.put(path, inside()) for path in paths]
+        for url in urls[:2]:
+            await plain(url, *PROTOCOLS)
+        self.assertFalse({*paths} & {request.target for request in self.origin.requests})
+        self.assertGreater(len(self.origin.requests), 4)
+        await self.serve()
+        self.origin.visits.clear()
+        await self.assert_answers(urls, 200, 415)
+        await self.assert_answers(urls, 200, 415, options="info")
+        self.assertLessEqual({request.target for request in self.origin.requests}, {*paths})
+
+    async def test_headers_of_an_origin(self) -> None:
+        """What an origin says of itself adds no header and no line to what we say."""
+        odd = {
+            "quotes": (b'ETag: "a"b", "c"',),
+            "return": (b'ETag: "a\rX-Injected: 1"', b"Last-Modified: a\rX-Injected: 1"),
+            "zero": (b'ETag: "a\0b"',),
+            "bytes": (b'ETag: "\xff\x80\xe2\x80\xa8"',),
+            "type": (b"Content-Type: text/html\rX-Injected: 1", b"Set-Cookie: a=b"),
+            "long": (b'ETag: "%s"' % (b"a" * 3000),),
+            "longer": (b"X-Long: %s" % (b"a" * 2_000_000),),
+            "many": (b"X-Many: a",) * 20_000,
+        }
+        urls = [
+            self.origin.put(f"/{name}", File(inside(), etag=None, modified=None, headers=lines))
+            for name, lines in odd.items()
+        ]
+        await self.serve()
+        known = await ask(self.port, remote(self.good, "info"))
+        for options, model in (("f:wav", self.usual), ("info", known)):
+            answers = await together(ask(self.port, remote(url, options)) for url in urls)
+            for url, answer in zip(urls, answers, strict=True):
+                self.assertIn(answer.status, (200, 404, 415, 502), url)
+                if answer.status == 200:
+                    self.assertLessEqual({*names_of(answer)}, {*names_of(model), b"etag"}, url)
+                    self.assertNotIn(b"Injected", b"".join(value for _, value in answer.headers))
+        self.assertEqual(200, (await ask(self.port, remote(self.good, "f:flac"))).status)
+
+
+class ChildTests(OriginCase):
+    """What the two programs are told and shown of a remote source."""
+
+    async def test_children(self) -> None:
+        """They verify, follow nothing, and see none of the service's environment (D42 to D45)."""
+        recorder = Recorder(self.root.with_name("recorder"))
+        proxy = f"http://127.0.0.1:{self.cleartext.port}"
+        meddling = {**MEDDLING, "http_proxy": proxy, "https_proxy": proxy, "ALL_PROXY": proxy}
+        trust = {"SSL_CERT_FILE": str(self.authority.bundle), "AP_SOURCE_ALLOWLIST": "localhost"}
+        node = self.twistd(**{**SECRETS, **meddling, **trust, "PATH": recorder.path})
+        await self.serve(await node.port())
+        moved = self.origin.put("/moved.wav", Redirect("/good.wav"))
+        for number, options in enumerate(("f:mp3/norm:ebu", "f:peaks", "info", "f:flac/t:0.01")):
+            answer = await ask(self.port, remote(moved if number % 2 else self.good, options))
+            self.assertEqual(200, answer.status, options)
+        await until(lambda: not children(node.pid), "all children to end")
+        for run in recorder.runs():
+            shell = ("PWD", "_")
+            seen = {name: it for name, it in run.environment.items() if name not in shell}
+            self.assertLessEqual({*seen}, {"PATH", "LC_ALL"}, run.words)
+            self.assertLessEqual(run.descriptors, {0, 1, 2}, run.words)
+            said = "\n".join((*run.words, *seen.values()))
+            for hidden in (*SECRETS.values(), KEY.hex(), SALT.hex()):
+                self.assertNotIn(hidden, said)
+        inputs = recorder.inputs()
+        self.assertEqual({"ffmpeg", "ffprobe"}, {run.words[0] for run in inputs})
+        for run in inputs:
+            # The redirect was walked before: they are given its end.
+            self.assertEqual([self.good], run.after("-i"), run.words)
+            for option, values in {
+                "-protocol_whitelist": ["https,tls,tcp"],
+                "-tls_verify": ["1"],
+                "-ca_file": [str(self.authority.bundle)],
+                "-max_redirects": ["0"],
+            }.items():
+                self.assertEqual(values, run.after(option), run.words)
+                self.assertIn(option, run.before_input)
+            (demuxers,) = run.after("-format_whitelist")
+            self.assertFalse({"hls", "dash", "concat", "image2"} & {*demuxers.split(",")})
+        self.assertEqual([], [*Path(self.root).glob("*.log")])
+        self.assertFalse(os.path.exists("report.log"))
+        self.assert_nobody_came()

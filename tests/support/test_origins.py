@@ -1,0 +1,281 @@
+"""The origins of the tests are wrong where they are told to be, and right everywhere else."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.endpoints import SSL4ClientEndpoint, TCP4ClientEndpoint, connectProtocol
+from twisted.internet.error import ConnectionDone
+from twisted.internet.ssl import Certificate, optionsForClientTLS
+from twisted.trial.unittest import TestCase
+
+from tests.support.authority import Authority
+from tests.support.http import Response
+from tests.support.origins import (
+    MODIFIED,
+    STALL,
+    Behaviour,
+    File,
+    Methods,
+    Origin,
+    Raw,
+    Redirect,
+    Status,
+    Turns,
+    open_origin,
+)
+from tests.support.service import Client, ask, reactor, send, until
+
+DATA = bytes(range(256)) * 100
+FRAMINGS = ("length", "chunked", "close")
+
+
+class OriginTests(TestCase):
+    """Over cleartext, where every byte can be seen."""
+
+    def setUp(self) -> None:
+        self.origin = open_origin(self)
+
+    async def get(self, behaviour: Behaviour, method: bytes = b"GET", **headers: bytes) -> Response:
+        """Ask for a path that behaves in some way."""
+        self.origin.put("/it", behaviour)
+        return await ask(self.origin.port, b"/it", method, **headers)
+
+    async def test_file(self) -> None:
+        """A file is served whole and in ranges, with validators, to GET and HEAD alike."""
+        for method, body in ((b"GET", DATA), (b"HEAD", b"")):
+            whole = await self.get(File(DATA), method)
+            self.assertEqual((200, body, True), (whole.status, whole.body, whole.complete))
+            self.assertEqual(b"%d" % len(DATA), whole["content-length"])
+            self.assertEqual(b'"1"', whole["etag"])
+            self.assertEqual(MODIFIED.encode(), whole["last-modified"])
+            self.assertEqual(b"bytes", whole["accept-ranges"])
+        for sent, part in (
+            (b"bytes=0-0", slice(0, 1)),
+            (b"bytes=100-199", slice(100, 200)),
+            (b"bytes=25000-", slice(25000, None)),
+            (b"bytes=25000-99999", slice(25000, None)),
+            (b"bytes=-5", slice(-5, None)),
+        ):
+            answer = await self.get(File(DATA), range=sent)
+            self.assertEqual((206, DATA[part]), (answer.status, answer.body), sent)
+            start, stop, _ = part.indices(len(DATA))
+            expected = b"bytes %d-%d/%d" % (start, stop - 1, len(DATA))
+            self.assertEqual(expected, answer["content-range"])
+        beyond = await self.get(File(DATA), range=b"bytes=99999-")
+        self.assertEqual((416, b"bytes */25600"), (beyond.status, beyond["content-range"]))
+
+    async def test_conditions(self) -> None:
+        """What was replaced is not taken for what it was."""
+        for tag, status in ((b'"1"', 206), (b"*", 206), (b'"2"', 412)):
+            answer = await self.get(File(DATA), range=b"bytes=1-2", if_match=tag)
+            self.assertEqual(status, answer.status, tag)
+        for tag, status in ((b'"1"', 206), (MODIFIED.encode(), 206), (b'"2"', 200)):
+            answer = await self.get(File(DATA), range=b"bytes=1-2", if_range=tag)
+            self.assertEqual(status, answer.status, tag)
+
+    async def test_framings(self) -> None:
+        """A body comes whole by a length, in chunks, or until the connection closes."""
+        for framing in FRAMINGS:
+            for version in ("1.1", "1.0"):
+                answer = await self.get(File(DATA, framing=framing, version=version))
+                self.assertEqual((DATA, True), (answer.body, answer.complete), framing)
+                self.assertEqual(f"HTTP/{version}".encode(), answer.version)
+                self.assertEqual(framing == "length", answer["content-length"] is not None)
+
+    async def test_breaks_off(self) -> None:
+        """A body can end before its end, and where a length or chunks tell so, it is seen."""
+        for framing in FRAMINGS:
+            answer = await self.get(File(DATA, framing=framing, sent=9000))
+            self.assertEqual(DATA[:9000], answer.body)
+            self.assertEqual(framing == "close", answer.complete)
+        middle = await self.get(File(DATA, framing="chunked", sent=-9000))
+        self.assertFalse(middle.complete)
+        part = await self.get(File(DATA, sent=100), range=b"bytes=1000-")
+        self.assertEqual((206, DATA[1000:1100]), (part.status, part.body))
+        client = await self.start(File(DATA, framing="close", sent=100, then="abort"))
+        await until(lambda: client.closed, "the reset")
+        self.assertFalse(client.closed.check(ConnectionDone))
+
+    async def test_holds(self) -> None:
+        """An answer can stand still at any place, and goes on when it is let go."""
+        for behaviour in (
+            *(File(DATA, framing=framing, sent=9000, then="hold") for framing in FRAMINGS),
+            File(DATA, sent=0, then="hold"),
+        ):
+            client = await self.start(behaviour)
+            await until(lambda: self.origin.held, "the origin to stand still")
+            await until(lambda client=client: client.response, "the headers")
+            self.assertFalse(client.response.complete)
+            self.origin.release()
+            answer = await client.end()
+            self.assertEqual((DATA, True), (answer.body, answer.complete))
+        client = await self.start(STALL)
+        await until(lambda: self.origin.held, "the request to be heard")
+        self.assertEqual(b"", bytes(client.received))
+        self.origin.release()
+        await until(lambda: client.closed, "the connection to close")
+
+    async def start(self, behaviour: Behaviour) -> Any:
+        """Ask, and do not wait for the answer."""
+        self.origin.put("/it", behaviour)
+        return await send(self.origin.port, b"/it")
+
+    async def test_refusals(self) -> None:
+        """There are origins without ranges, without HEAD, and with a HEAD that lies."""
+        answer = await self.get(File(DATA, ranges=False), range=b"bytes=1-2")
+        self.assertEqual((200, DATA), (answer.status, answer.body))
+        self.assertIsNone(answer["accept-ranges"])
+        for status in (403, 405, 501):
+            behaviour = File(DATA, head=status)
+            self.assertEqual(status, (await self.get(behaviour, b"HEAD")).status)
+            self.assertEqual(DATA, (await self.get(behaviour)).body)
+        for said, seen in (("", None), ("0", b"0"), ("7", b"7"), ("x", b"x")):
+            behaviour = File(DATA, head_length=said)
+            answer = await self.get(behaviour, b"HEAD")
+            self.assertEqual(seen, answer["content-length"])
+            self.assertEqual(DATA, (await self.get(behaviour)).body)
+
+    async def test_statuses(self) -> None:
+        """Every status can be had, with raw headers, and unknown paths are a 404."""
+        for status in (401, 403, 404, 410, 429, 500, 502, 503):
+            answer = await self.get(Status(status, ("Retry-After: 1",)))
+            self.assertEqual((status, b"1"), (answer.status, answer["retry-after"]))
+        client = await self.start(Status(200, (b'ETag: "\xff\r"', b"X-Long: " + b"a" * 100_000)))
+        await until(lambda: client.closed, "the answer")
+        self.assertIn(b'ETag: "\xff\r"\r\n', client.received)
+        self.assertEqual(404, (await ask(self.origin.port, b"/nothing")).status)
+        client = await self.start(Raw(b"nonsense"))
+        await until(lambda: client.closed, "the end")
+        self.assertEqual(b"nonsense", client.received)
+
+    async def test_redirects(self) -> None:
+        """Redirects have a location or none, and can be put in chains."""
+        for status in (301, 302, 303, 307, 308):
+            answer = await self.get(Redirect("/there", status))
+            self.assertEqual((status, b"/there"), (answer.status, answer["location"]))
+        self.assertIsNone((await self.get(Redirect(None)))["location"])
+        url = self.origin.put_chain("/chain", 3, "http://end/")
+        for hop in range(3):
+            self.assertEqual(self.origin.url(f"/chain-{hop}"), url)
+            answer = await ask(self.origin.port, f"/chain-{hop}".encode())
+            there = (answer["location"] or b"").decode()
+            url = self.origin.url(there) if there.startswith("/") else there
+        self.assertEqual("http://end/", url)
+
+    async def test_compression(self) -> None:
+        """A body is compressed for those who ask, or for everyone."""
+        for zipped, asked, expected in (
+            ("asked", b"gzip", True),
+            ("asked", b"identity", False),
+            ("always", b"identity", True),
+            ("", b"gzip", False),
+        ):
+            answer = await self.get(File(DATA, zipped=zipped), accept_encoding=asked)
+            self.assertEqual(b"gzip" if expected else None, answer["content-encoding"])
+            self.assertEqual(DATA, gzip.decompress(answer.body) if expected else answer.body)
+
+    async def test_changes(self) -> None:
+        """What is answered can depend on the method, and on how often it was asked."""
+        self.origin.put("/it", Turns(File(b"one"), File(b"two", etag='"2"')))
+        bodies = [(await ask(self.origin.port, b"/it")).body for _ in range(3)]
+        self.assertEqual([b"one", b"two", b"two"], bodies)
+        self.origin.put("/it", Methods(File(b"head"), Status(500)))
+        head, get = [await ask(self.origin.port, b"/it", it) for it in (b"HEAD", b"GET")]
+        self.assertEqual((b"4", 500), (head["content-length"], get.status))
+
+    async def test_record(self) -> None:
+        """Every connection and every request is noted, those too that got no answer."""
+        self.assertEqual(([], []), (self.origin.visits, self.origin.requests))
+        self.origin.put("/it", File(DATA))
+        await ask(self.origin.port, b"/it?x=1", b"HEAD", x_what=b"this")
+        (asked,) = self.origin.requests
+        self.assertEqual(("HEAD", "/it?x=1"), (asked.method, asked.target))
+        self.assertEqual("this", asked.headers["x-what"])
+        self.assertEqual([asked], self.origin.asked("/it"))
+        self.assertEqual([], self.origin.asked("/other"))
+        client = await self.start(STALL)
+        await until(lambda: len(self.origin.requests) == 2, "the request")
+        self.assertFalse(self.origin.visits[-1].reason)
+        await client.leave()
+        await until(lambda: self.origin.visits[-1].reason, "the client to leave")
+
+    async def test_persistence(self) -> None:
+        """Requests that come on one connection, even at once, are answered in order."""
+        self.origin.put("/one", b"first")
+        self.origin.put("/two", b"second")
+        client = Client()
+        lines = b"GET /one HTTP/1.1\r\n\r\nGET /two HTTP/1.1\r\nConnection: close\r\n\r\n"
+        endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", self.origin.port)
+        await connectProtocol(endpoint, client)
+        client.transport.write(lines)  # type: ignore[union-attr]
+        answer = await client.end()
+        self.assertEqual(b"first", answer.body)
+        self.assertTrue(answer.rest.endswith(b"second"))
+        self.assertEqual(1, len(self.origin.visits))
+        self.assertEqual(2, len(self.origin.requests))
+
+
+class SecureTests(TestCase):
+    """Over TLS."""
+
+    def setUp(self) -> None:
+        self.authority = Authority(Path(self.mktemp()))
+        self.root = Certificate.loadPEM(self.authority.bundle.read_bytes())
+        self.origin = open_origin(self, self.authority.issue("localhost"))
+
+    async def ask(self, origin: Origin, path: bytes) -> Any:
+        """Ask as a client that verifies, and return it when the connection has ended."""
+        options = optionsForClientTLS("localhost", trustRoot=self.root)
+        client = Client()
+        endpoint = SSL4ClientEndpoint(reactor, "127.0.0.1", origin.port, options)
+        await connectProtocol(endpoint, client)
+        client.transport.write(  # type: ignore[union-attr]
+            b"GET %s HTTP/1.1\r\nConnection: close\r\n\r\n" % path
+        )
+        await until(lambda: client.closed, "the connection to close")
+        return client
+
+    async def test_good(self) -> None:
+        """With a right certificate it serves as it does in cleartext."""
+        self.origin.put("/it", File(DATA))
+        client = await self.ask(self.origin, b"/it")
+        self.assertEqual((DATA, True), (client.response.body, client.response.complete))
+        (visit,) = self.origin.visits
+        self.assertTrue(visit.secured)
+        self.assertTrue(self.origin.url("/it").startswith("https://localhost:"))
+
+    async def test_leave(self) -> None:
+        """It can close a connection with the words of TLS or without."""
+        for then, clean in (("close", True), ("tear", False), ("abort", False)):
+            self.origin.put("/it", File(b"a" * 100, framing="close", sent=50, then=then))
+            client = await self.ask(self.origin, b"/it")
+            self.assertEqual(clean, client.closed.check(ConnectionDone) is not None, then)
+            if then != "abort":
+                self.assertTrue(bytes(client.received).endswith(b"a" * 50), then)
+
+    async def test_refused(self) -> None:
+        """Who does not trust it asks nothing, and was there all the same."""
+        certificates = (
+            self.authority.make_self_signed("localhost"),
+            self.authority.issue_expired("localhost"),
+            self.authority.issue_for_another_name(),
+        )
+        for certificate in certificates:
+            origin = open_origin(self, certificate)
+            origin.put("/it", File(DATA))
+            client = await self.ask(origin, b"/it")
+            self.assertEqual(b"", bytes(client.received))
+            await until(lambda origin=origin: origin.visits[0].reason, "the end of the handshake")
+            self.assertEqual([], origin.requests)
+            self.assertEqual(1, len(origin.visits))
+
+    async def test_certificates_in_turn(self) -> None:
+        """It can show one certificate to the first that comes and another to the next."""
+        good, bad = self.authority.issue("localhost"), self.authority.issue_expired("localhost")
+        origin = open_origin(self, good, bad)
+        origin.put("/it", b"body")
+        answers = [bytes((await self.ask(origin, b"/it")).received)[-4:] for _ in range(3)]
+        self.assertEqual([b"body", b"", b""], answers)
