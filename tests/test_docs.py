@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 from pathlib import Path
+from typing import get_args
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
@@ -14,6 +15,7 @@ from audioproxy import errors
 from audioproxy.config import VARIABLES
 from audioproxy.grammar.options import Options
 from audioproxy.grammar.signature import sign
+from audioproxy.grammar.sources import LocalSource, Source, read_source
 from audioproxy.metrics import Metrics
 from audioproxy.process.slots import Slots
 
@@ -26,9 +28,10 @@ def section(title: str) -> str:
     return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-def rows(title: str) -> list[list[str]]:
-    """Return the cells of the table under a heading, without its two header lines."""
-    lines = [line for line in section(title).splitlines() if line.startswith("|")]
+def rows(title: str, table: int = 0) -> list[list[str]]:
+    """Return the cells of a table under a heading, without its two header lines."""
+    tables = re.findall(r"(?:^\|.*\n?)+", section(title), re.MULTILINE)
+    lines = tables[table].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
@@ -65,6 +68,19 @@ class ReadmeTests(SynchronousTestCase):
         listed = {row[0].strip("`") for row in rows("What a URL says")}
         known = set(Options.__dataclass_fields__) | {"exp"}
         self.assertEqual(known, listed)
+
+    def test_every_source_is_explained(self) -> None:
+        """A client finds every kind of source, spelled as the service reads it (D15)."""
+        parts = {"host": "host.example", "base64url": "bG9jYWw6Ly9hLm1wMw"}
+        kinds = set()
+        for row in rows("What a URL says", 1):
+            spelling = re.sub(
+                r"<(\w+)>", lambda match: parts.get(match[1], "x1y"), row[0].strip("`")
+            )
+            form, _, source = spelling.partition("/")
+            kinds.add((form, type(read_source(form.encode(), source.encode()))))
+        expected = {("plain", kind) for kind in get_args(Source)} | {("enc", LocalSource)}
+        self.assertEqual(expected, kinds)
 
     def test_signing_example(self) -> None:
         """The signing example prints a path that the service accepts (Authentication, 1)."""

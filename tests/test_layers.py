@@ -152,8 +152,8 @@ def arrows_up(module: Module) -> Iterator[str]:
 def fetched(module: Module) -> Iterator[str]:
     """Yield the imports of what should have come as an argument."""
     for found, part in ours(module):
-        below_service = RANKS.get(module.part, 0) < RANKS["service"]
-        if part in RECEIVED - {module.part} and below_service and not found.for_types:
+        receives = RANKS.get(module.part, 0) < RANKS["backends"]
+        if part in RECEIVED - {module.part} and receives and not found.for_types:
             yield module.complaint(found.line, f"{module.part} receives {part} as an argument")
 
 
@@ -219,7 +219,7 @@ class LayerTests(SynchronousTestCase):
         self.assert_kept(arrows_up)
 
     def test_settings_come_as_arguments(self) -> None:
-        """Configuration, logs and metrics are handed down by `service`, never fetched."""
+        """Configuration, logs and metrics are handed down by what wires the parts, not fetched."""
         self.assert_kept(fetched)
 
     def test_purity(self) -> None:
@@ -318,7 +318,7 @@ class RuleTests(SynchronousTestCase):
         self.assertEqual(complaint, self.complaints(arrows_up, "audioproxy.web.root", source))
 
     def test_fetched(self) -> None:
-        """Configuration is imported below `service` to name its type, and for nothing else."""
+        """Configuration is imported below the wiring to name its type, and for nothing else."""
         line = "from audioproxy.config import Config"
         self.assertEqual(
             ["web receives config as an argument"],
@@ -333,6 +333,7 @@ class RuleTests(SynchronousTestCase):
         for name, source in (
             ("audioproxy.web.root", f"if TYPE_CHECKING:\n    {line}"),
             ("audioproxy.web.root", f"import typing\nif typing.TYPE_CHECKING:\n    {line}"),
+            ("audioproxy.backends", line),
             ("audioproxy.service", line),
         ):
             self.assertEqual([], self.complaints(fetched, name, source), source)

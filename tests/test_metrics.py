@@ -16,11 +16,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
     InvalidOptions,
+    NotFound,
     NothingDecoded,
     QueueFull,
     RenderFailed,
     RenderTimeout,
+    SourceTooLarge,
     UndecodableSource,
+    UpstreamUnavailable,
 )
 from audioproxy.metrics import Metrics
 from audioproxy.process.slots import Slots
@@ -45,10 +48,11 @@ BUCKETS = "0.1 0.25 0.5 1.0 2.5 5.0 10.0 30.0 60.0 120.0 300.0 +Inf".split()
 
 FORMATS = "mp3 opus ogg aac m4a flac wav peaks".split()
 #: What a render that had its slot comes to: classes of the error table that the gate before the
-#: slot cannot have found.
+#: slot need not have found, since a remote source is read, and may be gone, when it is decoded.
 OUTCOMES = (
-    "success cancelled undecodable_source invalid_options render_failed render_timeout".split()
-)
+    "success cancelled not_found source_too_large undecodable_source invalid_options render_failed"
+    " upstream_unavailable render_timeout"
+).split()
 ENDPOINTS = "render info health ready metrics preflight unknown".split()
 
 #: A line of the text format, as narrow as the fixed sets allow.
@@ -270,6 +274,9 @@ class RenderTests(SynchronousTestCase):
             (CancelledError(), "cancelled"),
             (UndecodableSource(), "undecodable_source"),
             (NothingDecoded(), "undecodable_source"),
+            (NotFound(), "not_found"),
+            (SourceTooLarge(), "source_too_large"),
+            (UpstreamUnavailable(), "upstream_unavailable"),
             (InvalidOptions("Not this."), "invalid_options"),
             (RenderFailed(), "render_failed"),
             (RenderTimeout(), "render_timeout"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import resource
@@ -59,6 +60,16 @@ class TapCase(ServiceCase):
             assert match is not None, line
             matches.append(match)
         return matches
+
+
+#: A bucket at an address of this machine where nobody is; a test puts another in its place.
+BUCKET = {
+    "AP_VARIANT_STORE": "s3://bucket",
+    "AP_S3_ENDPOINT": "http://127.0.0.1:9",
+    "AWS_ACCESS_KEY_ID": "id",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_REGION": "eu-west-1",
+}
 
 
 class RefusedStartTests(TapCase):
@@ -153,15 +164,57 @@ class RefusedStartTests(TapCase):
             (line,) = await self.refusal(AP_VARIANT_STORE=f"file://{path}")
             self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
 
+    async def bucket_refusal(self, **variables: str) -> str:
+        """Return what a start on a bucket at an address of this machine says."""
+        (line,) = await self.refusal(**{**BUCKET, **variables})
+        return line
+
     async def test_bucket_store(self) -> None:
-        """What this version cannot serve is refused at boot, not request by request."""
-        (line,) = await self.refusal(
-            AP_VARIANT_STORE="s3://bucket",
-            AWS_ACCESS_KEY_ID="id",
-            AWS_SECRET_ACCESS_KEY="secret",
-            AWS_REGION="eu-west-1",
+        """A bucket that does not answer fails the start, in one line, before a port opens."""
+        with socket.socket() as nobody:
+            # Bound and not listening: no other program can answer there.
+            nobody.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{nobody.getsockname()[1]}"
+            line = await self.bucket_refusal(AP_S3_ENDPOINT=f"http://{address}")
+        self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
+        self.assertIn(address, line)
+
+    async def test_bucket_no_host_name_can_hold(self) -> None:
+        """Virtual addressing asks for a host name, and for a bucket that can be a part of one."""
+        line = await self.bucket_refusal(AP_S3_ADDRESSING="virtual")
+        self.assertTrue(line.startswith("AP_S3_ADDRESSING: "), line)
+        line = await self.bucket_refusal(
+            AP_S3_ADDRESSING="virtual",
+            AP_S3_ENDPOINT="http://s3.test:9",
+            AP_VARIANT_STORE="s3://a_bucket",
         )
         self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
+
+    async def test_stopped_while_it_asks(self) -> None:
+        """Whoever stops a start that waits for a bucket gets a good end, and no port was open."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.setblocking(False)
+            endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            process = self.twistd(**{**BUCKET, "AP_S3_ENDPOINT": endpoint})
+
+            def asked() -> socket.socket | None:
+                with contextlib.suppress(BlockingIOError):
+                    return silent.accept()[0]
+                return None
+
+            with await until(asked, "the bucket to be asked"):
+                process.signal(signal.SIGTERM)
+                self.assertEqual(0, await process.end())
+        self.assertEqual("", process.stderr)
+        for word in ("Traceback", "error", "listening on"):
+            self.assertNotIn(word, process.stdout)
+
+    async def test_ca_bundle(self) -> None:
+        """A bundle without certificates is named by its variable."""
+        bundle = self.root / "bundle.pem"
+        bundle.write_text("nothing")
+        line = await self.bucket_refusal(AP_S3_CA_BUNDLE=str(bundle))
+        self.assertTrue(line.startswith("AP_S3_CA_BUNDLE: "), line)
 
 
 class RunTests(TapCase):

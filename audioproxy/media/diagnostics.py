@@ -53,6 +53,8 @@ _SOURCES = (
     b"Not yet implemented in FFmpeg, patches welcome",
 )
 
+# ffmpeg 5 names the input ahead of what is wrong with it, later ones name the step.
+#
 # What a remote source is told by that was there a moment ago, when it was asked about, and is not
 # given now. A certificate that does not hold is a fault of the source, like broken audio, and so is
 # a redirect, which nobody follows: ffmpeg calls it an input/output error.
@@ -61,7 +63,9 @@ _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
     (
         re.compile(
             rb"Server returned |Failed to resolve hostname|Stream ends prematurely"
-            rb"|^https?://\S+: (?:Connection (?:refused|reset by peer|timed out)"
+            rb"|^\[tls @ [^\]]*\] IO error"
+            rb"|(?:^https?://\S+|Error during demuxing|Error opening input(?: files?)?):"
+            rb" (?:Connection (?:refused|reset by peer|timed out)"
             rb"|Network is unreachable|No route to host|Broken pipe)$",
             re.MULTILINE,
         ),
@@ -81,7 +85,8 @@ _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
 # that were all, and ends well.
 _CUT_SHORT = re.compile(
     rb"Stream ends prematurely|^\[tls @ [^\]]*\] IO error"
-    rb"|^https?://\S+: (?:Input/output error|Connection (?:reset by peer|timed out))$",
+    rb"|^https?://\S+: Input/output error$"
+    rb"|(?:^https?://\S+|Error during demuxing): Connection (?:reset by peer|timed out)$",
     re.MULTILINE,
 )
 

@@ -10,7 +10,14 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from audioproxy.errors import NothingDecoded, Refusal, RenderFailed, RenderTimeout, SourceTooLarge
+from audioproxy.errors import (
+    NothingDecoded,
+    Refusal,
+    RenderFailed,
+    RenderTimeout,
+    SourceTooLarge,
+    UndecodableSource,
+)
 from audioproxy.grammar.keys import source_identity
 from audioproxy.grammar.options import Options
 from audioproxy.grammar.sources import Source
@@ -239,6 +246,10 @@ class Job:
             await self._check_unchanged(source)
         except NothingDecoded:
             await self._check_trim(source, probe, deadline)
+            raise
+        except UndecodableSource:
+            # One that was replaced meanwhile may look broken.
+            await self._check_unchanged(source)
             raise
         if self._finished:
             raise RenderTimeout

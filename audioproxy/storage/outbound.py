@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from OpenSSL.crypto import Error as CertificateError
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.interfaces import (
     IProtocol,
@@ -108,12 +108,25 @@ class Outbound:
         sent: Deferred[IResponse] = self._agent.request(
             method.encode("ascii"), url.encode("ascii"), lines, body
         )
+        # Whoever calls the request off is told so. Twisted's client says, according to how far it
+        # had come, that a name is not known, or that a connection was lost.
+        called_off = False
+
+        def call_off(_: object) -> None:
+            nonlocal called_off
+            called_off = True
+            sent.cancel()
+
+        answered: Deferred[IResponse] = Deferred(call_off)
+        sent.addBoth(lambda outcome: answered.callback(outcome))
         watch = Watch(self._clock, _ANSWER if body is None else STALL, sent.cancel)
         if body is not None:
             body.moved = watch.extend
         try:
-            response = await sent
+            response = await answered
         except Exception as error:
+            if called_off:
+                raise CancelledError from error
             raise explain(error, watch.expired) from error
         finally:
             watch.stop()

@@ -11,7 +11,13 @@ from twisted.logger import Logger
 from audioproxy.errors import NotFound, Refusal, UndecodableSource
 from audioproxy.grammar.sources import S3Source
 from audioproxy.media.inputs import Input, remote_input
-from audioproxy.storage.object_store import Denied, ObjectStore, StoreError, StoreObject
+from audioproxy.storage.object_store import (
+    Denied,
+    Missing,
+    ObjectStore,
+    StoreError,
+    StoreObject,
+)
 from audioproxy.storage.outbound import USER_AGENT
 
 # A strong entity tag that can stand in a header of ffmpeg's. Another one is as good as none.
@@ -54,8 +60,17 @@ class RemoteObject:
         )
 
     async def unchanged(self) -> bool:
-        """Say yes: whatever was read had the same entity tag, or would not have been given."""
-        return True
+        """Tell whether the object still has its entity tag.
+
+        ffmpeg got nothing of another one, but does not say so: it calls the source broken then.
+        """
+        try:
+            return (await self.target.head()).header("etag") == self.tag or self.tag is None
+        except Missing:
+            return False
+        except StoreError:
+            # It was read to its end, and now there is nobody to ask.
+            return True
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

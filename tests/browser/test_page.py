@@ -193,7 +193,7 @@ class PageTests(NodeCase):
     async def test_peaks_js(self) -> None:
         """peaks.js draws both channels of a binary waveform pixel by pixel; all of one origin."""
         proxy = make_resource(self.config(), reactor)
-        proxy.startService()
+        await proxy.startService()
         self.addCleanup(proxy.stopService)
         port = self.serve(proxy.resource)
         await self.render(port, "/audio" + SOUND)

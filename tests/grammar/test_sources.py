@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound
-from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source, read_source
+from audioproxy.grammar.sources import (
+    HttpsSource,
+    LocalSource,
+    S3Source,
+    Source,
+    parse_https,
+    read_source,
+)
 from tests.support.strategies import PROMISE, encoded, escaped, junk, sources
 
 
@@ -362,6 +369,28 @@ class HttpsTests(SourceCase):
         """A line feed at the end is not overlooked (D16)."""
         for source in (b"https://h\n", b"https://h:443\n", b"https://h/\n", b"https://h/?q\n"):
             self.refuse(source, "printable ASCII")
+
+
+class RedirectTests(SynchronousTestCase):
+    """`parse_https`, as it reads where a source redirects to"""
+
+    def test_as_a_source(self) -> None:
+        """A URL is read as it stands, and comes out as the source of that URL does."""
+        self.assertEqual(
+            parse_https(b"HTTPS://A.test.:443/x%2Fy%20z?q#f"),
+            HttpsSource("https://a.test/x%2Fy%20z?q", "a.test"),
+        )
+
+    def test_other_schemes(self) -> None:
+        """Nothing leads to cleartext, to a file or to nowhere (Source allowlist)."""
+        for url in (b"http://a.test/", b"file:///etc/passwd", b"ftp://a", b"//a.test/", b"/x", b""):
+            self.assertRaises(ValueError, parse_https, url)
+
+    def test_bounds(self) -> None:
+        """It has the bounds that a source has."""
+        for url in (b"https://u:p@a.test/", b"https:///x", b"https://a:0/", b"https://a/\xff"):
+            self.assertRaises(ValueError, parse_https, url)
+        self.assertRaises(ValueError, parse_https, b"https://a/" + b"x" * 8192)
 
 
 class SchemeTests(SourceCase):

@@ -137,7 +137,7 @@ class WriteBackTests(SynchronousTestCase):
                 root.mkdir()
                 self.die(root, call, after)
                 store = FileVariants(str(root), Errands(Clock(), execute))
-                store.open()
+                self.open(store)
                 found = self.successResultOf(Deferred.fromCoroutine(store.lookup("ab" * 32)))
                 self.assertEqual((call, after) == ("rename", True), found is not None)
                 if found is not None:
@@ -146,6 +146,10 @@ class WriteBackTests(SynchronousTestCase):
                 self.assertEqual([], scratch_files(root))
                 self.assertEqual(2, len(list((root / ".scratch").iterdir())))
                 store.abandon()
+
+    def open(self, store: FileVariants) -> None:
+        """Open a store."""
+        self.successResultOf(Deferred.fromCoroutine(store.open()))
 
     def die(self, root: Path, call: str, after: bool) -> None:
         """Have a process store a variant, and die just before or after a step of that."""
@@ -161,7 +165,7 @@ class WriteBackTests(SynchronousTestCase):
     def store_and_die(self, root: Path, call: str, after: bool) -> None:
         """Be that process."""
         store = FileVariants(str(root), Errands(Clock(), execute))
-        store.open()
+        self.open(store)
         scratch = self.successResultOf(Deferred.fromCoroutine(store.create()))
         os.write(scratch.descriptor, self.DATA)
         real = getattr(os, call)

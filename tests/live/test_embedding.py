@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from typing import Any
 
 from twisted.application.service import MultiService
+from twisted.internet.defer import CancelledError
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 from twisted.web.static import Data
 
+from audioproxy.config import BucketStore, S3Config
 from audioproxy.service import AudioProxy, BootError, make_resource
 from tests.live.test_service import until_hit
 from tests.support.service import ServiceCase, ask, children, reactor, send, short_flac, signed
@@ -38,7 +42,7 @@ class EmbeddingTests(ServiceCase):
         """It renders, stores and serves at /audio/, and what is beside it is untouched."""
         self.add("short.flac", short_flac())
         proxy = self.make()
-        proxy.startService()
+        await proxy.startService()
         port = self.mount(proxy)
         miss = await ask(port, PATH)
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
@@ -70,15 +74,39 @@ class EmbeddingTests(ServiceCase):
     async def test_stop_at_once(self) -> None:
         """A stop right after the start leaves no child, and no timer for trial to find."""
         proxy = self.make()
-        proxy.startService()
+        await proxy.startService()
         await proxy.stopService()
+        self.assertEqual([], children())
+
+    async def test_stop_while_it_starts(self) -> None:
+        """A start that waits for a bucket is called off by a stop, and can be made again."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            proxy = self.make(
+                variant_store=BucketStore("bucket"),
+                source_s3=S3Config(
+                    endpoint=f"http://127.0.0.1:{silent.getsockname()[1]}",
+                    access_key_id="id",
+                    secret_access_key="secret",
+                    region="eu-west-1",
+                ),
+            )
+            for _ in range(2):
+                starting = proxy.startService()
+                self.assertNoResult(starting)
+                await proxy.stopService()
+                self.failureResultOf(starting, CancelledError)
+                self.assertFalse(proxy.running)
+        # Nobody listens any more.
+        with self.assertRaises(BootError):
+            await proxy.startService()
+        self.assertFalse(proxy.running)
         self.assertEqual([], children())
 
     async def test_stop_waits_for_answers(self) -> None:
         """A stop lets the renders that run come to their end, with all of their bytes (D39)."""
         self.add("short.flac", short_flac())
         proxy = self.make()
-        proxy.startService()
+        await proxy.startService()
         client = await send(self.mount(proxy), PATH)
         while not proxy.resource.active.count:
             await ask(self.mount(proxy), b"/text")
@@ -94,14 +122,59 @@ class EmbeddingTests(ServiceCase):
         port = self.mount(proxy)
         states = []
         for _ in range(2):
-            proxy.startService()
+            await proxy.startService()
             states.append((await ask(port, PATH))["x-audio-proxy"])
             await proxy.stopService()
         self.assertEqual([b"MISS", b"HIT"], states)
 
     def test_store_not_writable(self) -> None:
-        """An embedding application is told by an exception that names the setting."""
+        """An embedding application is told by a failure that names the setting."""
         self.store.rmdir()
         self.store.write_bytes(b"")
-        error = self.assertRaises(BootError, self.make().startService)
+        proxy = self.make()
+        error = self.failureResultOf(proxy.startService(), BootError).value
         self.assertIn("AP_VARIANT_STORE", str(error))
+        self.assertFalse(proxy.running)
+
+    def test_settings_that_do_not_go_together(self) -> None:
+        """A configuration made in code is refused when it is built, by the variable's name."""
+        bundle = self.root / "bundle.pem"
+        bundle.write_text("nothing")
+        # A loopback address where nobody is asked anything.
+        identity: dict[str, Any] = {
+            "endpoint": "http://127.0.0.1:9",
+            "access_key_id": "id",
+            "secret_access_key": "secret",
+            "region": "eu-west-1",
+        }
+        bucket: dict[str, Any] = {"variant_store": BucketStore("bucket")}
+        virtual = S3Config(**identity, addressing="virtual")
+        for settings, problem in (
+            (bucket, "AP_VARIANT_STORE: .*credentials"),
+            ({**bucket, "source_s3": virtual}, "AP_S3_ADDRESSING: .*path"),
+            (
+                {**bucket, "source_s3": S3Config(**identity), "variant_s3": virtual},
+                "AP_VARIANT_S3_ADDRESSING: .*path",
+            ),
+            ({"source_s3": virtual}, "AP_S3_ADDRESSING: .*path"),
+            (
+                {"source_s3": S3Config(**identity, ca_bundle=str(bundle))},
+                "AP_S3_CA_BUNDLE: .*certificates",
+            ),
+            (
+                {"source_s3": S3Config(**identity, ca_bundle="/nowhere.pem")},
+                "AP_S3_CA_BUNDLE: .*No such file",
+            ),
+        ):
+            error = self.assertRaises(BootError, make_resource, self.config(**settings), reactor)
+            self.assertRegex(str(error), rf"\A{problem}")
+            self.assertNotIn("\n", str(error))
+
+    def test_trust_of_the_process(self) -> None:
+        """SSL_CERT_FILE is what https origins are verified against, and is named when broken."""
+        self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": "/nowhere.pem"})
+        # Where no host is admitted nobody is verified.
+        make_resource(self.config(), reactor)
+        config = self.config(source_allowlist=("a.test",))
+        error = self.assertRaises(BootError, make_resource, config, reactor)
+        self.assertRegex(str(error), r"\ASSL_CERT_FILE: .*No such file")

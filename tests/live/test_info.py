@@ -17,6 +17,7 @@ from tests.support.http import Response
 from tests.support.service import (
     ServiceCase,
     ask,
+    begin,
     children,
     long_flac,
     make_sound,
@@ -509,7 +510,7 @@ class ProbeTests(ServiceCase):
     def mount(self, **settings: Any) -> tuple[AudioProxy, int]:
         """Start a proxy whose requests can be counted; return it and its port."""
         proxy = make_resource(self.config(**settings), reactor)
-        proxy.startService()
+        begin(proxy)
         self.addCleanup(proxy.stopService)
         listening = reactor.listenTCP(0, ProxySite(proxy.resource, reactor), interface="127.0.0.1")
         self.addCleanup(listening.stopListening)

@@ -318,7 +318,7 @@ class ListenerTests(MetricsCase):
     def fail_to_start(self, **settings: Any) -> tuple[ProxyService, str]:
         """Have a start fail, and return the service and the reason."""
         service = make_service(self.config(**settings), reactor)
-        error = self.assertRaises(BootError, service.startService)
+        error = self.failureResultOf(service.startService(), BootError).value
         self.addCleanup(service.stopService)
         self.assertEqual([], scratch_files(self.store))
         self.assertEqual([], list((self.store / ".scratch").iterdir()))
@@ -345,7 +345,7 @@ class EmbeddingTests(MetricsCase):
         proxies = [make_resource(self.config(), reactor) for _ in range(2)]
         ports = []
         for proxy in proxies:
-            proxy.startService()
+            await proxy.startService()
             self.addCleanup(proxy.stopService)
             ports.append(
                 (self.serve(proxy.resource, b"audio"), self.serve(proxy.metrics, b"my", b"own"))

@@ -339,18 +339,24 @@ class SourceTests(ServiceCase):
                 self.assertEqual(status, (await ask(port, path, method)).status)
 
     async def test_without_a_root(self) -> None:
-        """With AP_LOCAL_ROOT unset there are no local sources; remote ones are not built yet."""
-        port = self.start(local_root=None, source_allowlist=("bucket", "host.example")).port
-        for source, status in (
-            ("local://short.flac", 404),
-            ("s3://bucket/key", 500),
-            ("s3://other/key", 404),
-            ("https://host.example/a", 500),
-            ("https://other.example/a", 404),
-        ):
-            response = await ask(port, signed(f"/plain/{source}"))
-            self.assertEqual(status, response.status, source)
-            self.assertEqual("not_found" if status == 404 else "not_configured", response.error)
+        """Without AP_LOCAL_ROOT there are no local sources, nor buckets without an identity."""
+        port = self.start(local_root=None, source_allowlist=("bucket", "127.0.0.1")).port
+        with socket.socket() as nobody:
+            # Bound and not listening: no other program can answer there.
+            nobody.bind(("127.0.0.1", 0))
+            closed = nobody.getsockname()[1]
+            for source, status, error in (
+                ("local://short.flac", 404, "not_found"),
+                ("s3://bucket/key", 500, "not_configured"),
+                ("s3://other/key", 404, "not_found"),
+                (f"https://127.0.0.1:{closed}/a", 502, "upstream_unavailable"),
+                (f"https://127.0.0.2:{closed}/a", 404, "not_found"),
+            ):
+                for method in (b"GET", b"HEAD"):
+                    response = await ask(port, signed(f"/plain/{source}"), method)
+                    self.assertEqual(status, response.status, source)
+                    if method == b"GET":
+                        self.assertEqual(error, response.error)
 
     async def test_options_that_the_source_refuses(self) -> None:
         """A start past the end is a 422 that says how long the source is (D11)."""

@@ -6,8 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import NothingDecoded, UndecodableSource
-from audioproxy.media.diagnostics import classify, redact
+from audioproxy.errors import (
+    NotFound,
+    NothingDecoded,
+    Refusal,
+    UndecodableSource,
+    UpstreamUnavailable,
+)
+from audioproxy.media.diagnostics import classify, redact, was_cut_short
 from tests.support.strategies import PROMISE
 
 SOURCES = (
@@ -46,6 +52,84 @@ SERVICE = (
 )
 
 
+_URL = b"https://a.test/b.mp3"
+_TLS = b"[tls @ 0x55] Error in the pull function.\n[tls @ 0x55] IO error: "
+
+#: What ffmpeg 5.1 with GnuTLS says of remote sources, as measured; where it goes on to say that the
+#: URL has failed, those lines are one diagnostic.
+REMOTE: dict[type[Refusal] | None, tuple[bytes, ...]] = {
+    NotFound: (
+        _URL + b": Server returned 401 Unauthorized (authorization failed)",
+        _URL + b": Server returned 403 Forbidden (access denied)",
+        _URL + b": Server returned 404 Not Found",
+        b"http://127.0.0.1:9/b/k?X-Amz-Signature=a: Server returned 404 Not Found",
+    ),
+    UpstreamUnavailable: (
+        _URL + b": Server returned 400 Bad Request",
+        _URL + b": Server returned 4XX Client Error, but not one of 40{0,1,3,4}",
+        _URL + b": Server returned 5XX Server Error reply",
+        b"[tcp @ 0x55] Connection to tcp://a.test:443 failed: Connection refused\n"
+        + (_URL + b": Connection refused"),
+        b"[tcp @ 0x55] Failed to resolve hostname a.test: Name or service not known\n"
+        + (_URL + b": Input/output error"),
+        _URL + b": Connection timed out",
+        _TLS + b"Connection timed out\n" + _URL + b": Connection timed out",
+        _URL + b": Connection reset by peer",
+        _TLS + b"Connection reset by peer\n" + _URL + b": Connection reset by peer",
+        _URL + b": Network is unreachable",
+        _URL + b": No route to host",
+        _URL + b": Broken pipe",
+        b"http://127.0.0.1:9/b/k?X-Amz-Signature=a: Connection refused",
+        # A range that is refused, for its If-Match say, looks like a body without an end.
+        b"[https @ 0x55] Stream ends prematurely at 2646078, should be 18446744073709551615\n"
+        + (_URL + b": Input/output error"),
+        b"[https @ 0x55] Stream ends prematurely at 44, should be 419609\n"
+        b"[mov,mp4,m4a,3gp,3g2,mj2 @ 0x1] moov atom not found\n"
+        + (_URL + b": Invalid data found when processing input"),
+    ),
+    UndecodableSource: (
+        b"[tls @ 0x55] Peer certificate failed verification\n" + _URL + b": Input/output error",
+        b"[tls @ 0x55] The certificate's owner does not match hostname a.test\n"
+        + (_URL + b": Input/output error"),
+        # A redirect, which nobody follows.
+        _URL + b": Input/output error",
+        # The body of an answer that is none.
+        b"Cannot determine format of input stream 0:0 after EOF",
+        _URL + b": Invalid data found when processing input",
+    ),
+    # The system's trouble, or one that nobody has seen.
+    None: (_URL + b": Cannot allocate memory", _URL + b": Too many open files", _URL + b": What?"),
+}
+
+#: What it says of a source that was cut short, with an exit status of 0.
+CUT_SHORT = (
+    b"[https @ 0x55] Stream ends prematurely at 897505, should be 1795011\n"
+    + (_URL + b": Input/output error"),
+    b"[http @ 0x55] Stream ends prematurely at 897505, should be 1795011\n"
+    b"http://127.0.0.1:9/b/k: Input/output error\n    Last message repeated 2 times",
+    _TLS + b"End of file\n[https @ 0x55] Stream ends prematurely at 44, should be 1795011\n"
+    b"    Last message repeated 1 times\n" + _URL + b": Input/output error",
+    _URL + b": Connection timed out",
+    _TLS + b"Connection timed out\n" + _URL + b": Connection timed out",
+    _URL + b": Connection reset by peer",
+    _TLS + b"Connection reset by peer\n" + _URL + b": Connection reset by peer",
+    # Without a length every end looks so, the right one too.
+    b"[https @ 0x55] Stream ends prematurely at 9, should be 18446744073709551615\n"
+    + (_URL + b": Input/output error"),
+)
+
+#: What it says of sources that are whole.
+WHOLE = (
+    b"[flac @ 0x55] invalid residual",
+    b"[matroska,webm @ 0x55] File ended prematurely",
+    b"[mp3 @ 0x55] invalid concatenated file detected - using bitrate for duration",
+    b"[mov,mp4,m4a,3gp,3g2,mj2 @ 0x55] stream 0, offset 0x2c: partial file",
+    b"file:/dev/fd/3: Input/output error",
+    b"file:/dev/fd/3: Connection reset by peer",
+    b"[mp3 @ 0x55] see [tls @ 0x55] IO error",
+)
+
+
 class ClassifyTests(SynchronousTestCase):
     """`classify`"""
 
@@ -74,9 +158,50 @@ class ClassifyTests(SynchronousTestCase):
                 self.assertIs(classify(stderr), None, stderr)
 
     def test_remote(self) -> None:
-        """Trouble on the line to a remote source is no fault in what it holds (Errors, note 8)."""
-        for what in (b"Input/output error", b"Connection timed out", b"Cannot allocate memory"):
-            self.assertIs(classify(b"https://a.test/b: " + what + b"\n"), None, what)
+        """Why a remote source is not given decides what a client is told (Errors, note 8)."""
+        for refusal, diagnostics in REMOTE.items():
+            for stderr in diagnostics:
+                self.assertIs(classify(stderr + b"\n"), refusal, stderr)
+
+    def test_remote_behind_a_decoder(self) -> None:
+        """A decoder that complains of half a frame does not hide that the line broke."""
+        for stderr in (*REMOTE[UpstreamUnavailable], *CUT_SHORT):
+            for decoder in (*SOURCES[:1], b"[flac @ 0x1] invalid residual", b"Empty output"):
+                self.assertIs(classify(decoder + b"\n" + stderr), UpstreamUnavailable, stderr)
+
+    def test_service_before_remote(self) -> None:
+        """A full disk is a full disk, however the line is."""
+        for diagnostics in REMOTE.values():
+            for stderr in diagnostics:
+                for ours in SERVICE[:2]:
+                    self.assertIs(classify(stderr + b"\n" + ours), None)
+
+    def test_local_is_not_remote(self) -> None:
+        """What is said of a local source, or of the output, is nobody's line."""
+        for what in (b"Connection reset by peer", b"Connection refused", b"Broken pipe"):
+            for place in (b"file:/dev/fd/3", b"pipe:1", b"see https://a.test/b"):
+                self.assertIs(classify(place + b": " + what + b"\n"), None, what)
+        self.assertIs(classify(b"pipe:1: Input/output error"), None)
+
+
+class CutShortTests(SynchronousTestCase):
+    """`was_cut_short`"""
+
+    def test_lost(self) -> None:
+        """Each way in which ffmpeg tells of a lost connection is known, whatever else it says."""
+        for stderr in CUT_SHORT:
+            for text in (stderr, b"[flac @ 0x1] invalid residual\n" + stderr + b"\nmore\n"):
+                self.assertTrue(was_cut_short(text), text)
+
+    def test_whole(self) -> None:
+        """What ffmpeg says of a source that it has read to its end is no sign of a loss."""
+        for stderr in (b"", *SOURCES, *SERVICE, *WHOLE):
+            self.assertFalse(was_cut_short(stderr + b"\n"), stderr)
+
+    def test_every_loss_has_a_name(self) -> None:
+        """A source that was cut short is to blame, or who serves it; the encoder never is."""
+        for stderr in CUT_SHORT:
+            self.assertIsNotNone(classify(stderr), stderr)
 
 
 class RedactTests(SynchronousTestCase):

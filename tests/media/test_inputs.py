@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.inputs import Input, local_input
+from audioproxy.media.inputs import Input, local_input, remote_input
 
 AUDIO = "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"
 VIDEO = "avi,mpegts,mpeg,flv"
+
+
+# Twenty seconds, in the microseconds that ffmpeg counts.
+STALL = "20000000"
+URL = "https://a.test/b.mp3"
 
 
 class InputTests(SynchronousTestCase):
@@ -55,3 +60,93 @@ class InputTests(SynchronousTestCase):
         """A position to start at is one of the input, ahead of it."""
         words = local_input().encoder_arguments("41")
         self.assertEqual(words[-4:], ["-ss", "41", "-i", "file:/dev/fd/3"])
+
+
+class RemoteTests(SynchronousTestCase):
+    """`remote_input`"""
+
+    def arguments(self, source: Input) -> list[str]:
+        """Return what ffmpeg and ffprobe are told alike, but for the containers."""
+        told = []
+        for words in (source.encoder_arguments(), source.probe_arguments()):
+            at = words.index("-format_whitelist")
+            told.append([*words[:at], *words[at + 2 :]])
+        self.assertEqual(told[0], told[1])
+        return told[0]
+
+    def value(self, source: Input, option: str) -> str | None:
+        """Return the value of an option; None where it is not there, which must be true of both."""
+        words = self.arguments(source)
+        self.assertLessEqual(words.count(option), 1)
+        return words[words.index(option) + 1] if option in words else None
+
+    def test_https(self) -> None:
+        """All that ffmpeg is told of an https source, ahead of it (rule 5)."""
+        expected = [
+            *("-protocol_whitelist", "https,tls,tcp"),
+            *("-max_redirects", "0", "-icy", "0", "-rw_timeout", STALL, "-user_agent", "us/1"),
+            *("-headers", 'If-Match: "x"\r\n', "-tls_verify", "1", "-ca_file", "/ca.pem"),
+            *("-i", URL),
+        ]
+        source = remote_input(URL, "us/1", "/ca.pem", if_match='"x"')
+        self.assertEqual(self.arguments(source), expected)
+
+    def test_cleartext(self) -> None:
+        """An object store at a development endpoint may speak cleartext, and knows no TLS.
+
+        To ffmpeg an option of TLS would be one that it does not know, and the end.
+        """
+        source = remote_input("http://127.0.0.1:9000/b/k", "us/1", "/ca.pem")
+        expected = [
+            *("-protocol_whitelist", "https,tls,tcp,http"),
+            *("-max_redirects", "0", "-icy", "0", "-rw_timeout", STALL, "-user_agent", "us/1"),
+            *("-i", "http://127.0.0.1:9000/b/k"),
+        ]
+        self.assertEqual(self.arguments(source), expected)
+
+    def test_no_cleartext_for_https(self) -> None:
+        """Nothing leads an https source to cleartext, or to a file (rule 5; D43)."""
+        for source in (remote_input(URL, "a"), remote_input(URL, "a", ranges=False)):
+            self.assertEqual(self.value(source, "-protocol_whitelist"), "https,tls,tcp")
+
+    def test_verified(self) -> None:
+        """Certificates are verified, against the system's where nothing else is said."""
+        for ca_file in (None, "/ca.pem"):
+            source = remote_input(URL, "a", ca_file)
+            self.assertEqual(self.value(source, "-tls_verify"), "1")
+            self.assertEqual(self.value(source, "-ca_file"), ca_file)
+
+    def test_ranges(self) -> None:
+        """Parts are asked for where they are known to be given, and the end is known there."""
+        for url in (URL, "http://127.0.0.1/b"):
+            for ranges, seekable in ((True, None), (False, "0")):
+                source = remote_input(url, "a", ranges=ranges)
+                self.assertEqual(self.value(source, "-seekable"), seekable)
+                self.assertEqual(source.bounded, ranges)
+        self.assertTrue(local_input().bounded)
+
+    def test_if_match(self) -> None:
+        """Every part is of the state that was seen first, where that has a tag."""
+        self.assertIsNone(self.value(remote_input(URL, "a"), "-headers"))
+        for url in (URL, "http://127.0.0.1/b"):
+            source = remote_input(url, "a", if_match='"x"')
+            self.assertEqual(self.value(source, "-headers"), 'If-Match: "x"\r\n')
+
+    def test_containers(self) -> None:
+        """A remote source is one of the same containers as a local one."""
+        for remote, local in (
+            (remote_input(URL, "a").encoder_arguments(), local_input().encoder_arguments()),
+            (remote_input(URL, "a").probe_arguments(), local_input().probe_arguments()),
+        ):
+            self.assertEqual(
+                _after("-format_whitelist", remote), _after("-format_whitelist", local)
+            )
+
+    def test_seek(self) -> None:
+        """A position to start at is one of the input, behind its options."""
+        words = remote_input(URL, "a").encoder_arguments("41")
+        self.assertEqual(words[-4:], ["-ss", "41", "-i", URL])
+
+
+def _after(option: str, words: list[str]) -> str:
+    return words[words.index(option) + 1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
@@ -15,9 +17,11 @@ from audioproxy.errors import (
     RenderFailed,
     RenderTimeout,
     UndecodableSource,
+    UpstreamUnavailable,
 )
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
+from tests.media.test_diagnostics import CUT_SHORT, REMOTE, WHOLE
 from tests.support.processes import FakeSpawner, open_descriptors
 
 
@@ -298,3 +302,50 @@ class MeasureTests(EncoderCase):
         """Without ffmpeg there is no pass (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.refused(self.measure(), RenderFailed)
+
+
+class CutShortTests(EncoderCase):
+    """A remote source of which the line broke"""
+
+    def runs(self) -> list[Callable[[], Deferred[Any]]]:
+        """Return what starts each kind of run."""
+
+        def pour() -> Deferred[None]:
+            pipe = os.open(os.devnull, os.O_WRONLY)
+            return Deferred.fromCoroutine(self.encoder.pour(["ffmpeg"], {}, pipe, 100))
+
+        def measure() -> Deferred[Decimal]:
+            return Deferred.fromCoroutine(self.encoder.measure(["ffmpeg"], {}, 100))
+
+        return [self.encode, pour, measure]
+
+    def end(self, stderr: bytes, code: int = 0) -> None:
+        """End a run that has put out what it should have."""
+        self.spawner.last.say(b"out_time_us=500000\n")
+        self.spawner.last.complain(stderr)
+        self.spawner.last.die(code)
+
+    def test_exit_0(self) -> None:
+        """ffmpeg calls half a source a success; it is none, and nobody is given it (Errors, 8)."""
+        for start in self.runs():
+            for stderr in CUT_SHORT:
+                running = start()
+                self.end(stderr)
+                self.refused(running, UpstreamUnavailable)
+
+    def test_whole(self) -> None:
+        """What it complains of besides takes nothing from a good end."""
+        for start in self.runs():
+            for stderr in (b"", *WHOLE):
+                running = start()
+                self.end(stderr)
+                self.successResultOf(running)
+
+    def test_diagnostics(self) -> None:
+        """A run that fails on the line is refused as what the line was like."""
+        for start in self.runs():
+            for refusal, diagnostics in REMOTE.items():
+                for stderr in diagnostics:
+                    running = start()
+                    self.end(stderr, 1)
+                    self.refused(running, refusal or RenderFailed)

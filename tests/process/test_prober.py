@@ -14,14 +14,16 @@ from audioproxy.errors import (
     ProbeTimeout,
     QueueFull,
     UndecodableSource,
+    UpstreamUnavailable,
     VideoSource,
 )
-from audioproxy.media.inputs import local_input
+from audioproxy.media.inputs import Input, local_input, remote_input
 from audioproxy.media.probing import Probe
 from audioproxy.process import prober as prober_module
 from audioproxy.process.child import Launcher
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
+from tests.media.test_diagnostics import CUT_SHORT, REMOTE, WHOLE
 from tests.support.processes import FakeSpawner
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 1}
@@ -32,6 +34,26 @@ def answer(*streams: dict[str, object]) -> bytes:
     """Return ffprobe's answer for a file of ten seconds."""
     container = {"format_name": "mp3", "duration": "10.0"}
     return json.dumps({"streams": streams, "format": container}).encode()
+
+
+class Opened:
+    """A source that is opened as it is told to be.
+
+    :ivar asked: with what time, and whether for all of it, its input was asked for.
+    :ivar refusal: raised where the input is asked for, where it is set.
+    """
+
+    def __init__(self, source: Input | None = None) -> None:
+        self.asked: list[tuple[float, bool]] = []
+        self.refusal: Exception | None = None
+        self.descriptors: dict[int, int] = {}
+        self._source = source or local_input()
+
+    async def input(self, seconds: float, *, whole: bool) -> Input:
+        self.asked.append((seconds, whole))
+        if self.refusal is not None:
+            raise self.refusal
+        return self._source
 
 
 class ProberCase(SynchronousTestCase):
@@ -45,9 +67,9 @@ class ProberCase(SynchronousTestCase):
         self.launcher = Launcher(self.spawner, self.clock, {})
         self.prober = Prober(self.launcher, "ffprobe", self.slots, 10)
 
-    def ask(self, identity: bytes = b"a") -> Deferred[Probe]:
+    def ask(self, identity: bytes = b"a", source: Opened | None = None) -> Deferred[Probe]:
         """Ask about a source."""
-        return Deferred.fromCoroutine(self.prober.probe(identity, local_input(), {}))
+        return Deferred.fromCoroutine(self.prober.probe(identity, source or Opened()))
 
     def refused(self, asked: Deferred[Probe], refusal: type[Exception]) -> Exception:
         """Return the refusal of one who asked, when everything is let go of."""
@@ -156,6 +178,74 @@ class AnswerTests(ProberCase):
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
         self.spawner.last.die(signal=15)
         self.refused(asked, ProbeTimeout)
+
+
+class RemoteTests(ProberCase):
+    """A source that is not on this machine"""
+
+    URL = "https://a.test/b.mp3"
+
+    def test_how_it_is_opened(self) -> None:
+        """It is opened for as long as a probe may take, and not the whole of it is needed."""
+        source = Opened(remote_input(self.URL, "us/1"))
+        asked = self.ask(source=source)
+        self.assertEqual(source.asked, [(10, False)])
+        self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
+        self.spawner.last.say(answer(AUDIO))
+        self.spawner.last.die()
+        self.successResultOf(asked)
+
+    def test_not_given(self) -> None:
+        """One that cannot be opened is refused for its own reason, before any child starts."""
+        source = Opened()
+        source.refusal = UpstreamUnavailable()
+        self.refused(self.ask(source=source), UpstreamUnavailable)
+        self.assertEqual(self.spawner.children, [])
+
+    def test_opened_once(self) -> None:
+        """Who shares a probe opens nothing, and one without a slot neither."""
+        sources = [Opened() for _ in range(3)]
+        for source in sources[:2]:
+            self.ask(source=source).addErrback(lambda _: None)
+        self.ask(b"b").addErrback(lambda _: None)
+        self.failureResultOf(self.ask(b"c", sources[2]), QueueFull)
+        self.assertEqual([len(source.asked) for source in sources], [1, 0, 0])
+
+    def test_diagnostics(self) -> None:
+        """A probe that fails on the line is refused as what the line was like."""
+        for refusal, diagnostics in REMOTE.items():
+            for stderr in diagnostics:
+                asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
+                self.spawner.last.complain(stderr)
+                self.spawner.last.die(1)
+                self.refused(asked, refusal or ProbeFailed)
+
+    def test_cut_short(self) -> None:
+        """A probe that ends well on half a source has found out nothing."""
+        for stderr in CUT_SHORT:
+            asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
+            self.spawner.last.say(answer(AUDIO))
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die()
+            self.refused(asked, UpstreamUnavailable)
+
+    def test_without_an_end(self) -> None:
+        """Where the length is not known every end looks like a loss, and none is taken for one."""
+        for stderr in CUT_SHORT:
+            asked = self.ask(source=Opened(remote_input(self.URL, "us/1", ranges=False)))
+            self.spawner.last.say(answer(AUDIO))
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die()
+            self.assertEqual(self.successResultOf(asked).codec, "mp3")
+
+    def test_whole(self) -> None:
+        """What ffprobe complains of besides is no loss."""
+        for stderr in WHOLE:
+            asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
+            self.spawner.last.say(answer(AUDIO))
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die()
+            self.successResultOf(asked)
 
 
 class SharingTests(ProberCase):

@@ -19,9 +19,9 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.backlog import Backlog
-from audioproxy.storage.feed import Feed
 from audioproxy.render.job import Order, Workshop
 from audioproxy.render.table import Renders, Seat
+from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import FakeChild, FakeSpawner

@@ -167,6 +167,8 @@ class OutcomeTests(MetricsCase):
         """An encoder that fails is the source's fault or the service's, as the client is told."""
         for stderr, outcome in (
             (b"Invalid data found when processing input", "undecodable_source"),
+            (b"https://a.test/b: Server returned 404 Not Found", "not_found"),
+            (b"https://a.test/b: Connection reset by peer", "upstream_unavailable"),
             (b"No space left on device", "render_failed"),
             (b"", "render_failed"),
         ):

@@ -40,7 +40,7 @@ class DiskStudio(Studio):
         super().__init__(**settings)
         self.disk = FakeThreads()
         self.variants = FileVariants(str(root), Errands(self.clock, self.disk.in_thread))
-        self.variants.open()
+        Deferred.fromCoroutine(self.variants.open())
         self.disk.run()
         workshop: Workshop = self.renders._workshop
         self.renders = Renders(replace(workshop, store=self.variants))

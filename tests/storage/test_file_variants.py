@@ -22,7 +22,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants, StoredFile
-from audioproxy.storage.interfaces import Scratch, VariantHeaders
+from audioproxy.storage.interfaces import Scratch, Unwritable, VariantHeaders
 from audioproxy.storage.scratch import AnonymousFile, NamedFile
 from audioproxy.threads import own_threads
 from tests.support.processes import open_descriptors
@@ -55,7 +55,7 @@ class StoreCase(SynchronousTestCase):
     def open(self) -> FileVariants:
         """Open one more store on the folder."""
         store = FileVariants(str(self.root), AT_ONCE)
-        store.open()
+        self.successResultOf(Deferred.fromCoroutine(store.open()))
         self.addCleanup(store.abandon)
         return store
 
@@ -470,7 +470,7 @@ class TroubleTests(StoreCase):
         (self.root / ".scratch").rmdir()
         self.root.rmdir()
         self.assertIsNone(self.lookup())
-        self.assertRaises(OSError, self.store.open)
+        self.failureResultOf(Deferred.fromCoroutine(self.store.open()), Unwritable)
         self.assertFalse(self.root.exists())
 
 
@@ -481,7 +481,7 @@ class OpenTests(SynchronousTestCase):
         """Require that a store cannot be opened."""
         before = open_descriptors()
         store = FileVariants(str(path), AT_ONCE)
-        self.assertRaises(OSError, store.open)
+        self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
         store.abandon()
         self.assertEqual(open_descriptors(), before)
 
@@ -512,7 +512,7 @@ class OpenTests(SynchronousTestCase):
         store = FileVariants(str(path), AT_ONCE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
         try:
-            self.assertRaises(OSError, store.open)
+            self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         store.abandon()
@@ -523,7 +523,7 @@ class OpenTests(SynchronousTestCase):
         path = Path(self.mktemp())
         path.mkdir()
         store = FileVariants(str(path), AT_ONCE)
-        store.open()
+        self.successResultOf(Deferred.fromCoroutine(store.open()))
         left = [each for each in path.rglob("*") if each.is_file() and each.suffix != ".lock"]
         self.assertEqual(left, [])
         store.abandon()
@@ -542,7 +542,7 @@ class ThreadTests(TestCase):
         stores = []
         for _ in range(2):
             stores.append(FileVariants(root, Errands(reactor, own_threads(reactor))))
-            stores[-1].open()
+            await stores[-1].open()
             self.addCleanup(stores[-1].abandon)
 
         async def commit(number: int) -> None:

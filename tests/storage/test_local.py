@@ -109,7 +109,9 @@ class ServedTests(LocalCase):
         """A child is given the descriptor and may open files only, whatever the name (D43)."""
         opened = self.open(b"a.mp3")
         self.addCleanup(opened.close)
-        self.assertEqual((opened.input.url, opened.input.protocols), ("file:/dev/fd/3", ("file",)))
+        for whole in (True, False):
+            source = self.successResultOf(Deferred.fromCoroutine(opened.input(1, whole=whole)))
+            self.assertEqual((source.url, source.protocols), ("file:/dev/fd/3", ("file",)))
         self.assertEqual(list(opened.descriptors), [3])
         self.assertFalse(os.get_inheritable(opened.descriptors[3]))
 
@@ -330,12 +332,16 @@ class SwapTests(LocalCase):
         opened = self.successResultOf(
             Deferred.fromCoroutine(self.files.open(LocalSource(b"a.mp3")))
         )
-        self.assertTrue(opened.unchanged())
+
+        def unchanged() -> bool:
+            return self.successResultOf(Deferred.fromCoroutine(opened.unchanged()))
+
+        self.assertTrue(unchanged())
         (self.root / "b.mp3").write_bytes(b"a neighbour")
-        self.assertTrue(opened.unchanged())
+        self.assertTrue(unchanged())
         with (self.root / "a.mp3").open("ab") as file:
             file.write(b"more")
-        self.assertFalse(opened.unchanged())
+        self.assertFalse(unchanged())
         opened.close()
 
     def between(self, swap: Callable[[], object]) -> None:

@@ -37,6 +37,7 @@ from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.render.backlog import Backlog
 from audioproxy.render.job import Order
+from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import VariantHeaders
 from audioproxy.web.cors import Cors
 from audioproxy.web.info import Infos
@@ -362,12 +363,18 @@ class Log:
 class FakeStored:
     """A stored variant in memory; each lookup opens it once more.
 
-    :ivar error: what every read ends in, where that is wanted.
+    :ivar error: what every read ends in, where that is wanted, from the offset ``error_at`` on.
+    :ivar refusal: what every stretch is refused with, where that is wanted.
+    :ivar url: where anyone may read it, with the seconds that it lives in its query; None in a
+        store that gives no such URL.
     """
 
     def __init__(self, data: bytes, headers: VariantHeaders) -> None:
         self.data, self.headers, self.size = data, headers, len(data)
         self.error: Exception | None = None
+        self.error_at = 0
+        self.refusal: Exception | None = None
+        self.url: str | None = None
         self.opened = self.closed = 0
 
     def open(self) -> FakeStored:
@@ -377,11 +384,21 @@ class FakeStored:
 
     def read(self, offset: int, limit: int) -> bytes:
         """Return bytes from an offset; whoever has closed the variant has none coming."""
-        if self.error is not None:
+        if self.error is not None and offset >= self.error_at:
             raise self.error
         if self.closed >= self.opened:
             raise ValueError("read after close")
         return self.data[offset : offset + limit]
+
+    async def stretch(self, start: int, stop: int) -> Feed:
+        """Return a part of it."""
+        if self.refusal is not None:
+            raise self.refusal
+        return Feed(self, start, stop)
+
+    def presign(self, seconds: int) -> str | None:
+        """Return a URL that says for how long it is good."""
+        return None if self.url is None else f"{self.url}?expires={seconds}"
 
     def close(self) -> None:
         """Count a close."""
@@ -408,6 +425,9 @@ class FakeBacklog(Backlog):
 
 class _NoFile:
     descriptor = -1
+
+    def grown(self, size: int) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -480,14 +500,17 @@ class FakeSource:
     :ivar written_to: somebody wrote into it after it was opened.
     """
 
-    size: int
+    size: int | None
     material: bytes = b"material"
     written_to: bool = False
     closed: int = 0
-    input: Input = field(default_factory=local_input)
     descriptors: dict[int, int] = field(default_factory=dict)
 
-    def unchanged(self) -> bool:
+    async def input(self, seconds: float, *, whole: bool) -> Input:
+        """Return what every local source is opened by."""
+        return local_input()
+
+    async def unchanged(self) -> bool:
         """Tell whether nobody wrote into it."""
         return not self.written_to
 
@@ -514,6 +537,7 @@ class House:
         insecure: bool = False,
         key: bytes | None = KEY,
         with_store: bool = True,
+        presign_ttl: int | None = None,
         now: float = NOW,
     ) -> None:
         self.calls: list[tuple[str, Any]] = []
@@ -540,6 +564,7 @@ class House:
                 self if with_store else None,
                 lambda: self.now,
                 1_000_000,
+                presign_ttl,
             ),
             Infos(self, prober),
             self.slots,

@@ -23,8 +23,9 @@ from twisted.trial.unittest import TestCase
 
 from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
-from audioproxy.service import ProxyService, make_service
+from audioproxy.service import AudioProxy, ProxyService, make_service
 from tests.support.http import KEY, SALT, Response, read_response
+from tests.support.servers import RUNNING
 
 reactor: Any = _reactor
 
@@ -163,13 +164,13 @@ def short_flac() -> Path:
 
 
 def children(pid: int | None = None) -> list[int]:
-    """Return the living and dead children of a process, or of this one."""
+    """Return the living and dead children of a process, or of this one without its servers."""
     found = []
     for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
         # Threads come and go.
         with suppress(FileNotFoundError, ProcessLookupError):
             found += [int(number) for number in (task / "children").read_text().split()]
-    return found
+    return [child for child in found if child not in RUNNING]
 
 
 def encoders(pid: int | None = None) -> list[int]:
@@ -302,6 +303,18 @@ async def scrape(port: int) -> dict[str, float]:
 # Cases
 
 
+def begin(service: ProxyService | AudioProxy) -> None:
+    """Start a service whose checks are over at once, as those of a store in a folder are.
+
+    :raises BootError: where one of them fails.
+    """
+    failures: list[Failure] = []
+    starting = service.startService().addErrback(failures.append)
+    for failure in failures:
+        failure.raiseException()
+    assert starting.called, "the start takes its time"
+
+
 class ServiceCase(TestCase):
     """Tests that run services; whatever they start ends with them.
 
@@ -347,12 +360,12 @@ class ServiceCase(TestCase):
     def start(self, **settings: Any) -> ProxyService:
         """Start a service in this process; it is stopped at the end at the latest."""
         service = make_service(self.config(**settings), reactor)
-        service.startService()
 
         def stop() -> Any:
             return service.stopService() if service.running else None
 
         self.addCleanup(stop)
+        begin(service)
         return service
 
     def environment(self, **variables: str) -> dict[str, str]:

@@ -10,6 +10,7 @@ from twisted.internet.defer import Deferred
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
+from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import Scratch, VariantHeaders
 from audioproxy.storage.scratch import AnonymousFile
 
@@ -18,24 +19,35 @@ class FakeSource:
     """A source of any size; what a child inherits of it is empty.
 
     :ivar written_to: somebody wrote into it after it was opened.
+    :ivar asked: with what time, and whether for all of it, its input was asked for.
+    :ivar refusal: raised where all of it is asked for, where it is set.
+    :ivar fetching: what all of it waits for; a test fires it.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int | None) -> None:
         self.size = size
-        self.material = b"%d" % size
+        self.material = b"" if size is None else b"%d" % size
+        self.asked: list[tuple[float, bool]] = []
+        self.refusal: Exception | None = None
+        self.fetching: Deferred[None] | None = None
         self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self.closed = self.written_to = False
-
-    @property
-    def input(self) -> Input:
-        return local_input()
 
     @property
     def descriptors(self) -> Mapping[int, int]:
         assert not self.closed, "it was let go of"
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
-    def unchanged(self) -> bool:
+    async def input(self, seconds: float, *, whole: bool) -> Input:
+        assert not self.closed, "it was let go of"
+        self.asked.append((seconds, whole))
+        if whole and self.fetching is not None:
+            await self.fetching
+        if whole and self.refusal is not None:
+            raise self.refusal
+        return local_input()
+
+    async def unchanged(self) -> bool:
         assert not self.closed, "it was let go of"
         return not self.written_to
 
@@ -48,15 +60,17 @@ class FakeSource:
 class FakeSources:
     """A `SourceStore` of local sources by path.
 
-    :ivar sizes: the size of each source that there is.
+    :ivar sizes: the size of each source that there is, or None where nothing tells it.
     :ivar opened: all that were opened.
+    :ivar slow: what is opened has to be fetched.
     :ivar crash: raised on every opening, where it is set.
     """
 
-    def __init__(self, sizes: Mapping[bytes, int]) -> None:
+    def __init__(self, sizes: Mapping[bytes, int | None]) -> None:
         self.sizes = dict(sizes)
         self.opened: list[FakeSource] = []
         self.crash: Exception | None = None
+        self.slow = False
 
     async def open(self, source: Source) -> FakeSource:
         if self.crash is not None:
@@ -64,6 +78,7 @@ class FakeSources:
         if not isinstance(source, LocalSource) or source.path not in self.sizes:
             raise NotFound("no such source")
         opened = FakeSource(self.sizes[source.path])
+        opened.fetching = Deferred() if self.slow else None
         self.opened.append(opened)
         return opened
 
@@ -85,6 +100,12 @@ class FakeStored:
     def read(self, offset: int, limit: int) -> bytes:
         assert not self.closed, "it was let go of"
         return self._data[offset : offset + limit]
+
+    async def stretch(self, start: int, stop: int) -> Feed:
+        return Feed(self, start, stop)
+
+    def presign(self, seconds: int) -> None:
+        pass
 
     def close(self) -> None:
         self.closed = True
@@ -127,3 +148,12 @@ class FakeStore:
         data = os.pread(scratch.descriptor, size, 0)
         assert len(data) == size, "the scratch file holds less than it is said to"
         self.variants[key] = (data, headers)
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self, seconds: float) -> None:
+        pass
+
+    def abandon(self) -> None:
+        pass

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, S3Source
 from audioproxy.storage.interfaces import VariantHeaders
+from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
 from tests.support.stores import FakeSources, FakeStore
 
@@ -34,6 +35,19 @@ class FakeSourcesTests(SynchronousTestCase):
         source.close()
         self.assertEqual((self.sources.held, open_descriptors()), (0, before))
         self.assertRaises(AssertionError, source.close)
+
+    def test_fetched(self) -> None:
+        """All of a source that has to be fetched is there when a test says so, a look at once."""
+        self.sources.slow = True
+        source = self.successResultOf(self.open(LocalSource(b"a")))
+        self.addCleanup(source.close)
+        self.successResultOf(Deferred.fromCoroutine(source.input(5, whole=False)))
+        fetching = Deferred.fromCoroutine(source.input(4, whole=True))
+        self.assertNoResult(fetching)
+        source.refusal = OSError()
+        source.fetching.callback(None)
+        self.failureResultOf(fetching, OSError)
+        self.assertEqual(source.asked, [(5, False), (4, True)])
 
     def test_not_there(self) -> None:
         """What there is not is not found, as with every store of sources."""
@@ -67,6 +81,10 @@ class FakeStoreTests(SynchronousTestCase):
         self.successResultOf(self.commit())
         stored = self.lookup()
         self.assertEqual((stored.size, stored.headers, stored.read(1, 9)), (3, HEADERS, b"bc"))
+        consumer = FakeConsumer()
+        flow = self.successResultOf(Deferred.fromCoroutine(stored.stretch(1, 2)))
+        self.successResultOf(flow.send(consumer))
+        self.assertEqual((bytes(consumer.data), stored.presign(5)), (b"b", None))
         stored.close()
         self.assertRaises(AssertionError, stored.read, 0, 1)
 

@@ -51,6 +51,14 @@ class LineTests(ExchangeCase):
         self.house.ask_signed(PATH, b"HEAD")
         self.assertEqual(f"render 200 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
 
+    def test_redirect(self) -> None:
+        """A redirect is a hit of no bytes; where it leads is a credential and not in the log."""
+        self.house = House(presign_ttl=300)
+        self.house.store_variant(PATH, b"0123456789").url = "https://store.example/secret"
+        for method in (b"GET", b"HEAD"):
+            self.house.ask_signed(PATH, method)
+            self.assertEqual(f"render 302 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
+
     def test_gone_before_any_answer(self) -> None:
         """A client that left without so much as a header is not counted as answered."""
         connection = self.house.connect()

@@ -122,6 +122,13 @@ class ConnectionTests(SynchronousTestCase):
         stored.close()
         self.assertRaises(ValueError, stored.read, 0, 1)
 
+    def test_presigned(self) -> None:
+        """It is at a URL for so long, where it is at one at all."""
+        stored = FakeStored(b"abc", VariantHeaders("audio/mpeg", ""))
+        self.assertIsNone(stored.presign(5))
+        stored.url = "https://store.example/key"
+        self.assertEqual("https://store.example/key?expires=5", stored.presign(5))
+
 
 class _Ending(Resource):
     """Answers with a few bytes and ends as it is told: cleanly, by an abort, or not at all."""

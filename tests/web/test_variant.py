@@ -504,6 +504,32 @@ class HitTests(VariantCase):
         self.assertEqual(2, self.stored.closed)
         self.assertEqual(2, len(self.flushLoggedErrors(OSError)))
 
+    def test_store_does_not_give_it(self) -> None:
+        """A store that finds it and does not give it is a 502, with nothing of the variant."""
+        self.stored = self.house.store_variant(PATH, DATA, "audio/x-old", "attachment")
+        self.stored.refusal = UpstreamUnavailable()
+        for headers in ({}, {"range": b"bytes=0-1"}):
+            response = self.house.ask_signed(PATH, **headers)
+            self.assert_error(response, UpstreamUnavailable)
+            self.assertIsNone(response["content-range"])
+            self.assertEqual(b"%d" % len(response.body), response["content-length"])
+        self.assertEqual((2, 2), (self.stored.opened, self.stored.closed))
+        # What only the headers are wanted of is not asked for.
+        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
+
+    def test_store_breaks_off(self) -> None:
+        """Before its first byte that is a 502 still; behind it, an answer that is broken off."""
+        self.stored.error = UpstreamUnavailable()
+        self.assert_error(self.house.ask_signed(PATH, range=b"bytes=0-1"), UpstreamUnavailable)
+        self.stored.error, self.stored.error_at = UpstreamUnavailable(), 1
+        self.stored.data = bytes(200_000)
+        self.stored.size = len(self.stored.data)
+        connection = self.house.connect()
+        connection.send(self.house.path(PATH))
+        self.assertTrue(connection.aborted)
+        self.assertEqual((200, False), (connection.response.status, connection.response.complete))
+        self.assertEqual(2, self.stored.closed)
+
     def test_cut_short(self) -> None:
         """A variant that ends before its length is broken off, not padded or finished."""
         self.stored.data = DATA[:100]
@@ -520,6 +546,124 @@ class HitTests(VariantCase):
         connection.send_raw(request * 3)
         self.assertEqual(3, connection.received.count(DATA))
         self.assertFalse(connection.closed)
+
+
+class RedirectTests(VariantCase):
+    """HIT in redirect mode: a 302 to where the store gives the bytes itself."""
+
+    URL = "https://store.example/bucket/key"
+
+    def setUp(self) -> None:
+        self.house = House(presign_ttl=300)
+        self.stored = self.house.store_variant(PATH, DATA, disposition="attachment")
+        self.stored.url = self.URL
+
+    def lives(self, exp: int) -> int:
+        """Return for how many seconds the URL is good that a path with an expiry leads to."""
+        rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % exp
+        answers = {self.house.ask_signed(rest, method)["location"] for method in (b"GET", b"HEAD")}
+        (location,) = answers
+        assert location is not None
+        return int(location.decode().removeprefix(f"{self.URL}?expires="))
+
+    def test_get(self) -> None:
+        """A hit is a 302 without a body, which nobody may keep (1, 2; Framing)."""
+        response = self.house.ask_signed(PATH)
+        self.assertEqual((302, b""), _seen(response))
+        for name, value in {
+            "location": f"{self.URL}?expires=300".encode(),
+            "cache-control": b"no-store",
+            "content-length": b"0",
+            "content-type": b"audio/mpeg",
+            "content-disposition": b"attachment",
+            "etag": TAG,
+            "x-audio-proxy": b"HIT",
+            "accept-ranges": b"bytes",
+            "transfer-encoding": None,
+            "content-range": None,
+        }.items():
+            self.assertEqual(value, response[name], name)
+        self.assertEqual(["lookup"], self.house.touched())
+        self.assertEqual((1, 1), (self.stored.opened, self.stored.closed))
+
+    def test_head(self) -> None:
+        """HEAD has the headers of the GET, Location too, and the object's size (HEAD, 3 and 4)."""
+        get = self.house.ask_signed(PATH, x_request_id=b"same")
+        for headers in ({}, {"range": b"bytes=0-1"}, {"range": b"bytes=9999-"}):
+            head = self.house.ask_signed(PATH, b"HEAD", x_request_id=b"same", **headers)
+            self.assertEqual((302, b""), _seen(head))
+            self.assertEqual(b"%d" % len(DATA), head["content-length"])
+            self.assertEqual(
+                [header for header in get.settled if header[0] != b"content-length"],
+                [header for header in head.settled if header[0] != b"content-length"],
+            )
+        self.assertEqual((4, 4), (self.stored.opened, self.stored.closed))
+
+    def test_range(self) -> None:
+        """A range is the store's to serve, and to refuse (3)."""
+        expected = self.house.ask_signed(PATH, x_request_id=b"same").settled
+        for header in (b"bytes=0-1", b"bytes=9999-", b"bytes=0-1,3-4", b"bytes=x"):
+            response = self.house.ask_signed(PATH, x_request_id=b"same", range=header)
+            self.assertEqual((302, expected), (response.status, response.settled), header)
+
+    def test_expiry(self) -> None:
+        """No URL outlives exp, nor AP_PRESIGN_TTL (1)."""
+        for left, seconds in ((1, 1), (299, 299), (300, 300), (301, 300), (10**9, 300)):
+            self.assertEqual(seconds, self.lives(NOW + left))
+        self.house.now = NOW + 0.9
+        self.assertEqual(10, self.lives(NOW + 10))
+
+    def test_last_second(self) -> None:
+        """No URL lives 0 seconds, so the second that exp names is served from here (D14)."""
+        rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % NOW
+        for now in (NOW, NOW + 0.999):
+            self.house.now = now
+            response = self.house.ask_signed(rest)
+            self.assertEqual((200, DATA), _seen(response))
+            self.assertIsNone(response["location"])
+            self.assertEqual(
+                b"public, max-age=0, immutable, no-transform", response["cache-control"]
+            )
+            self.assertEqual(206, self.house.ask_signed(rest, range=b"bytes=0-1").status)
+            self.assertEqual(200, self.house.ask_signed(rest, b"HEAD").status)
+        self.house.now = NOW + 1
+        self.assert_error(self.house.ask_signed(rest), Expired)
+
+    def test_store_without_urls(self) -> None:
+        """What no client can fetch for itself is served as in proxy mode."""
+        self.stored.url = None
+        response = self.house.ask_signed(PATH)
+        self.assertEqual((200, DATA), _seen(response))
+        self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
+        self.assertEqual(206, self.house.ask_signed(PATH, range=b"bytes=0-1").status)
+
+    def test_proxy_mode(self) -> None:
+        """In proxy mode nobody is sent elsewhere, whatever the store could do."""
+        self.house = House()
+        self.house.store_variant(PATH, DATA).url = self.URL
+        for method in (b"GET", b"HEAD"):
+            response = self.house.ask_signed(PATH, method)
+            self.assertEqual((200, None), (response.status, response["location"]))
+
+    def test_bytes_are_not_asked_for(self) -> None:
+        """A redirect needs nothing of the store but the answer that the variant is there."""
+        self.stored.refusal = self.stored.error = UpstreamUnavailable()
+        for method in (b"GET", b"HEAD"):
+            self.assertEqual(302, self.house.ask_signed(PATH, method).status)
+
+    def test_condition_first(self) -> None:
+        """A client that has the variant is told so, and sent nowhere."""
+        response = self.house.ask_signed(PATH, if_none_match=TAG)
+        self.assertEqual((304, None), (response.status, response["location"]))
+        self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
+
+    def test_miss(self) -> None:
+        """What is not stored yet is rendered and streamed from here."""
+        rest = b"/f:ogg/plain/local://a.mp3"
+        response = self.get_miss(rest)
+        self.assertEqual((200, DATA, b"MISS"), (*_seen(response), response["x-audio-proxy"]))
+        self.assertIsNone(response["location"])
+        self.assertEqual(200, self.house.ask_signed(rest, b"HEAD").status)
 
 
 class ConditionalTests(VariantCase):

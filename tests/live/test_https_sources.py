@@ -1,0 +1,434 @@
+"""Sources at https addresses: the same sound as from a file, wherever and however it is served."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IHostnameResolver
+from twisted.protocols.portforward import ProxyFactory
+from twisted.trial.unittest import SkipTest
+from zope.interface import implementer
+
+from audioproxy import service as service_module
+from audioproxy.backends import BootError
+from audioproxy.config import Config
+from audioproxy.service import make_service
+from tests.support.authority import Authority, Certificate
+from tests.support.http import Log, Response
+from tests.support.origins import Behaviour, Call, File, Methods, Redirect, Status, open_origin
+from tests.support.servers import Server
+from tests.support.service import (
+    ServiceCase,
+    ask,
+    make_sound,
+    moved,
+    reactor,
+    scrape,
+    send,
+    short_flac,
+    signed,
+    until,
+)
+
+SINE = "sine=frequency=330:sample_rate=16000:duration="
+#: The second has its index ahead of the sound, the last behind it.
+FORMS = ("a.mp3", "first.m4a", "a.flac", "a.wav", "a.ogg", "last.m4a")
+
+NO_RANGES: dict[str, Any] = {"ranges": False}
+_STARTED = re.compile(r"starting on (\d+)")
+
+CHUNKED: dict[str, Any] = {"ranges": False, "framing": "chunked"}
+UNTIL_CLOSE: dict[str, Any] = {"ranges": False, "framing": "close", "version": "1.0"}
+
+
+@cache
+def sound(name: str, seconds: str = "1") -> bytes:
+    """Return a second of a tone, or more of it, made once for all tests."""
+    how = ("-movflags", "+faststart") if name == "first.m4a" else ()
+    words = ("-f", "lavfi", "-i", SINE + seconds, *how)
+    return make_sound(Path("sounds/https", f"{seconds}-{name}").resolve(), *words).read_bytes()
+
+
+@cache
+def authority() -> Authority:
+    """Return an authority that is trusted by the services here."""
+    return Authority(Path("authority").resolve())
+
+
+@cache
+def certificate(*names: str) -> Certificate:
+    """Return a certificate for names."""
+    return authority().issue(*names)
+
+
+@implementer(IHostnameResolver)
+class Names:
+    """Resolves the names of hosts that a test makes up: to this machine, or to nothing.
+
+    :ivar asked: which were looked up.
+    """
+
+    def __init__(self, *unknown: str) -> None:
+        self.asked: list[str] = []
+        self._unknown = unknown
+
+    def resolveHostName(self, receiver: Any, name: str, port: int = 0, *_: Any, **__: Any) -> Any:
+        self.asked.append(name)
+        receiver.resolutionBegan(self)
+        if name not in self._unknown:
+            receiver.addressResolved(IPv4Address("TCP", "127.0.0.1", port))
+        receiver.resolutionComplete()
+        return self
+
+    def install(self, case: Any) -> None:
+        """Take the place of the system until a test is over; ffmpeg asks the system still."""
+        case.addCleanup(reactor.installNameResolver, reactor.installNameResolver(self))
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutTotal:
+    """Serves ranges, and never says of how much."""
+
+    data: bytes
+
+    def answer(self, call: Call) -> None:
+        file = File(self.data)
+        part = file._part(call.asked.headers)
+        if part is None or not call.wants_body:
+            file.answer(call)
+            return
+        start, end = part
+        line = f"Content-Range: bytes {start}-{end - 1}/*"
+        call.say(206, ['ETag: "1"', line, f"Content-Length: {end - start}"])
+        call.write(self.data[start:end])
+        call.done()
+
+
+@dataclass(slots=True)
+class Endless:
+    """Begins with some bytes and never ends, as fast as it is read.
+
+    :ivar head: what comes ahead of them, up to where the bytes repeat.
+    :ivar sent: bytes so far.
+    """
+
+    data: bytes
+    head: bytes = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    sent: int = 0
+
+    def answer(self, call: Call) -> None:
+        call.write(self.head)
+        if not call.wants_body:
+            call.done()
+            return
+        chunk = b"%x\r\n%s\r\n" % (len(self.data), self.data)
+
+        def go_on() -> None:
+            if call._talk.visit.reason is None:
+                self.sent += len(self.data)
+                call.write(chunk)
+                reactor.callLater(0, go_on)
+
+        go_on()
+
+
+class HttpsCase(ServiceCase):
+    """An origin, and services that trust it and may ask it.
+
+    :ivar log: what was logged.
+    """
+
+    def setUp(self) -> None:
+        super().setUp()
+        # The look at ffmpeg is no matter of these tests, and each takes as long as some of them.
+        self.patch(service_module, "find_missing", _miss_nothing)
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        self.trust(authority().bundle)
+        self.origin = open_origin(self, certificate("localhost"))
+
+    def trust(self, bundle: Path) -> None:
+        """Have the services of this process trust whom a file says."""
+        self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": str(bundle)})
+
+    def config(self, **settings: Any) -> Config:
+        """Return a configuration with the origin on its allowlist."""
+        many = {"queue_size": 99, "max_probe_concurrency": 99, "probe_timeout": 30}
+        return super().config(**{"source_allowlist": ("localhost",), **many, **settings})
+
+    def path(self, url: str, options: str = "f:wav") -> bytes:
+        """Return the signed path of a variant of a source, or of what it is (``info``)."""
+        return signed(f"/{options}/plain/{quote(url, safe='')}")
+
+    async def ask_all(self, port: int, paths: Sequence[bytes]) -> list[Response]:
+        """Ask for everything at once."""
+        clients = [await send(port, path) for path in paths]
+        return [await client.end() for client in clients]
+
+    def stored(self) -> list[str]:
+        """Return the names of the files in the store."""
+        files = (path for path in self.store.rglob("*") if path.is_file())
+        return [path.name for path in files if ".scratch" not in path.parts]
+
+
+async def _miss_nothing(*arguments: Any) -> list[str]:
+    return []
+
+
+#: What origins are like: a name, the source that suffers most, the answers, and whether ffprobe
+#: hears how long the source is, without which it can tell less of it.
+WAYS: tuple[tuple[str, str, Callable[[bytes], Behaviour], bool], ...] = (
+    ("no ranges", "last.m4a", lambda data: File(data, **NO_RANGES), True),
+    (
+        "a lie",
+        "a.wav",
+        lambda data: File(data, ranges=False, headers=("Accept-Ranges: bytes",)),
+        True,
+    ),
+    ("HEAD 403", "a.ogg", lambda data: File(data, head=403), True),
+    ("HEAD 405", "last.m4a", lambda data: File(data, head=405, **NO_RANGES), True),
+    ("HEAD 501", "a.ogg", lambda data: File(data, head=501, **CHUNKED), False),
+    ("HEAD without length", "a.mp3", lambda data: File(data, head_length=""), True),
+    ("HEAD of nothing", "a.wav", lambda data: File(data, head_length="0"), True),
+    ("chunked", "last.m4a", lambda data: File(data, **CHUNKED), False),
+    ("ranges in chunks", "a.ogg", lambda data: File(data, framing="chunked"), True),
+    ("1.0", "a.mp3", lambda data: File(data, head_length=f"{len(data)}", **UNTIL_CLOSE), False),
+    ("no total", "a.wav", WithoutTotal, True),
+    ("no total, no HEAD", "a.mp3", lambda d: Methods(Status(405), WithoutTotal(d)), True),
+    ("no farewell", "last.m4a", lambda data: File(data, sent=len(data), then="tear"), True),
+    ("neither", "a.mp3", lambda d: File(d, sent=len(d), then="tear", **NO_RANGES), True),
+)
+
+
+class SameSoundTests(HttpsCase):
+    """An https source is as good as a file"""
+
+    async def test_same_as_a_file(self) -> None:
+        """Renders and documents are those of a file with the same bytes, HEADs those of both."""
+        service = self.start(variant_store=None)
+        for form in FORMS:
+            self.add(form, sound(form))
+            url = self.origin.put(f"/{form}", sound(form))
+            for options in ("info", "f:wav"):
+                twins = signed(f"/{options}/plain/local://{form}"), self.path(url, options)
+                local, remote = await self.ask_all(service.port, twins)
+                self.assertEqual((200, True), (remote.status, remote.complete), (form, options))
+                self.assertEqual(local.body, remote.body, (form, options))
+                # The source is part of what a variant is.
+                different = {b"etag", b"x-request-id", b"content-length", b"transfer-encoding"}
+                same = [h for h in remote.settled if h[0] not in different]
+                for twin in twins:
+                    head = await ask(service.port, twin, b"HEAD")
+                    self.assertEqual(same, [h for h in head.settled if h[0] not in different])
+                self.assertEqual(remote["etag"], head["etag"])
+
+    async def test_origins(self) -> None:
+        """It does not matter how an origin serves: not for a render, and not for what is told."""
+        service = self.start(variant_store=None)
+        urls = {
+            name: self.origin.put(f"/{number}-{form}", make(sound(form)))
+            for number, (name, form, make, _) in enumerate(WAYS)
+        }
+        forms = {form for _, form, _, _ in WAYS}
+        local = {}
+        for form in forms:
+            self.add(form, sound(form))
+            twins = [signed(f"/{options}/plain/local://{form}") for options in ("f:wav", "info")]
+            local[form] = await self.ask_all(service.port, twins)
+        renders = [self.path(url) for url in urls.values()]
+        infos = [self.path(url, "info") for url in urls.values()]
+        answers = await self.ask_all(service.port, [*renders, *infos])
+        rows = zip(WAYS, answers[: len(WAYS)], answers[len(WAYS) :], strict=True)
+        for (name, form, _, has_length), render, info in rows:
+            good, described = local[form]
+            self.assertEqual((200, True), (render.status, render.complete), (name, render.body))
+            self.assertEqual(good.body, render.body, name)
+            self.assertEqual(200, info.status, (name, info.body))
+            told = info.document
+            if has_length:
+                self.assertEqual(described.document, told, name)
+            # Without a length, the bit rate is that of the stream.
+            told["bitrate"] = described.document["bitrate"]
+            self.assertLessEqual(told.items(), described.document.items(), name)
+
+    async def test_info_without_ranges(self) -> None:
+        """A duration that ffprobe could not find out is left out, and never a wrong one."""
+        data = sound("long.ogg", "8")
+        service = self.start()
+        for number, more in enumerate((NO_RANGES, CHUNKED)):
+            url = self.origin.put(f"/{number}.ogg", File(data, **more))
+            told = (await ask(service.port, self.path(url, "info"))).document
+            self.assertIn(told.get("duration"), (8, None), told)
+
+    async def test_until_close(self) -> None:
+        """A body of which nothing marks the end is never rendered (502): it may be half of one."""
+        url = self.origin.put("/a.wav", File(sound("a.wav"), **UNTIL_CLOSE))
+        service = self.start()
+        before = await scrape(service.metrics_port)
+        answer = await ask(service.port, self.path(url))
+        self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
+        grown = moved(before, await scrape(service.metrics_port))
+        outcome = 'renders_total{format="wav",outcome="upstream_unavailable"}'
+        self.assertEqual(1, grown.get(outcome), grown)
+        self.assertEqual(200, (await ask(service.port, self.path(url, "info"))).status)
+        self.assertEqual([], self.stored())
+
+    async def test_compressed(self) -> None:
+        """An origin that compresses unasked gives no source that can be read (415)."""
+        url = self.origin.put("/a.wav", File(sound("a.wav"), zipped="always"))
+        service = self.start()
+        for options in ("f:wav", "info"):
+            for method in (b"GET", b"HEAD"):
+                answer = await ask(service.port, self.path(url, options), method)
+                self.assertEqual(415, answer.status, (options, method))
+        url = self.origin.put("/a.flac", File(short_flac().read_bytes(), zipped="asked"))
+        self.assertEqual(200, (await ask(service.port, self.path(url))).status)
+        asked = {asked.headers.get("accept-encoding", "identity") for asked in self.origin.requests}
+        self.assertEqual({"identity"}, asked)
+
+    async def test_coalescing(self) -> None:
+        """Ten who ask at once share one render, one probe, and five requests to the origin."""
+        url = self.origin.put("/a.flac", short_flac().read_bytes())
+        service = self.start()
+        before = await scrape(service.metrics_port)
+        answers = await self.ask_all(service.port, [self.path(url)] * 10)
+        self.assertEqual(1, len({answer.body for answer in answers}))
+        self.assertEqual({(200, True)}, {(each.status, each.complete) for each in answers})
+        grown = moved(before, await scrape(service.metrics_port))
+        self.assertEqual(1, grown['renders_total{format="wav",outcome="success"}'])
+        asked = [f"{a.method} {a.headers.get('range', '')}" for a in self.origin.requests]
+        last = short_flac().stat().st_size - 1
+        # Asked about, tried for ranges, probed, rendered, and asked about once more.
+        expected = ["HEAD ", f"GET bytes={last}-{last}", *["GET bytes=0-"] * 2, "HEAD "]
+        self.assertEqual(sorted(expected), sorted(asked))
+
+
+class InfoTests(HttpsCase):
+    """The document of a source, what it says of the source's size, and how long it is kept"""
+
+    async def test_validators(self) -> None:
+        """The origin's ETag, or else its Last-Modified, makes one that stands until it changes."""
+        data, service = short_flac().read_bytes(), self.start()
+        for number, (first, second) in enumerate(
+            (
+                (File(data, etag='"a"'), File(data, etag='"b"')),
+                (File(data, etag='W/"a"'), File(data, etag='W/"b"')),
+                (File(data, etag=None), File(data, etag=None, modified="another")),
+                (File(data), File(data + b"more")),
+            )
+        ):
+            path = self.path(self.origin.put(f"/{number}", first), "info")
+            full = await ask(service.port, path)
+            self.assertEqual(b"public, max-age=3600", full["cache-control"])
+            self.assertEqual(len(data), full.document["size"])
+            before = len(self.origin.requests)
+            same = await ask(service.port, path, if_none_match=full["etag"] or b"")
+            self.assertEqual((304, full["etag"], b""), (same.status, same["etag"], same.body))
+            self.assertEqual(["HEAD"], [each.method for each in self.origin.requests[before:]])
+            self.origin.put(f"/{number}", second)
+            head = await ask(service.port, path, b"HEAD", if_none_match=full["etag"] or b"")
+            self.assertEqual(200, head.status, number)
+            self.assertNotEqual(full["etag"], head["etag"])
+
+    async def test_no_validator(self) -> None:
+        """Where the origin has neither, the document is kept for a minute, and has none."""
+        data = File(short_flac().read_bytes(), etag=None, modified=None)
+        path, service = self.path(self.origin.put("/a", data), "info"), self.start()
+        for method in (b"GET", b"HEAD"):
+            answer = await ask(service.port, path, method, if_none_match=b"*")
+            self.assertEqual((200, None), (answer.status, answer["etag"]))
+            self.assertEqual(b"public, max-age=60", answer["cache-control"])
+
+    async def test_too_large(self) -> None:
+        """Past AP_MAX_SRC_BYTES a render is a 413, whenever that is known, and /info is not."""
+        data = sound("a.wav")
+        service = self.start(max_src_bytes=len(data) - 1)
+        fits = self.start(max_src_bytes=len(data), variant_store=None)
+        for number, (more, known) in enumerate(((NO_RANGES, True), (CHUNKED, False))):
+            url = self.origin.put(f"/{number}", File(data, **more))
+            answer = await ask(service.port, self.path(url))
+            self.assertEqual((413, "source_too_large"), (answer.status, answer.error))
+            self.assertEqual([b"max-age=10"], answer.all("cache-control"))
+            # Nobody fetches a source to answer a HEAD.
+            head = await ask(service.port, self.path(url), b"HEAD")
+            self.assertEqual(413 if known else 200, head.status)
+            info = await ask(service.port, self.path(url, "info"))
+            self.assertEqual((200, known), (info.status, "size" in info.document))
+            self.assertEqual(200, (await ask(fits.port, self.path(url))).status)
+        self.assertEqual([], self.stored())
+
+    async def test_endless(self) -> None:
+        """A source without an end is fetched up to AP_MAX_SRC_BYTES, and hardly further (413)."""
+        endless = Endless(sound("a.wav"))
+        service = self.start(max_src_bytes=1_000_000)
+        answer = await ask(service.port, self.path(self.origin.put("/a", endless)))
+        self.assertEqual((413, "source_too_large"), (answer.status, answer.error))
+        # The system's buffers take some megabytes.
+        self.assertLess(endless.sent, 20_000_000)
+
+
+#: Python's own server of files, over TLS: HTTP/1.0, without ranges.
+HTTP_SERVER = """
+import http.server, ssl, sys
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(*sys.argv[1:])
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print("starting on", server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+class RealServerTests(HttpsCase):
+    """Servers of files that other people wrote, in processes of their own"""
+
+    async def check(self, *command: str) -> None:
+        """Have a server serve the folder of the sources, and compare."""
+        environ = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
+        # It runs in the folder that it serves.
+        words = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.root), sys.executable, *command]
+        server = Server(words, environ, self.store.parent / "server.log")
+        self.addCleanup(server.kill)
+        name = "a b%20c;d.m4a"
+        for each, data in ((name, sound("last.m4a")), ("a.ogg", sound("a.ogg"))):
+            self.add(each, data)
+        self.add("text.mp3", b"No sound, but words." * 500)
+        service = self.start(variant_store=None)
+        port = await until(lambda: _STARTED.search(server.last_words), server.last_words or "it")
+        base = f"https://localhost:{port[1]}"
+        for each in (name, "a.ogg"):
+            for options in ("f:wav", "info"):
+                local = signed(f"/{options}/plain/local://{quote(each)}")
+                twins = local, self.path(f"{base}/{quote(each)}", options)
+                one, other = await self.ask_all(service.port, twins)
+                self.assertEqual((200, True), (other.status, other.complete), other.body)
+                if options == "info" and each == "a.ogg" and "-c" in command:
+                    continue  # It has no ranges; see test_info_without_ranges.
+                self.assertEqual(one.body, other.body, (each, options))
+        same = await ask(service.port, twins[1], if_none_match=other["etag"] or b"")
+        self.assertEqual(304, same.status)
+        for path, status in (("/none", 404), ("/", 415), ("/text.mp3", 415)):
+            answer = await ask(service.port, self.path(base + path))
+            self.assertEqual(status, answer.status, path)
+
+    async def test_twisted(self) -> None:
+        """Twisted's static files, which have ranges and no ETag."""
+        keys = certificate("localhost")
+        listen = f"ssl:0:interface=127.0.0.1:privateKey={keys.key}:certKey={keys.chain}"
+        await self.check("-m", "twisted", "web", "--path", ".", "--listen", listen)
+
+    async def test_python(self) -> None:
+        """Python's http.server, which has neither ranges nor ETags nor HTTP/1.1."""
+        keys = certificate("localhost")
+        await self.check("-c", HTTP_SERVER, str(keys.chain), str(keys.key))

@@ -1,0 +1,351 @@
+"""Objects that change or break off while they are read, and stores that are not what they should be."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from tests.support.http import Log, Response
+from tests.support.origins import Asked, Behaviour, File, Methods, Redirect, Status, open_origin
+from tests.support.remote import (
+    CUT,
+    PASS,
+    Fate,
+    RemoteCase,
+    Road,
+    is_signed_url,
+    kept,
+    key_of,
+    seconds_of,
+    until_miss,
+)
+from tests.support.service import Client, ask, encoders, make_sound, send, short_flac, until
+
+MEBIBYTE = 1024 * 1024
+PROBE_SECONDS = 7
+
+
+@cache
+def minute(name: str, frequency: int) -> bytes:
+    """Return a minute of a tone, made once for all tests."""
+    tone = f"sine=frequency={frequency}:beep_factor=3:sample_rate=44100:duration=60"
+    path = Path(f"sounds/s3/{frequency}-{name}").resolve()
+    return make_sound(path, "-f", "lavfi", "-i", tone).read_bytes()
+
+
+def of_the_encoder(asked: Asked) -> bool:
+    """Tell whether the encoder asks, and not the probe: its URL lives longer."""
+    return is_signed_url(asked) and seconds_of(asked) > PROBE_SECONDS
+
+
+class BadCase(RemoteCase):
+    """A service with a road to its sources."""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        self.source = self.road()
+        settings = self.s3(self.source)
+        self.service = await self.boot(source_s3=settings, probe_timeout=PROBE_SECONDS)
+        self.port = self.service.port
+
+    def assert_refused(self, status: int, code: str, answer: Response) -> None:
+        """Require a refusal and that nothing is stored or logged as an error."""
+        self.assertEqual((status, code), (answer.status, answer.error))
+        self.assertEqual([], self.stored())
+        self.assertEqual([], self.log.errors)
+
+
+class ChangedTests(BadCase):
+    """An object that is replaced is never read half and half: its entity tag is asked for."""
+
+    def replace(self, turn: int, key: str, data: bytes) -> None:
+        """Replace an object just before the encoder's request of that turn is heard."""
+        turns: list[Asked] = []
+
+        def rule(asked: Asked) -> Fate:
+            if of_the_encoder(asked):
+                turns.append(asked)
+                if len(turns) == turn:
+                    self.put(key, data)
+            return PASS
+
+        self.source.rule = rule
+
+    async def test_between_probe_and_render(self) -> None:
+        """What was probed is what is rendered, or nothing is (502); then the new one is."""
+        first = self.put("a.wav", minute("a.wav", 400))
+        self.replace(1, "a.wav", minute("a.wav", 500))
+        path = self.url("a.wav")
+        self.assert_refused(502, "upstream_unavailable", await ask(self.port, path))
+        tags = {asked.headers.get("if-match") for asked in self.source.requests if asked.target}
+        self.assertEqual({None, first}, tags)
+        self.assertEqual(200, (await ask(self.port, path)).status)
+
+    async def test_between_two_ranges(self) -> None:
+        """An m4a is read in several ranges; when they are not of one object, none is served."""
+        old, new = minute("a.m4a", 400), minute("a.m4a", 500)
+        for turn in (2, 3):
+            self.put("a.m4a", old)
+            self.replace(turn, "a.m4a", new)
+            answer = await ask(self.port, self.url("a.m4a", f"f:mp3/cb:{turn}"))
+            asked = list(filter(of_the_encoder, self.source.requests))
+            self.assertLessEqual(turn, len(asked))
+            self.assertEqual({True}, {"if-match" in each.headers for each in asked})
+            self.assertFalse(answer.status == 200 and answer.complete)
+            self.assertEqual([], self.stored())
+            del self.source.requests[:]
+
+    async def test_while_it_is_read(self) -> None:
+        """One that is replaced in the middle of a range is the old one, whole, or broken off."""
+        self.put("a.wav", minute("a.wav", 400))
+        self.put("new.wav", minute("a.wav", 500))
+        path = self.url("a.wav", "f:flac")
+        self.source.limit = MEBIBYTE
+        client = await send(self.port, path)
+        await until(lambda: client.response and self.source.standing, "a part of it")
+        self.put("a.wav", minute("a.wav", 500))
+        self.source.go_on()
+        answer = await client.end()
+        new = await ask(self.port, self.url("new.wav", "f:flac"))
+        if answer.complete:
+            self.put("old.wav", minute("a.wav", 400))
+            old = await ask(self.port, self.url("old.wav", "f:flac"))
+            self.assertTrue(old.body == answer.body, "neither the old one nor the new one")
+        else:
+            await until(lambda: not encoders(), "the encoder to end")
+            self.assertEqual([key_of(new)], await self.until_stored())
+        self.assertNotEqual(new.body, answer.body)
+
+
+class LostRangeTests(BadCase):
+    """One range of many that is refused or lost: ffmpeg goes on without it, and says nothing"""
+
+    async def lose(self, name: str, turn: int, fate: str, options: str) -> Response:
+        """Render with the encoder's request of that turn lost, or refused once."""
+        data = minute(name, 400)
+        self.put(name, data)
+        turns: list[Asked] = []
+
+        def rule(asked: Asked) -> Fate:
+            if of_the_encoder(asked):
+                turns.append(asked)
+                if len(turns) == turn and fate == "lost":
+                    return CUT
+                if len(turns) == turn:
+                    self.put(name, data + b"x")
+                elif len(turns) == turn + 1:
+                    self.put(name, data)
+            return PASS
+
+        self.source.rule = rule
+        answer = await ask(self.port, self.url(name, options))
+        self.assertLessEqual(turn, len(turns))
+        self.source.rule = lambda asked: PASS
+        self.put(name, data)
+        return answer
+
+    async def check(self, name: str, turn: int, options: str) -> None:
+        """Require either the right bytes or no whole answer, and nothing wrong in the store."""
+        self.put("right", minute(name, 400))
+        right = await ask(self.port, self.url("right", options))
+        for fate in ("lost", "refused"):
+            answer = await self.lose(name, turn, fate, f"{options}/cb:{fate}")
+            if answer.status == 200 and answer.complete:
+                self.assertEqual(len(right.body), len(answer.body), (name, fate))
+                self.assertTrue(right.body == answer.body, (name, fate, "another sound"))
+            else:
+                self.assertNotIn(key_of(answer), self.stored())
+
+    async def test_sound_that_ends_early(self) -> None:
+        """A minute of ogg does not become a second of it (D35)."""
+        await self.check("a.ogg", 3, "f:wav")
+
+    async def test_start_of_a_trim(self) -> None:
+        """A trim is of what stands there, not of what stands where a seek has failed."""
+        await self.check("a.wav", 2, "f:wav/t:30:5")
+
+    async def test_no_verdict(self) -> None:
+        """What was lost on the way is a 502: a 415 would say that the source is to blame."""
+        for turn in (2, 3):
+            answer = await self.lose("a.m4a", turn, "refused", f"f:mp3/cb:{turn}")
+            self.assert_refused(502, "upstream_unavailable", answer)
+
+
+class BrokenTests(BadCase):
+    """A store that goes away while a source is read"""
+
+    async def half_way(self, options: str) -> Client:
+        """Have the encoder get a part of a source, and a client some of what it made of that."""
+        self.put("a.wav", minute("a.wav", 400))
+        # The probe needs less, and so it gets what it needs over any connection.
+        self.source.limit = MEBIBYTE
+        client: Client = await send(self.port, self.url("a.wav", options))
+        await until(lambda: encoders() and self.source.standing, "a part of it")
+        return client
+
+    async def check_stream(self, client: Client) -> None:
+        """Require a stream that is broken off, of which nothing is stored."""
+        broken = await client.end()
+        self.assertEqual((200, False), (broken.status, broken.complete))
+        await until(lambda: not encoders(), "the encoder to end")
+        self.assertEqual([], self.stored())
+        self.assertEqual([], self.log.errors)
+        self.source.limit = None
+        path = self.url("a.wav", "f:flac")
+        whole = await until_miss(self.port, path)
+        self.assertTrue(whole.complete and whole.body.startswith(broken.body[:1000]))
+
+    async def test_reset(self) -> None:
+        """Connections that are reset: the stream is broken off, and nothing is stored (D35)."""
+        client = await self.half_way("f:flac")
+        await until(lambda: client.response, "the headers")
+        self.source.cut()
+        await self.check_stream(client)
+
+    async def test_closed(self) -> None:
+        """Connections that are closed too early, as if that were the end: the same."""
+        client = await self.half_way("f:flac")
+        await until(lambda: client.response, "the headers")
+        self.source.close_gently()
+        await self.check_stream(client)
+
+    async def test_before_the_first_byte(self) -> None:
+        """A waveform has sent nothing by then: it is a 502, however the connection ended."""
+        for end in (self.source.cut, self.source.close_gently):
+            client = await self.half_way("f:peaks")
+            end()
+            self.assert_refused(502, "upstream_unavailable", await client.end())
+            self.source.limit = None
+
+    async def test_while_it_is_probed(self) -> None:
+        """A probe that is cut off is a 502, for /info and for a render."""
+        self.put("a.m4a", minute("a.m4a", 400))
+        for end in (self.source.cut, self.source.close_gently):
+            for options in ("info", "f:mp3"):
+                self.source.limit = 10_000
+                client = await send(self.port, self.url("a.m4a", options))
+                await until(lambda: self.source.standing, "a part of it")
+                end()
+                self.assert_refused(502, "upstream_unavailable", await client.end())
+                self.source.limit = None
+
+    async def test_gone_before_it_is_read(self) -> None:
+        """Away between look and probe, or between probe and render: 502; removed there: 404."""
+        self.put("a.flac", short_flac())
+        for fits in (is_signed_url, of_the_encoder):
+            self.source.rule = lambda asked, fits=fits: CUT if fits(asked) else PASS
+            answer = await ask(self.port, self.url("a.flac"))
+            self.assert_refused(502, "upstream_unavailable", answer)
+
+            def remove(asked: Asked, fits: object = fits) -> Fate:
+                if fits(asked):  # type: ignore[operator]
+                    self.server.remove(self.sources, "a.flac")
+                return PASS
+
+            self.source.rule = remove
+            self.assert_refused(404, "not_found", await ask(self.port, self.url("a.flac")))
+            self.put("a.flac", short_flac())
+
+
+class TLSBrokenTests(BrokenTests):
+    """The same over TLS, where a connection's end has other words"""
+
+    tls = True
+
+    async def test_gone_before_it_is_read(self) -> None:
+        """(What is asked over TLS cannot be seen here.)"""
+
+
+class WrongStoreTests(RemoteCase):
+    """Stores that are not configured, not the right ones, or not well"""
+
+    async def refuse(self, road: Road | None = None, **settings: object) -> list[Response]:
+        """Ask a service with such sources for everything; return what GET was answered with."""
+        service = await self.boot(source_s3=self.s3(road, **settings))
+        answers = []
+        for options in ("f:mp3", "info"):
+            answer = await ask(service.port, self.url("a.flac", options))
+            head = await ask(service.port, self.url("a.flac", options), b"HEAD")
+            self.assertEqual((answer.status, b""), (head.status, head.body))
+            self.assertEqual(b"no-store", answer["cache-control"])
+            answers.append(answer)
+        return answers
+
+    async def test_no_credentials(self) -> None:
+        """Without an identity, no request is sent and it is the operator's fault (500)."""
+        road = self.road()
+        nobody = {"access_key_id": None, "secret_access_key": None, "region": None}
+        for answer in await self.refuse(road, **nobody):
+            self.assertEqual((500, "not_configured"), (answer.status, answer.error))
+        self.assertEqual([], road.requests)
+
+    async def test_wrong_region(self) -> None:
+        """A region that the store does not have is the operator's fault (500)."""
+        self.require("region")
+        self.put("a.flac", short_flac())
+        for answer in await self.refuse(region="mars-north-1"):
+            self.assertEqual((500, "not_configured"), (answer.status, answer.error))
+
+    async def test_redirect(self) -> None:
+        """One that redirects is the wrong one (500), and nobody goes where it leads to."""
+        origin, elsewhere = open_origin(self), open_origin(self)
+        path = f"/{self.sources}/a.flac"
+        there = elsewhere.put(path, short_flac().read_bytes())
+        for status in (301, 302, 307, 308):
+            origin.put(path, Redirect(there, status))
+            for answer in await self.refuse(endpoint=origin.url("")):
+                self.assertEqual((500, "not_configured"), (answer.status, answer.error))
+        self.assertEqual([], elsewhere.visits)
+
+    async def test_redirect_of_the_encoder(self) -> None:
+        """One that redirects only whoever reads leads the probe nowhere either."""
+        origin, elsewhere = open_origin(self), open_origin(self)
+        path = f"/{self.sources}/a.flac"
+        there = elsewhere.put(path, short_flac().read_bytes())
+        origin.put(path, Methods(File(short_flac().read_bytes()), Redirect(there)))
+        service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
+        for options in ("f:mp3", "info"):
+            answer = await ask(service.port, self.url("a.flac", options))
+            self.assertEqual((415, "undecodable_source"), (answer.status, answer.error))
+        self.assertEqual([], elsewhere.visits)
+
+    async def test_errors(self) -> None:
+        """A 5xx of the store, or its wish to be asked less often, is a 502 and passes."""
+        origin = open_origin(self)
+        path = f"/{self.sources}/a.flac"
+        slow = b"<Error><Code>SlowDown</Code></Error>"
+        for behaviour in (Status(500), Status(503, (), slow), Status(599), Status(429)):
+            origin.put(path, behaviour)
+            for answer in await self.refuse(endpoint=origin.url("")):
+                self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
+        sound: Behaviour = File(short_flac().read_bytes())
+        for turn, behaviour in enumerate((Status(503), Status(404))):
+            # They were told of it a moment ago.
+            origin.put(path, Methods(sound, behaviour))
+            service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
+            answer = await ask(service.port, self.url("a.flac"))
+            self.assertEqual((502, 404)[turn], answer.status)
+
+    async def test_down(self) -> None:
+        """Nobody at the endpoint's port is a 502; once it is back, all is as before."""
+        self.put("a.flac", short_flac())
+        road = self.road()
+        service = await self.boot(source_s3=self.s3(road))
+        path, document = self.url("a.flac"), self.url("a.flac", "info")
+        before = await ask(service.port, document)
+        await road.close()
+        for each in (path, document):
+            answer = await ask(service.port, each)
+            self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
+            self.assertEqual(b"no-store", answer["cache-control"])
+            self.assertIsNone(answer["etag"])
+        road.open()
+        self.assertEqual(kept(before), kept(await ask(service.port, document)))
+        self.assertEqual(200, (await ask(service.port, path)).status)
+        # A stored variant does not need it (order of handling, 4).
+        await self.until_stored()
+        await road.close()
+        hit = await ask(service.port, path)
+        self.assertEqual((200, b"HIT"), (hit.status, hit["x-audio-proxy"]))

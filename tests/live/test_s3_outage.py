@@ -1,0 +1,282 @@
+"""Stores that go away at the worst moment: what clients see of it, and that it is over when it is."""
+
+from __future__ import annotations
+
+import signal
+
+from twisted.logger import LogLevel, formatEvent
+
+from audioproxy.render import job
+from audioproxy.storage import bodies, outbound, s3_variants
+from tests.support.http import Log, Response
+from tests.support.origins import Asked
+from tests.support.remote import (
+    HOLD,
+    PASS,
+    Fate,
+    RemoteCase,
+    kept,
+    key_of,
+    until_hit,
+    until_miss,
+)
+from tests.support.service import (
+    Client,
+    ask,
+    long_flac,
+    moved,
+    scrape,
+    send,
+    short_flac,
+    signed,
+    until,
+)
+
+FAILURES = "variant_store_write_failures_total"
+LONG = "f:mp3/t:0:60"
+
+
+class OutageCase(RemoteCase):
+    """A service whose store is at the end of a road, and its log."""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.patch(s3_variants, "_AGAIN", 0.01)
+        self.patch(job, "_LINGER", 0.05)
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        self.add("short.flac", short_flac())
+        self.store = self.road()
+        self.service = await self.boot(local_root=str(self.root), variant_s3=self.s3(self.store))
+        self.port = self.service.port
+
+    def warnings(self) -> list[str]:
+        """Return what was logged as a warning, but for the lines of requests."""
+        return [
+            formatEvent(event)
+            for event in self.log.events
+            if event.get("log_level") is LogLevel.warn and "record" not in event
+        ]
+
+    async def until_failed(self, before: dict[str, float]) -> dict[str, float]:
+        """Wait until a write-back has failed, and return what was counted."""
+        while FAILURES not in (counted := moved(before, await scrape(self.service.metrics_port))):
+            pass
+        return counted
+
+    def assert_down(self, answer: Response) -> None:
+        """Require the answer to whoever needs a store that is away (Errors, note 8)."""
+        self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
+        self.assertEqual(b"no-store", answer["cache-control"])
+        for name in ("etag", "x-audio-proxy", "accept-ranges", "location"):
+            self.assertIsNone(answer[name], name)
+
+
+class LookupTests(OutageCase):
+    """A store that cannot be asked"""
+
+    async def test_real_outage(self) -> None:
+        """The server stops: 502, counted as no lookup; it is back: hits and misses, as before."""
+        hit, new = signed("/f:mp3/plain/local://short.flac"), self.url("a.flac")
+        self.put("a.flac", short_flac())
+        miss = await ask(self.port, hit)
+        await until_hit(self.port, hit)
+        before = await scrape(self.service.metrics_port)
+        self.addCleanup(self.server.start)
+        await self.server.stop()
+        for path in (hit, new):
+            self.assert_down(await ask(self.port, path))
+            head = await ask(self.port, path, b"HEAD")
+            self.assertEqual((502, b""), (head.status, head.body))
+        same = await ask(self.port, hit, if_none_match=miss["etag"] or b"")
+        self.assertEqual(304, same.status)
+        self.assertEqual(200, (await ask(self.port, b"/health")).status)
+        self.assertEqual(200, (await ask(self.port, b"/ready")).status)
+        counted = moved(before, await scrape(self.service.metrics_port))
+        self.assertEqual(4, counted['http_requests_total{endpoint="render",status="5xx"}'])
+        self.assertFalse([name for name in counted if "lookups" in name or "renders" in name])
+        self.assertRegex(self.warnings()[-1], r"\Athe variant store cannot be asked: .+")
+        await self.server.start()
+        again = await ask(self.port, hit)
+        self.assertEqual((b"HIT", kept(miss)), (again["x-audio-proxy"], kept(again)))
+        rendered = await ask(self.port, new)
+        self.assertEqual((200, b"MISS"), (rendered.status, rendered["x-audio-proxy"]))
+        self.assertEqual(b"HIT", (await until_hit(self.port, new))["x-audio-proxy"])
+        self.assertEqual([], self.log.errors)
+
+    async def test_no_answer(self) -> None:
+        """A store that takes a request and says nothing is out of reach, after some seconds."""
+        self.patch(outbound, "_ANSWER", 0.1)
+        self.store.rule = lambda asked: HOLD
+        self.assert_down(await ask(self.port, signed("/plain/local://short.flac")))
+        self.assertRegex(self.warnings()[-1], "no answer in time")
+        self.patch(outbound, "_ANSWER", 15)
+        self.store.go_on()
+        answer = await ask(self.port, signed("/plain/local://short.flac"))
+        self.assertEqual(200, answer.status)
+
+
+class WriteBackTests(OutageCase):
+    """A store that is away when a render has ended"""
+
+    async def render(self) -> tuple[Client, bytes]:
+        """Start a render that takes some time; return its client and its path."""
+        self.add("long.flac", long_flac())
+        path = signed(f"/{LONG}/plain/local://long.flac")
+        client: Client = await send(self.port, path)
+        await until(lambda: client.response, "the headers")
+        return client, path
+
+    async def test_away_during_a_render(self) -> None:
+        """The client has every byte; the failure is counted once, logged, and over by and by."""
+        before = await scrape(self.service.metrics_port)
+        client, path = await self.render()
+        await self.store.close()
+        answer = await client.end()
+        self.assertEqual((200, True), (answer.status, answer.complete))
+        self.assertEqual(b"MISS", answer["x-audio-proxy"])
+        counted = await self.until_failed(before)
+        self.assertEqual(1, counted[FAILURES])
+        self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
+        failed = [text for text in self.warnings() if text.startswith("write-back of ")]
+        self.assertRegex(failed[0], rf"\Awrite-back of {key_of(answer)} failed: .+ unreachable: .+")
+        self.assertEqual(1, len(failed))
+        self.assert_down(await ask(self.port, path))
+        self.store.open()
+        again = await until_miss(self.port, path)
+        self.assertEqual(kept(answer), kept(again))
+        self.assertEqual([key_of(answer)], await self.until_stored())
+        self.assertEqual(b"HIT", (await ask(self.port, path))["x-audio-proxy"])
+        self.assertEqual([], self.log.errors)
+
+    async def test_lost_during_the_upload(self) -> None:
+        """An upload that breaks off leaves no object, torn or not, and is tried once more."""
+        tries: list[Asked] = []
+
+        def lose(asked: Asked) -> Fate:
+            if asked.method == "PUT":
+                tries.append(asked)
+                return HOLD
+            return PASS
+
+        self.store.rule = lose
+        client, _ = await self.render()
+        answer = await client.end()
+        for _ in range(2):
+            await until(lambda: self.store.standing, "the upload")
+            self.assertEqual([], self.stored())
+            self.store.cut()
+            await until(lambda: not self.store.standing, "the connection to close")
+        await until(lambda: any("write-back" in text for text in self.warnings()), "the warning")
+        self.assertEqual(2, len(tries))
+        self.assertEqual([], self.stored())
+        self.assertTrue(answer.complete)
+
+    async def test_lost_once(self) -> None:
+        """What was lost once is stored by the second try, and nothing is counted."""
+        before = await scrape(self.service.metrics_port)
+        self.store.rule = lambda asked: HOLD if asked.method == "PUT" else PASS
+        client, _ = await self.render()
+        answer = await client.end()
+        await until(lambda: self.store.standing, "the upload")
+        self.store.rule = lambda asked: PASS
+        self.store.cut()
+        self.assertEqual([key_of(answer)], await self.until_stored())
+        self.assertEqual(answer.body, self.server.get(self.variants, key_of(answer)).body)
+        self.assertNotIn(FAILURES, moved(before, await scrape(self.service.metrics_port)))
+
+    async def test_bucket_is_gone(self) -> None:
+        """A store that refuses what it is given is counted, and no client sees anything of it."""
+        before = await scrape(self.service.metrics_port)
+        self.server.request("DELETE", self.variants).demand()
+        path = signed("/plain/local://short.flac")
+        answer = await ask(self.port, path)
+        self.assertEqual((200, True), (answer.status, answer.complete))
+        self.assertEqual(1, (await self.until_failed(before))[FAILURES])
+        self.assertIn("NoSuchBucket", self.warnings()[-1])
+        again = await until_miss(self.port, path)
+        self.assertEqual(kept(answer), kept(again))
+
+    async def test_term(self) -> None:
+        """SIGTERM during a write-back: it completes, and the status is 0 (D39)."""
+        held = self.road()
+        held.rule = lambda a: HOLD if a.method == "PUT" and "proof" not in a.target else PASS
+        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{held.port}")
+        port = await node.port()
+        answer = await ask(port, signed("/plain/local://short.flac"))
+        await until(lambda: held.standing, "the upload")
+        self.assertEqual([], self.stored())
+        node.signal(signal.SIGTERM)
+        await until(lambda: "Received SIGTERM" in node.stdout, "the signal to be heard")
+        self.assertIsNone(node.code)
+        held.go_on()
+        self.assertEqual(0, await node.end())
+        self.assertEqual([key_of(answer)], self.stored())
+        self.assertEqual(answer.body, self.server.get(self.variants, key_of(answer)).body)
+        self.assertEqual("", node.stderr)
+
+
+class HitTests(OutageCase):
+    """A store that goes away while it is read for a client"""
+
+    SIZE = 32 * 1024 * 1024
+
+    async def half_way(self) -> tuple[Client, bytes]:
+        """Have a client get half of a hit; return it and its path."""
+        path = signed("/plain/local://short.flac")
+        name = key_of(await ask(self.port, path, b"HEAD"))
+        self.server.put(self.variants, name, bytes(self.SIZE), content_type="audio/mpeg")
+        self.store.limit = self.SIZE // 2
+        client: Client = await send(self.port, path)
+        await until(lambda: self.store.standing, "half of it")
+        return client, path
+
+    async def check(self, client: Client, path: bytes) -> None:
+        """Require a broken stream, and that nothing stays broken."""
+        broken = await client.end()
+        self.assertEqual((200, False), (broken.status, broken.complete))
+        self.assertEqual(b"HIT", broken["x-audio-proxy"])
+        self.assertLess(len(broken.body), self.SIZE)
+        (record,) = [each for each in self.log.requests if each.error_code]
+        self.assertEqual((200, "upstream_unavailable"), (record.status, record.error_code))
+        self.assertRegex(self.warnings()[-1], "a stored variant broke off: .+")
+        self.store.limit = None
+        whole = await ask(self.port, path)
+        self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)))
+        self.assertEqual([], self.log.errors)
+
+    async def test_reset(self) -> None:
+        """The stream is broken off, never finished: nobody takes half of it for the whole."""
+        client, path = await self.half_way()
+        self.store.cut()
+        await self.check(client, path)
+
+    async def test_closed(self) -> None:
+        """The same for a store that closes its connections in good order."""
+        client, path = await self.half_way()
+        self.store.close_gently()
+        await self.check(client, path)
+
+    async def test_stall(self) -> None:
+        """A store that says nothing more for some seconds is given up."""
+        self.patch(bodies, "STALL", 0.1)
+        client, path = await self.half_way()
+        await self.check(client, path)
+        await until(lambda: not self.store.standing, "the connection to close")
+
+    async def test_gone_between_look_and_read(self) -> None:
+        """Before a byte is sent, the answer is a 502, and no client is told of a length."""
+
+        def remove(asked: Asked) -> Fate:
+            if asked.method == "GET":
+                self.server.remove(self.variants, key_of(miss))
+            return PASS
+
+        path = signed("/plain/local://short.flac")
+        miss = await ask(self.port, path)
+        await self.until_stored()
+        self.store.rule = remove
+        answer = await ask(self.port, path)
+        self.assert_down(answer)
+        again = await until_miss(self.port, path)
+        self.assertEqual(kept(miss), kept(again))

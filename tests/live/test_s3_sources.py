@@ -1,0 +1,299 @@
+"""Sources in a bucket: the same sound as from a file, and the same 404 for whatever is not there."""
+
+from __future__ import annotations
+
+import base64
+import json
+from functools import cache
+from pathlib import Path
+
+from tests.support import names
+from tests.support.authority import Authority
+from tests.support.remote import RemoteCase, is_signed_url
+from tests.support.s3 import Identity
+from tests.support.service import ask, make_sound, send, short_flac, signed
+
+SINE = ("-f", "lavfi", "-i", "sine=frequency=330:sample_rate=44100:duration=1.5")
+FILM = ("-f", "lavfi", "-i", "testsrc=size=64x64:rate=5:duration=1")
+
+# What names an object in a way that a careless client, server or ffmpeg would change.
+KEYS = (
+    b"a b+c%20d%2Fe?f=g&h#i.flac",
+    "dossier/\u00e9t\u00e9 \u2603.flac".encode(),
+    b"it's \"quoted\" <;,:@$!*()[]{}|^`~=>.flac",
+    b"%d-%03d.flac",
+    b"-i.flac",
+    b"no-ending",
+)
+
+
+@cache
+def sound(name: str) -> bytes:
+    """Return a file of one and a half seconds, made once for all tests."""
+    return make_sound(Path("sounds/s3", name).resolve(), *SINE).read_bytes()
+
+
+class SameSoundTests(RemoteCase):
+    """An object is as good as a file"""
+
+    async def test_same_as_a_file(self) -> None:
+        """Renders and documents of an object are those of a file with the same bytes."""
+        # An m4a has its index at the end, so that it is read in several ranges.
+        forms = ("flac", "wav", "mp3", "ogg", "m4a")
+        for form in forms:
+            self.add(f"a.{form}", sound(f"a.{form}"))
+            self.put(f"a.{form}", sound(f"a.{form}"))
+        service = await self.boot(local_root=str(self.root), variant_store=None)
+        asked = [
+            *((f"a.{form}", "info") for form in forms),
+            *((f"a.{form}", "f:mp3") for form in ("wav", "ogg", "m4a")),
+            ("a.m4a", "f:opus/t:0.5:0.5/fade:0.1:0.2"),
+            ("a.ogg", "f:peaks/pts:10/norm:ebu"),
+        ]
+        for name, options in asked:
+            twins = (signed(f"/{options}/plain/local://{name}"), self.url(name, options))
+            clients = [await send(service.port, twin) for twin in twins]
+            local, remote = [await client.end() for client in clients]
+            self.assertEqual((200, True), (remote.status, remote.complete), (name, options))
+            self.assertEqual(local.body, remote.body, (name, options))
+            if options == "info":
+                self.assertEqual(len(sound(name)), remote.document["size"])
+
+    async def test_keys(self) -> None:
+        """A key is its bytes, whatever they mean to a URL, a shell or ffmpeg (D15)."""
+        service = await self.boot()
+        for number, key in enumerate(KEYS):
+            self.put(key, short_flac().read_bytes() + bytes(number))
+        size = short_flac().stat().st_size
+        clients = [await send(service.port, self.url(key, "info")) for key in KEYS]
+        for number, client in enumerate(clients):
+            described = await client.end()
+            self.assertEqual(200, described.status, KEYS[number])
+            self.assertEqual(size + number, described.document["size"], KEYS[number])
+        whole = await ask(service.port, self.url(KEYS[0]))
+        self.assertEqual((200, True), (whole.status, whole.complete))
+        source = f"s3://{self.sources}/".encode() + KEYS[0]
+        coded = base64.urlsafe_b64encode(source).rstrip(b"=").decode()
+        again = await ask(service.port, signed(f"/f:mp3/enc/{coded}"))
+        self.assertEqual(whole.body, again.body)
+        self.assertEqual(whole["etag"], again["etag"])
+
+    async def test_bytes_that_are_no_text(self) -> None:
+        """A key need not be UTF-8: what a server can store is found, and the rest is missing."""
+        key = b"caf\xe9 \xff\xfe.flac"
+        data = short_flac().read_bytes()
+        taken = self.server.request("PUT", self.sources, key, body=data).status == 200
+        service = await self.boot()
+        answer = await ask(service.port, self.url(key))
+        self.assertEqual(200 if taken else 404, answer.status)
+
+    async def test_dots(self) -> None:
+        """Dots and slashes in a key lead nowhere: it is that key or none (contract: Sources)."""
+        self.put("a/b.flac", short_flac())
+        self.put("b.flac", short_flac())
+        service = await self.boot()
+        for key in ("a/../b.flac", "./b.flac", "a/./b.flac", "../b.flac", "..", "a/b.flac/", "a/"):
+            answer = await ask(service.port, self.url(key))
+            self.assertEqual((404, "not_found"), (answer.status, answer.error), key)
+        elsewhere = f"../{self.variants}/b.flac"
+        self.server.put(self.variants, "b.flac", short_flac().read_bytes())
+        self.assertEqual(404, (await ask(service.port, self.url(elsewhere))).status)
+
+
+class InfoTests(RemoteCase):
+    """The info document and the headers of what was not rendered yet"""
+
+    async def test_validator(self) -> None:
+        """An object has its ETag until it is replaced; a 304 costs no look into it."""
+        first = self.put("a.flac", short_flac())
+        road = self.road()
+        service = await self.boot(source_s3=self.s3(road))
+        path = self.url("a.flac", "info")
+        full = await ask(service.port, path)
+        self.assertEqual(b"public, max-age=3600", full["cache-control"])
+        looked = len(list(filter(is_signed_url, road.requests)))
+        self.assertLess(0, looked)
+        tag = full["etag"]
+        assert tag is not None
+        same = await ask(service.port, path, if_none_match=tag)
+        self.assertEqual((304, tag, b""), (same.status, same["etag"], same.body))
+        self.assertEqual(full["cache-control"], same["cache-control"])
+        self.assertEqual(looked, len(list(filter(is_signed_url, road.requests))))
+        self.assertNotEqual(first, self.put("a.flac", sound("a.flac")))
+        other = await ask(service.port, path, if_none_match=tag)
+        self.assertEqual(200, other.status)
+        self.assertNotEqual(tag, other["etag"])
+        self.assertEqual(len(sound("a.flac")), other.document["size"])
+
+    async def test_head(self) -> None:
+        """HEAD has the headers of the GET, of a MISS too, and nobody looks into the object."""
+        self.put("a.flac", short_flac())
+        self.put("text.mp3", b"No sound, but words.\n" * 500)
+        road = self.road()
+        service = await self.boot(source_s3=self.s3(road))
+        heads = {
+            (key, options): await ask(service.port, self.url(key, options), b"HEAD")
+            for key in ("a.flac", "text.mp3", "none.mp3")
+            for options in ("f:mp3", "info")
+        }
+        self.assertEqual([], list(filter(is_signed_url, road.requests)))
+        statuses = {key[0]: head.status for key, head in heads.items()}
+        self.assertEqual({"a.flac": 200, "text.mp3": 200, "none.mp3": 404}, statuses)
+        miss = await ask(service.port, self.url("a.flac"))
+        head = heads["a.flac", "f:mp3"]
+        for name in ("content-type", "cache-control", "etag", "x-audio-proxy"):
+            self.assertEqual(miss[name], head[name], name)
+        self.assertEqual(b"MISS", head["x-audio-proxy"])
+        for name in ("content-length", "accept-ranges", "transfer-encoding"):
+            self.assertIsNone(head[name], name)
+        described = await ask(service.port, self.url("a.flac", "info"))
+        for name in ("content-type", "cache-control", "etag"):
+            self.assertEqual(described[name], heads["a.flac", "info"][name], name)
+
+
+class RefusalTests(RemoteCase):
+    """What is not to be had, and what is no sound"""
+
+    async def test_one_404(self) -> None:
+        """Missing, refused and not allowed are the very same bytes and headers (Errors, note 7)."""
+        self.put("a.flac", short_flac())
+        nobody = self.server.add_user("nothing")
+        open_one = await self.boot()
+        refused = await self.boot(source_s3=self.s3(who=nobody))
+        wrong = Identity(self.owner.access_key, "x" * 40)
+        guessed = await self.boot(source_s3=self.s3(who=wrong))
+        fenced = await self.boot(source_allowlist=("another", f"{self.sources}-*"))
+        here = self.url("a.flac"), self.url("a.flac", "info")
+        cases = {
+            "missing key": (open_one, self.url("none"), self.url("none", "info")),
+            "missing bucket": (
+                open_one,
+                self.url("a.flac", bucket="no-such-bucket"),
+                self.url("a.flac", "info", bucket="no-such-bucket"),
+            ),
+            "no bucket's name": (
+                open_one,
+                self.url("a.flac", bucket="No_Bucket"),
+                self.url("a.flac", "info", bucket="No_Bucket"),
+            ),
+            "no rights": (refused, *here),
+            "missing key, no rights": (refused, self.url("none"), self.url("none", "info")),
+            "wrong secret": (guessed, *here),
+            "not allowed": (fenced, *here),
+            "grammar": (open_one, signed("/plain/s3://a"), signed("/info/plain/s3://a")),
+        }
+        expected = None
+        for name, (service, *paths) in cases.items():
+            for path in paths:
+                answer = await ask(service.port, path, x_request_id=b"same")
+                expected = expected or (answer.body, answer.settled)
+                self.assertEqual((404, "not_found"), (answer.status, answer.error), name)
+                self.assertEqual(expected, (answer.body, answer.settled), name)
+            head = await ask(service.port, paths[0], b"HEAD", x_request_id=b"same")
+            self.assertEqual((404, b""), (head.status, head.body), name)
+        allowed = await self.boot(source_allowlist=(f"{self.sources[:8]}*",))
+        self.assertEqual(200, (await ask(allowed.port, self.url("a.flac"))).status)
+
+    async def test_right_to_list(self) -> None:
+        """Who may read but not list hears that a key is missing, and reads what is there."""
+        self.put("a.flac", short_flac())
+        reader = self.server.add_user("get")
+        service = await self.boot(source_s3=self.s3(who=reader))
+        self.assertEqual(404, (await ask(service.port, self.url("none.flac"))).status)
+        self.assertEqual(200, (await ask(service.port, self.url("a.flac"))).status)
+
+    async def test_too_large(self) -> None:
+        """An object past AP_MAX_SRC_BYTES is a 413, to HEAD too, and has its /info all the same."""
+        size = len(short_flac().read_bytes())
+        self.put("a.flac", short_flac())
+        for limit, status in ((size, 200), (size - 1, 413)):
+            service = await self.boot(max_src_bytes=limit, max_variant_bytes=10**9)
+            for method in (b"HEAD", b"GET"):
+                answer = await ask(service.port, self.url("a.flac", f"cb:{limit}"), method)
+                self.assertEqual(status, answer.status, (limit, method))
+            described = await ask(service.port, self.url("a.flac", "info"))
+            self.assertEqual((200, size), (described.status, described.document["size"]))
+        self.assertEqual("source_too_large", answer.error)
+
+    async def test_no_sound(self) -> None:
+        """Nothing, words and lists are a 415, and film is another; so it is for /info."""
+        film = make_sound(Path("sounds/s3/film.mp4").resolve(), *FILM, *SINE, "-shortest")
+        self.put("film.mp4", film)
+        self.put("empty.mp3", b"")
+        self.put("text.mp3", b"No sound, but words.\n" * 500)
+        self.put("list.mp3", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n")
+        service = await self.boot()
+        for name in ("film.mp4", "empty.mp3", "text.mp3", "list.mp3"):
+            code = "video_source" if name == "film.mp4" else "undecodable_source"
+            for options in ("f:mp3", "info"):
+                answer = await ask(service.port, self.url(name, options))
+                self.assertEqual((415, code), (answer.status, answer.error), (name, options))
+                self.assertEqual(b"max-age=10", answer["cache-control"])
+        self.assertEqual([], self.stored())
+
+
+class TLSTests(RemoteCase):
+    """A server with a certificate of a private authority"""
+
+    tls = True
+
+    async def test_private_authority(self) -> None:
+        """With its bundle, objects are read over TLS; with another, it is out of reach (502)."""
+        self.add("a.m4a", sound("a.m4a"))
+        self.put("a.m4a", sound("a.m4a"))
+        service = await self.boot(local_root=str(self.root))
+        local = await ask(service.port, signed("/f:mp3/plain/local://a.m4a"))
+        remote = await ask(service.port, self.url("a.m4a"))
+        self.assertEqual((200, True, local.body), (remote.status, remote.complete, remote.body))
+        # Bundles that do not know the authority: the system's, and one more.
+        for bundle in (None, str(Authority(Path(self.mktemp())).bundle)):
+            settings = self.s3(ca_bundle=bundle)
+            wary = await self.boot(source_s3=settings, variant_store=None)
+            for options in ("f:mp3", "info"):
+                answer = await ask(wary.port, self.url("a.m4a", options))
+                self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
+
+
+class AddressingTests(RemoteCase):
+    """Buckets in the path and ahead of the host"""
+
+    async def check(self) -> None:
+        """Have a service render a source and redirect to the variant, both by virtual hosts."""
+        server = self.server
+        self.put("a b.m4a", sound("a.m4a"))
+        hosts = [f"{bucket}.{server.domain}" for bucket in (self.sources, self.variants)]
+        variables = names.resolving(Path(self.mktemp()).resolve(), [server.domain, *hosts])
+        scheme = server.endpoint.partition(":")[0]
+        node = self.twistd(
+            AP_S3_ENDPOINT=f"{scheme}://{server.domain}:{server.port}",
+            AP_S3_ADDRESSING="virtual",
+            AP_SERVE_MODE="redirect",
+            **variables,
+        )
+        port = await node.port()
+        path = self.url("a b.m4a")
+        miss = await ask(port, path)
+        self.assertEqual((200, True), (miss.status, miss.complete), node.stdout)
+        await self.until_stored()
+        hit = await ask(port, path)
+        self.assertEqual(302, hit.status, node.stdout)
+        location = (hit["location"] or b"").decode()
+        self.assertTrue(location.startswith(f"{scheme}://{hosts[1]}:{server.port}/"), location)
+        self.assertEqual(miss.body, server.fetch(location).demand().body)
+        # Style and bytes are independent of each other.
+        by_path = await self.boot(variant_store=None)
+        self.assertEqual(miss.body, (await ask(by_path.port, path)).body)
+        described = await ask(port, self.url("a b.m4a", "info"))
+        self.assertEqual(json.loads(described.body)["size"], len(sound("a.m4a")))
+        no_label = await ask(port, self.url("a", bucket="UPPER"))
+        self.assertEqual((404, "not_found"), (no_label.status, no_label.error))
+
+    async def test_virtual(self) -> None:
+        """A bucket ahead of the host is found by the service, ffmpeg and clients alike."""
+        await self.check()
+
+
+class TLSAddressingTests(AddressingTests):
+    """The same over TLS, where the certificate has to be for the bucket's host"""
+
+    tls = True

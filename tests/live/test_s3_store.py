@@ -1,0 +1,382 @@
+"""A variant store in a bucket: what is put there, and how it comes back, from here and from there."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from audioproxy import service as service_module
+from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.sources import S3Source
+from audioproxy.render import job
+from audioproxy.storage import s3_variants
+from audioproxy.storage.s3_variants import BucketVariants
+from tests.support.http import MEDIA_CACHE_CONTROL, Response
+from tests.support.origins import Asked
+from tests.support.remote import CUT, PASS, Fate, RemoteCase, kept, key_of, until_hit, until_miss
+from tests.support.service import ask, long_flac, moved, scrape, send, short_flac, until
+
+MEBIBYTE = 1024 * 1024
+PART = 5 * MEBIBYTE
+#: Ninety seconds are 15 MB.
+LARGE = "f:wav/sr:44100/ch:2/t:0:90"
+
+
+class StoredTests(RemoteCase):
+    """What is in the bucket after a render"""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.put("a.flac", short_flac())
+
+    async def test_object(self) -> None:
+        """It is called as the cache key, and has the bytes and headers that its clients got (D5)."""
+        service = await self.boot()
+        misses = [
+            await ask(service.port, self.url("a.flac", options))
+            for options in (
+                "f:opus/dl:%C3%A9t%C3%A9%20%22a%22%25.opus",
+                "f:peaks/pk_fmt:dat/pts:9",
+                "f:peaks/pts:9/dl:a.json",
+                "f:m4a/exp:4000000000",
+            )
+        ]
+        names = await self.until_stored(len(misses))
+        self.assertEqual(sorted(map(key_of, misses)), names)
+        for miss in misses:
+            self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
+            stored = self.server.get(self.variants, key_of(miss))
+            self.assertEqual(miss.body, stored.body)
+            # What exp clamps is the answer, never what is kept.
+            self.assertEqual(MEDIA_CACHE_CONTROL, stored.headers["cache-control"])
+            for name in ("content-type", "content-disposition"):
+                said = miss[name]
+                self.assertEqual(said.decode() if said else None, stored.headers.get(name), name)
+        self.assertIn(b"filename*=UTF-8''%C3%A9t%C3%A9", misses[0]["content-disposition"] or b"")
+        key = cache_key("ch:1/f:peaks/pk_bits:16/pk_fmt:dat/pts:9", self.canonical("a.flac"))
+        self.assertEqual(key, key_of(misses[1]))
+
+    def canonical(self, key: str) -> bytes:
+        """Return the canonical string of a source."""
+        return S3Source(self.sources, key.encode()).canonical
+
+    async def test_other_nodes(self) -> None:
+        """What one node wrote hits on another, the source being gone (Running several nodes)."""
+        one, other = await self.boot(), await self.boot()
+        paths = [self.url("a.flac", options) for options in ("f:mp3/dl:a.mp3", "f:peaks/pts:5")]
+        misses = [await ask(one.port, path) for path in paths]
+        await self.until_stored(2)
+        self.server.remove(self.sources, "a.flac")
+        for path, miss in zip(paths, misses, strict=True):
+            hit = await ask(other.port, path)
+            self.assertEqual((200, b"HIT"), (hit.status, hit["x-audio-proxy"]))
+            self.assertEqual(kept(miss), kept(hit))
+        self.assertEqual(404, (await ask(other.port, self.url("a.flac", "f:wav"))).status)
+
+    async def test_emptied(self) -> None:
+        """What somebody removed from the bucket is rendered again, to the same bytes."""
+        self.patch(job, "_LINGER", 0.05)
+        service = await self.boot()
+        miss = await ask(service.port, self.url("a.flac"))
+        await until_hit(service.port, self.url("a.flac"))
+        self.server.remove(self.variants, key_of(miss))
+        again = await until_miss(service.port, self.url("a.flac"))
+        self.assertEqual(miss.body, again.body)
+        self.assertEqual([key_of(miss)], await self.until_stored())
+
+    async def test_one_render_for_many(self) -> None:
+        """Clients at the same time share a render, and the bucket gets one object once."""
+        road = self.road()
+        service = await self.boot(variant_s3=self.s3(road))
+        before = road.count("PUT")
+        clients = [await send(service.port, self.url("a.flac")) for _ in range(5)]
+        answers = [await client.end() for client in clients]
+        self.assertEqual(1, len({answer.body for answer in answers}))
+        await until_hit(service.port, self.url("a.flac"))
+        self.assertEqual(before + 1, road.count("PUT"))
+        self.assertEqual(1, len(self.stored()))
+
+
+class ProxyTests(RemoteCase):
+    """Hits that are served from here (AP_SERVE_MODE=proxy)"""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.put("a.flac", short_flac())
+        self.store = self.road()
+        self.service = await self.boot(variant_s3=self.s3(self.store))
+        self.path = self.url("a.flac", "f:mp3/dl:a.mp3")
+        self.miss = await self.ask()
+        await self.until_stored()
+
+    async def ask(self, method: bytes = b"GET", **headers: bytes) -> Response:
+        """Ask for the variant."""
+        return await ask(self.service.port, self.path, method, **headers)
+
+    async def test_ranges(self) -> None:
+        """The whole, a part, or what no byte satisfies; what is no single range is ignored."""
+        body, tag = self.miss.body, self.miss["etag"] or b""
+        size = len(body)
+        for sent, start, stop in (
+            (b"bytes=0-0", 0, 1),
+            (b"bytes=100-1099", 100, 1100),
+            (b"bytes=%d-" % (size - 1), size - 1, size),
+            (b"bytes=-5", size - 5, size),
+            (b"bytes=10-99999999", 10, size),
+        ):
+            part = await self.ask(range=sent, if_range=tag)
+            self.assertEqual((206, True, body[start:stop]), (part.status, part.complete, part.body))
+            self.assertEqual(b"bytes %d-%d/%d" % (start, stop - 1, size), part["content-range"])
+            self.assertEqual(b"%d" % (stop - start), part["content-length"])
+            self.assertEqual(kept(self.miss)[1:], kept(part)[1:])
+        wholes = [
+            await self.ask(),
+            *[await self.ask(range=sent) for sent in (b"bytes=0-1,4-5", b"lines=0-1", b"bytes=x")],
+            await self.ask(range=b"bytes=0-1", if_range=b'"another"'),
+        ]
+        for whole in wholes:
+            self.assertEqual((200, True), (whole.status, whole.complete))
+            self.assertEqual(kept(self.miss), kept(whole))
+            self.assertEqual((b"HIT", b"bytes"), (whole["x-audio-proxy"], whole["accept-ranges"]))
+            self.assertEqual(b"%d" % size, whole["content-length"])
+        beyond = await self.ask(range=b"bytes=%d-" % size)
+        self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
+        self.assertEqual(b"bytes */%d" % size, beyond["content-range"])
+        self.assertEqual(b"no-store", beyond["cache-control"])
+
+    async def test_head(self) -> None:
+        """HEAD of a hit has the headers of its GET and reads nothing; a Range means nothing."""
+        hit = await self.ask()
+        reads = self.store.count("GET")
+        for headers in ({}, {"range": b"bytes=0-9"}):
+            head = await self.ask(b"HEAD", x_request_id=b"same", **headers)
+            self.assertEqual((200, b""), (head.status, head.body))
+            same = [line for line in hit.settled if line[0] != b"x-request-id"]
+            self.assertEqual(same, [line for line in head.settled if line[0] != b"x-request-id"])
+        self.assertEqual(reads, self.store.count("GET"))
+
+    async def test_304_without_storage(self) -> None:
+        """A matching If-None-Match is answered with both stores gone (order of handling, 3)."""
+        tag = self.miss["etag"] or b""
+        await self.store.close()
+        for method in (b"GET", b"HEAD"):
+            same = await self.ask(method, if_none_match=b'"x", ' + tag)
+            self.assertEqual((304, b""), (same.status, same.body))
+            self.assertEqual(tag, same["etag"])
+            self.assertEqual(MEDIA_CACHE_CONTROL.encode(), same["cache-control"])
+        self.assertEqual(502, (await self.ask()).status)
+
+    async def test_no_source(self) -> None:
+        """A hit asks the store alone: one look, one read, and nothing of the source."""
+        road = self.road()
+        service = await self.boot(source_s3=self.s3(road), variant_s3=self.s3(self.store))
+        del self.store.requests[:]
+        before = await scrape(service.metrics_port)
+        hit = await ask(service.port, self.path)
+        self.assertEqual(kept(self.miss), kept(hit))
+        self.assertEqual([], road.requests)
+        self.assertEqual(["HEAD", "GET"], [asked.method for asked in self.store.requests])
+        counted = moved(before, await scrape(service.metrics_port))
+        self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="hit"}'])
+
+    async def test_replaced_while_it_is_read(self) -> None:
+        """An object is not mixed of two: with another tag, a hit is refused and nothing is sent."""
+
+        def replace(asked: Asked) -> Fate:
+            if asked.method == "GET":
+                self.server.put(self.variants, key_of(self.miss), b"another" * 1000)
+            return PASS
+
+        self.store.rule = replace
+        answer = await self.ask()
+        self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
+        self.assertEqual(b"no-store", answer["cache-control"])
+        self.store.rule = lambda asked: PASS
+        self.assertEqual(b"another" * 1000, (await self.ask()).body)
+
+
+class FlowTests(RemoteCase):
+    """A large hit, and clients that do not take it"""
+
+    SIZE = 64 * MEBIBYTE
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.put("a.flac", short_flac())
+        self.store = self.road()
+        self.service = await self.boot(variant_s3=self.s3(self.store))
+        head = await ask(self.service.port, self.url("a.flac"), b"HEAD")
+        self.server.put(self.variants, key_of(head), bytes(self.SIZE), content_type="audio/mpeg")
+        self.passed = self.store.passed
+
+    async def test_stalled_client(self) -> None:
+        """The store is read no faster than the client reads, and so costs no memory (D38)."""
+        client = await send(self.service.port, self.url("a.flac"))
+        await until(lambda: client.received, "the first bytes")
+        client.pause()
+        got, still = -1, 0
+        while still < 20:
+            await until(lambda: True)
+            now = self.store.passed
+            got, still = now, still + 1 if now == got else 0
+        self.assertLess(self.store.passed - self.passed, self.SIZE // 2)
+        client.resume()
+        whole = await client.end()
+        self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)))
+
+    async def test_client_that_leaves(self) -> None:
+        """The connection to the store is closed, and the rest is not read."""
+        client = await send(self.service.port, self.url("a.flac"))
+        await until(lambda: client.received, "the first bytes")
+        client.pause()
+        await client.leave()
+        await until(lambda: not self.store.ends, "the connection to the store to close")
+        self.assertLess(self.store.passed - self.passed, self.SIZE // 2)
+
+
+class PartsTests(RemoteCase):
+    """Variants that are too large for one request"""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.put("long.flac", long_flac())
+        # What is 5 GiB in earnest.
+        self.patch(s3_variants, "BucketVariants", partial(BucketVariants, part=PART))
+        self.patch(s3_variants, "_AGAIN", 0.01)
+        self.patch(job, "_LINGER", 0.05)
+        self.store = self.road()
+        self.service = await self.boot(variant_s3=self.s3(self.store))
+
+    async def test_in_parts(self) -> None:
+        """It is put together to the same bytes and headers, and is served in ranges."""
+        path = self.url("long.flac", f"{LARGE}/dl:a.wav")
+        miss = await ask(self.service.port, path)
+        self.assertEqual(True, miss.complete)
+        self.assertLess(2 * PART, len(miss.body))
+        hit = await until_hit(self.service.port, path)
+        self.assertEqual(kept(miss), kept(hit))
+        parts = [asked for asked in self.store.requests if "partNumber=" in asked.target]
+        self.assertEqual(-(-len(miss.body) // PART), len(parts))
+        self.assertEqual([], self.server.uploads(self.variants))
+        self.assertEqual(miss.body, self.server.get(self.variants, key_of(miss)).body)
+        part = await ask(self.service.port, path, range=b"bytes=%d-%d" % (PART - 2, PART + 1))
+        self.assertEqual((206, miss.body[PART - 2 : PART + 2]), (part.status, part.body))
+
+    async def test_part_that_fails(self) -> None:
+        """Nothing is left of it in the bucket: no object, and no part that anybody pays for."""
+        self.store.rule = lambda asked: CUT if "partNumber=2" in asked.target else PASS
+        path = self.url("long.flac", LARGE)
+        before = await scrape(self.service.metrics_port)
+        client = await send(self.service.port, path)
+        answer = await client.end()
+        self.assertTrue(answer.complete)
+        name = "variant_store_write_failures_total"
+        while name not in (counted := moved(before, await scrape(self.service.metrics_port))):
+            pass
+        self.assertEqual(1, counted[name])
+        self.assertEqual([], self.server.uploads(self.variants))
+        self.assertEqual([], self.stored())
+        self.store.rule = lambda asked: PASS
+        again = await until_miss(self.service.port, path)
+        self.assertEqual(answer.body, again.body)
+        self.assertEqual([key_of(again)], await self.until_stored())
+
+    async def test_part_that_is_lost_once(self) -> None:
+        """A connection that is lost once costs nothing but another try."""
+        lost: list[Any] = []
+
+        def lose(asked: Asked) -> Fate:
+            if "partNumber=2" in asked.target and not lost:
+                lost.append(asked)
+                return CUT
+            return PASS
+
+        self.store.rule = lose
+        miss = await ask(self.service.port, self.url("long.flac", LARGE))
+        self.assertEqual([key_of(miss)], await self.until_stored())
+        self.assertEqual(1, len(lost))
+        self.assertEqual(miss.body, self.server.get(self.variants, key_of(miss)).body)
+        self.assertEqual([], self.server.uploads(self.variants))
+
+
+class RedirectTests(RemoteCase):
+    """Hits that are served by the store (AP_SERVE_MODE=redirect)"""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.put("a.flac", short_flac())
+
+    async def stored_one(self, options: str = "f:mp3", **settings: Any) -> tuple[int, Response]:
+        """Start a service and have a variant stored; return its port and what was rendered."""
+        service = await self.boot(serve_mode="redirect", **settings)
+        miss = await ask(service.port, self.url("a.flac", options))
+        self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
+        await self.until_stored()
+        return service.port, miss
+
+    async def test_location(self) -> None:
+        """A 302 leads any client to the object, whole or in ranges, with its headers."""
+        port, miss = await self.stored_one("f:mp3/dl:%C3%A9.mp3", presign_ttl=77)
+        hit = await ask(port, self.url("a.flac", "dl:%C3%A9.mp3"), range=b"bytes=0-1")
+        self.assertEqual((302, b"", True), (hit.status, hit.body, hit.complete))
+        self.assertEqual((b"no-store", b"HIT"), (hit["cache-control"], hit["x-audio-proxy"]))
+        self.assertEqual((miss["etag"], b"0"), (hit["etag"], hit["content-length"]))
+        location = (hit["location"] or b"").decode()
+        self.assertIn("X-Amz-Expires=77&", location)
+        whole = self.server.fetch(location)
+        self.assertEqual((200, miss.body), (whole.status, whole.body))
+        for name in ("content-type", "content-disposition", "cache-control"):
+            self.assertEqual((miss[name] or b"").decode(), whole.headers[name])
+        self.assertEqual("bytes", whole.headers["accept-ranges"])
+        part = self.server.fetch(location, headers={"Range": "bytes=10-19"})
+        self.assertEqual((206, miss.body[10:20]), (part.status, part.body))
+        for method in ("HEAD", "PUT", "DELETE"):
+            self.assertEqual(403, self.server.fetch(location, method).status, method)
+
+    async def test_head(self) -> None:
+        """HEAD is redirected as its GET is, and has the size of the object (HEAD, 3 and 4)."""
+        port, miss = await self.stored_one()
+        head = await ask(port, self.url("a.flac"), b"HEAD")
+        self.assertEqual((302, b"%d" % len(miss.body)), (head.status, head["content-length"]))
+        self.assertEqual((b"no-store", b"bytes"), (head["cache-control"], head["accept-ranges"]))
+        self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
+
+    async def test_exp(self) -> None:
+        """No URL outlives ``exp``, and its last second is served from here (D14)."""
+        now = int(time.time())
+        clock = SimpleNamespace(time=lambda: now + 0.9)
+        self.patch(service_module, "time", clock)
+        port, miss = await self.stored_one(presign_ttl=100)
+        for left, expires in ((1000, 100), (100, 100), (99, 99), (1, 1)):
+            hit = await ask(port, self.url("a.flac", f"exp:{now + left}"))
+            self.assertEqual((302, b"no-store"), (hit.status, hit["cache-control"]), left)
+            self.assertIn(b"X-Amz-Expires=%d&" % expires, hit["location"] or b"", left)
+        last = await ask(port, self.url("a.flac", f"exp:{now}"))
+        self.assertEqual((200, miss.body, None), (last.status, last.body, last["location"]))
+        self.assertEqual(b"HIT", last["x-audio-proxy"])
+        self.assertIn(b"max-age=0,", last["cache-control"] or b"")
+        part = await ask(port, self.url("a.flac", f"exp:{now}"), range=b"bytes=1-2")
+        self.assertEqual((206, miss.body[1:3]), (part.status, part.body))
+        head = await ask(port, self.url("a.flac", f"exp:{now}"), b"HEAD")
+        self.assertEqual((200, b"%d" % len(miss.body)), (head.status, head["content-length"]))
+        late = await ask(port, self.url("a.flac", f"exp:{now - 1}"))
+        self.assertEqual((410, "expired"), (late.status, late.error))
+
+    async def test_url_runs_out(self) -> None:
+        """The store refuses a URL that is past its time (AP_PRESIGN_TTL)."""
+        port, _ = await self.stored_one(presign_ttl=1)
+        hit = await ask(port, self.url("a.flac"))
+        location = (hit["location"] or b"").decode()
+        self.assertEqual(200, self.server.fetch(location).status)
+        await until(lambda: self.server.fetch(location).status == 403, "the URL to run out")
+
+    async def test_nothing_is_read(self) -> None:
+        """A redirect costs one look at the store, and no byte of the object."""
+        road = self.road()
+        port, _ = await self.stored_one(variant_s3=self.s3(road))
+        del road.requests[:]
+        hit = await ask(port, self.url("a.flac"))
+        self.assertEqual(302, hit.status)
+        self.assertEqual(["HEAD"], [asked.method for asked in road.requests])

@@ -1,0 +1,178 @@
+"""A source that is far away: fetched in a render's own time, and gone when it likes."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import (
+    NotFound,
+    RenderFailed,
+    RenderTimeout,
+    SourceTooLarge,
+    UpstreamUnavailable,
+)
+from tests.render.studio import NOTHING_LEFT, Client, Studio
+from tests.support.stores import FakeSource
+from tests.test_metrics import Counts
+
+
+class SourceCase(SynchronousTestCase):
+    """A node with sources that have to be fetched, after which nothing is left."""
+
+    def setUp(self) -> None:
+        self.make()
+
+    def make(self, *, stored: bool = True) -> None:
+        """Have another node in place of the one before."""
+        self.studio = Studio(stored=stored)
+        self.studio.sources.slow = True
+        self.counts = Counts(self.studio.metrics)
+        self.addCleanup(self.check, self.studio)
+
+    def check(self, studio: Studio) -> None:
+        """Require that nothing of a node goes on."""
+        for source in studio.sources.opened:
+            if source.fetching is not None and not source.fetching.called:
+                source.fetching.callback(None)
+        studio.close()
+        self.assertEqual(studio.left(), NOTHING_LEFT)
+
+    def come(self, options: str = "") -> Client:
+        """Have a client come whose source is being fetched."""
+        client = self.studio.come(options)
+        self.studio.answer_probe()
+        return client
+
+    @property
+    def source(self) -> FakeSource:
+        """The source that was opened last."""
+        return self.studio.sources.opened[-1]
+
+    @property
+    def fetching(self) -> Deferred[None]:
+        """What fetches it."""
+        assert self.source.fetching is not None
+        return self.source.fetching
+
+    def outcomes(self) -> dict[str, float]:
+        """Return what the renders so far are counted as."""
+        return {
+            name.split(" ")[2]: value for name, value in self.counts.of("renders_total").items()
+        }
+
+
+class FetchTests(SourceCase):
+    """What a render wants of its source"""
+
+    def test_order(self) -> None:
+        """A look comes first, all of it in the slot alone, and the encoder when it is there."""
+        client = self.come("t:5")
+        self.assertEqual(self.source.asked, [(10, False), (100, False), (100, True)])
+        self.assertEqual((self.studio.slots.held, self.studio.spawner.alive), (1, []))
+        self.studio.clock.advance(30)
+        self.fetching.callback(None)
+        self.studio.encoder().say(b"abc")
+        self.studio.encoder().die()
+        self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
+        self.assertEqual({"success": 1}, self.outcomes())
+
+    def test_one_fetch(self) -> None:
+        """Clients that share a render share what it fetches."""
+        clients = [self.come(), self.studio.come()]
+        self.assertEqual(len(self.studio.sources.opened), 1)
+        self.fetching.callback(None)
+        self.studio.encoder().say(b"abc")
+        self.studio.encoder().die()
+        self.assertEqual([client.data for client in clients], [b"abc"] * 2)
+
+    def test_in_the_queue(self) -> None:
+        """A render that waits for a slot fetches nothing."""
+        self.come()
+        self.studio.come(path=b"b.wav")
+        self.studio.answer_probe()
+        self.assertEqual([whole for _, whole in self.source.asked], [False, False])
+
+    def test_refused_options(self) -> None:
+        """What the probe alone decides costs no fetch (D11)."""
+        client = self.come("t:11")
+        self.assertEqual(client.outcome.status, 422)  # type: ignore[attr-defined]
+        self.assertEqual([whole for _, whole in self.source.asked], [False, False])
+
+    def test_time_left(self) -> None:
+        """A fetch has the time that is left of the slot, and the encoder what is left of that."""
+        client = self.studio.come("fade:0:1")
+        self.studio.answer_probe(duration=None)
+        self.studio.clock.advance(30)
+        self.fetching.callback(None)
+        self.source.fetching = None
+        self.studio.clock.advance(20)
+        self.studio.encoder().say(b"out_time_us=4000000\nprogress=end\n")
+        self.studio.encoder().die()
+        self.assertEqual([seconds for seconds, whole in self.source.asked if whole], [100, 50])
+        self.studio.clock.advance(50)
+        self.studio.encoder().die(signal=15)
+        self.assertIsInstance(client.outcome, RenderTimeout)
+
+    def test_size_unknown(self) -> None:
+        """A source that nothing tells the size of is not too large before it is fetched."""
+        self.studio.sources.sizes[b"a.wav"] = None
+        client = self.come()
+        self.fetching.callback(None)
+        self.studio.encoder().say(b"abc")
+        self.studio.encoder().die()
+        self.assertEqual(client.outcome, "whole")
+
+
+class TroubleTests(SourceCase):
+    """Sources that are not given"""
+
+    def test_refused(self) -> None:
+        """Whatever a fetch comes to is what its clients are told, without an encoder."""
+        for refusal in (NotFound, SourceTooLarge, UpstreamUnavailable, RenderFailed, RenderTimeout):
+            self.make()
+            clients = [self.come(), self.studio.come()]
+            self.source.refusal = refusal()
+            self.fetching.callback(None)
+            self.assertEqual([type(client.outcome) for client in clients], [refusal] * 2)
+            self.assertEqual({refusal.code: 1}, self.outcomes())
+            self.assertIsNone(self.studio.stored())
+            self.assertEqual(self.studio.left(), NOTHING_LEFT)
+
+    def test_too_slow(self) -> None:
+        """Past its time everyone is told at once; the slot is held until the fetch gives up."""
+        client = self.come()
+        self.studio.clock.advance(100)
+        self.assertIsInstance(client.outcome, RenderTimeout)
+        self.assertEqual(self.studio.slots.held, 1)
+        self.source.refusal = UpstreamUnavailable()
+        self.fetching.callback(None)
+        self.assertEqual({"render_timeout": 1}, self.outcomes())
+
+    def test_left_alone(self) -> None:
+        """Without a store, a fetch that nobody waits for any more is called off (D36)."""
+        self.make(stored=False)
+        client = self.come()
+        client.go_away()
+        self.assertTrue(self.fetching.called)
+        self.assertEqual({"cancelled": 1}, self.outcomes())
+
+    def test_crash(self) -> None:
+        """A fetch that fails as nobody foresaw is a 500, and is logged."""
+        client = self.come()
+        self.fetching.errback(ZeroDivisionError())
+        self.assertIsInstance(client.outcome, RenderFailed)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_cut_short(self) -> None:
+        """A source that broke off half way is a stream that fails and is not stored (Errors, 8)."""
+        client = self.come()
+        self.fetching.callback(None)
+        self.studio.encoder().say(b"abc")
+        self.studio.look()
+        self.assertEqual(client.data, b"abc")
+        self.studio.encoder().complain(b"https://a.test/b: Connection reset by peer\n")
+        self.studio.encoder().die()
+        self.assertIsInstance(client.outcome, UpstreamUnavailable)
+        self.assertEqual({"upstream_unavailable": 1}, self.outcomes())
+        self.assertIsNone(self.studio.stored())

@@ -1,0 +1,586 @@
+"""A network in memory: the client's end is Twisted's own, the other end says what a test says.
+
+Nothing moves but in `Network.run`, and no time passes but in `Network.advance`, so that a test can
+stand between any two packets and never waits. What a transport does when it is full, closed or
+aborted is what Twisted's real one does; `tests.storage.test_outbound` has it from real sockets too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import ssl
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, unquote_to_bytes, urlsplit
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.defer import Deferred
+from twisted.internet.error import (
+    ConnectionAborted,
+    ConnectionDone,
+    ConnectionLost,
+    TimeoutError,
+    UserError,
+)
+from twisted.internet.interfaces import (
+    IConnector,
+    IHostnameResolver,
+    IHostResolution,
+    IPushProducer,
+    ITransport,
+)
+from twisted.internet.ssl import platformTrust
+from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+
+from audioproxy.storage.outbound import Outbound
+
+T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
+
+#: Bytes that are read at a time, and those that a transport holds before it asks for a pause.
+PACKET = 64 * 1024
+
+_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as it came, byte for byte."""
+
+    method: str
+    target: str
+    lines: tuple[tuple[str, str], ...]
+    body: bytes = b""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers by lower-case name, each of which is there once."""
+        headers = {name.lower(): value for name, value in self.lines}
+        assert len(headers) == len(self.lines), f"a header is there twice: {self.lines}"
+        return headers
+
+
+def read_request(data: bytes) -> tuple[Request, bytes] | None:
+    """Read the first request and return it with what follows; None where it is not complete."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    if not end:
+        return None
+    first, *lines = head.decode("ascii").split("\r\n")
+    method, target, version = first.split(" ")
+    assert version == "HTTP/1.1", first
+    request = Request(method, target, tuple(_read_line(line) for line in lines))
+    length = int(request.headers.get("content-length", "0"))
+    if len(rest) < length:
+        return None
+    return Request(method, target, request.lines, rest[:length]), rest[length:]
+
+
+def _read_line(line: str) -> tuple[str, str]:
+    name, value = line.split(": ", 1)
+    return name, value
+
+
+def reply(
+    status: int, body: bytes = b"", headers: Mapping[str, str] | None = None, length: int = -1
+) -> bytes:
+    """Return an answer.
+
+    :param length: what it says of its length, where that is not the truth.
+    """
+    lines = {"Content-Length": str(len(body) if length < 0 else length), **(headers or {})}
+    return _head(status, lines) + body
+
+
+def reply_without_length(
+    status: int, body: bytes = b"", headers: Mapping[str, str] | None = None
+) -> bytes:
+    """Return an answer whose end nothing marks but, perhaps, its headers."""
+    return _head(status, headers or {}) + body
+
+
+def chunk(data: bytes) -> bytes:
+    """Return one chunk of a chunked body; the last is empty."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def error(code: str) -> bytes:
+    """Return an object store's description of an error."""
+    return f"<?xml version='1.0'?>\n<Error><Code>{code}</Code><Key>/</Key></Error>".encode()
+
+
+def _head(status: int, headers: Mapping[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} Status", *(f"{name}: {text}" for name, text in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+#: What a peer does about a request: says a packet, or several, or whatever the test wants.
+Script = bytes | tuple[bytes, ...] | Callable[["Peer", Request], object]
+
+
+@implementer(ITransport, IPushProducer)
+class _Wire:
+    """The client's end of a connection."""
+
+    def __init__(self, network: Network, attempt: _Attempt) -> None:
+        self.sent, self.unsent = bytearray(), bytearray()
+        self.unread: deque[bytes | Exception] = deque()
+        self.room: int | None = None
+        self.reading, self.disconnecting, self.aborted, self.over = True, False, False, False
+        self.producer: Any = None
+        self._paused = False
+        self._network, self._attempt = network, attempt
+        self.protocol: Any = attempt.factory.buildProtocol(self.getPeer())
+        self.protocol.makeConnection(self)
+
+    def write(self, data: bytes) -> None:
+        if self.over or self.aborted or not data:
+            return
+        self.unsent += data
+        # A real transport says so on every write over its limit.
+        if self.producer is not None and len(self.unsent) > PACKET:
+            self._paused = True
+            self.producer.pauseProducing()
+
+    def writeSequence(self, data: list[bytes]) -> None:
+        self.write(b"".join(data))
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        assert self.producer is None and streaming, "one producer at a time, which pushes"
+        self.producer = producer
+        if self.over:
+            producer.stopProducing()
+
+    def unregisterProducer(self) -> None:
+        self.producer = None
+
+    def pauseProducing(self) -> None:
+        self.reading = False
+
+    def resumeProducing(self) -> None:
+        if not self.over and not self.disconnecting:
+            self.reading = True
+
+    def stopProducing(self) -> None:
+        self.loseConnection()
+
+    def loseConnection(self) -> None:
+        if not self.over:
+            self.disconnecting, self.reading = True, False
+
+    def abortConnection(self) -> None:
+        if not self.over and not self.aborted:
+            self.aborted = True
+            self._network.callLater(0, self.lose, ConnectionAborted())
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        pass
+
+    def getPeer(self) -> Any:
+        return self._attempt.getDestination()
+
+    def getHost(self) -> IPv4Address:
+        return IPv4Address("TCP", "127.0.0.1", 40_000)
+
+    def step(self) -> bool:
+        """Move one packet each way; false where there is none to move."""
+        if self.over or self.aborted:
+            return False
+        return self._step_out() or self._step_in()
+
+    def _step_out(self) -> bool:
+        room = PACKET if self.room is None else min(PACKET, self.room - len(self.sent))
+        if self.unsent and room > 0:
+            self.sent += self.unsent[:room]
+            del self.unsent[:room]
+        elif self.unsent or not (self._paused or self.disconnecting):
+            return False
+        if not self.unsent:
+            if self.producer is not None and self._paused:
+                self._paused = False
+                self.producer.resumeProducing()
+            elif self.disconnecting:
+                self.lose(ConnectionDone())
+            else:
+                self._paused = False
+        return True
+
+    def _step_in(self) -> bool:
+        if not (self.unread and self.reading):
+            return False
+        packet = self.unread.popleft()
+        if isinstance(packet, bytes):
+            self.protocol.dataReceived(packet)
+        else:
+            self.lose(packet)
+        return True
+
+    def lose(self, reason: Exception) -> None:
+        """End; the producer hears of it before the protocol."""
+        if self.over:
+            return
+        self.over = True
+        producer, self.producer = self.producer, None
+        if producer is not None:
+            producer.stopProducing()
+        self.protocol.connectionLost(Failure(reason))
+        self._attempt.lost(reason)
+
+
+class Peer:
+    """The other end of one connection.
+
+    :ivar requests: those that came whole.
+    :ivar polite: it answers when the client takes leave of it over TLS.
+    :ivar trouble: why there is no TLS with this client.
+    """
+
+    def __init__(self, wire: _Wire, context: ssl.SSLContext | None = None) -> None:
+        self.requests: list[Request] = []
+        self.polite = True
+        self.trouble: ssl.SSLError | None = None
+        self._wire = wire
+        self._heard = bytearray()
+        self._parsed = self._taken = 0
+        self._tls: ssl.SSLObject | None = None
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        if context is not None:
+            self._tls = context.wrap_bio(self._in, self._out, server_side=True)
+
+    @property
+    def received(self) -> bytes:
+        """All bytes that came, as they were before TLS."""
+        return bytes(self._wire.sent if self._tls is None else self._heard)
+
+    @property
+    def unread(self) -> int:
+        """Bytes that it said and that the client has not read."""
+        return sum(len(packet) for packet in self._wire.unread if isinstance(packet, bytes))
+
+    @property
+    def over(self) -> bool:
+        """The connection has ended."""
+        return self._wire.over
+
+    @property
+    def aborted(self) -> bool:
+        """It was the client who broke it off."""
+        return self._wire.aborted
+
+    def say(self, *packets: bytes) -> None:
+        """Send; each packet is read by itself."""
+        for packet in packets:
+            if self._tls is not None:
+                self._tls.write(packet)
+            self._pass_on(packet if self._tls is None else self._out.read())
+
+    def hang_up(self) -> None:
+        """Close in good order."""
+        self._wire.unread.append(ConnectionDone())
+
+    def break_off(self) -> None:
+        """Close at once, and drop what was not read."""
+        self._wire.unread.clear()
+        self._wire.unread.append(ConnectionLost())
+
+    def take(self, room: int | None) -> None:
+        """Read so many bytes of what comes, counted from the very first; None is all of it."""
+        self._wire.room = room
+
+    def listen(self) -> list[Request]:
+        """Return the requests that have come since the last time."""
+        if self._tls is not None and self._taken < len(self._wire.sent):
+            self._in.write(bytes(self._wire.sent[self._taken :]))
+            self._taken = len(self._wire.sent)
+            self._converse(self._tls)
+            self._pass_on(self._out.read())
+        new: list[Request] = []
+        while (found := read_request(self.received[self._parsed :])) is not None:
+            request, rest = found
+            self._parsed = len(self.received) - len(rest)
+            new.append(request)
+        self.requests += new
+        return new
+
+    def step(self) -> bool:
+        """Move what can be moved."""
+        return self._wire.step()
+
+    def _pass_on(self, data: bytes) -> None:
+        for start in range(0, len(data), PACKET):
+            self._wire.unread.append(data[start : start + PACKET])
+
+    def _converse(self, tls: ssl.SSLObject) -> None:
+        try:
+            tls.do_handshake()
+            while data := tls.read(PACKET):
+                self._heard += data
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLZeroReturnError:
+            pass
+        except ssl.SSLError as error:
+            self.trouble = error
+            self.hang_up()
+            return
+        if self.polite:
+            # The client has taken its leave.
+            tls.unwrap()
+            self._pass_on(self._out.read())
+            self.hang_up()
+
+
+@implementer(IConnector)
+class _Attempt:
+    """An attempt to connect."""
+
+    def __init__(self, network: Network, host: str, port: int, factory: Any, timeout: float):
+        self.factory = factory
+        self._host, self._port = host, port
+        self._timeout = network.callLater(timeout, self.fail, TimeoutError())
+        factory.doStart()
+        factory.startedConnecting(self)
+
+    def getDestination(self) -> Any:
+        kind = IPv6Address if ":" in self._host else IPv4Address
+        return kind("TCP", self._host, self._port)
+
+    @property
+    def waits(self) -> bool:
+        """It has neither succeeded nor failed."""
+        return self._timeout is not None
+
+    def fail(self, reason: Exception) -> None:
+        if self._settle():
+            self.factory.clientConnectionFailed(self, Failure(reason))
+            self.factory.doStop()
+
+    def succeed(self, network: Network) -> _Wire:
+        self._settle()
+        return _Wire(network, self)
+
+    def lost(self, reason: Exception) -> None:
+        self.factory.clientConnectionLost(self, Failure(reason))
+        self.factory.doStop()
+
+    def stopConnecting(self) -> None:
+        self.fail(UserError())
+
+    def disconnect(self) -> None:
+        self.stopConnecting()
+
+    def connect(self) -> None:
+        raise NotImplementedError
+
+    def _settle(self) -> bool:
+        timeout, self._timeout = self._timeout, None
+        if timeout is not None and timeout.active():
+            timeout.cancel()
+        return timeout is not None
+
+
+@implementer(IHostResolution)
+@dataclass(frozen=True, slots=True)
+class _Resolution:
+    name: str
+
+    def cancel(self) -> None:
+        raise AssertionError("it is over as soon as it begins")
+
+
+@implementer(IHostnameResolver)
+class _Names:
+    """Every name is this machine's, and an address is its own."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def resolveHostName(
+        self, resolutionReceiver: Any, hostName: str, portNumber: int = 0, *_: Any, **__: Any
+    ) -> _Resolution:
+        self._network.names.append(hostName)
+        resolution = _Resolution(hostName)
+        resolutionReceiver.resolutionBegan(resolution)
+        if hostName not in self._network.unknown:
+            address = hostName if _ADDRESS.fullmatch(hostName) else "127.0.0.1"
+            kind = IPv6Address if ":" in address else IPv4Address
+            resolutionReceiver.addressResolved(kind("TCP", address, portNumber))
+        resolutionReceiver.resolutionComplete()
+        return resolution
+
+
+class Network(MemoryReactorClock):
+    """A reactor whose connections end in peers.
+
+    :ivar peers: those to which there is or was a connection, in that order.
+    :ivar requests: those that came whole, to any of them, in that order.
+    :ivar answers: what they do about the next requests, whichever of them gets them; about a
+        request for which there is nothing, they do nothing.
+    :ivar names: the hosts that were looked up.
+    :ivar unknown: names that nobody has.
+    :ivar destinations: the addresses and ports to which a connection was wanted.
+    :ivar refusal: what attempts to connect fail with, where they do.
+    :ivar silent: attempts to connect come to nothing.
+    :ivar context: what peers speak TLS with, where they do.
+    :ivar on_connect: called with each new peer.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peers: list[Peer] = []
+        self.requests: list[Request] = []
+        self.answers: list[Script] = []
+        self.names: list[str] = []
+        self.unknown: set[str] = set()
+        self.destinations: list[tuple[str, int]] = []
+        self.refusal: Exception | None = None
+        self.silent = False
+        self.context: ssl.SSLContext | None = None
+        self.on_connect: Callable[[Peer], object] = lambda peer: None
+        self.nameResolver = _Names(self)
+
+    def connectTCP(
+        self, host: str, port: int, factory: Any, timeout: float = 30, bindAddress: Any = None
+    ) -> _Attempt:
+        attempt = _Attempt(self, host, port, factory, timeout)
+        self.destinations.append((host, port))
+        if not self.silent:
+            self.callLater(0, self._arrive, attempt)
+        return attempt
+
+    def _arrive(self, attempt: _Attempt) -> None:
+        if not attempt.waits:
+            return
+        if self.refusal is not None:
+            attempt.fail(self.refusal)
+        else:
+            self.peers.append(Peer(attempt.succeed(self), self.context))
+            self.on_connect(self.peers[-1])
+
+    def run(self) -> None:
+        """Move everything that can be moved now."""
+        busy = True
+        while busy:
+            Clock.advance(self, 0)
+            steps = [peer.step() for peer in self.peers]
+            busy = any(steps) or self._is_due()
+            for peer in self.peers:
+                for request in peer.listen():
+                    busy = True
+                    self.requests.append(request)
+                    self._answer(peer, request)
+
+    def advance(self, amount: float) -> None:
+        """Let time pass, with everything moved before it and after it."""
+        self.run()
+        Clock.advance(self, amount)
+        self.run()
+
+    def _is_due(self) -> bool:
+        return any(call.getTime() <= self.seconds() for call in self.getDelayedCalls())
+
+    def _answer(self, peer: Peer, request: Request) -> None:
+        if not self.answers:
+            return
+        script = self.answers.pop(0)
+        if callable(script):
+            script(peer, request)
+        else:
+            peer.say(*([script] if isinstance(script, bytes) else script))
+
+
+_AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=(.+), SignedHeaders=(.+), Signature=(.+)")
+
+
+def is_signed(request: Request, secret: str) -> bool:
+    """Tell whether a request is signed, by what a store knows of it: what came and the secret.
+
+    This is AWS's "Signature Calculations for the Authorization Header", written from its text.
+    """
+    match = _AUTHORIZATION.fullmatch(request.headers["authorization"])
+    assert match is not None, request.headers
+    scope, names, signature = match.groups()
+    sent = {name for name in request.headers if name == "host" or name.startswith("x-amz-")}
+    assert sent <= set(names.split(";")), "a header that has to be signed is not"
+    path, _, query = request.target.partition("?")
+    lines = [f"{name}:{' '.join(request.headers[name].split())}" for name in names.split(";")]
+    digest = request.headers["x-amz-content-sha256"]
+    canonical = [request.method, _encoded(path, "/"), _query(query), *lines, "", names, digest]
+    return _signature(canonical, scope, request.headers["x-amz-date"], secret) == signature
+
+
+def is_presigned(method: str, url: str, secret: str) -> bool:
+    """Tell whether a URL is signed for a method, by "Authenticating Requests: Query Parameters"."""
+    parts = urlsplit(url)
+    unsigned, _, signature = parts.query.rpartition("&X-Amz-Signature=")
+    given = dict(parse_qsl(unsigned, strict_parsing=True))
+    assert given["X-Amz-Algorithm"] == "AWS4-HMAC-SHA256"
+    assert given["X-Amz-SignedHeaders"] == "host"
+    lines = [f"host:{parts.netloc}", "", "host", "UNSIGNED-PAYLOAD"]
+    canonical = [method, _encoded(parts.path, "/"), _query(unsigned), *lines]
+    given_scope, date = given["X-Amz-Credential"], given["X-Amz-Date"]
+    return _signature(canonical, given_scope, date, secret) == signature
+
+
+def _signature(canonical: list[str], credential: str, date: str, secret: str) -> str:
+    scope = credential.split("/")[1:]
+    hashed = hashlib.sha256("\n".join(canonical).encode()).hexdigest()
+    key = f"AWS4{secret}".encode()
+    for word in (*scope, "\n".join(["AWS4-HMAC-SHA256", date, "/".join(scope), hashed])):
+        key = hmac.digest(key, word.encode(), "sha256")
+    return key.hex()
+
+
+def _query(query: str) -> str:
+    return "&".join(sorted(_parameter(text) for text in query.split("&") if text))
+
+
+def _parameter(text: str) -> str:
+    name, _, value = text.partition("=")
+    return f"{_encoded(name, '')}={_encoded(value, '')}"
+
+
+def _encoded(text: str, safe: str) -> str:
+    return quote(unquote_to_bytes(text), safe=f"{safe}-_.~")
+
+
+class ClientCase(SynchronousTestCase):
+    """A client in a network in memory, of which nothing is left when a test is over."""
+
+    def setUp(self) -> None:
+        self.network = Network()
+        self.client = Outbound(self.network, platformTrust())
+
+    def tearDown(self) -> None:
+        closing = self.begin(self.client.close())
+        self.successResultOf(closing)
+        self.assertEqual([peer for peer in self.network.peers if not peer.over], [], "left open")
+        self.assertEqual(self.network.getDelayedCalls(), [], "left on the clock")
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:
+        """Begin something and let happen what happens at once."""
+        begun = Deferred.fromCoroutine(work)
+        self.network.run()
+        return begun
+
+    def result_of(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what something comes to at once."""
+        result: T = self.successResultOf(self.begin(work))
+        return result
+
+    def error_of(self, work: Coroutine[Any, Any, Any], kind: type[E]) -> E:
+        """Return the error, of this kind and no other, that something comes to at once."""
+        return self.exactly(self.begin(work), kind)
+
+    def exactly(self, begun: Deferred[Any], kind: type[E]) -> E:
+        """Return the error, of this kind and no other, that something has come to."""
+        error = self.failureResultOf(begun).value
+        self.assertIs(type(error), kind, error)
+        return error
