@@ -229,12 +229,9 @@ class Job:
         left = self._time_left(deadline)
         try:
             if options.f == "peaks":
+                shape = Shape.of(options, probe)
                 await workshop.waveforms.draw(
-                    arguments,
-                    source.descriptors,
-                    backlog.descriptor,
-                    left,
-                    Shape.of(options, probe),
+                    arguments, source.descriptors, backlog.descriptor, left, shape
                 )
                 self._check_waveform(backlog)
             else:
@@ -290,10 +287,6 @@ class Job:
     async def _arguments(
         self, source: OpenSource, probe: Probe, seconds: float, *, whole: bool = True
     ) -> list[str]:
-        """Return the encoder's command line.
-
-        :raises InvalidOptions: for options that this source has no answer to.
-        """
         opened = await source.input(seconds, whole=whole)
         return encoder_arguments(self._workshop.ffmpeg, opened, self._order.options, probe)
 

@@ -56,6 +56,7 @@ _SHORT = 4096
 # Hosts whose TLS contexts are kept. To read the system's certificates takes some milliseconds.
 _CONTEXTS = 32
 
+_LENGTH = re.compile(r"[0-9]{1,18}")
 # RFC 7468, 2 and 5; whatever stands between two of them is a comment.
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
@@ -223,7 +224,7 @@ class Answer:
             length = self._response.length
             return None if length is UNKNOWN_LENGTH else int(length)
         text = self.header("content-length")
-        return int(text) if text is not None and text.isdecimal() else None
+        return int(text) if text is not None and _LENGTH.fullmatch(text) else None
 
     def header(self, name: str) -> str | None:
         """Return a header; several of one name are one list. Text outside Latin-1 cannot come."""

@@ -32,6 +32,7 @@ from tests.support.origins import (
     Turns,
     open_origin,
 )
+from tests.support.servers import RUNNING
 from tests.support.service import PATIENCE, PROJECT, ServiceCase, ask, children, signed, until
 
 #: What the contract lets ffmpeg use for a remote source; without our other words it is no help.
@@ -87,6 +88,7 @@ class Shared:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        RUNNING.add(self._process.pid)
         atexit.register(self._process.kill)
         Thread(target=self._read, daemon=True).start()
 
