@@ -33,14 +33,21 @@ class SmallBody(Protocol):
     :ivar done: fires at its end, or fails with `TooLong` or `Unreachable`.
     """
 
-    def __init__(self, clock: IReactorTime, limit: int) -> None:
+    def __init__(self, clock: IReactorTime, limit: int, patient: bool) -> None:
+        """Wait for it.
+
+        :param patient: it has 15 seconds for every step, and not for the whole.
+        """
         self.data = bytearray()
         self.done: Deferred[None] = Deferred(lambda _: self._end(CancelledError()))
         self._limit = limit
+        self._patient = patient
         self._watch = Watch(clock, _SMALL, self._stall)
 
     def dataReceived(self, data: bytes) -> None:
         """Keep what comes."""
+        if self._patient:
+            self._watch.extend()
         self.data += data
         if len(self.data) > self._limit:
             self._end(TooLong())
@@ -94,6 +101,10 @@ class Relay(Protocol):
         """
         self._consumer = consumer
         consumer.registerProducer(self, True)
+        if self._done.called:
+            # The consumer was gone already.
+            self.drop()
+            return self._done
         if not self._paused:
             self._watch_again()
         self._response.deliverBody(self)
@@ -101,6 +112,10 @@ class Relay(Protocol):
             # The delivery has let the connection go on.
             self.pauseProducing()
         return self._done
+
+    def drop(self) -> None:
+        """Close the connection; nothing was sent, and nothing will be."""
+        self._response.deliverBody(NoBody())
 
     def dataReceived(self, data: bytes) -> None:
         """Hear of bytes from the server."""
@@ -176,11 +191,13 @@ class Upload:
 
     :ivar length: bytes.
     :ivar moved: called whenever some of them have been taken.
+    :ivar abort: closes the connection that they go to, at once.
     """
 
     def __init__(self, source: Readable, start: int, stop: int) -> None:
         self.length = stop - start
         self.moved: Callable[[], None] = lambda: None
+        self.abort: Callable[[], None] = lambda: None
         self._feed = Feed(source, start, stop)
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
@@ -194,6 +211,12 @@ class Upload:
 
         self._feed.send(_Wire(consumer, self._has_moved)).addBoth(end)
         return sending
+
+    def answered(self) -> None:
+        """Hear that there is an answer. With an early one, a refusal say, the rest is not sent."""
+        if not self._feed.done.called:
+            self._feed.stopProducing()
+            self.abort()
 
     def pauseProducing(self) -> None:
         """Hear that the connection has enough for now."""

@@ -77,7 +77,7 @@ class DigestedFile:
                     wanted = min(_CHUNK, size - offset, self._part - offset % self._part)
                     got = os.preadv(descriptor, [buffer[:wanted]], offset)
                     if not got:
-                        raise EOFError("the scratch file is shorter than it was")
+                        raise OSError("the scratch file is shorter than it was")
                     running.update(buffer[:got])
                     offset += got
                     if offset % self._part == 0:

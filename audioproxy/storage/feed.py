@@ -55,6 +55,9 @@ class Feed:
         self._send()
         return self.done
 
+    def drop(self) -> None:
+        """Do nothing: what was not sent holds nothing."""
+
     def pauseProducing(self) -> None:
         """Hear that the consumer has enough for now."""
         self._paused = True

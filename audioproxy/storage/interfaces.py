@@ -96,7 +96,7 @@ class Growing(Readable, Protocol):
 
 
 class Flow(Protocol):
-    """Bytes that go to one consumer, once, from wherever they are."""
+    """Bytes that go to one consumer, once, from wherever they are. They are sent, or dropped."""
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
         """Send them as a push producer, at the consumer's pace.
@@ -105,6 +105,9 @@ class Flow(Protocol):
             Cancelling it ends the flow.
         """
         ...
+
+    def drop(self) -> None:
+        """Let go of what they would have come from."""
 
 
 class StoredVariant(Protocol):

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from audioproxy.config import S3Config
 
 # A bucket that can be a part of a host name, as virtual addressing wants it.
-_LABELS = re.compile(r"(?!.*\.\.)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
+_LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
+_LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 # Bytes of an error document that are read; none has nearly so many.
 _DOCUMENT = 64 * 1024
+_ERROR = re.compile(r"<Error[\s>]")
 _CODE = re.compile(r"<Code>([^<>]{1,100})</Code>")
 
 # What a 400 says of a name that the store cannot have, or of an identity that it does not take.
@@ -192,9 +194,14 @@ async def read_answer(answer: Answer) -> str:
     """
     if answer.status not in (200, 204):
         raise await _error(answer)
-    text = await _document(answer)
-    if "<Error>" in text and (match := _CODE.search(text)):
-        raise Unavailable(match[1])
+    try:
+        # A store that puts parts together sends a blank now and then, for minutes.
+        text = (await answer.read(_DOCUMENT, patient=True)).decode("utf-8", "replace")
+    except (TooLong, Unreachable) as error:
+        raise Unavailable(f"the answer is not whole: {error}") from error
+    if _ERROR.search(text):
+        match = _CODE.search(text)
+        raise Unavailable(match[1] if match else "an error without a code")
     return text
 
 

@@ -13,49 +13,23 @@ from typing import Any
 
 from OpenSSL.crypto import Error as CertificateError
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
-from twisted.internet.interfaces import (
-    IProtocol,
-    IProtocolFactory,
-    IReactorTime,
-    IStreamClientEndpoint,
-)
-from twisted.internet.protocol import Factory
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
-from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
-from twisted.web.client import (
-    URI,
-    Agent,
-    BrowserLikePolicyForHTTPS,
-    HostnameCachingHTTPSPolicy,
-    HTTPConnectionPool,
-)
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import UNKNOWN_LENGTH, IAgentEndpointFactory, IResponse
-from zope.interface import implementer
+from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
 from audioproxy.storage.bodies import STALL, NoBody, Relay, SmallBody, Upload
+from audioproxy.storage.connections import Connections
 from audioproxy.storage.wire import Unreachable, Watch, explain
 
 #: What servers are told of us, by ffmpeg too.
 USER_AGENT = f"audioproxy/{__version__}"
 
-# Seconds to connect, and for the headers of an answer.
-_CONNECT = 5.0
+# Seconds for the headers of an answer.
 _ANSWER = 15.0
-# Connections to one host that are kept, and seconds for which an idle one is. Object stores close
-# theirs after 20 seconds and more; a request on one that was just closed would be lost.
-_KEPT = 32
-_KEPT_SECONDS = 15
-# Bytes of the headers of an answer, and of what is read with them of its body: a few at most where
-# it comes in small pieces, and as much as the connection reads at a time where it does not.
-_HEADERS = 512 * 1024
 # Bytes of a body that nobody wants and that is read all the same, for the connection's sake.
 _SHORT = 4096
-# Hosts whose TLS contexts are kept. To read the system's certificates takes some milliseconds.
-_CONTEXTS = 32
-
 _LENGTH = re.compile(r"[0-9]{1,18}")
 # RFC 7468, 2 and 5; whatever stands between two of them is a comment.
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -71,9 +45,12 @@ def read_trust(path: str | None) -> Any:
     if path is None:
         return platformTrust()
     with open(path, "rb") as file:
-        blocks = _PEM.findall(file.read())
+        text = file.read()
+    blocks = _PEM.findall(text)
     if not blocks:
         raise ValueError("there is no certificate in it")
+    if len(blocks) != text.count(b"-----BEGIN CERTIFICATE-----"):
+        raise ValueError("there is a torn certificate in it")
     try:
         return trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
     except CertificateError as error:
@@ -89,11 +66,7 @@ class Outbound:
         :param trust: from `read_trust`.
         """
         self._clock: IReactorTime = reactor
-        self._pool = HTTPConnectionPool(reactor)
-        self._pool.maxPersistentPerHost = _KEPT
-        self._pool.cachedConnectionTimeout = _KEPT_SECONDS
-        endpoints = _Endpoints(reactor, trust)
-        self._agent = Agent.usingEndpointFactory(reactor, endpoints, self._pool)
+        self._connections = Connections(reactor, trust)
 
     async def request(
         self, method: str, url: str, headers: Mapping[str, str], body: Upload | None = None
@@ -106,9 +79,7 @@ class Outbound:
         lines = Headers({"user-agent": [USER_AGENT]})
         for name, value in headers.items():
             lines.setRawHeaders(name, [value])
-        sent: Deferred[IResponse] = self._agent.request(
-            method.encode("ascii"), url.encode("ascii"), lines, body
-        )
+        sent = self._connections.request(method.encode("ascii"), url.encode("ascii"), lines, body)
         # Whoever calls the request off is told so. Twisted's client says, according to how far it
         # had come, that a name is not known, or that a connection was lost.
         called_off = False
@@ -131,74 +102,13 @@ class Outbound:
             raise explain(error, watch.expired) from error
         finally:
             watch.stop()
+        if body is not None:
+            body.answered()
         return Answer(self._clock, response, method == "HEAD")
 
     async def close(self) -> None:
-        """Close the connections that nobody uses."""
-        await self._pool.closeCachedConnections()
-
-
-@implementer(IAgentEndpointFactory)
-class _Endpoints:
-    """How to reach a server, over TLS where its URL says so."""
-
-    def __init__(self, reactor: Any, trust: Any) -> None:
-        self._reactor = reactor
-        self._policy = HostnameCachingHTTPSPolicy(BrowserLikePolicyForHTTPS(trust), _CONTEXTS)
-
-    def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
-        plain = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=_CONNECT)
-        if uri.scheme != b"https":
-            return _Bounded(plain)
-        return _Bounded(wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), plain))
-
-
-@implementer(IStreamClientEndpoint)
-class _Bounded:
-    """An endpoint whose connections take no endless headers, and are no news for the log."""
-
-    def __init__(self, endpoint: IStreamClientEndpoint) -> None:
-        self._endpoint = endpoint
-
-    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        bounded = WrappingFactory(protocolFactory)
-        bounded.protocol = _HeaderLimit
-        bounded.noisy = False
-        if isinstance(protocolFactory, Factory):
-            protocolFactory.noisy = False
-        connecting: Deferred[Any] = self._endpoint.connect(bounded)
-        return connecting.addCallback(lambda wrapper: wrapper.wrappedProtocol)
-
-
-class _HeaderLimit(ProtocolWrapper):
-    """Stands between a connection and Twisted's client, which reads headers without a limit.
-
-    From a request on until its answer's body is asked for, only so many bytes may come. Once the
-    headers are complete, Twisted's client reads no more until then.
-    """
-
-    transport: Any
-    _came: int | None = None
-
-    def write(self, data: bytes) -> None:
-        self._came = 0
-        self.transport.write(data)
-
-    def writeSequence(self, data: Any) -> None:
-        self._came = 0
-        self.transport.writeSequence(data)
-
-    def resumeProducing(self) -> None:
-        self._came = None
-        self.transport.resumeProducing()
-
-    def dataReceived(self, data: bytes) -> None:
-        if self._came is not None:
-            self._came += len(data)
-            if self._came > _HEADERS:
-                self.transport.abortConnection()
-                return
-        self.wrappedProtocol.dataReceived(data)
+        """Close all connections."""
+        await self._connections.close()
 
 
 class Answer:
@@ -231,13 +141,14 @@ class Answer:
         values = self._response.headers.getRawHeaders(name.encode("ascii"))
         return b", ".join(values).decode("latin-1") if values else None
 
-    async def read(self, limit: int) -> bytes:
+    async def read(self, limit: int, *, patient: bool = False) -> bytes:
         """Return the body.
 
+        :param patient: it may take its time as long as something comes.
         :raises TooLong: for one of more than ``limit`` bytes.
         :raises Unreachable: where it does not come to its end.
         """
-        reading = SmallBody(self._clock, limit)
+        reading = SmallBody(self._clock, limit, patient)
         self._response.deliverBody(reading)
         await reading.done
         return bytes(reading.data)

@@ -79,6 +79,9 @@ class _Stretch:
     def send(self, consumer: IConsumer) -> Deferred[None]:
         return self.flow.send(consumer).addErrback(self._blame)
 
+    def drop(self) -> None:
+        self.flow.drop()
+
     def _blame(self, failure: Failure) -> Failure:
         if failure.check(Unreachable):
             _log.warn("a stored variant broke off: {error}", error=failure.value)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import cast
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IConsumer, IProducer, IPushProducer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from audioproxy.storage.feed import ConsumerGone
 from audioproxy.storage.interfaces import Flow
 from audioproxy.threads import InThread, outlast
 
@@ -37,7 +37,8 @@ class Spool:
         self._batch = bytearray()
         self._producer: IPushProducer | None = None
         self._writing: Deferred[None] | None = None
-        self._fail: Callable[[Exception], None] = lambda error: None
+        self._flowing: Deferred[None] | None = None
+        self._trouble: Exception | None = None
 
     async def take(self, flow: Flow) -> int:
         """Write everything and return how many bytes that are.
@@ -46,28 +47,22 @@ class Spool:
         :raises OSError: where the disk takes no more.
         :raises Exception: where the flow fails.
         """
-        flowing = flow.send(self)
-        trouble: list[Exception] = []
-
-        def fail(error: Exception) -> None:
-            trouble.append(error)
-            flowing.cancel()
-
-        self._fail = fail
         try:
-            await flowing
+            self._flowing = flow.send(self)
+            if self._trouble is not None:
+                self._flowing.cancel()
+            await self._flowing
             while self._batch or self._writing is not None:
                 await self._written()
                 self._write()
-        except Exception as error:
-            if trouble:
-                raise trouble[0] from error
-            raise
+        except ConsumerGone as error:
+            # That is how a flow calls it when it is cancelled.
+            raise self._trouble or CancelledError() from error
         finally:
             # A thread may still use the descriptor, which is closed next.
             await self._written()
-        if trouble:
-            raise trouble[0]
+        if self._trouble is not None:
+            raise self._trouble
         return self.size
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
@@ -90,6 +85,11 @@ class Spool:
                 self._write()
             elif self._producer is not None:
                 self._producer.pauseProducing()
+
+    def _fail(self, error: Exception) -> None:
+        self._trouble = self._trouble or error
+        if self._flowing is not None:
+            self._flowing.cancel()
 
     def _write(self) -> None:
         batch, self._batch = self._batch, bytearray()

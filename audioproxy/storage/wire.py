@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from OpenSSL.SSL import Error as TlsError
 from service_identity import VerificationError
 from twisted.internet.defer import CancelledError
+from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 
@@ -48,9 +49,11 @@ def explain(error: BaseException | None, expired: bool = False) -> Exception:
     :param expired: it was called off for want of progress.
     """
     causes = list(_causes(error))
+    if isinstance(error, Unreachable):
+        return error
     if expired:
         return Unreachable("no answer in time")
-    if any(isinstance(cause, CancelledError) for cause in causes):
+    if any(isinstance(cause, CancelledError | ConnectingCancelledError) for cause in causes):
         return CancelledError()
     for cause in causes:
         if isinstance(cause, VerificationError):

@@ -138,6 +138,7 @@ class Exchange:
         :raises Refusal: where what is behind them fails; the answer has begun then.
         """
         if not self._open:
+            flow.drop()
             return
         self._set_status(status)
         await flow.send(self._request)

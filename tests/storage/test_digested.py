@@ -53,7 +53,7 @@ class DigestedCase(SynchronousTestCase):
         self.before = open_descriptors()
         self.threads = FakeThreads()
         self.patch(digested, "SimpleQueue", Impatient)
-        self.patch(Impatient, "starved", False)
+        Impatient.starved = False
 
     def tearDown(self) -> None:
         self.assertEqual(self.threads.waiting, 0)
@@ -121,7 +121,7 @@ class DigestTests(DigestedCase):
         waiting = Deferred.fromCoroutine(file.digests(6))
         self.threads.run()
         file.close()
-        self.failureResultOf(waiting, EOFError)
+        self.failureResultOf(waiting, OSError)
 
     def test_unreadable(self) -> None:
         """A disk that cannot be read is told as the system tells it."""

@@ -313,8 +313,8 @@ class StretchTests(VariantCase):
         """A stretch that nobody wants after all, the client having left, holds no connection."""
         found = self.stored()
         self.network.answers.append((reply(206, length=5), b"hello"))
-        self.result_of(found.stretch(0, 5))
-        self.network.advance(120)
+        self.result_of(found.stretch(0, 5)).drop()
+        self.network.run()
         self.assertTrue(self.network.peers[-1].over)
 
     def test_presigned(self) -> None:

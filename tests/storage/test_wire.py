@@ -6,7 +6,6 @@ from OpenSSL.SSL import Error as TlsError
 from service_identity import VerificationError
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import (
-    ConnectingCancelledError,
     ConnectionDone,
     ConnectionLost,
     ConnectionRefusedError,
@@ -89,10 +88,6 @@ class ExplainTests(SynchronousTestCase):
         """What the caller called off is no failure of the other side."""
         for error in (CancelledError(), wrapped(CancelledError(), ConnectionDone())):
             self.assertEqual(self.explained(error), (CancelledError, ""))
-
-    def test_cancelled_while_connecting(self) -> None:
-        """The same goes for what was called off before there was a connection."""
-        self.assertIs(self.explained(ConnectingCancelledError(None))[0], CancelledError)
 
     def test_untrusted(self) -> None:
         """A certificate that proves nothing is told from a connection that broke, and how."""
