@@ -16,8 +16,8 @@ TRIAL = -m twisted.trial --temp-directory=build/trial
 
 .DELETE_ON_ERROR:
 # Those that need a server of buckets.
-S3_TESTS = tests.support.test_buckets tests.support.test_names tests.live.test_s3_identity \
-    tests.live.test_s3_outage tests.live.test_s3_sources tests.live.test_s3_store
+S3_TESTS = tests.support.test_buckets tests.support.test_names tests.live.test_cluster \
+    $(patsubst %.py,%,$(subst /,.,$(wildcard tests/live/test_s3_*.py)))
 
 .PHONY: help install dev ffmpeg node browser haproxy names radosgw run check lint format types docs \
     coverage test test-ceph promtool soak guards fuzz clean
@@ -33,8 +33,8 @@ run: install ## start the service on sample audio, and print a few URLs to try
 check: lint types docs coverage test ## everything that a change has to pass
 
 test: ffmpeg dev browser haproxy names promtool ## run the tests; JOBS=1 runs one at a time
-	AUDIOPROXY_BROWSER=required AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NSS_WRAPPER=required \
-	    $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
+	AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_NSS_WRAPPER=required \
+	    AUDIOPROXY_PROMTOOL=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
 
 test-ceph: ffmpeg dev names radosgw ## run the tests of buckets against Ceph's S3 server
 	AUDIOPROXY_S3=ceph AUDIOPROXY_NSS_WRAPPER=required \

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
@@ -51,15 +53,32 @@ class Renders:
         job = self._joinable.get(key)
         return None if job is None else Seat(job, started=False, backlog=job.subscribe())
 
-    def join(self, order: Order) -> Seat:
+    @contextmanager
+    def admission(self) -> Iterator[bool]:
+        """Let a request in, which may begin a render within the block.
+
+        True is for one that came before a drain. Its lookup in the store may take until after the
+        drain has begun, which waits for it then.
+        """
+        if self._draining:
+            yield False
+            return
+        self._tally.begin()
+        try:
+            yield True
+        finally:
+            self._tally.end()
+
+    def join(self, order: Order, admitted: bool) -> Seat:
         """Join the render of an order's key, or start it.
 
-        :raises QueueFull: for one that is not running, while the service shuts down.
+        :param admitted: what `admission` said.
+        :raises QueueFull: for one that is not running, where the request was not admitted.
         """
         seat = self.find(order.key)
         if seat is not None:
             return seat
-        if self._draining:
+        if not admitted:
             raise QueueFull(_COME_BACK)
         job = Job(self._workshop, order, lambda: self._retire(order.key, job))
         self._joinable[order.key] = job
@@ -67,6 +86,8 @@ class Renders:
         self._tally.begin()
         backlog = job.subscribe()
         job.start().addCallback(lambda _: self._ended(job))
+        if self._draining:
+            job.hurry()
         return Seat(job, started=True, backlog=backlog)
 
     async def drain(self, clock: IReactorTime, seconds: float) -> None:

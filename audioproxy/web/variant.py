@@ -72,15 +72,19 @@ class Variants:
             exchange.set_headers({b"cache-control": self._clamped(_CACHE_CONTROL, exp)})
             exchange.respond(304)
             return
-        stored = await self.store.lookup(order.key) if self.store is not None else None
+        seat: Seat | None = None
+        with self.renders.admission() as admitted:
+            stored = await self.store.lookup(order.key) if self.store is not None else None
+            if stored is None and exchange.method == b"GET":
+                seat = self.renders.join(order, admitted)
         if stored is not None:
             if exchange.method == b"GET":
                 self.metrics.hit(options.f)
             await self._answer_hit(exchange, order, stored, exp)
-        elif exchange.method == b"HEAD":
-            await self._answer_head_of_miss(exchange, order, exp)
+        elif seat is not None:
+            await self._answer_render(exchange, order, seat, exp)
         else:
-            await self._answer_render(exchange, order, exp)
+            await self._answer_head_of_miss(exchange, order, exp)
 
     def _check_expiry(self, target: Target) -> int | None:
         exp = read_expiry(target.options)
@@ -145,8 +149,9 @@ class Variants:
         exchange.set_headers(self._headers(order.headers, exp))
         exchange.respond(200)
 
-    async def _answer_render(self, exchange: Exchange, order: Order, exp: int | None) -> None:
-        seat: Seat = self.renders.join(order)
+    async def _answer_render(
+        self, exchange: Exchange, order: Order, seat: Seat, exp: int | None
+    ) -> None:
         count = self.metrics.miss if seat.started else self.metrics.coalesced
         count(order.options.f)
         try:

@@ -119,9 +119,15 @@ class Studio:
         source = LocalSource(path)
         return Order(cache_key(read.canonical(), source.canonical), read, source, HEADERS)
 
-    def come(self, options: str = "", path: bytes = b"a.wav", room: int | None = None) -> Client:
+    def come(
+        self,
+        options: str = "",
+        path: bytes = b"a.wav",
+        room: int | None = None,
+        admitted: bool = True,
+    ) -> Client:
         """Have a client come."""
-        client = Client(self.renders.join(self.order(options, path)), room)
+        client = Client(self.renders.join(self.order(options, path), admitted), room)
         self.clients.append(client)
         return client
 

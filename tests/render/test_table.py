@@ -50,10 +50,27 @@ class DrainTests(JobCase):
         """While it drains, a running render can be joined, and no other begun (D39)."""
         _, encoder = self.studio.render()
         self.drain()
-        self.assertFalse(self.studio.come().started)
-        self.assertRaises(QueueFull, self.studio.come, "f:flac")
+        with self.studio.renders.admission() as admitted:
+            self.assertFalse(self.studio.come(admitted=admitted).started)
+            self.assertRaises(QueueFull, self.studio.come, "f:flac", admitted=admitted)
         encoder.say(b"abc")
         encoder.die()
+
+    def test_let_in_before(self) -> None:
+        """Who came before the drain, and whose lookup is still out, gets a render (D39)."""
+        with self.studio.renders.admission() as admitted:
+            draining = self.drain(30)
+            self.assertNoResult(draining)
+            client = self.studio.come(admitted=admitted)
+        self.assertTrue(client.started)
+        self.studio.answer_probe()
+        encoder = self.studio.spawner.last
+        encoder.say(b"abc")
+        self.assertNoResult(draining)
+        encoder.die()
+        self.studio.look()
+        self.successResultOf(draining)
+        self.assertEqual(client.outcome, "whole")
 
     def test_cancels(self) -> None:
         """What still runs after the time is ended, with its children and its clients (D39)."""

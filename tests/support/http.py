@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -592,8 +593,13 @@ class House:
             raise self.source
         return self.source
 
-    def join(self, order: Order) -> FakeSeat:
+    def admission(self) -> AbstractContextManager[bool]:
+        """Let everyone in."""
+        return nullcontext(True)
+
+    def join(self, order: Order, admitted: bool) -> FakeSeat:
         """Join a render or start it."""
+        assert admitted
         self.calls.append(("join", order.key))
         started = order.key not in self.rendering
         render = self.rendering.setdefault(order.key, FakeRender(order))

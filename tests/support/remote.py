@@ -69,24 +69,26 @@ class _Outer(ProxyServer):
         self.road: Road = self.factory.road  # type: ignore[attr-defined]
         self.road.ends.add(self)
         self._left = self.road.limit
-        self._waiting: list[Callable[[], None]] = []
+        self._asking: list[bytes] = []
+        self._answering: list[bytes] = []
         ProxyServer.connectionMade(self)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         self.road.ends.discard(self)
-        self._waiting.clear()
+        self._asking.clear()
+        self._answering.clear()
         ProxyServer.connectionLost(self, reason)
 
     @property
     def stands(self) -> bool:
         """Whether something waits."""
-        return bool(self._waiting)
+        return bool(self._asking or self._answering)
 
     def dataReceived(self, data: bytes) -> None:
         """Hear of what a client sends."""
-        if self._waiting:
+        if self._asking:
             self.transport.pauseProducing()
-            self._waiting.append(lambda: self.forth(data))
+            self._asking.append(data)
             return
         for head in _HEAD.findall(data):
             asked = Asked.read(head.partition(b"\r\n\r\n")[0])
@@ -98,7 +100,7 @@ class _Outer(ProxyServer):
             self._left = fate if isinstance(fate, int) else self.road.limit
             if fate == HOLD:
                 self.transport.pauseProducing()
-                self._waiting.append(lambda: self.forth(data))
+                self._asking.append(data)
                 return
         self.forth(data)
 
@@ -115,7 +117,7 @@ class _Outer(ProxyServer):
             if rest:
                 # The client may still drain, and so resume what is paused here.
                 self.peer.transport.pauseProducing()  # type: ignore[union-attr]
-                self._waiting.append(lambda: self.pass_on(rest))
+                self._answering.append(rest)
         if data:
             self.pass_on(data)
 
@@ -127,13 +129,15 @@ class _Outer(ProxyServer):
     def go_on(self) -> None:
         """Send what waits."""
         self._left = None
-        waiting, self._waiting = self._waiting, []
-        for step in waiting:
-            step()
-        if waiting:
-            with suppress(AttributeError):
-                self.peer.transport.resumeProducing()  # type: ignore[union-attr]
-            self.transport.resumeProducing()
+        asking, self._asking = self._asking, []
+        answering, self._answering = self._answering, []
+        for data in asking:
+            self.forth(data)
+        for data in answering:
+            self.pass_on(data)
+        for end, waited in ((self, asking), (self.peer, answering)):
+            if end is not None and waited:
+                end.transport.resumeProducing()  # type: ignore[union-attr]
 
     def abort(self) -> None:
         """Reset the connection."""

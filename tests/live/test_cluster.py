@@ -1,0 +1,583 @@
+"""Several nodes on one bucket, behind a real HAProxy that hashes the path of a URL."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from itertools import count, cycle
+from pathlib import Path
+from typing import ClassVar
+from unittest import skipUnless
+from urllib.parse import urlsplit
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
+from twisted.internet.task import deferLater
+
+from tests.live.test_ends import ActorCase, target, until_standing
+from tests.support.balancer import NODE, Balancer, balance, until_told
+from tests.support.buckets import s3_server
+from tests.support.http import Response
+from tests.support.service import (
+    PATIENCE,
+    Client,
+    Process,
+    ServiceCase,
+    ask,
+    reactor,
+    scrape,
+    send,
+    short_flac,
+    signed,
+    until,
+)
+
+#: Options for each format.
+FORMS = (
+    "/f:mp3/br:64",
+    "/f:opus",
+    "/f:ogg/q:3",
+    "/f:aac",
+    "/f:m4a/ch:2",
+    "/f:flac",
+    "/f:wav/t:0.2:0.5",
+    "/f:peaks/pts:100",
+)
+
+#: Options for variants that are rendered in no time, and sent in one piece.
+SMALL_FORMS = ("/f:opus/t:0:0.3", "/f:mp3/t:0:0.3", "/f:aac/t:0:0.3")
+
+#: What a node gives to the system at once: the headers, and so much of a stored variant.
+ONE_PIECE = 64 * 1024
+
+#: An encoder that stands still before its first byte, while the gate of its node is closed.
+ENCODER = """#!/bin/sh
+case "$*" in *" pipe:1") [ ! -e "{gate}" ] || kill -STOP $$ ;; esac
+exec "{ffmpeg}" "$@"
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One of the services, which renders one at a time.
+
+    :ivar gate: a file that is there while the gate is closed.
+    """
+
+    process: Process
+    port: int
+    metrics_port: int
+    gate: Path
+
+    def close_gate(self) -> None:
+        """Have the next encoder stand still, and so all renders behind it."""
+        self.gate.touch()
+
+    async def open_gate(self) -> None:
+        """Let the encoder that stands there go on, and all that come after it."""
+        encoder = await until_standing(self.process.pid)
+        self.gate.unlink()
+        os.kill(encoder, signal.SIGCONT)
+
+
+@dataclass(frozen=True)
+class Address:
+    """A URL, and what is known of it.
+
+    :ivar options: all that its bytes depend on.
+    :ivar home: the node that it goes to while all are up.
+    """
+
+    path: bytes
+    options: str
+    home: str
+
+
+class Visitor:
+    """A client that asks for one URL after another until it is told to leave.
+
+    :ivar answered: how many it has had answers for.
+    """
+
+    def __init__(
+        self,
+        see: Callable[[Address], Awaitable[object]],
+        addresses: Iterable[Address],
+        pause: float,
+    ) -> None:
+        """Come, and ask.
+
+        :param see: asks for a URL, and fails where the answer is not what it should be.
+        :param pause: seconds before the next one, which leave the machine to others.
+        """
+        self.answered = 0
+        self._leaving = False
+        self._failure: Exception | None = None
+        self._left = Deferred.fromCoroutine(self._stay(see, addresses, pause))
+
+    async def _stay(
+        self,
+        see: Callable[[Address], Awaitable[object]],
+        addresses: Iterable[Address],
+        pause: float,
+    ) -> None:
+        try:
+            for address in addresses:
+                if self._leaving:
+                    break
+                await see(address)
+                self.answered += 1
+                await deferLater(reactor, pause)
+        except Exception as failure:
+            self._failure = failure
+
+    def has_had(self, answers: int) -> bool:
+        """Tell whether it has had so many answers.
+
+        :raises Exception: what was wrong with one.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return self.answered >= answers
+
+    def leave(self) -> Deferred[None]:
+        """Ask for nothing more; the result fires after the last answer."""
+        self._leaving = True
+        return self._left
+
+
+async def fetch(port: int, path: bytes) -> tuple[Response, bytes]:
+    """Return an answer, and the bytes that it brings or points at.
+
+    :raises AssertionError: where these are not all there.
+    """
+    answer = whole = await ask(port, path)
+    if answer.status == 302:
+        whole = await follow(answer["location"] or b"")
+    if (whole.status, whole.complete) != (200, True):
+        raise AssertionError(f"lost: {whole}")
+    return answer, whole.body
+
+
+async def follow(location: bytes) -> Response:
+    """Fetch what a redirect points at."""
+    where = urlsplit(location.decode())
+    client = Client()
+    endpoint = TCP4ClientEndpoint(reactor, where.hostname or "", where.port or 80)
+    await connectProtocol(endpoint, client)
+    # A URL that is signed for a host holds for no other.
+    lines = (f"GET {where.path}?{where.query} HTTP/1.1", f"Host: {where.netloc}")
+    text = "\r\n".join([*lines, "Connection: close", "", ""])
+    client.transport.write(text.encode())  # type: ignore[union-attr]
+    return await client.end()
+
+
+async def tally(metric: str, *ports: int) -> Counter[str]:
+    """Return the series of a counter or a gauge that are not 0, summed over some nodes.
+
+    :param ports: of their metrics.
+    """
+    total: Counter[str] = Counter()
+    for port in ports:
+        for series, value in (await scrape(port)).items():
+            name = series.removeprefix("audio_proxy_")
+            if name.startswith(metric) and value:
+                total[name] += int(value)
+    return total
+
+
+def short(options: str) -> bytes:
+    """Return the path of a variant of the one source that there is."""
+    return signed(f"{options}/plain/local://short.flac")
+
+
+class ClusterCase(ServiceCase):
+    """Three nodes with one bucket, behind one address.
+
+    :cvar mode: how they serve what is stored.
+    :cvar settings: of every node. With one render at a time, one that stands still holds up all.
+    :ivar expected: by options, the bytes that a lone node without a store gives for them.
+    :ivar tags: the ETag of each path.
+    """
+
+    mode: ClassVar[str] = "proxy"
+    settings: ClassVar[dict[str, str]] = {
+        "AP_MAX_CONCURRENCY": "1",
+        "AP_QUEUE_SIZE": "32",
+        "AP_READY_QUEUE_THRESHOLD": "4",
+    }
+
+    async def setUp(self) -> None:
+        super().setUp()
+        self.server = await s3_server()
+        self.bucket = self.server.make_bucket()
+        self.add("short.flac", short_flac())
+        self.nodes: dict[str, Node] = {}
+        self.expected: dict[str, bytes] = {}
+        self.tags: dict[bytes, bytes | None] = {}
+
+    def store_variables(self) -> dict[str, str]:
+        """Return the variables that give all nodes one store, and say how a hit is served."""
+        return {
+            "AP_VARIANT_STORE": f"s3://{self.bucket}",
+            "AP_SERVE_MODE": self.mode,
+            "AP_S3_ENDPOINT": self.server.endpoint,
+            "AWS_ACCESS_KEY_ID": self.server.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.server.secret_key,
+            "AWS_REGION": self.server.region,
+        }
+
+    async def boot(self, *names: str) -> list[Node]:
+        """Start nodes of these names, and a balancer before them."""
+        started = [self._start_node(self.root.with_name(name)) for name in names]
+        for name, (process, gate) in zip(names, started, strict=True):
+            port, metrics_port = await process.port(), await process.metrics_port()
+            self.nodes[name] = Node(process, port, metrics_port, gate)
+        ports = {name: node.port for name, node in self.nodes.items()}
+        self.balancer = await balance(self, self.root.parent, ports)
+        return list(self.nodes.values())
+
+    def _start_node(self, programs: Path) -> tuple[Process, Path]:
+        programs.mkdir()
+        gate, encoder = programs / "closed", programs / "ffmpeg"
+        encoder.write_text(ENCODER.format(gate=gate, ffmpeg=shutil.which("ffmpeg")))
+        encoder.chmod(0o755)
+        path = f"{programs}:{os.environ['PATH']}"
+        return self.twistd(PATH=path, **self.settings, **self.store_variables()), gate
+
+    async def learn(self, forms: Collection[str]) -> None:
+        """Ask a lone node for the bytes of some options."""
+        lone = self.start(variant_store=None)
+        answers = await together(fetch(lone.port, short(form)) for form in forms)
+        self.expected.update(zip(forms, (body for _, body in answers), strict=True))
+
+    async def find_home(self, form: str, number: int) -> Address:
+        """Make a URL that there was not before, and find out where it goes."""
+        path = short(f"{form}/cb:{number}")
+        # HEAD renders nothing.
+        answer = await ask(self.balancer.port, path, b"HEAD")
+        self.assertEqual(b"MISS", answer["x-audio-proxy"])
+        return Address(path, form, (answer[NODE] or b"").decode())
+
+    async def see(self, address: Address, port: int = 0) -> Response:
+        """Ask for a URL, and require its bytes, all of them, and the ETag that it always has.
+
+        :param port: of a node; otherwise the balancer is asked.
+        """
+        answer, body = await fetch(port or self.balancer.port, address.path)
+        self.assertTrue(body == self.expected[address.options], f"other bytes for {address}")
+        self.assertEqual(self.tags.setdefault(address.path, answer["etag"]), answer["etag"])
+        return answer
+
+    async def until_stored(self, addresses: Iterable[Address]) -> None:
+        """Wait for write-backs, which come after the last byte is sent."""
+        for address in addresses:
+
+            async def is_hit(path: bytes = address.path) -> bool:
+                answer = await ask(self.balancer.port, path, b"HEAD")
+                return answer["x-audio-proxy"] == b"HIT"
+
+            await until_told(is_hit, "the write-back")
+
+
+def together(coroutines: Iterable[Awaitable[object]]) -> Deferred[list]:
+    """Do many things at once."""
+    return gatherResults([Deferred.fromCoroutine(each) for each in coroutines], consumeErrors=True)
+
+
+@skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder outlives a node.")
+class ClusterTests(ClusterCase):
+    """Three nodes that are used as one"""
+
+    async def test_one_render(self) -> None:
+        """A cold URL is rendered once, however many ask at once, and is a hit on every node."""
+        nodes = await self.boot("one", "two", "three")
+        metrics = [node.metrics_port for node in nodes]
+        await self.learn(FORMS)
+        addresses = [
+            await self.at_home_with(name, form)
+            for name, form in zip(cycle(self.nodes), FORMS, strict=False)
+        ]
+        for node in nodes:
+            node.close_gate()
+        early = {address: self.crowd(address) for address in addresses}
+
+        async def all_there() -> bool:
+            lookups = await tally("cache_lookups_total", *metrics)
+            return lookups.total() == 6 * len(addresses)
+
+        await until_told(all_there, "everyone to be there")
+        for node in nodes:
+            await node.open_gate()
+        # Others come while the renders run, end, and are stored.
+        late = {address: self.crowd(address) for address in addresses}
+        for address in addresses:
+            first, later = await early[address], await late[address]
+            states = Counter(answer["x-audio-proxy"] for answer in first)
+            self.assertEqual({b"MISS": 1, b"COALESCED": 5}, states)
+            self.assertLessEqual({each["x-audio-proxy"] for each in later}, {b"COALESCED", b"HIT"})
+            self.assertEqual({address.home.encode()}, {each[NODE] for each in [*first, *later]})
+        await self.until_stored(addresses)
+        for node in nodes:
+            for address in addresses:
+                answer = await self.see(address, node.port)
+                self.assertEqual(b"HIT", answer["x-audio-proxy"])
+        self.assertEqual(len(addresses), len(set(self.tags.values())))
+        formats = [form.split("/")[1].removeprefix("f:") for form in FORMS]
+        self.assertEqual(
+            {f'renders_total{{format="{each}",outcome="success"}}': 1 for each in formats},
+            await tally("renders_total", *metrics),
+        )
+
+    async def at_home_with(self, name: str, form: str) -> Address:
+        """Return a URL that goes to a node."""
+        for number in count():
+            address = await self.find_home(form, number)
+            if address.home == name:
+                return address
+        raise AssertionError("numbers have no end")
+
+    def crowd(self, address: Address) -> Deferred[list[Response]]:
+        """Have six clients ask for one URL."""
+        return together(self.see(address) for _ in range(6))
+
+
+@skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder outlives a node.")
+class LossTests(ClusterCase):
+    """Three nodes, of which one stays
+
+    :ivar stored: for each node, URLs of variants that are in the store.
+    :ivar fresh: for each node, URLs that nobody has asked for, to be taken one by one.
+    :ivar listeners: visitors who ask for all that is stored, again and again.
+    :ivar seekers: for nodes, a visitor who asks for what is not stored yet.
+    """
+
+    # A redirect leaves a node in one piece. A stream from a bucket through a node that is killed
+    # may be torn.
+    mode = "redirect"
+    # Everything at once takes its time where there is little of it.
+    timeout = 4 * PATIENCE
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.listeners: list[Visitor] = []
+        self.seekers: dict[str, Visitor] = {}
+        self.may_move = False
+        # At the very end nobody answers any more, and so everyone leaves.
+        self.addCleanup(lambda: gatherResults([visitor.leave() for visitor in self.visitors]))
+
+    @property
+    def visitors(self) -> list[Visitor]:
+        """Everyone."""
+        return [*self.listeners, *self.seekers.values()]
+
+    async def test_nobody_is_lost(self) -> None:
+        """While nodes are drained, killed and stopped, every client gets its whole answer.
+
+        A node that is not ready, or was told to stop, finishes what it has and gets nothing new,
+        so with these that is everybody. What a node was just sending when it was killed is lost,
+        whatever is in front of it. So with that one it is everybody else: those who had not
+        connected; those whose request was not read, or not answered, be it in the queue or at
+        work; and those who were sent a stored variant of up to 64 KiB, which leaves a node in one
+        system call, and so as a whole or not at all.
+        """
+        await self.boot("steady", "drained", "killed")
+        await self.learn(SMALL_FORMS)
+        for body in self.expected.values():
+            self.assertLess(len(body), ONE_PIECE)
+        await self.prepare()
+        await self.until_answered(self.visitors)
+        held = await self.drain(self.nodes["drained"])
+        await self.kill(self.nodes["killed"])
+        await self.bring_back(self.nodes["drained"], held)
+        await self.stop(self.nodes["steady"])
+        for visitor in self.visitors:
+            await visitor.leave()
+            visitor.has_had(0)
+        # These were variants of their own, each of them, and not one that was found stored.
+        self.assertEqual(len(self.tags), len(set(self.tags.values())))
+
+    async def drain(self, node: Node) -> list[Client]:
+        """Have more come to a node than its queue should have; return those who wait."""
+        node.close_gate()
+        fresh = self.fresh["drained"]
+        # The first two come as everyone does, and are in when it is not ready any more.
+        held = [await send(self.balancer.port, next(fresh).path) for _ in range(2)]
+        held += [await send(node.port, next(fresh).path) for _ in range(3)]
+        await self.balancer.until_state(drained="DOWN")
+        self.assertEqual(503, (await ask(node.port, b"/ready")).status)
+        for address in [*self.stored["drained"], next(fresh)]:
+            answer = await self.see(address)
+            self.assertNotEqual(b"drained", answer[NODE])
+        # It could still do what needs no slot.
+        for address in self.everything:
+            answer = await self.see(address, node.port)
+            self.assertEqual(b"HIT", answer["x-audio-proxy"])
+        await self.until_answered(self.listeners)
+        return held
+
+    async def hold(self, name: str) -> list[Client]:
+        """Have one client's render stand still in a node, and one wait behind it."""
+        node = self.nodes[name]
+        node.close_gate()
+        held = [await send(self.balancer.port, next(self.fresh[name]).path) for _ in range(2)]
+        await until_standing(node.process.pid)
+
+        async def one_waits() -> bool:
+            return bool(await tally("render_queue_depth", node.metrics_port))
+
+        await until_told(one_waits, "the queue")
+        return held
+
+    async def kill(self, node: Node) -> None:
+        """Catch clients at a node at every stage before the first byte, and kill it."""
+        # The only slot is held by a render that has put out nothing, so those before it have
+        # ended; and the node has answered since, and so has sent all that it had of them.
+        held = await self.hold("killed")
+        # From here on it does not even read, and clients pile up before it.
+        node.process.signal(signal.SIGSTOP)
+        caught = [*self.listeners, self.seekers["killed"]]
+
+        async def all_caught() -> bool:
+            return await self.balancer.sessions("killed") >= len(held) + len(caught)
+
+        await until_told(all_caught, "everyone to be caught")
+        node.process.signal(signal.SIGKILL)
+        for client in held:
+            await self.assert_served(client, b"steady")
+        await self.until_answered(self.visitors)
+        await self.balancer.until_state(steady="UP", drained="DOWN", killed="DOWN")
+        self.assertGreaterEqual(await self.balancer.retried("killed"), len(held) + len(caught))
+
+    async def bring_back(self, node: Node, held: list[Client]) -> None:
+        """Let a node do what waits there; what goes to it is what went to it before."""
+        await node.open_gate()
+        for client, way in zip(held, [b"drained"] * 2 + [None] * 3, strict=True):
+            await self.assert_served(client, way)
+        await self.balancer.until_state(drained="UP")
+        self.assertEqual(200, (await ask(node.port, b"/ready")).status)
+        for name in ("steady", "drained"):
+            for address in [*self.stored[name], next(self.fresh[name])]:
+                answer = await self.see(address)
+                self.assertEqual(name.encode(), answer[NODE])
+        await self.until_answered(self.listeners)
+
+    async def stop(self, node: Node) -> None:
+        """Tell a node to stop that has work to do, and wait for its end."""
+        held = await self.hold("steady")
+        self.may_move = True
+        node.process.signal(signal.SIGTERM)
+        await self.balancer.until_state(steady="DOWN")
+        for address in [*self.stored["steady"], next(self.fresh["steady"])]:
+            answer = await self.see(address)
+            self.assertEqual(b"drained", answer[NODE])
+        # Not so the seekers, who may be in its queue too.
+        await self.until_answered(self.listeners)
+        await node.open_gate()
+        for client in held:
+            await self.assert_served(client, b"steady")
+        self.assertEqual(0, await node.process.end())
+
+    async def prepare(self) -> None:
+        """Make URLs for each node, some of them stored, and have visitors for them."""
+        homes: dict[str, list[Address]] = {name: [] for name in self.nodes}
+        forms = zip(cycle(SMALL_FORMS), count(), strict=True)
+        while min(len(addresses) for addresses in homes.values()) < 24:
+            for address in await together(self.find_home(*next(forms)) for _ in range(30)):
+                homes[address.home].append(address)
+        self.stored = {name: addresses[:2] for name, addresses in homes.items()}
+        self.fresh = {name: iter(addresses[2:10]) for name, addresses in homes.items()}
+        self.everything = [each for addresses in self.stored.values() for each in addresses]
+        await together(self.see(address) for address in self.everything)
+        await self.until_stored(self.everything)
+        for shift in (0, 2, 4):
+            addresses = self.everything[shift:] + self.everything[:shift]
+            self.listeners.append(Visitor(self.visit, cycle(addresses), 0.02))
+        for name in ("steady", "killed"):
+            # Past the end of these, it is a listener too.
+            self.seekers[name] = Visitor(self.visit, cycle(homes[name][10:]), 0.1)
+
+    async def visit(self, address: Address) -> None:
+        """Ask for a URL, and require that it stays where it is while its node does."""
+        answer = await self.see(address)
+        if address.home == "steady" and not self.may_move:
+            self.assertEqual(b"steady", answer[NODE])
+
+    async def until_answered(self, visitors: Collection[Visitor]) -> None:
+        """Wait until each of some visitors has had two answers more."""
+        goals = [(visitor, visitor.answered + 2) for visitor in visitors]
+        await until(lambda: all(visitor.has_had(goal) for visitor, goal in goals), "answers")
+
+    async def assert_served(self, client: Client, node: bytes | None) -> None:
+        """Require that a client gets a whole answer, and from whom."""
+        answer = await client.end()
+        self.assertEqual((200, True, node), (answer.status, answer.complete, answer[NODE]))
+        self.assertIn(answer.body, self.expected.values())
+
+
+class PassageTests(ActorCase):
+    """What HAProxy does with an answer: nothing"""
+
+    acts: ClassVar[dict[str, str]] = {
+        "half": "say; wait_here; say; exit 0",
+        "torn": "say; wait_here; exit 1",
+        "stuck": "exec sleep 60",
+    }
+
+    def setUp(self) -> None:
+        super().setUp()
+        path = f"{self.programs}:{os.environ['PATH']}"
+        self.patch(os, "environ", {**os.environ, "PATH": path})
+
+    async def test_configuration(self) -> None:
+        """It is accepted without a warning."""
+        balancer = Balancer(self.root.parent)
+        self.addCleanup(lambda: Deferred.fromCoroutine(balancer.stop()))
+        balancer.add("one", 80)
+        balancer.add("two", 80)
+        self.assertEqual((0, "Configuration file is valid\n"), await balancer.check())
+
+    async def test_bytes_pass_as_they_come(self) -> None:
+        """A client has the first bytes before there are others, and a drain takes none from it."""
+        service = self.start(max_concurrency=1, queue_size=5, ready_queue_threshold=1)
+        balancer = await balance(self, self.root.parent, {"one": service.port})
+        client = await send(balancer.port, target("half", "mp3"))
+        await until(lambda: client.response and len(client.response.body) == 65536, "a half")
+        encoder = await until_standing()
+        waiting = await send(service.port, target("good", "mp3"))
+        await balancer.until_state(one="DOWN")
+        self.assertIsNone(client.closed)
+        os.kill(encoder, signal.SIGCONT)
+        answer = await client.end()
+        self.assertEqual((200, True), (answer.status, answer.complete))
+        self.assertEqual(2 * 65536, len(answer.body))
+        self.assertTrue((await waiting.end()).complete)
+        await balancer.until_state(one="UP")
+
+    async def test_torn_stays_torn(self) -> None:
+        """An answer that breaks off at the node breaks off for the client; no end is made up."""
+        services = [self.start() for _ in range(2)]
+        ports = {name: service.port for name, service in zip(("one", "two"), services, strict=True)}
+        balancer = await balance(self, self.root.parent, ports)
+        client = await send(balancer.port, target("torn", "mp3"))
+        await until(lambda: client.response, "the headers")
+        os.kill(await until_standing(), signal.SIGCONT)
+        answer = await client.end()
+        self.assertEqual((200, False), (answer.status, answer.complete))
+
+    async def test_timeout_is_the_nodes_own(self) -> None:
+        """A render that takes too long is a 504 that says so, and is not tried on another node."""
+        services = [self.start(render_timeout=1, probe_timeout=30) for _ in range(2)]
+        metrics = [service.metrics_port for service in services]
+        ports = {name: service.port for name, service in zip(("one", "two"), services, strict=True)}
+        balancer = await balance(self, self.root.parent, ports)
+        answer = await ask(balancer.port, target("stuck", "mp3"))
+        self.assertEqual((504, "render_timeout"), (answer.status, answer.error))
+        # It is counted when the encoder is dead, which the client need not wait for.
+        renders = await until_told(lambda: tally("renders_total", *metrics), "the end")
+        self.assertEqual({'renders_total{format="mp3",outcome="render_timeout"}': 1}, renders)
+        self.assertFalse(await tally("render_slots_held", *metrics))
