@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 from twisted.internet.task import Clock
+from twisted.python.reflect import ModuleNotFound, ObjectNotFound, namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors
@@ -96,3 +97,27 @@ class ReadmeTests(SynchronousTestCase):
         """Every relative link of the README leads to a file of the project."""
         for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
             self.assertTrue((ROOT / target).is_file(), target)
+
+
+class SecurityTests(SynchronousTestCase):
+    """The threat table is worth its words."""
+
+    def test_every_proof_exists(self) -> None:
+        """Each test that a row names is there, be it a module, a class or a method of one."""
+        text = (ROOT / "docs/security.md").read_text()
+        rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+        proofs = [re.findall(r"`(tests\.[\w.]+)`", row) for row in rows]
+        self.assertGreater(sum(map(len, proofs)), 30)
+        for row, names in zip(rows, proofs, strict=True):
+            self.assertTrue(names or row.endswith("| Shown by |"), row)
+            for name in names:
+                self.assertTrue(exists(name), name)
+
+
+def exists(name: str) -> bool:
+    """Tell whether a dotted name leads to a module, or to something in one."""
+    try:
+        namedAny(name)
+    except (AttributeError, ModuleNotFound, ObjectNotFound):
+        return False
+    return True
