@@ -63,6 +63,7 @@ _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
     (
         re.compile(
             rb"Server returned |Failed to resolve hostname|Stream ends prematurely"
+            rb"|Will reconnect at \d+ in [1-9]|HTTP error \d"
             rb"|^\[tls @ [^\]]*\] IO error"
             rb"|(?:^https?://\S+|Error during demuxing|Error opening input(?: files?)?):"
             rb" (?:Connection (?:refused|reset by peer|timed out)"
@@ -81,10 +82,12 @@ _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
     ),
 )
 
-# What ffmpeg says of a connection that was lost in the middle. It goes on with what it has as if
-# that were all, and ends well.
-_CUT_SHORT = re.compile(
-    rb"Stream ends prematurely|^\[tls @ [^\]]*\] IO error"
+#: What ffmpeg says of a connection that was lost for good. It goes on with what it has as if that
+#: were all, or from another place than it should, and ends well. One that could be made again at
+#: the first attempt did no harm. Of a second attempt it does not say how it ended.
+CUT_SHORT = re.compile(
+    rb"Will reconnect at \d+ in [1-9]\d* second|HTTP error \d"
+    rb"|Stream ends prematurely at \d+, should be 18446744073709551615"
     rb"|^https?://\S+: Input/output error$"
     rb"|(?:^https?://\S+|Error during demuxing): Connection (?:reset by peer|timed out)$",
     re.MULTILINE,
@@ -118,7 +121,7 @@ def classify(stderr: bytes) -> type[Refusal] | None:
 
 def was_cut_short(stderr: bytes) -> bool:
     """Tell whether a remote source stopped before its end."""
-    return _CUT_SHORT.search(stderr) is not None
+    return CUT_SHORT.search(stderr) is not None
 
 
 def redact(stderr: bytes) -> str:

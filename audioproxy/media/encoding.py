@@ -15,7 +15,7 @@ from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import find_region
 
-_QUIET = ["-nostdin", "-hide_banner", "-v", "error"]
+_QUIET = ["-nostdin", "-hide_banner", "-v"]
 # The first audio stream and nothing else; no dates, encoder tags or random serials (D44).
 _AUDIO_ONLY = ["-map", "0:a:0", "-vn", "-sn", "-dn"]
 _BIT_EXACT = ["-map_metadata", "-1", "-map_chapters", "-1"]
@@ -177,6 +177,7 @@ def encoder_arguments(ffmpeg: str, source: Input, options: Options, probe: Probe
     return [
         ffmpeg,
         *_QUIET,
+        source.verbosity,
         *source.encoder_arguments(str(region.seek) if region.seek else None),
         *_AUDIO_ONLY,
         *_BIT_EXACT,
@@ -202,6 +203,7 @@ def measure_arguments(ffmpeg: str, source: Input) -> list[str]:
     return [
         ffmpeg,
         *_QUIET,
+        source.verbosity,
         *("-progress", "pipe:1", "-stats_period", "3600"),
         *source.encoder_arguments(),
         *_AUDIO_ONLY,

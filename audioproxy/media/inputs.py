@@ -16,8 +16,11 @@ _VIDEO_DEMUXERS = "avi,mpegts,mpeg,flv"
 # endpoint, never for an https source.
 _REMOTE = ("https", "tls", "tcp")
 _CLEARTEXT = ("http",)
-# Microseconds without a byte, after which a remote source is given up.
+# Microseconds without a byte, after which a connection is given up.
 _STALL = 20_000_000
+# A connection that is lost is made again, at once and a second later. That heals most, and says so
+# where it does not: a seek that fails is otherwise no word to ffmpeg, which reads on where it was.
+_RECONNECT = ("-reconnect", "1", "-reconnect_on_network_error", "1", "-reconnect_delay_max", "2")
 
 #: The descriptor number under which a child finds a local source.
 SOURCE_DESCRIPTOR = 3
@@ -36,6 +39,11 @@ class Input:
     protocols: tuple[str, ...]
     options: tuple[str, ...] = ()
     bounded: bool = True
+
+    @property
+    def verbosity(self) -> str:
+        """How much ffmpeg should say: of a remote source, what it does not take for an error."""
+        return "error" if self.protocols == ("file",) else "warning"
 
     def probe_arguments(self) -> list[str]:
         """Return the words that open the source in ffprobe."""
@@ -89,8 +97,7 @@ def remote_input(
     """
     options = ["-max_redirects", "0", "-icy", "0", "-rw_timeout", str(_STALL)]
     options += ["-user_agent", user_agent]
-    if not ranges:
-        options += ["-seekable", "0"]
+    options += _RECONNECT if ranges else ("-seekable", "0")
     if if_match is not None:
         options += ["-headers", f"If-Match: {if_match}\r\n"]
     if not url.startswith("https:"):

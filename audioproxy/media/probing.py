@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -73,10 +73,14 @@ def probe_arguments(ffprobe: str, source: Input) -> list[str]:
     ]
 
 
-def read_probe(stdout: bytes, stderr: bytes, *, cut_off: bool = False) -> Probe:
+def read_probe(
+    stdout: bytes, stderr: bytes, *, cut_off: bool = False, seekable: bool = True
+) -> Probe:
     """Read the answer of an ffprobe that ended well.
 
     :param cut_off: the answer was longer than anyone wants, and this is its beginning.
+    :param seekable: ffprobe could look at the end. Without that, what it estimates is no guess of
+        any worth.
     :raises VideoSource: for a genuine video stream; embedded cover art is none.
     :raises UndecodableSource: without an audio stream that can be decoded.
     :raises ValueError: for an answer that is not ffprobe's.
@@ -99,6 +103,9 @@ def read_probe(stdout: bytes, stderr: bytes, *, cut_off: bool = False) -> Probe:
     if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
     description = describe(container, audio)
+    exact = _ESTIMATE_NOTICE not in stderr
+    if not exact and not seekable:
+        description = replace(description, duration=None, bitrate=None)
     rate = description.sample_rate or _FALLBACK_RATE
     channels = description.channels or _FALLBACK_CHANNELS
     if rate > _HIGHEST_RATE or channels > _MOST_CHANNELS:
@@ -108,7 +115,7 @@ def read_probe(stdout: bytes, stderr: bytes, *, cut_off: bool = False) -> Probe:
         container=str(container.get("format_name", "")).split(",")[0],
         codec=str(audio["codec_name"]),
         duration=duration,
-        exact=duration is not None and _ESTIMATE_NOTICE not in stderr,
+        exact=duration is not None and exact,
         sample_rate=rate,
         channels=channels,
         bit_depth=description.bit_depth or _FALLBACK_DEPTH,

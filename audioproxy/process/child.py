@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from twisted.python.failure import Failure
 
 # Only the end of what a child says on stderr is kept: the last words name the cause.
 _STDERR_LIMIT = 8 * 1024
+# Bytes of earlier lines that are kept all the same.
+_PRECIOUS_LIMIT = 2 * 1024
 # Seconds between TERM and KILL.
 _TERM_GRACE = 2.0
 # Seconds after which a child that was killed should be gone. It may hang in a system call, where no
@@ -47,7 +50,7 @@ class Exit:
     :ivar code: its exit status, or None where a signal ended it.
     :ivar signal: the signal's number, or None.
     :ivar stdout: everything it wrote to a captured stdout, up to the limit.
-    :ivar stderr: the last 8 KiB of what it wrote to stderr.
+    :ivar stderr: the last 8 KiB of what it wrote to stderr, behind earlier lines that are precious.
     :ivar overflowed: it wrote more to stdout than the limit and was stopped for it.
     """
 
@@ -101,6 +104,7 @@ class Launcher:
         descriptors: Mapping[int, int],
         *,
         stdout_limit: int = 0,
+        precious: re.Pattern[bytes] | None = None,
     ) -> Child:
         """Start a program; its stdin is empty and its stderr is kept.
 
@@ -108,9 +112,10 @@ class Launcher:
             They stay ours to close.
         :param stdout_limit: capture at most so many bytes of stdout; 0 where ``descriptors``
             says what stdout is.
+        :param precious: lines of stderr to keep, however much comes after them.
         :raises SpawnFailed: where the program cannot be started.
         """
-        child = Child(self.clock, stdout_limit)
+        child = Child(self.clock, stdout_limit, precious)
         command = [*self.prefix, *arguments]
         try:
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -131,8 +136,13 @@ class Launcher:
 class Child:
     """A running child. It is waited for, or stopped; either way it is reaped."""
 
-    def __init__(self, clock: IReactorTime, stdout_limit: int = 0) -> None:
-        self.protocol = _Ends(clock, self, stdout_limit)
+    def __init__(
+        self,
+        clock: IReactorTime,
+        stdout_limit: int = 0,
+        precious: re.Pattern[bytes] | None = None,
+    ) -> None:
+        self.protocol = _Ends(clock, self, stdout_limit, precious)
         self._clock = clock
         self._exit: Exit | None = None
         self._waiting: list[Deferred[Exit]] = []
@@ -214,9 +224,10 @@ class Child:
 
 
 @dataclass(slots=True, eq=False)
-class _Output:
+class _Captured:
+    """The beginning of what a child writes."""
+
     limit: int
-    keep_end: bool
     data: bytearray = field(default_factory=bytearray)
     overflowed: bool = False
 
@@ -224,11 +235,36 @@ class _Output:
         self.data += more
         if len(self.data) > self.limit:
             self.overflowed = True
-            del self.data[slice(None, -self.limit) if self.keep_end else slice(self.limit, None)]
+            del self.data[self.limit :]
+
+
+@dataclass(slots=True, eq=False)
+class _LastWords:
+    """The end of what a child says, and the precious lines of what it said before."""
+
+    precious: re.Pattern[bytes] | None
+    kept: bytearray = field(default_factory=bytearray)
+    data: bytearray = field(default_factory=bytearray)
+    overflowed: bool = False
+
+    def add(self, more: bytes) -> None:
+        self.data += more
+        excess = len(self.data) - _STDERR_LIMIT
+        if excess <= 0:
+            return
+        self.overflowed = True
+        # Whole lines go, where there are any.
+        excess = self.data.rfind(b"\n", 0, excess) + 1 or excess
+        if self.precious is not None and len(self.kept) < _PRECIOUS_LIMIT:
+            lines = self.data[:excess].splitlines(keepends=True)
+            self.kept += b"".join(line for line in lines if self.precious.search(line))
+            del self.kept[_PRECIOUS_LIMIT:]
+        del self.data[:excess]
 
     def whole_words(self) -> bytes:
         """Return what was kept, without half a word at its beginning: that may be half a secret."""
-        return bytes(self.data.split(maxsplit=1)[-1] if self.overflowed else self.data)
+        end = self.data.split(maxsplit=1)[-1] if self.overflowed else self.data
+        return bytes(self.kept + end)
 
 
 class _Ends(ProcessProtocol):
@@ -236,11 +272,17 @@ class _Ends(ProcessProtocol):
 
     transport: IProcessTransport | None = None
 
-    def __init__(self, clock: IReactorTime, child: Child, stdout_limit: int) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        child: Child,
+        stdout_limit: int,
+        precious: re.Pattern[bytes] | None,
+    ) -> None:
         self._clock = clock
         self._child = child
-        self._stdout = _Output(stdout_limit, keep_end=False)
-        self._stderr = _Output(_STDERR_LIMIT, keep_end=True)
+        self._stdout = _Captured(stdout_limit)
+        self._stderr = _LastWords(precious)
         self._hang_up: IDelayedCall | None = None
 
     @property

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from audioproxy.errors import Refusal, RenderFailed, RenderTimeout
-from audioproxy.media.diagnostics import classify, redact, was_cut_short
+from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnFailed, describe
 
 # Seconds between two looks at the output: often until there is a first byte, since a client
@@ -105,7 +105,9 @@ class Encoder:
         self, arguments: Sequence[str], descriptors: Mapping[int, int], stdout_limit: int = 0
     ) -> Child:
         try:
-            return self._launcher.launch(arguments, descriptors, stdout_limit=stdout_limit)
+            return self._launcher.launch(
+                arguments, descriptors, stdout_limit=stdout_limit, precious=CUT_SHORT
+            )
         except SpawnFailed as error:
             _log.error("the encoder cannot be started: {error}", error=error)
             raise RenderFailed("The encoder could not be started.") from error

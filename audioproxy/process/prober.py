@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from audioproxy.errors import ProbeFailed, ProbeTimeout
-from audioproxy.media.diagnostics import classify, redact, was_cut_short
+from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
 from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
@@ -89,23 +89,29 @@ class Prober:
 
     async def _probe(self, source: Examined) -> Probe:
         async with self._slots.hold():
-            opened = await source.input(self._timeout, whole=False)
             try:
+                opened = await source.input(self._timeout, whole=False)
                 child = self._launcher.launch(
                     probe_arguments(self._ffprobe, opened),
                     source.descriptors,
                     stdout_limit=_ANSWER_LIMIT,
+                    precious=CUT_SHORT,
                 )
                 ended = await child.wait(self._timeout)
             except SpawnFailed as error:
                 _log.error("the probe cannot be started: {error}", error=error)
                 raise ProbeFailed from error
-            except ChildTimeout:
+            except (ChildTimeout, TimeoutError):
                 raise ProbeTimeout from None
         cut_short = opened.bounded and was_cut_short(ended.stderr)
         if (ended.ok or ended.overflowed) and not cut_short:
             try:
-                return read_probe(ended.stdout, ended.stderr, cut_off=ended.overflowed)
+                return read_probe(
+                    ended.stdout,
+                    ended.stderr,
+                    cut_off=ended.overflowed,
+                    seekable=opened.bounded,
+                )
             except ValueError:
                 _log.error("the probe's answer cannot be read")
                 raise ProbeFailed from None

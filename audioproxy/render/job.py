@@ -22,6 +22,7 @@ from audioproxy.grammar.keys import source_identity
 from audioproxy.grammar.options import Options
 from audioproxy.grammar.sources import Source
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
+from audioproxy.media.inputs import Input
 from audioproxy.media.peaks import Shape
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import needs_measuring
@@ -159,15 +160,14 @@ class Job:
             linger.callback(None)
 
     async def _run(self) -> None:
+        key = self._order.key
         try:
             await self._render()
         except CancelledError:
-            _log.debug("the render of {key} is stopped", key=self._order.key)
+            _log.debug("the render of {key} is stopped", key=key)
             self._fail(RenderFailed("The render was stopped."))
         except Refusal as refusal:
-            _log.debug(
-                "the render of {key} has failed: {why}", key=self._order.key, why=refusal.message
-            )
+            _log.debug("the render of {key} has failed: {why}", key=key, why=refusal.message)
             self._fail(refusal)
         except Exception:
             _log.failure("a render crashed")
@@ -194,11 +194,7 @@ class Job:
                 _log.debug("the render of {key} has a slot", key=order.key)
                 with workshop.metrics.render(order.options.f, workshop.clock.seconds):
                     await self._encode(source, probe)
-                _log.debug(
-                    "the render of {key} has ended: {size} bytes",
-                    key=order.key,
-                    size=self._backlog.size if self._backlog else 0,
-                )
+                _log.debug("the render of {key} has ended", key=order.key)
         finally:
             source.close()
 
@@ -260,7 +256,7 @@ class Job:
 
         :raises NothingDecoded: where it has none.
         """
-        opened = await source.input(self._time_left(deadline), whole=True)
+        opened = await self._input(source, self._time_left(deadline), whole=True)
         length = await self._workshop.encoder.measure(
             measure_arguments(self._workshop.ffmpeg, opened),
             source.descriptors,
@@ -284,10 +280,16 @@ class Job:
         await self._check_unchanged(source)
         await self._arguments(source, measured, self._time_left(deadline))
 
+    async def _input(self, source: OpenSource, seconds: float, *, whole: bool) -> Input:
+        try:
+            return await source.input(seconds, whole=whole)
+        except TimeoutError:
+            raise RenderTimeout from None
+
     async def _arguments(
         self, source: OpenSource, probe: Probe, seconds: float, *, whole: bool = True
     ) -> list[str]:
-        opened = await source.input(seconds, whole=whole)
+        opened = await self._input(source, seconds, whole=whole)
         return encoder_arguments(self._workshop.ffmpeg, opened, self._order.options, probe)
 
     async def _check_unchanged(self, source: OpenSource) -> None:

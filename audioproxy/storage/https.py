@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urljoin
 
-from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
@@ -15,7 +14,6 @@ from audioproxy.errors import (
     NotFound,
     Refusal,
     RenderFailed,
-    RenderTimeout,
     SourceTooLarge,
     UndecodableSource,
     UpstreamUnavailable,
@@ -27,7 +25,7 @@ from audioproxy.storage.allowlist import Allowlist
 from audioproxy.storage.interfaces import Scratch, ScratchSpace
 from audioproxy.storage.outbound import USER_AGENT, Answer, Outbound
 from audioproxy.storage.spool import Spool, TooMuch
-from audioproxy.storage.wire import Unreachable, Untrusted
+from audioproxy.storage.wire import Unreachable, Untrusted, within
 from audioproxy.threads import InThread
 
 _MOST_REDIRECTS = 5
@@ -40,6 +38,11 @@ _PASSING = (408, 425, 429)
 # What no URL may have in it as it travels (RFC 3986, 2), though a source may be spelled so. ffmpeg
 # writes these in hexadecimal; so that one thing is asked about and read, we do it first.
 _UNSAFE = re.compile(r'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
+
+# Seconds to find out about a source, through all redirects.
+_STAT = 30.0
+# Stands for a semicolon, after which `urljoin` forgets an empty parameter.
+_SEMICOLON = "\ue000"
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 
@@ -111,6 +114,13 @@ class Origins:
 
     async def ask(self, source: HttpsSource) -> State:
         """Follow redirects to where the source is, and return what is said of it there."""
+        try:
+            return await within(self.clock, _STAT, self._walk(source))
+        except TimeoutError as error:
+            _log.warn("the origin {host} takes too long", host=source.host)
+            raise UpstreamUnavailable("The origin does not answer in time.") from error
+
+    async def _walk(self, source: HttpsSource) -> State:
         for _ in range(_MOST_REDIRECTS + 1):
             answer = await self._ask_once(source)
             if answer.status not in _REDIRECTS:
@@ -147,7 +157,7 @@ class Origins:
         if location is None:
             raise UndecodableSource("The source is a redirect to nowhere.")
         try:
-            there = parse_https(urljoin(source.url, location).encode("latin-1"))
+            there = parse_https(_resolve(source.url, location).encode("latin-1"))
         except ValueError as error:
             raise UndecodableSource("The source is a redirect to no https address.") from error
         if not self.allowlist.admits(there):
@@ -159,8 +169,8 @@ class RemoteFile:
     """A source at an https address.
 
     ffmpeg reads it there if it can tell the end of it from an early one, and one part of it from
-    another: if its length is known and ranges are served. Any other is fetched first, by us, who
-    see how its body is framed.
+    another: if its length is known, ranges are served, and something tells its versions apart. Any
+    other is fetched first, by us, who see how its body is framed.
     """
 
     def __init__(self, origins: Origins, source: HttpsSource, state: State) -> None:
@@ -189,9 +199,10 @@ class RemoteFile:
         """Return the address, or a copy where that is safer.
 
         :raises Refusal: where it cannot be had.
+        :raises TimeoutError: where it cannot be had in time.
         """
-        if self._copy is None and not await self._serves_ranges() and whole:
-            await self._fetch(seconds)
+        if self._copy is None:
+            await within(self._origins.clock, seconds, self._make_ready(seconds, whole))
         if self._copy is not None:
             return local_input()
         assert self._ranges is not None
@@ -206,17 +217,23 @@ class RemoteFile:
         try:
             # The address behind a redirect may have been one for a short time.
             return self._state.agrees(await self._origins.ask(self._source))
-        except NotFound:
-            return False
-        except Refusal:
+        except UpstreamUnavailable:
             # It was read to its end, and now there is nobody to ask.
             return True
+        except Refusal:
+            return False
 
     def close(self) -> None:
         """Remove the copy; again is harmless."""
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close()
+
+    async def _make_ready(self, seconds: float, whole: bool) -> None:
+        ranges = await self._serves_ranges()
+        # Several ranges of what has no validator may be of two versions.
+        if whole and not (ranges and self.material):
+            await self._fetch(seconds)
 
     async def _serves_ranges(self) -> bool:
         """Tell whether a range is answered with that range; what a header promises is no proof."""
@@ -236,19 +253,13 @@ class RemoteFile:
             copy = await origins.space.create(seconds)
         except (Refusal, OSError) as error:
             await answer.drop()
-            raise _refuse(error, late=False, limit=origins.limit) from error
+            raise _refusal(error, origins.limit) from None
         size = self._state.size if answer.length is None else answer.length
-        spool = Spool(copy.descriptor, origins.limit, origins.in_thread)
-        taking = Deferred.fromCoroutine(spool.take(answer.flow(size)))
-        deadline = origins.clock.callLater(seconds, taking.cancel)
         try:
-            await taking
+            await Spool(copy.descriptor, origins.limit, origins.in_thread).take(answer.flow(size))
         except BaseException as error:
             copy.close()
-            raise _refuse(error, late=not deadline.active(), limit=origins.limit) from error
-        finally:
-            if deadline.active():
-                deadline.cancel()
+            raise _refusal(error, origins.limit) from None
         self._copy = copy
 
     def _check(self, answer: Answer) -> None:
@@ -286,6 +297,12 @@ def _read(source: HttpsSource, answer: Answer) -> State:
     )
 
 
+def _resolve(base: str, location: str) -> str:
+    """Return where a location leads from an address (RFC 3986, 5.2)."""
+    base, location = (text.replace(";", _SEMICOLON) for text in (base, location))
+    return urljoin(base, location).replace(_SEMICOLON, ";")
+
+
 def _spelled(source: HttpsSource) -> str:
     """Return a source's address as it travels."""
     return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", source.url)
@@ -297,13 +314,10 @@ def _stretch(answer: Answer) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def _refuse(error: BaseException, *, late: bool, limit: int) -> BaseException:
+def _refusal(error: BaseException, limit: int) -> BaseException:
+    """Return what an error means that came while a source was fetched."""
     if isinstance(error, TooMuch):
         return SourceTooLarge(f"The source has more than {limit} bytes, and no more are accepted.")
-    if late:
-        return RenderTimeout()
-    if isinstance(error, CancelledError):
-        return error
     if isinstance(error, Unreachable):
         return UpstreamUnavailable("The origin does not give the whole source.")
     if isinstance(error, OSError):

@@ -48,7 +48,8 @@ class OpenSource(Protocol):
         :param seconds: for which it is needed; what gives access to it lives no longer.
         :param whole: all of it is needed, as it is for a render, and not only enough to tell what
             it is. What cannot be read safely where it is, is fetched for that.
-        :raises Refusal: where it cannot be had, in the time that there is or at all.
+        :raises Refusal: where it cannot be had.
+        :raises TimeoutError: where it cannot be had in time.
         """
         ...
 

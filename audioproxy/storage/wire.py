@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 from OpenSSL.SSL import Error as TlsError
 from service_identity import VerificationError
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+T = TypeVar("T")
 
 
 class Unreachable(Exception):
@@ -41,6 +44,24 @@ class Watch:
     def _expire(self) -> None:
         self.expired = True
         self._call_off()
+
+
+async def within(clock: IReactorTime, seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Do some work, or call it off when its time is over.
+
+    :raises TimeoutError: when it is.
+    """
+    running = Deferred.fromCoroutine(work)
+    deadline = clock.callLater(max(0.0, seconds), running.cancel)
+    try:
+        return await running
+    except CancelledError:
+        if deadline.active():
+            raise
+        raise TimeoutError(f"{seconds:g} seconds are over") from None
+    finally:
+        if deadline.active():
+            deadline.cancel()
 
 
 def explain(error: BaseException | None, expired: bool = False) -> Exception:

@@ -1,7 +1,8 @@
-"""Stores that go away at the worst moment: what clients see of it, and that it is over when it is."""
+"""Stores that go away at the worst moment: what clients see of it, and how it is over."""
 
 from __future__ import annotations
 
+import os
 import signal
 
 from twisted.logger import LogLevel, formatEvent
@@ -23,6 +24,7 @@ from tests.support.remote import (
 from tests.support.service import (
     Client,
     ask,
+    encoders,
     long_flac,
     moved,
     scrape,
@@ -33,7 +35,7 @@ from tests.support.service import (
 )
 
 FAILURES = "variant_store_write_failures_total"
-LONG = "f:mp3/t:0:60"
+LONG = "f:mp3/t:0:20"
 
 
 class OutageCase(RemoteCase):
@@ -131,7 +133,10 @@ class WriteBackTests(OutageCase):
         """The client has every byte; the failure is counted once, logged, and over by and by."""
         before = await scrape(self.service.metrics_port)
         client, path = await self.render()
+        (encoder,) = encoders()
+        os.kill(encoder, signal.SIGSTOP)
         await self.store.close()
+        os.kill(encoder, signal.SIGCONT)
         answer = await client.end()
         self.assertEqual((200, True), (answer.status, answer.complete))
         self.assertEqual(b"MISS", answer["x-audio-proxy"])
@@ -219,7 +224,7 @@ class WriteBackTests(OutageCase):
 class HitTests(OutageCase):
     """A store that goes away while it is read for a client"""
 
-    SIZE = 32 * 1024 * 1024
+    SIZE = 8 * 1024 * 1024
 
     async def half_way(self) -> tuple[Client, bytes]:
         """Have a client get half of a hit; return it and its path."""

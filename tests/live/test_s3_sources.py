@@ -1,4 +1,4 @@
-"""Sources in a bucket: the same sound as from a file, and the same 404 for whatever is not there."""
+"""Sources in a bucket: the same sound as from a file, and one 404 for all that is not there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILM = ("-f", "lavfi", "-i", "testsrc=size=64x64:rate=5:duration=1")
 KEYS = (
     b"a b+c%20d%2Fe?f=g&h#i.flac",
     "dossier/\u00e9t\u00e9 \u2603.flac".encode(),
-    b"it's \"quoted\" <;,:@$!*()[]{}|^`~=>.flac",
+    b'it\'s "quoted" <;,:@$!*()[]{}|^`~=>.flac',
     b"%d-%03d.flac",
     b"-i.flac",
     b"no-ending",

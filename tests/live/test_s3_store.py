@@ -1,4 +1,4 @@
-"""A variant store in a bucket: what is put there, and how it comes back, from here and from there."""
+"""A variant store in a bucket: what is put there, and how it comes back, from here or there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+
+from twisted.internet.task import deferLater
 
 from audioproxy import service as service_module
 from audioproxy.grammar.keys import cache_key
@@ -16,12 +18,12 @@ from audioproxy.storage.s3_variants import BucketVariants
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
 from tests.support.origins import Asked
 from tests.support.remote import CUT, PASS, Fate, RemoteCase, kept, key_of, until_hit, until_miss
-from tests.support.service import ask, long_flac, moved, scrape, send, short_flac, until
+from tests.support.service import ask, long_flac, moved, reactor, scrape, send, short_flac, until
 
 MEBIBYTE = 1024 * 1024
 PART = 5 * MEBIBYTE
-#: Ninety seconds are 15 MB.
-LARGE = "f:wav/sr:44100/ch:2/t:0:90"
+#: That is 11 MB.
+LARGE = "f:wav/sr:44100/ch:2/t:0:64"
 
 
 class StoredTests(RemoteCase):
@@ -32,7 +34,7 @@ class StoredTests(RemoteCase):
         self.put("a.flac", short_flac())
 
     async def test_object(self) -> None:
-        """It is called as the cache key, and has the bytes and headers that its clients got (D5)."""
+        """It is called as the cache key, and has the bytes and headers that clients got (D5)."""
         service = await self.boot()
         misses = [
             await ask(service.port, self.url("a.flac", options))
@@ -200,7 +202,7 @@ class ProxyTests(RemoteCase):
 class FlowTests(RemoteCase):
     """A large hit, and clients that do not take it"""
 
-    SIZE = 64 * MEBIBYTE
+    SIZE = 48 * MEBIBYTE
 
     async def setUp(self) -> None:
         await super().setUp()
@@ -217,11 +219,11 @@ class FlowTests(RemoteCase):
         await until(lambda: client.received, "the first bytes")
         client.pause()
         got, still = -1, 0
-        while still < 20:
-            await until(lambda: True)
+        while still < 30:
+            await deferLater(reactor, 0.005)
             now = self.store.passed
             got, still = now, still + 1 if now == got else 0
-        self.assertLess(self.store.passed - self.passed, self.SIZE // 2)
+        self.assertLess(self.store.passed - self.passed, 3 * self.SIZE // 4)
         client.resume()
         whole = await client.end()
         self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)))
@@ -233,7 +235,7 @@ class FlowTests(RemoteCase):
         client.pause()
         await client.leave()
         await until(lambda: not self.store.ends, "the connection to the store to close")
-        self.assertLess(self.store.passed - self.passed, self.SIZE // 2)
+        self.assertLess(self.store.passed - self.passed, 3 * self.SIZE // 4)
 
 
 class PartsTests(RemoteCase):

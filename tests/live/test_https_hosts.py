@@ -1,0 +1,340 @@
+"""Where https sources may be, who has to prove what, and how an address travels to its host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IHostnameResolver
+from twisted.protocols.portforward import ProxyFactory
+from twisted.trial.unittest import SkipTest
+from zope.interface import implementer
+
+from audioproxy.backends import BootError
+from audioproxy.service import make_service
+from tests.live.test_https_sources import HttpsCase, authority, certificate
+from tests.support.authority import Authority
+from tests.support.http import Response
+from tests.support.origins import Call, File, Methods, Redirect, Status, open_origin
+from tests.support.service import ask, reactor, send, short_flac, signed
+
+
+@implementer(IHostnameResolver)
+class Names:
+    """Resolves the names of hosts that a test makes up: to this machine, or to nothing.
+
+    :ivar asked: which were looked up.
+    """
+
+    def __init__(self, *unknown: str) -> None:
+        self.asked: list[str] = []
+        self._unknown = unknown
+
+    def resolveHostName(
+        self, resolutionReceiver: Any, hostName: str, portNumber: int = 0, *_: Any, **__: Any
+    ) -> Any:
+        self.asked.append(hostName)
+        resolutionReceiver.resolutionBegan(self)
+        if hostName not in self._unknown:
+            resolutionReceiver.addressResolved(IPv4Address("TCP", "127.0.0.1", portNumber))
+        resolutionReceiver.resolutionComplete()
+        return self
+
+    def install(self, case: Any) -> None:
+        """Take the place of the system until a test is over; ffmpeg asks the system still."""
+        case.addCleanup(reactor.installNameResolver, reactor.installNameResolver(self))
+
+
+class RedirectTests(HttpsCase):
+    """Redirects, walked one by one"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.service = self.start()
+
+    async def refused(self, url: str, status: int) -> Response:
+        """Require that a source is refused to everyone alike, and return the answer to a GET."""
+        for options in ("info", "f:wav"):
+            head = await ask(self.service.port, self.path(url, options), b"HEAD")
+            answer = await ask(self.service.port, self.path(url, options))
+            self.assertEqual((status, status), (head.status, answer.status), (url, options))
+        return answer
+
+    async def test_every_kind(self) -> None:
+        """Five of them are followed, of each status and spelled in each way; a sixth is a 415."""
+        port = self.origin.port
+        first = self.origin.put("/a/1", Redirect("2", 301))
+        self.origin.put("/a/2", Redirect("../b/./3", 302))
+        self.origin.put("/b/3", Redirect(f"//LOCALHOST:{port}/b/4", 303))
+        self.origin.put("/b/4", Redirect("?q=1#here", 307))
+        self.origin.put("/b/4?q=1", Redirect(f"HTTPS://localhost:{port}/a.flac#there", 308))
+        self.origin.put("/a.flac", short_flac().read_bytes())
+        self.add("a.flac", short_flac())
+        for options in ("info", "f:wav"):
+            local = await ask(self.service.port, signed(f"/{options}/plain/local://a.flac"))
+            far = await ask(self.service.port, self.path(first, options))
+            self.assertEqual((200, True, local.body), (far.status, far.complete, far.body))
+        one_more = self.origin.put("/0", Redirect("/a/1"))
+        self.assertEqual("undecodable_source", (await self.refused(one_more, 415)).error)
+
+    async def test_loop(self) -> None:
+        """One that leads back is asked six times, and is a 415."""
+        url = self.origin.put("/a", Redirect("/b"))
+        self.origin.put("/b", Redirect("/a"))
+        answer = await ask(self.service.port, self.path(url))
+        self.assertEqual((415, 6), (answer.status, len(self.origin.requests)))
+
+    async def test_not_allowed(self) -> None:
+        """A hop to a host that is not on the allowlist is the 404 of a missing source."""
+        elsewhere = open_origin(self, certificate("localhost", "127.0.0.1"))
+        there = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
+        url = self.origin.put("/a", Redirect(there))
+        answer = await self.refused(url, 404)
+        missing = await self.refused(self.origin.url("/none"), 404)
+        self.assertEqual(missing.body, answer.body)
+        self.assertEqual([], elsewhere.visits)
+
+    async def test_nowhere(self) -> None:
+        """One without an address, or to no plain https address, is a 415; nobody is asked."""
+        cleartext = open_origin(self)
+        there = cleartext.put("/a", short_flac().read_bytes())
+        places = [None, there, f"https://me@localhost:{self.origin.port}/", "https://", "data:,a"]
+        for place in (*places, "ftp://localhost/", "https://localhost:0/", "/a b", "/\xe9"):
+            url = self.origin.put("/a", Redirect(place))
+            self.assertEqual("undecodable_source", (await self.refused(url, 415)).error, place)
+        self.assertEqual([], cleartext.visits)
+
+    async def test_for_the_encoder_alone(self) -> None:
+        """Who redirects ffmpeg, and not us, gets nobody to follow (415)."""
+        elsewhere = open_origin(self, certificate("localhost"))
+        there = elsewhere.put("/a", short_flac().read_bytes())
+        good = File(short_flac().read_bytes(), ranges=False)
+        for number, place in enumerate((there, "/good")):
+            url = self.origin.put(f"/{number}", Methods(good, Redirect(place)))
+            self.assertEqual(415, (await ask(self.service.port, self.path(url))).status)
+        self.assertEqual([], elsewhere.visits)
+        self.assertEqual([], self.origin.asked("/good"))
+
+    async def test_short_lived(self) -> None:
+        """One to an address that is good for a while is asked for anew at the end."""
+        data, moves = short_flac().read_bytes(), Moves()
+        url = self.origin.put("/a", moves)
+        moves.data = data
+        answer = await ask(self.service.port, self.path(url))
+        self.assertEqual((200, True), (answer.status, answer.complete))
+        self.assertEqual(["HEAD"] * 2, [asked.method for asked in self.origin.asked("/a")])
+        used = {asked.target for asked in self.origin.requests if asked.target != "/a"}
+        self.assertEqual({"/b?good=0", "/b?good=1"}, used)
+
+
+class Moves:
+    """Redirects to an address that is good until its place is asked for again."""
+
+    data = b""
+
+    def answer(self, call: Call) -> None:
+        origin = call._talk.origin
+        origin.put(f"/b?good={call.turn - 1}", Status(403))
+        origin.put(f"/b?good={call.turn}", self.data)
+        Redirect(f"/b?good={call.turn}", 307).answer(call)
+
+
+class TrustTests(HttpsCase):
+    """Certificates"""
+
+    async def test_not_trusted(self) -> None:
+        """Whose certificate proves nothing is a 415, and is sent not one request."""
+        stranger = Authority(Path(self.mktemp()).resolve())
+        service = self.start(source_allowlist=("localhost", "127.0.0.1"))
+        for name, bad, host in (
+            ("unknown", stranger.issue("localhost"), "localhost"),
+            ("self-signed", stranger.make_self_signed("localhost"), "localhost"),
+            ("expired", authority().issue_expired("localhost"), "localhost"),
+            ("another name", certificate("another.test"), "localhost"),
+            ("no address", certificate("localhost"), "127.0.0.1"),
+        ):
+            origin = open_origin(self, bad)
+            url = origin.put("/a", short_flac().read_bytes(), host)
+            for options in ("f:wav", "info"):
+                answer = await ask(service.port, self.path(url, options))
+                self.assertEqual((415, "undecodable_source"), (answer.status, answer.error), name)
+            self.assertEqual([], origin.requests, name)
+
+    async def test_for_the_encoder_alone(self) -> None:
+        """Who shows ffmpeg another certificate than us is a 415 all the same."""
+        bad = Authority(Path(self.mktemp()).resolve()).issue("localhost")
+        origin = open_origin(self, certificate("localhost"), bad)
+        url = origin.put("/a", short_flac().read_bytes())
+        answer = await ask(self.start().port, self.path(url))
+        self.assertEqual((415, "undecodable_source"), (answer.status, answer.error))
+        self.assertEqual([], [v.requests for v in origin.visits[1:] if v.requests])
+
+    async def test_trusted(self) -> None:
+        """A chain with an intermediate is trusted by us and by ffmpeg, and one for addresses."""
+        chained = open_origin(self, authority().issue_through_another("localhost"))
+        numbered = open_origin(self, certificate("127.0.0.1"))
+        service = self.start(source_allowlist=("localhost", "127.0.0.1"))
+        data = short_flac().read_bytes()
+        for url in (chained.put("/a", data), numbered.put("/a", data, "127.0.0.1")):
+            answer = await ask(service.port, self.path(url))
+            self.assertEqual((200, True), (answer.status, answer.complete), answer.body[:200])
+
+    async def test_ipv6(self) -> None:
+        """So is one for an IPv6 address, which stands in brackets in a URL."""
+        origin = open_origin(self, certificate("::1"))
+        road = ProxyFactory("127.0.0.1", origin.port)
+        road.noisy = False
+        try:
+            port = reactor.listenTCP(0, road, interface="::1")
+        except CannotListenError as error:
+            raise SkipTest("This machine has no IPv6.") from error
+        self.addCleanup(port.stopListening)
+        origin.put("/a", short_flac().read_bytes())
+        service = self.start(source_allowlist=("::1",))
+        host = f"[::1]:{port.getHost().port}"
+        for options in ("info", "f:wav"):
+            answer = await ask(service.port, self.path(f"https://[0:0::1]:{host[6:]}/a", options))
+            self.assertEqual((200, True), (answer.status, answer.complete), answer.body[:200])
+        self.assertEqual({host}, {asked.headers["host"] for asked in origin.requests})
+
+    def test_files_that_are_no_trust(self) -> None:
+        """SSL_CERT_FILE that cannot be used fails the boot, by its name."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        key = certificate("localhost").key.read_bytes()
+        for name, content in (("empty", b""), ("words", b"words\n" * 9), ("key", key)):
+            (folder / name).write_bytes(content)
+        broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+        (folder / "broken").write_bytes(authority().bundle.read_bytes() + broken)
+        for name in ("empty", "words", "key", "broken", "missing", "."):
+            self.trust(folder / name)
+            error = self.assertRaises(BootError, make_service, self.config(), reactor)
+            self.assertRegex(str(error), r"\ASSL_CERT_FILE: ", name)
+
+    async def test_program(self) -> None:
+        """The program takes it from its environment, or says what is wrong with it and ends."""
+        url = self.origin.put("/a", short_flac().read_bytes())
+        settings = {"AP_SOURCE_ALLOWLIST": "localhost"}
+        empty = self.root / "empty.pem"
+        empty.touch()
+        good = self.twistd(SSL_CERT_FILE=str(authority().bundle), **settings)
+        bad = self.twistd(SSL_CERT_FILE=str(empty), **settings)
+        answer = await ask(await good.port(), self.path(url))
+        self.assertEqual((200, True), (answer.status, answer.complete), good.stdout)
+        self.assertEqual(1, await bad.end())
+        self.assertRegex(bad.stdout + bad.stderr, r"(?m)^.*SSL_CERT_FILE: ")
+        self.assertNotIn("Traceback", bad.stdout + bad.stderr)
+
+
+class SpellingTests(HttpsCase):
+    """What is asked of an origin is the canonical spelling, by us and by ffmpeg"""
+
+    async def check(self, targets: Mapping[str, str]) -> None:
+        """Require that each of these is asked for in its spelling, whoever asks."""
+        service = self.start()
+        clients = {}
+        for target, spelled in targets.items():
+            self.origin.put(spelled.partition("?")[0], short_flac().read_bytes())
+            path = self.path(self.origin.url(target), "info")
+            clients[target] = await send(service.port, path)
+        answers = {target: (await client.end()).status for target, client in clients.items()}
+        for who, wanted in (("we", None), ("ffprobe", "bytes=0-")):
+            by_them = {a.target for a in self.origin.requests if a.headers.get("range") == wanted}
+            self.assertEqual({*targets.values()}, by_them, who)
+        self.assertEqual({200}, {*answers.values()}, answers)
+
+    async def test_kept(self) -> None:
+        """Escapes, dot segments, empty segments, parameters and queries are kept."""
+        targets = "/a%2Fb%2f%41 //a//b/ /x/../a/./b /.. /a;b=c;/d /a?b=c%20+?d/../&e=; /%03d.flac"
+        more = "/a:b@c!$&'()*,=~[] /?a=https://b//c /?"
+        await self.check(
+            {target: target.removesuffix("?") for target in f"{targets} {more}".split()}
+        )
+
+    async def test_parameter_without_text(self) -> None:
+        """So is a semicolon at the end of a path."""
+        await self.check({target: target for target in ("/a;", "/a;b;", "/a;?b")})
+
+    async def test_escaped(self) -> None:
+        """What may not stand in a URL is escaped, since ffmpeg would do it."""
+        escaped = {f"/a{mark}b": f"/a%{ord(mark):02X}b" for mark in '|"<>^`{}\\'}
+        await self.check({**escaped, "/a%zz": "/a%25zz", "/100%": "/100%25"})
+
+
+class AllowlistTests(HttpsCase):
+    """AP_SOURCE_ALLOWLIST, for hosts"""
+
+    HOSTS = ("origin.test", "a.origin.test", "b.a.origin.test", "xorigin.test", "127.0.0.1")
+
+    async def test_entries(self) -> None:
+        """Each form of an entry admits the hosts that it should, and nobody asks for others."""
+        origin = open_origin(self, certificate(*self.HOSTS))
+        origin.put("/a", short_flac().read_bytes())
+        names = Names()
+        names.install(self)
+        name, sub, subsub, _, address = self.HOSTS
+        for entry, admitted in (
+            (name, {name}),
+            ("ORIGIN.Test", {name}),
+            ("*.Origin.TEST", {sub, subsub}),
+            ("*.a.origin.test", {subsub}),
+            ("*", {*self.HOSTS}),
+            (address, {address}),
+            ("origin*", set()),
+            ("*origin.test", set()),
+            ("a.*.test", set()),
+            ("*.*", set()),
+            (f"origin.test:{origin.port}", set()),
+            ("https://origin.test", set()),
+            ("", set()),
+            (None, set()),
+        ):
+            entries = None if entry is None else ("nobody.test", entry)
+            service = self.start(source_allowlist=entries, variant_store=None)
+            names.asked.clear()
+            before = len(origin.requests)
+            for host in self.HOSTS:
+                spelled = host.replace("origin", "Origin").replace(".test", ".test.")
+                path = self.path(origin.url("/a", spelled), "info")
+                status = (await ask(service.port, path, b"HEAD")).status
+                self.assertEqual(200 if host in admitted else 404, status, (entry, host))
+            self.assertLessEqual({*names.asked}, admitted)
+            self.assertEqual(len(admitted), len(origin.requests) - before)
+
+    async def test_address(self) -> None:
+        """An IPv6 address is admitted without brackets, in its one spelling."""
+        names = Names()
+        names.install(self)
+        refused = self.path("https://[::1]:1/a"), self.path("https://[0:0::1]:1/a")
+        for entry, status in (("::1", 502), ("[::1]", 404), ("::2", 404), ("::*", 404)):
+            service = self.start(source_allowlist=(entry,))
+            for path in refused:
+                self.assertEqual(status, (await ask(service.port, path)).status, entry)
+
+    async def test_one_404(self) -> None:
+        """Refused and missing are the same bytes and headers, and nobody visits who is refused."""
+        elsewhere = open_origin(self, certificate("127.0.0.1"))
+        refused = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
+        gone = [self.origin.put(f"/{status}", Status(status)) for status in (401, 403, 410)]
+        service, closed = self.start(), self.start(source_allowlist=None)
+        seen = set()
+        for url in (
+            refused,
+            self.origin.url("/none"),
+            *gone,
+            "https://user@localhost/",
+            "http://a",
+        ):
+            for options in ("f:wav", "info"):
+                for method in (b"GET", b"HEAD"):
+                    path = self.path(url, options)
+                    answer = await ask(service.port, path, method, x_request_id=b"same")
+                    self.assertEqual(404, answer.status, url)
+                    seen.add((method, answer.body, tuple(answer.settled)))
+        answer = await ask(closed.port, self.path(self.origin.url("/a")), x_request_id=b"same")
+        seen.add((b"GET", answer.body, tuple(answer.settled)))
+        self.assertEqual(2, len(seen), seen)
+        self.assertEqual([], elsewhere.visits)

@@ -1,0 +1,389 @@
+"""Origins that refuse, stall, break off and change: no torn render, no long wait, nothing left."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.interfaces import IPushProducer
+from twisted.logger import eventAsText
+from zope.interface import implementer
+
+from audioproxy.media import inputs
+from audioproxy.service import ProxyService
+from audioproxy.storage import bodies, outbound
+from tests.live.test_https_hosts import Names
+from tests.live.test_https_sources import (
+    CHUNKED,
+    NO_RANGES,
+    UNTIL_CLOSE,
+    HttpsCase,
+    Later,
+    is_head,
+    is_whole,
+    sound,
+)
+from tests.support.authority import Authority
+from tests.support.http import Response
+from tests.support.origins import (
+    STALL,
+    Behaviour,
+    Call,
+    File,
+    Methods,
+    Raw,
+    Redirect,
+    Status,
+    Turns,
+    open_origin,
+)
+from tests.support.processes import open_descriptors
+from tests.support.servers import free_port
+from tests.support.service import (
+    ask,
+    children,
+    moved,
+    reactor,
+    scrape,
+    send,
+    short_flac,
+    until,
+)
+
+OK = b"HTTP/1.1 200 OK\r\n"
+
+
+@implementer(IPushProducer)
+class _Tap:
+    """Writes one thing again and again, as fast as it is read."""
+
+    def __init__(self, call: Call, endless: Endless) -> None:
+        self._call, self._endless = call, endless
+        self._next: Any = None
+
+    def resumeProducing(self) -> None:
+        if self._next is None:
+            self._next = reactor.callLater(self._endless.every, self._go_on)
+
+    def pauseProducing(self) -> None:
+        later, self._next = self._next, None
+        if later is not None:
+            later.cancel()
+
+    stopProducing = pauseProducing
+
+    def _go_on(self) -> None:
+        self._next = None
+        self.resumeProducing()
+        self._endless.sent += len(self._endless.more)
+        self._call.write(self._endless.more)
+
+
+@dataclass(slots=True)
+class Endless:
+    """Begins with something and goes on without end.
+
+    :ivar every: seconds between one piece and the next.
+    :ivar sent: bytes so far.
+    """
+
+    head: bytes
+    more: bytes
+    every: float = 0
+    sent: int = 0
+
+    def answer(self, call: Call) -> None:
+        tap = _Tap(call, self)
+        call.write(self.head)
+        call._talk.transport.registerProducer(tap, True)  # type: ignore[union-attr]
+        tap.resumeProducing()
+
+
+class Fickle:
+    """A file whose servers do not agree on its entity tag."""
+
+    def answer(self, call: Call) -> None:
+        File(short_flac().read_bytes(), etag=f'"{call.turn}"').answer(call)
+
+
+class TroubleCase(HttpsCase):
+    """Origins with which something is wrong."""
+
+    async def refused(
+        self, service: ProxyService, rows: Sequence[tuple[str, int]], options: str = "f:wav"
+    ) -> list[Response]:
+        """Ask for everything at once, and require these statuses and that nothing is stored.
+
+        In place of a status of the service's own, an answer may break off.
+        """
+        answers = await self.ask_all(service.port, [self.path(url, options) for url, _ in rows])
+        for (url, status), answer in zip(rows, answers, strict=True):
+            if status < 500 or answer.status != 200:
+                self.assertEqual(status, answer.status, (url, answer.body[:200]))
+                self.assertEqual({"error", "message"}, {*answer.document})
+            else:
+                self.assertFalse(answer.complete, url)
+        self.assertEqual([], self.stored())
+        return answers
+
+    def put_all(self, rows: Sequence[tuple[Behaviour, int]]) -> list[tuple[str, int]]:
+        """Put behaviours at addresses, and return each address with the status."""
+        first = len(self.origin._behaviours)
+        return [
+            (self.origin.put(f"/{number}", behaviour), status)
+            for number, (behaviour, status) in enumerate(rows, first)
+        ]
+
+
+class StatusTests(TroubleCase):
+    """What an origin answers, and what becomes of it"""
+
+    async def test_every_request(self) -> None:
+        """Refusals are a 404, what passes is a 502, and neither sound nor redirect is a 415."""
+        service = self.start()
+        for status, codes in (
+            (404, (400, 401, 402, 403, 404, 405, 406, 410, 412, 418, 451)),
+            (502, (408, 425, 429, 500, 501, 502, 503, 504, 520)),
+            (415, (202, 204, 205, 300, 304, 305, 416)),
+        ):
+            rows = self.put_all([(Status(code, body=b"" * (code < 400)), status) for code in codes])
+            for options in ("f:wav", "info"):
+                for answer in await self.refused(service, rows, options):
+                    cached = b"no-store" if status == 502 else b"max-age=10"
+                    self.assertEqual(cached, answer["cache-control"])
+                for url, _ in rows:
+                    head = await ask(service.port, self.path(url, options), b"HEAD")
+                    self.assertEqual(status, head.status, url)
+
+    async def test_later_request(self) -> None:
+        """It is the same where an origin answers ffprobe so, or ffmpeg, and not us."""
+        good = File(short_flac().read_bytes())
+        service, table = self.start(), ((403, 404), (404, 404), (410, 502), (503, 502), (302, 415))
+        rows = self.put_all([(Methods(good, Status(code)), status) for code, status in table])
+        rows += self.put_all([(Later(good, Status(code), is_whole), s) for code, s in table])
+        await self.refused(service, rows)
+
+    async def test_nobody(self) -> None:
+        """Hosts without an address, ports without a server and servers without HTTP are a 502."""
+        Names("nowhere.test").install(self)
+        service = self.start(source_allowlist=("localhost", "nowhere.test"))
+        rows = self.put_all([(Raw(b""), 502), (Raw(b"", "abort"), 502), (Raw(b"SSH-2.0\r\n"), 502)])
+        rows += [("https://nowhere.test/a", 502)]
+        rows += [(f"https://localhost:{free_port()}/a", 502)]
+        for options in ("f:wav", "info"):
+            for answer in await self.refused(service, rows, options):
+                self.assertEqual("upstream_unavailable", answer.error)
+
+
+class StallTests(TroubleCase):
+    """Every wait has an end"""
+
+    async def test_headers(self) -> None:
+        """Origins that do not come to the end of a handshake, or of their headers, are a 502."""
+        self.patch(outbound, "_ANSWER", 0.5)
+        silent = open_origin(self)
+        drops, flood = Endless(OK, b"X-A: a\r\n", 0.02), Endless(OK, b"X-A: %b\r\n" % (b"a" * 8000))
+        rows = self.put_all([(STALL, 502), (Raw(OK, "hold"), 502), (drops, 502), (flood, 502)])
+        rows.append((silent.url("/a").replace("http:", "https:"), 502))
+        service = self.start()
+        for options in ("f:wav", "info"):
+            await self.refused(service, rows, options)
+        # The system's buffers take some megabytes for each of two answers.
+        self.assertLess(flood.sent, 24_000_000)
+
+    async def test_ranges(self) -> None:
+        """AP_PROBE_TIMEOUT bounds the question after ranges too (504)."""
+        self.patch(outbound, "_ANSWER", 3)
+        service = self.start(probe_timeout=0.5)
+        url = self.origin.put("/a", Methods(File(short_flac().read_bytes()), STALL))
+        for options in ("f:wav", "info"):
+            began = reactor.seconds()
+            answer = await ask(service.port, self.path(url, options))
+            self.assertEqual((504, "probe_timeout"), (answer.status, answer.error))
+            self.assertLess(reactor.seconds() - began, 2.5)
+
+    async def test_probe(self) -> None:
+        """AP_PROBE_TIMEOUT bounds an ffprobe that gets nothing, or nothing but headers (504)."""
+        data = File(short_flac().read_bytes(), **NO_RANGES)
+        endless = Endless(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
+        stuck = (STALL, endless, File(data.data, sent=9, then="hold"))
+        # The first HEAD, and then the question after ranges, are answered.
+        rows = self.put_all([(Turns(data, data, each), 504) for each in stuck])
+        answers = await self.refused(self.start(probe_timeout=0.5), rows)
+        self.assertEqual({"probe_timeout"}, {answer.error for answer in answers})
+
+    async def test_body(self) -> None:
+        """A body that stops in the middle is given up, by ffmpeg and by us, and is a failure."""
+        self.patch(inputs, "_STALL", 500_000)
+        self.patch(bodies, "STALL", 0.5)
+        big = File(sound("a.wav", "20"), sent=300_000, then="hold")
+        other = replace(big, **CHUNKED)
+        rows = [(Later(replace(bad, sent=None), bad, is_whole), 502) for bad in (big, other)]
+        await self.refused(self.start(), self.put_all(rows))
+
+    async def test_render(self) -> None:
+        """AP_RENDER_TIMEOUT bounds a fetch that goes on and on, and one that does not (504)."""
+        data = sound("a.wav", "20")
+        good = File(data, **CHUNKED)
+        head = OK + b'Transfer-Encoding: chunked\r\nETag: "1"\r\n\r\n'
+        slow = Endless(head, b"1\r\na\r\n", 0.05)
+        held = File(data, sent=9, then="hold", **CHUNKED)
+        service = self.start(render_timeout=1)
+        rows = self.put_all([(Later(good, bad, is_whole), 504) for bad in (slow, held)])
+        before = await scrape(service.metrics_port)
+        answers = await self.refused(service, rows)
+        self.assertEqual({"render_timeout"}, {answer.error for answer in answers})
+        # Clients are told at once, and the renders end a little later.
+        outcome = 'renders_total{format="wav",outcome="render_timeout"}'
+        while moved(before, await scrape(service.metrics_port)).get(outcome) != 2:
+            self.assertEqual([], self.log.errors)
+
+
+class BrokenTests(TroubleCase):
+    """Bodies that end early"""
+
+    async def test_render(self) -> None:
+        """However one is cut, it is a 502 or a broken stream, never stored, and counted."""
+        data = sound("a.wav", "20")
+        half = len(data) // 2
+        framings: tuple[dict[str, Any], ...] = ({}, NO_RANGES, CHUNKED)
+        cuts = [(half, then, how) for then in ("close", "tear", "abort") for how in framings]
+        cuts += [(-half, "close", CHUNKED), (-half, "tear", CHUNKED)]
+        cuts += [(half, "close", {**UNTIL_CLOSE, "head_length": f"{len(data)}"})]
+        rows = self.put_all(
+            [
+                (Later(File(data, **how), File(data, sent=sent, then=then, **how), is_whole), 502)
+                for sent, then, how in cuts
+            ]
+        )
+        service = self.start()
+        before = await scrape(service.metrics_port)
+        await self.refused(service, rows)
+        grown = moved(before, await scrape(service.metrics_port))
+        grown = {series: n for series, n in grown.items() if series.startswith("renders_total")}
+        counted = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(rows)}
+        self.assertEqual(counted, grown)
+
+    async def test_too_long(self) -> None:
+        """So is one that is longer than it was said to be, where that can be told."""
+        data = sound("a.wav")
+        long = Methods(File(data[:-100]), File(data, **CHUNKED))
+        await self.refused(self.start(), self.put_all([(long, 502)]))
+
+
+class ReplacedTests(TroubleCase):
+    """Sources that are not the same from the first look to the last byte"""
+
+    async def test_before_it_is_read(self) -> None:
+        """What was asked about is what is read, or nothing is stored, and nothing is complete."""
+        data, other = sound("a.wav"), sound("a.wav")[:-1000]
+        old, new = File(data), File(data, etag='"2"', modified="another")
+        rows: list[tuple[Behaviour, int]] = [
+            (Turns(replace(old, ranges=ranges), replace(new, data=text, ranges=ranges)), 500)
+            for text in (data, other)
+            for ranges in (True, False)
+        ]
+        await self.refused(self.start(), self.put_all(rows))
+
+    async def test_while_it_is_read(self) -> None:
+        """Nor is it where the source is another one at the end, or gone; so it is for /info."""
+        data, service = sound("a.wav"), self.start()
+        news = (
+            File(data, etag='"2"', modified=None),
+            File(data, etag='"2"', modified="another"),
+            File(data[:-2]),
+            Status(404),
+            Redirect("/another"),
+        )
+        self.origin.put("/another", File(sound("a.flac"), etag='"3"', modified="another"))
+        for options, count in (("f:wav", 5), ("f:peaks", 2), ("info", 2)):
+            rows = [(Later(File(data), new, is_head), 500) for new in news[:count]]
+            answers = await self.refused(service, self.put_all(rows), options)
+            if options != "f:wav":
+                self.assertEqual({500}, {answer.status for answer in answers})
+
+    async def test_entity_tags_of_many_servers(self) -> None:
+        """Servers that tag one file each in their own way are believed its date and its size."""
+        service = self.start()
+        for options in ("f:wav", "info"):
+            url = self.origin.put("/a", Fickle())
+            answer = await ask(service.port, self.path(url, options))
+            self.assertEqual((200, True), (answer.status, answer.complete))
+
+
+class LeftoverTests(TroubleCase):
+    """What is left of failures, and what is told of them"""
+
+    def troubles(self) -> list[str]:
+        """Put every kind of trouble at addresses, and return these."""
+        self.patch(outbound, "_ANSWER", 1)
+        self.patch(bodies, "STALL", 0.5)
+        self.patch(inputs, "_STALL", 500_000)
+        data, flac = sound("a.wav", "20"), short_flac().read_bytes()
+        framings: tuple[dict[str, Any], ...] = ({}, NO_RANGES, CHUNKED)
+        behaviours: list[Behaviour] = [
+            *(File(data, sent=9, then="tear", **how) for how in framings),
+            *(File(data, sent=9, then="hold", **how) for how in framings),
+            *(Later(File(data, **h), File(data, sent=9**6, **h), is_whole) for h in framings),
+            Later(File(flac), File(flac, etag='"2"', modified=None), is_head),
+            *(STALL, Status(503), Raw(b"", "abort"), Redirect("/none"), Redirect(None)),
+            File(b"No sound, but words.\n" * 500),
+            File(flac, zipped="always"),
+            Endless(OK, b"X-A: %b\r\n" % (b"a" * 8000)),
+            File(flac),
+        ]
+        stranger = Authority(Path(self.mktemp()).resolve()).issue("localhost")
+        urls = [url for url, _ in self.put_all([(behaviour, 0) for behaviour in behaviours])]
+        return [*urls, open_origin(self, stranger).url("/a"), self.origin.url("/none")]
+
+    async def test_nothing_is_left(self) -> None:
+        """No connection, descriptor, child, thread or file is left, of clients that go neither."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        self.patch(tempfile, "tempdir", str(folder))
+        urls = self.troubles()
+        # The reactor opens a pipe of its own with its first child, and keeps it.
+        first = self.start()
+        await ask(first.port, self.path(urls[-2], "info"))
+        await first.stopService()
+        before = open_descriptors()
+        service = self.start(max_src_bytes=2_000_000, probe_timeout=1, render_timeout=2)
+        paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
+        answers = await self.ask_all(service.port, paths)
+        self.assertLessEqual({200, 404, 415, 502}, {each.status for each in answers})
+        # One fetch that nobody waits for any more.
+        fetched = File(sound("a.wav"), sent=9, then="hold", **CHUNKED)
+        url = self.origin.put("/left", Later(File(fetched.data, **CHUNKED), fetched, is_whole))
+        self.origin.release()
+        client = await send(service.port, self.path(url))
+        await until(lambda: self.origin.held, "the fetch to stand still")
+        await client.leave()
+        await service.stopService()
+        self.origin.release()
+        await until(lambda: not self.origin.talks, "the connections to close")
+        names = [thread.name for thread in threading.enumerate()]
+        self.assertEqual([], [name for name in names if name == "audioproxy"])
+        self.assertEqual([], children())
+        self.assertEqual([], [*folder.iterdir()])
+        self.assertEqual(set(), open_descriptors() - before)
+        self.assertEqual([], self.log.errors)
+
+    async def test_secrets(self) -> None:
+        """The signature and the credential of a signed address are in no line and no answer."""
+        query = "?X-Amz-Credential=s3cret%2Fa&a=b&X-Amz-Signature=s3cret&sig=s3cret&Policy=s3cret"
+        urls = [url + query for url in self.troubles()]
+        target = self.origin.put("/secret", File(sound("a.wav"), sent=500))
+        urls.append(self.origin.put("/open", Redirect(target + query)))
+        service = self.start(probe_timeout=1, render_timeout=2)
+        paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
+        answers = await self.ask_all(service.port, paths)
+        self.assertTrue(any("s3cret" in asked.target for asked in self.origin.requests))
+        lines = [eventAsText(event) for event in self.log.events]
+        self.assertLess(len(urls), len(lines))
+        self.assertEqual([], [line for line in lines if "s3cret" in line])
+        told = [answer for answer in answers if b"s3cret" in answer.body + repr(answer).encode()]
+        self.assertEqual([], told)

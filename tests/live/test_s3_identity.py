@@ -1,0 +1,278 @@
+"""The proof at boot, and who the service is to each of its stores."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from twisted.protocols.portforward import ProxyFactory
+
+from audioproxy.config import BucketStore, load
+from audioproxy.service import BootError, ProxyService, make_service
+from audioproxy.storage import s3_variants
+from tests.support.authority import Authority
+from tests.support.buckets import s3_server
+from tests.support.remote import HOLD, RemoteCase, Road, kept, key_of, listening
+from tests.support.servers import free_port
+from tests.support.service import ask, reactor, short_flac, until
+
+_USER = re.compile(r"Credential=([^/%]+)(?:/|%2F)")
+
+
+#: What a refusal says would be right.
+RIGHTS = "credentials that may write, read and delete objects there are required"
+NAME = "the name of a bucket that exists is required"
+PLACE = "the endpoint, the region and the addressing of that bucket are required"
+WITHIN_REACH = "a store that can be reached is required"
+
+
+class ProofCase(RemoteCase):
+    """Services that refuse to start."""
+
+    async def refusal(self, **settings: Any) -> str:
+        """Return why a service in this process does not start; it has opened no port."""
+        service = make_service(self.config(**settings), reactor)
+        try:
+            await service.startService()
+        except BootError as error:
+            self.assertEqual((0, 0), (service.port, service.metrics_port))
+            return str(error)
+        finally:
+            await service.stopService()
+        raise AssertionError("it has started")
+
+    async def check_process(self, *words: str, **variables: str) -> None:
+        """Require that a process ends with a status of 1 and one line that says so."""
+        node = self.twistd(AP_LOG_LEVEL="debug", **variables)
+        self.assertEqual(1, await node.end())
+        lines = node.stderr.splitlines()
+        self.assertEqual(1, len(lines), lines)
+        for word in ("audioproxy: AP_VARIANT_STORE: ", *words):
+            self.assertIn(word, lines[0])
+        for word in ("Traceback", "listening", "metrics on", self.server.secret_key):
+            self.assertNotIn(word, node.stdout + node.stderr)
+
+
+class ProofTests(ProofCase):
+    """The proof that the bucket of the variants takes what it is given (AP_VARIANT_STORE)"""
+
+    async def test_refusals(self) -> None:
+        """Who may not write and remove there, or nowhere, is told what would be right."""
+        self.patch(s3_variants, "_AGAIN", 0.01)
+        writer, reader = self.server.add_user("write"), self.server.add_user("read")
+        nobody = {"endpoint": f"http://127.0.0.1:{free_port()}"}
+        cases: list[tuple[dict[str, Any], str, str]] = [
+            ({"variant_s3": self.s3(who=writer)}, "removing", RIGHTS),
+            ({"variant_s3": self.s3(who=reader)}, "writing", RIGHTS),
+            ({"variant_s3": self.s3(secret_access_key="x" * 40)}, "writing", RIGHTS),
+            ({"variant_s3": self.s3(access_key_id="x" * 20)}, "writing", RIGHTS),
+            ({"variant_store": BucketStore("no-such-bucket")}, "NoSuchBucket", NAME),
+            ({"variant_s3": self.s3(**nobody)}, "unreachable", WITHIN_REACH),
+        ]
+        if "region" in self.server.checks:
+            cases.append(({"variant_s3": self.s3(region="mars-north-1")}, "status 400", PLACE))
+        for settings, fault, wanted in cases:
+            said = await self.refusal(**settings)
+            self.assertTrue(said.startswith("AP_VARIANT_STORE: "), said)
+            self.assertIn(fault, said)
+            self.assertTrue(said.endswith(f"; {wanted}"), said)
+            self.assertTrue(said.isprintable(), said)
+        # All that is left is what one was not allowed to remove.
+        self.assertEqual(1, len(self.stored()))
+
+    async def test_exit(self) -> None:
+        """A process that is refused exits with 1 and says why in one line on stderr."""
+        reader = self.server.add_user("read")
+        identity = {
+            "AWS_ACCESS_KEY_ID": reader.access_key,
+            "AWS_SECRET_ACCESS_KEY": reader.secret_key,
+        }
+        await self.check_process("AccessDenied", RIGHTS, **identity)
+        await self.check_process(NAME, AP_VARIANT_STORE="s3://no-such-bucket")
+        self.assertEqual([], self.stored())
+
+    async def test_nothing_is_left(self) -> None:
+        """It writes one object and removes that one, and nothing is left in the bucket."""
+        road = self.road()
+        await self.boot(variant_s3=self.s3(road))
+        self.assertEqual(["PUT", "DELETE"], [asked.method for asked in road.requests])
+        self.assertEqual(1, len({asked.target for asked in road.requests}))
+        self.assertEqual([], self.stored())
+
+    async def test_no_port_before(self) -> None:
+        """No port is open before the proof is complete, neither ours nor that of the metrics."""
+        road = self.road()
+        road.rule = lambda asked: HOLD
+        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{road.port}")
+        for method in ("PUT", "DELETE"):
+            await until(lambda: road.standing, "the proof")
+            self.assertEqual(method, road.requests[-1].method)
+            self.assertEqual([], list(listening(node)))
+            road.go_on()
+            road.rule = lambda asked: HOLD
+        await node.port()
+        self.assertEqual(2, len(list(listening(node))))
+
+    async def test_stopped_meanwhile(self) -> None:
+        """SIGTERM while the proof waits ends the service, and nothing is left of it."""
+        road = self.road()
+        road.rule = lambda asked: HOLD if asked.method == "PUT" else None
+        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{road.port}")
+        await until(lambda: road.standing, "the proof")
+        node.signal(15)
+        self.assertEqual(0, await node.end())
+        self.assertEqual("", node.stderr)
+        self.assertEqual([], self.stored())
+
+
+class TLSProofTests(ProofCase):
+    """The proof over TLS"""
+
+    tls = True
+
+    async def test_not_trusted(self) -> None:
+        """A server whose certificate nobody here vouches for is not trusted with anything."""
+        other = str(Authority(Path(self.mktemp()).resolve()).bundle)
+        named = f"https://127.1.1.1:{self.elsewhere()}"
+        for settings, fault in (
+            ({"ca_bundle": None}, "certificate is not trusted"),
+            ({"ca_bundle": other}, "certificate is not trusted"),
+            ({"endpoint": named}, "certificate is for another name"),
+        ):
+            said = await self.refusal(variant_s3=self.s3(**settings))
+            self.assertIn(fault, said)
+            self.assertTrue(said.endswith(f"; {WITHIN_REACH}"), said)
+        await self.check_process("not trusted", WITHIN_REACH, AP_VARIANT_S3_CA_BUNDLE=other)
+        self.assertEqual([], self.stored())
+
+    def elsewhere(self) -> int:
+        """Return the port of the server at an address that its certificate is not for."""
+        factory = ProxyFactory("127.0.0.1", self.server.port)
+        factory.noisy = False
+        port = reactor.listenTCP(0, factory, interface="127.1.1.1")
+        self.addCleanup(port.stopListening)
+        return int(port.getHost().port)
+
+    async def test_trusted(self) -> None:
+        """With the right bundle, which may be the store's own or SSL_CERT_FILE, it starts."""
+        right = str(self.server.ca_bundle)
+        await self.boot(source_s3=self.s3(ca_bundle=None))
+        self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": right})
+        await self.boot(variant_s3=self.s3(ca_bundle=None))
+        self.assertEqual([], self.stored())
+
+    def test_no_certificates(self) -> None:
+        """A bundle without certificates is refused by its name, before anything is asked."""
+        empty = Path(self.mktemp()).resolve()
+        empty.write_text("no certificate\n")
+        settings = self.config(variant_s3=self.s3(ca_bundle=str(empty)))
+        error = self.assertRaises(BootError, make_service, settings, reactor)
+        self.assertIn("AP_VARIANT_S3_CA_BUNDLE", str(error))
+
+
+class IdentityTests(RemoteCase):
+    """One store, another store, and who asks there (contract: Authentication, 10)"""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.put("a.flac", short_flac())
+
+    async def load(self, **variables: str) -> ProxyService:
+        """Start a service in this process that is configured by an environment."""
+        config, _ = load(self.environment(**variables))
+        settings = {
+            name: getattr(config, name) for name in ("source_s3", "variant_s3", "serve_mode")
+        }
+        return await self.boot(**settings)
+
+    def users(self, road: Road) -> set[str]:
+        """Return who asked on a road, by signed headers and by presigned URLs."""
+        signed = [asked.headers.get("authorization", "") + asked.target for asked in road.requests]
+        return {match[1] for text in signed if (match := _USER.search(text))}
+
+    async def use(self, service: ProxyService, options: str) -> None:
+        """Have a variant rendered, stored and served again."""
+        path = self.url("a.flac", options)
+        miss = await ask(service.port, path)
+        self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
+        await until(lambda: key_of(miss) in self.stored(), "the write-back")
+        hit = await ask(service.port, path)
+        if hit.status == 302:
+            location = (hit["location"] or b"").decode()
+            self.assertEqual(miss.body, self.server.fetch(location).demand().body)
+        else:
+            self.assertEqual(kept(miss), kept(hit))
+
+    async def test_fall_backs(self) -> None:
+        """What the variants' store has not of its own is the sources' (AP_VARIANT_S3_*)."""
+        one, other = self.road(), self.road()
+        keeper, owner = self.add_keeper(), self.owner
+        here, there = (f"http://127.0.0.1:{road.port}" for road in (one, other))
+        identity = {
+            "AP_VARIANT_S3_ACCESS_KEY_ID": keeper.access_key,
+            "AP_VARIANT_S3_SECRET_ACCESS_KEY": keeper.secret_key,
+            "AP_VARIANT_S3_REGION": self.server.region,
+        }
+        reach = {"AP_VARIANT_S3_ENDPOINT": there}
+        mine, theirs = {owner.access_key}, {keeper.access_key}
+        for number, (variables, seen, elsewhere) in enumerate(
+            (
+                ({}, mine, set()),
+                (identity, mine | theirs, set()),
+                (reach, mine, mine),
+                (identity | reach, mine, theirs),
+            )
+        ):
+            del one.requests[:], other.requests[:]
+            service = await self.load(AP_S3_ENDPOINT=here, **variables)
+            await self.use(service, f"cb:{number}")
+            self.assertEqual((seen, elsewhere), (self.users(one), self.users(other)), number)
+            methods = {asked.method for asked in one.requests}
+            self.assertEqual("AP_VARIANT_S3_ENDPOINT" not in variables, "PUT" in methods)
+
+    async def test_two_servers(self) -> None:
+        """Sources in cleartext by a reader, variants over TLS by another: each has its own."""
+        other = await s3_server(tls=True)
+        bucket = other.make_bucket()
+        reader = self.server.add_user("get")
+        node = self.twistd(
+            AWS_ACCESS_KEY_ID=reader.access_key,
+            AWS_SECRET_ACCESS_KEY=reader.secret_key,
+            AP_VARIANT_STORE=f"s3://{bucket}",
+            AP_VARIANT_S3_ENDPOINT=other.endpoint,
+            AP_VARIANT_S3_CA_BUNDLE=str(other.ca_bundle),
+            AP_VARIANT_S3_ACCESS_KEY_ID=other.access_key,
+            AP_VARIANT_S3_SECRET_ACCESS_KEY=other.secret_key,
+            AP_VARIANT_S3_REGION=other.region,
+            AP_SERVE_MODE="redirect",
+        )
+        port = await node.port()
+        miss = await ask(port, self.url("a.flac"))
+        self.assertEqual((200, True), (miss.status, miss.complete), node.stdout)
+        await until(lambda: other.keys(bucket), "the write-back")
+        self.assertEqual([key_of(miss).encode()], other.keys(bucket))
+        hit = await ask(port, self.url("a.flac"))
+        location = (hit["location"] or b"").decode()
+        self.assertTrue(location.startswith(f"{other.endpoint}/{bucket}/"), location)
+        self.assertIn(f"X-Amz-Credential={other.access_key}%2F", location)
+        self.assertEqual(miss.body, other.fetch(location).demand().body)
+        self.assertEqual([], self.stored())
+
+    async def test_session_token(self) -> None:
+        """Temporary credentials work with their token: for sources, write-backs and redirects."""
+        self.require("session token")
+        reader = self.server.lend(self.server.add_user("get"))
+        keeper = self.server.lend(self.add_keeper())
+        settings = {"source_s3": self.s3(who=reader), "variant_s3": self.s3(who=keeper)}
+        for mode in ("proxy", "redirect"):
+            service = await self.boot(**settings, serve_mode=mode)
+            await self.use(service, f"cb:{mode}")
+        hit = await ask(service.port, self.url("a.flac", "cb:redirect"))
+        self.assertIn(b"X-Amz-Security-Token=", hit["location"] or b"")
+        forged = self.s3(who=replace(reader, session_token="x" * 100))
+        service = await self.boot(source_s3=forged)
+        answer = await ask(service.port, self.url("a.flac", "cb:forged"))
+        self.assertEqual((404, "not_found"), (answer.status, answer.error))

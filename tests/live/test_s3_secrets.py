@@ -1,0 +1,192 @@
+"""What ffmpeg is told of a bucket, and what the log is not told."""
+
+from __future__ import annotations
+
+import re
+from shlex import quote
+from shutil import which
+from urllib.parse import parse_qs, urlsplit
+
+from tests.support.remote import HOLD, PASS, RemoteCase, is_signed_url
+from tests.support.service import Process, ask, long_flac, send, short_flac, until
+
+RENDER_SECONDS, PROBE_SECONDS = 40, 6
+
+# Takes down its words and its environment, and becomes the real one.
+RECORDER = """#!/bin/sh
+cat /proc/$$/environ > {folder}/$$.environ
+printf '%s\\0' {name} "$@" > {folder}/$$.words.new
+mv {folder}/$$.words.new {folder}/$$.words
+exec {real} "$@"
+"""
+
+
+class SecretsCase(RemoteCase):
+    """A service in a process of its own, with programs that take notes."""
+
+    async def setUp(self) -> None:
+        await super().setUp()
+        self.notes = self.root.with_name("notes")
+        programs = self.root.with_name("programs")
+        for folder in (self.notes, programs):
+            folder.mkdir()
+        for name in ("ffmpeg", "ffprobe"):
+            real = quote(which(name) or name)
+            script = RECORDER.format(folder=quote(str(self.notes)), name=name, real=real)
+            (programs / name).write_text(script)
+            (programs / name).chmod(0o755)
+        self.path = f"{programs}:{self.environment()['PATH']}"
+
+    def start_noting(self, **variables: str) -> Process:
+        """Start the service."""
+        return self.twistd(
+            PATH=self.path,
+            AP_LOG_LEVEL="debug",
+            AP_RENDER_TIMEOUT=str(RENDER_SECONDS),
+            AP_PROBE_TIMEOUT=str(PROBE_SECONDS),
+            **variables,
+        )
+
+    def commands(self) -> list[list[str]]:
+        """Return the command lines that name a bucket."""
+        every = [path.read_bytes().decode().split("\0")[:-1] for path in self.notes.glob("*.words")]
+        return [words for words in every if any("X-Amz-" in word for word in words)]
+
+
+def option(words: list[str], name: str) -> str:
+    """Return the value of an option that is there once, ahead of the input."""
+    places = [place for place, word in enumerate(words) if word == name]
+    if len(places) != 1 or places[0] > words.index("-i"):
+        raise AssertionError(f"{name} in {words}")
+    return words[places[0] + 1]
+
+
+class CommandTests(SecretsCase):
+    """What ffmpeg and ffprobe are told (D45)"""
+
+    PROTOCOLS = "https,tls,tcp,http"
+
+    async def test_command_lines(self) -> None:
+        """One URL that lives as long as the child may, whitelists, the tag, and no other secret."""
+        tag = self.put("a b.flac", short_flac())
+        node = self.start_noting(AWS_PROFILE="x", AP_UNKNOWN="x")
+        port = await node.port()
+        for options in ("f:mp3", "f:peaks/pts:3", "info"):
+            self.assertEqual(200, (await ask(port, self.url("a b.flac", options))).status)
+        commands = self.commands()
+        self.assertEqual({"ffmpeg", "ffprobe"}, {words[0] for words in commands})
+        self.assertLessEqual(4, len(commands))
+        for words in commands:
+            url = words[words.index("-i") + 1]
+            self.assertEqual(1, sum("X-Amz-" in word for word in words))
+            parts = urlsplit(url)
+            self.assertEqual(f"/{self.sources}/a%20b.flac", parts.path)
+            (seconds,) = parse_qs(parts.query)["X-Amz-Expires"]
+            most = RENDER_SECONDS if words[0] == "ffmpeg" else PROBE_SECONDS
+            self.assertTrue(1 <= int(seconds) <= most, (words[0], seconds))
+            self.assertEqual(self.PROTOCOLS, option(words, "-protocol_whitelist"))
+            demuxers = option(words, "-format_whitelist").split(",")
+            self.assertFalse({"hls", "dash", "concat", "image2"} & set(demuxers))
+            self.assertEqual("0", option(words, "-max_redirects"))
+            self.assertEqual(f"If-Match: {tag}\r\n", option(words, "-headers"))
+            self.check_trust(words)
+        # No child has a variable of ours, of the store's, or any other secret in its environment.
+        environments = [path.read_bytes() for path in self.notes.glob("*.environ")]
+        self.assertLessEqual(len(commands), len(environments))
+        for environ in environments:
+            names = {pair.partition(b"=")[0] for pair in environ.split(b"\0") if pair}
+            self.assertLessEqual(names, {b"PATH", b"LC_ALL"})
+
+    def check_trust(self, words: list[str]) -> None:
+        """Require that nothing is said of TLS, which the protocol would not know."""
+        self.assertFalse({"-tls_verify", "-ca_file"} & set(words))
+
+
+class TLSCommandTests(CommandTests):
+    """The same over TLS"""
+
+    tls = True
+    PROTOCOLS = "https,tls,tcp"
+
+    def check_trust(self, words: list[str]) -> None:
+        """Require that the certificate is verified, against the store's own bundle."""
+        self.assertEqual("1", option(words, "-tls_verify"))
+        self.assertEqual(str(self.server.ca_bundle), option(words, "-ca_file"))
+
+
+class LogTests(SecretsCase):
+    """What is written to stdout and stderr (contract: Request log, 5)"""
+
+    def check(self, node: Process, *secrets: str | None) -> None:
+        """Require that nothing was said by which anybody could read a bucket."""
+        said = node.stdout + node.stderr
+        self.assertIn("[debug]", said)
+        for word in ("X-Amz-", "x-amz-", "Signature", "Credential", "AWS4", *filter(None, secrets)):
+            self.assertNotIn(word, said)
+
+    async def test_nothing_is_told(self) -> None:
+        """No URL, signature, key or token is logged, at any level, however a request ends."""
+        reader = self.server.add_user("get")
+        if "session token" in self.server.checks:
+            reader = self.server.lend(reader)
+        self.put("a.flac", short_flac())
+        self.put("text.mp3", b"No sound, but words.\n" * 500)
+        self.put("long.flac", long_flac())
+        road = self.road()
+        node = self.start_noting(
+            AP_S3_ENDPOINT=f"http://127.0.0.1:{road.port}",
+            AP_SERVE_MODE="redirect",
+            AWS_ACCESS_KEY_ID=reader.access_key,
+            AWS_SECRET_ACCESS_KEY=reader.secret_key,
+            AWS_SESSION_TOKEN=reader.session_token or "",
+            AP_VARIANT_S3_ENDPOINT=self.server.endpoint,
+            AP_VARIANT_S3_ACCESS_KEY_ID=self.owner.access_key,
+            AP_VARIANT_S3_SECRET_ACCESS_KEY=self.owner.secret_key,
+            AP_VARIANT_S3_REGION=self.server.region,
+        )
+        port = await node.port()
+        self.assertEqual(200, (await ask(port, self.url("a.flac"))).status)
+        await self.until_stored()
+        self.assertEqual(302, (await ask(port, self.url("a.flac"))).status)
+        self.assertEqual(415, (await ask(port, self.url("text.mp3"))).status)
+        # Broken off, so that ffmpeg quotes its URL.
+        road.limit = 100_000
+        client = await send(port, self.url("long.flac"))
+        await until(lambda: client.response and road.standing, "a part of it")
+        road.cut()
+        self.assertFalse((await client.end()).complete)
+        road.limit = None
+        for fate, options in ((HOLD, "f:mp3/cb:1"), (HOLD, "info")):
+            road.rule = lambda asked, fate=fate: fate if is_signed_url(asked) else PASS
+            client = await send(port, self.url("a.flac", options))
+            await until(lambda: road.standing, "the probe")
+            road.cut()
+            self.assertEqual(502, (await client.end()).status)
+        road.rule = lambda asked: PASS
+        await road.close()
+        self.assertEqual(502, (await ask(port, self.url("text.mp3"))).status)
+        node.signal(15)
+        self.assertEqual(0, await node.end())
+        # The address itself is told, or nobody could find the fault.
+        self.assertRegex(node.stdout, rf"the encoder failed .*{self.sources}/long\.flac")
+        commands = self.commands()
+        signatures = re.findall(r"X-Amz-Signature=([0-9a-f]{64})", str(commands))
+        self.assertLessEqual(4, len(signatures))
+        self.check(
+            node,
+            *signatures,
+            *(reader.access_key, reader.secret_key, reader.session_token),
+            *(self.owner.access_key, self.owner.secret_key),
+        )
+
+    async def test_boot_that_fails(self) -> None:
+        """Neither does a start that is refused tell of more than what is wrong."""
+        nobody = self.server.add_user("nothing")
+        node = self.start_noting(
+            AWS_ACCESS_KEY_ID=nobody.access_key, AWS_SECRET_ACCESS_KEY=nobody.secret_key
+        )
+        self.assertEqual(1, await node.end())
+        said = node.stdout + node.stderr
+        for word in (nobody.access_key, nobody.secret_key, "Signature", "AWS4"):
+            self.assertNotIn(word, said)
+        self.assertEqual([], self.commands())
