@@ -194,7 +194,8 @@ class Job:
                 _log.debug("the render of {key} has a slot", key=order.key)
                 with workshop.metrics.render(order.options.f, workshop.clock.seconds):
                     await self._encode(source, probe)
-                _log.debug("the render of {key} has ended", key=order.key)
+                size = self._backlog.size if self._backlog else 0
+                _log.debug("the render of {key} has ended: {size} bytes", key=order.key, size=size)
         finally:
             source.close()
 
@@ -256,12 +257,10 @@ class Job:
 
         :raises NothingDecoded: where it has none.
         """
+        workshop = self._workshop
         opened = await self._input(source, self._time_left(deadline), whole=True)
-        length = await self._workshop.encoder.measure(
-            measure_arguments(self._workshop.ffmpeg, opened),
-            source.descriptors,
-            self._time_left(deadline),
-        )
+        arguments, left = measure_arguments(workshop.ffmpeg, opened), self._time_left(deadline)
+        length = await workshop.encoder.measure(arguments, source.descriptors, left)
         if not length:
             raise NothingDecoded
         return replace(probe, duration=length, exact=True, measured=True)

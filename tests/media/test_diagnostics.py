@@ -113,6 +113,12 @@ CUT_SHORT = (
     _TLS + b"Connection timed out\n" + _URL + b": Connection timed out",
     _URL + b": Connection reset by peer",
     _TLS + b"Connection reset by peer\n" + _URL + b": Connection reset by peer",
+    b"[http @ 0x55] Will reconnect at 3352 in 0 second(s).\n"
+    b"[http @ 0x55] Will reconnect at 3352 in 1 second(s).",
+    b"[https @ 0x55] Will reconnect at 78 in 3 second(s), error=Connection timed out.",
+    b"[https @ 0x55] HTTP error 412 Precondition Failed\n    Last message repeated 1 times",
+    b"[http @ 0x55] HTTP error 503 Slow Down",
+    b"[in#0/flac @ 0x55] Error during demuxing: Connection reset by peer",
     # Without a length every end looks so, the right one too.
     b"[https @ 0x55] Stream ends prematurely at 9, should be 18446744073709551615\n"
     + (_URL + b": Input/output error"),
@@ -121,6 +127,10 @@ CUT_SHORT = (
 #: What it says of sources that are whole.
 WHOLE = (
     b"[flac @ 0x55] invalid residual",
+    # Lost, and found again at the first attempt.
+    b"[http @ 0x55] Stream ends prematurely at 1323078, should be 2646078\n"
+    b"[http @ 0x55] Will reconnect at 1323078 in 0 second(s), error=Input/output error.",
+    b"[https @ 0x55] Will reconnect at 3352 in 0 second(s).",
     b"[matroska,webm @ 0x55] File ended prematurely",
     b"[mp3 @ 0x55] invalid concatenated file detected - using bitrate for duration",
     b"[mov,mp4,m4a,3gp,3g2,mj2 @ 0x55] stream 0, offset 0x2c: partial file",

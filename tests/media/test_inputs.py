@@ -12,6 +12,7 @@ VIDEO = "avi,mpegts,mpeg,flv"
 
 # Twenty seconds, in the microseconds that ffmpeg counts.
 STALL = "20000000"
+RECONNECT = "-reconnect 1 -reconnect_on_network_error 1 -reconnect_delay_max 2".split()
 URL = "https://a.test/b.mp3"
 
 
@@ -85,6 +86,7 @@ class RemoteTests(SynchronousTestCase):
         expected = [
             *("-protocol_whitelist", "https,tls,tcp"),
             *("-max_redirects", "0", "-icy", "0", "-rw_timeout", STALL, "-user_agent", "us/1"),
+            *RECONNECT,
             *("-headers", 'If-Match: "x"\r\n', "-tls_verify", "1", "-ca_file", "/ca.pem"),
             *("-i", URL),
         ]
@@ -100,6 +102,7 @@ class RemoteTests(SynchronousTestCase):
         expected = [
             *("-protocol_whitelist", "https,tls,tcp,http"),
             *("-max_redirects", "0", "-icy", "0", "-rw_timeout", STALL, "-user_agent", "us/1"),
+            *RECONNECT,
             *("-i", "http://127.0.0.1:9000/b/k"),
         ]
         self.assertEqual(self.arguments(source), expected)
@@ -122,8 +125,16 @@ class RemoteTests(SynchronousTestCase):
             for ranges, seekable in ((True, None), (False, "0")):
                 source = remote_input(url, "a", ranges=ranges)
                 self.assertEqual(self.value(source, "-seekable"), seekable)
+                # What cannot be sought cannot be taken up again either.
+                self.assertEqual(self.value(source, "-reconnect"), "1" if ranges else None)
                 self.assertEqual(source.bounded, ranges)
         self.assertTrue(local_input().bounded)
+
+    def test_verbosity(self) -> None:
+        """Of a remote source ffmpeg tells what it does not take for an error: that it lost it."""
+        self.assertEqual(remote_input(URL, "a").verbosity, "warning")
+        self.assertEqual(remote_input("http://127.0.0.1/b", "a").verbosity, "warning")
+        self.assertEqual(local_input().verbosity, "error")
 
     def test_if_match(self) -> None:
         """Every part is of the state that was seen first, where that has a tag."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -41,10 +42,19 @@ class RealCase(TestCase):
         return self.launcher.launch(arguments, descriptors or {}, stdout_limit=stdout_limit)
 
     async def run_python(
-        self, source: str, descriptors: Mapping[int, int] | None = None, stdout_limit: int = 65536
+        self,
+        source: str,
+        descriptors: Mapping[int, int] | None = None,
+        stdout_limit: int = 65536,
+        precious: re.Pattern[bytes] | None = None,
     ) -> Exit:
         """Run a Python program to its end."""
-        child = self.start([sys.executable, "-c", source], descriptors, stdout_limit)
+        child = self.launcher.launch(
+            [sys.executable, "-c", source],
+            descriptors or {},
+            stdout_limit=stdout_limit,
+            precious=precious,
+        )
         return await child.wait(15)
 
     async def run_shell(self, source: str, stdout_limit: int = 65536) -> Exit:
@@ -87,6 +97,22 @@ class EndTests(RealCase):
         )
         self.assertEqual(ended.stderr, b"y" * 8000 + b"the cause")
         self.assertTrue(ended.ok)
+
+    async def test_precious_stderr(self) -> None:
+        """Lines that matter are kept however much comes after them, and not without an end."""
+        ended = await self.run_python(
+            "import sys; say = sys.stderr.write\n"
+            "say('well\\nlost 1\\n' + 'noise\\n' * 4000 + 'lost 2\\n' + 'noise\\n' * 4000)\n"
+            "say('the cause')",
+            precious=re.compile(rb"lost \d"),
+        )
+        self.assertTrue(ended.stderr.startswith(b"lost 1\nlost 2\nnoise\n"), ended.stderr[:80])
+        self.assertTrue(ended.stderr.endswith(b"noise\nthe cause"))
+        self.assertLess(len(ended.stderr), 9000)
+        ended = await self.run_python(
+            "import sys; sys.stderr.write('lost 1\\n' * 100000)", precious=re.compile(rb"lost \d")
+        )
+        self.assertLess(len(ended.stderr), 11000)
 
     async def test_stdout_up_to_the_limit(self) -> None:
         """As much stdout as the limit says is no overflow."""
