@@ -75,8 +75,8 @@ BUGS = [
     Bug(
         "a render that failed is stored",
         "render/job.py",
-        "            )\n            self._fail(refusal)\n",
-        "            )\n            self._fail(refusal)\n"
+        "why=refusal.message)\n            self._fail(refusal)\n",
+        "why=refusal.message)\n            self._fail(refusal)\n"
         "            if self._backlog is not None:\n                await self._store()\n",
         "store",
     ),
