@@ -59,6 +59,10 @@ _SOURCES = (
 # given now. A certificate that does not hold is a fault of the source, like broken audio, and so is
 # a redirect, which nobody follows: ffmpeg calls it an input/output error.
 _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
+    (
+        re.compile(rb"Peer certificate failed verification|certificate's owner does not match"),
+        UndecodableSource,
+    ),
     (re.compile(rb"Server returned 40[134] "), NotFound),
     (
         re.compile(
@@ -72,14 +76,7 @@ _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
         ),
         UpstreamUnavailable,
     ),
-    (
-        re.compile(
-            rb"Peer certificate failed verification|certificate's owner does not match"
-            rb"|^https?://\S+: Input/output error$",
-            re.MULTILINE,
-        ),
-        UndecodableSource,
-    ),
+    (re.compile(rb"^https?://\S+: Input/output error$", re.MULTILINE), UndecodableSource),
 )
 
 #: What ffmpeg says of a connection that was lost for good. It goes on with what it has as if that
