@@ -53,11 +53,10 @@ _SOURCES = (
     b"Not yet implemented in FFmpeg, patches welcome",
 )
 
-# ffmpeg 5 names the input ahead of what is wrong with it, later ones name the step.
-#
 # What a remote source is told by that was there a moment ago, when it was asked about, and is not
 # given now. A certificate that does not hold is a fault of the source, like broken audio, and so is
-# a redirect, which nobody follows: ffmpeg calls it an input/output error.
+# a redirect, which nobody follows: ffmpeg calls it an input/output error. ffmpeg 5 names the input
+# ahead of what is wrong with it, later versions name the step.
 _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
     (
         re.compile(rb"Peer certificate failed verification|certificate's owner does not match"),
