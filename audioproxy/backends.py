@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
 
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
@@ -29,6 +30,8 @@ _SYSTEM_TRUST = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+
+_log = Logger()
 
 
 class BootError(Exception):
@@ -54,10 +57,10 @@ class Trust:
         self._own_file = own_file
         self._clients: dict[str | None, Outbound] = {}
 
-    def client(self, bundle: str | None = None, variable: str = "SSL_CERT_FILE") -> Outbound:
+    def client(self, bundle: str | None = None, variable: str = "") -> Outbound:
         """Return the client that trusts a bundle; None is what is trusted in general.
 
-        :param variable: which names the bundle.
+        :param variable: which names the bundle, where there is one.
         :raises BootError: where the bundle cannot be read.
         """
         # Loaded for those who need it: a service of local files starts in half the time without.
@@ -68,14 +71,15 @@ class Trust:
             try:
                 self._clients[path] = Outbound(self._reactor, read_trust(path))
             except (OSError, ValueError) as error:
+                name = variable if bundle else "SSL_CERT_FILE"
                 raise BootError(
-                    f"{variable}: no certificates could be read ({error}); a file of certificates"
-                    " in PEM form is required"
+                    f"{name}: no certificates could be read ({error}); a file of certificates in"
+                    " PEM form is required"
                 ) from error
         return self._clients[path]
 
     async def close(self) -> None:
-        """Close all connections that nobody uses."""
+        """Close all connections."""
         for client in self._clients.values():
             await client.close()
 
@@ -113,8 +117,9 @@ class Backends:
             from audioproxy.storage.s3_sources import S3Objects
 
             settings = config.source_s3
-            store = self._object_store(settings, "AP_S3")
-            backends[S3Source] = S3Objects(store, settings.ca_bundle or trust.ca_file)
+            store = self._object_store(settings, "AP_S3", "AP_S3")
+            ca_file = settings.ca_bundle or trust.ca_file
+            backends[S3Source] = S3Objects(store, ca_file, config.render_timeout)
         # Without an allowlist no host is admitted.
         if config.source_allowlist is not None:
             from audioproxy.storage.https import Origins
@@ -145,20 +150,41 @@ class Backends:
         from audioproxy.storage.object_store import StoreError
         from audioproxy.storage.s3_variants import BucketVariants
 
-        own = config.variant_s3 != config.source_s3
-        store = self._object_store(config.variant_s3, "AP_VARIANT_S3" if own else "AP_S3")
+        own, shared = config.variant_s3, config.source_s3
+        reach = (own.endpoint, own.addressing) == (shared.endpoint, shared.addressing)
+        place = "AP_S3" if reach else "AP_VARIANT_S3"
+        trusted = "AP_S3" if own.ca_bundle == shared.ca_bundle else "AP_VARIANT_S3"
+        store = self._object_store(own, place, trusted)
+        if config.serve_mode == "redirect" and not _is_public(store.name):
+            _log.warn(
+                "AP_SERVE_MODE: redirect sends clients to {endpoint}, which they may not reach; with"
+                " AP_SERVE_MODE=proxy they are served from here",
+                endpoint=store.name,
+            )
         try:
             return BucketVariants(store, where.bucket, self._space, self._clock, self._threads)
         except StoreError as error:
-            raise BootError(f"AP_VARIANT_STORE: {error}; set AP_S3_ADDRESSING to path") from error
+            raise BootError(f"AP_VARIANT_STORE: {error}; set {place}_ADDRESSING to path") from error
 
-    def _object_store(self, settings: S3Config, prefix: str) -> ObjectStore:
+    def _object_store(self, settings: S3Config, place: str, trusted: str) -> ObjectStore:
+        """Return a store.
+
+        :param place: how the variables begin that say where it is.
+        :param trusted: how the one begins that says by what authority it is known.
+        """
         from audioproxy.storage.object_store import ObjectStore
 
-        client = self._trust.client(settings.ca_bundle, f"{prefix}_CA_BUNDLE")
+        client = self._trust.client(settings.ca_bundle, f"{trusted}_CA_BUNDLE")
         try:
             return ObjectStore(settings, client)
         except ValueError as error:
             raise BootError(
-                f"{prefix}_ADDRESSING: {error}; set it to path, or {prefix}_ENDPOINT to a host name"
+                f"{place}_ADDRESSING: {error}; set it to path, or {place}_ENDPOINT to a host name"
             ) from error
+
+
+def _is_public(endpoint: str) -> bool:
+    """Tell whether an endpoint looks like one for everybody: https, to a name with a dot."""
+    scheme, _, host = endpoint.partition("://")
+    name = host.partition(":")[0]
+    return scheme == "https" and "." in name and not name.replace(".", "").isdecimal()

@@ -33,8 +33,9 @@ _MAX_QUEUE = 1_000_000
 _MAX_PRESIGN_SECONDS = 604_800
 
 _NAME = re.compile(r"\w+", re.ASCII)
-# An allowlist entry that can match some bucket or host. No name has a slash, bracket or blank.
-_MATCHABLE = re.compile(r"\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+")
+# An allowlist entry that can match some bucket or host. No name has a slash, bracket or blank, and
+# no port: of colons an address has two and more.
+_MATCHABLE = re.compile(r"(?![^:]*:\d+\Z)(?:\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+)")
 
 
 class ConfigError(Exception):

@@ -27,6 +27,10 @@ from audioproxy.service import BootError, ProxyService
 # More connections than these hold would be too many for one process in other ways.
 _DESCRIPTORS = 16_384
 
+# The reactor's threads look names up. Ten, as it has by itself, are soon taken by names that nobody
+# answers for.
+_NAME_THREADS = 64
+
 _log = Logger()
 
 
@@ -55,6 +59,7 @@ class _TwistdService(ProxyService):
         from twisted.internet import reactor
 
         _raise_descriptor_limit()
+        reactor.suggestThreadPoolSize(_NAME_THREADS)  # type: ignore[attr-defined]
         super().__init__(options.config, reactor)
         self._options = options
         # Without twistd, in a test say, there are no options but ours.

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from audioproxy.errors import ProbeFailed, ProbeTimeout
+from audioproxy.errors import NotFound, ProbeFailed, ProbeTimeout, UpstreamUnavailable
 from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
@@ -89,6 +89,7 @@ class Prober:
 
     async def _probe(self, source: Examined) -> Probe:
         async with self._slots.hold():
+            deadline = self._launcher.clock.seconds() + self._timeout
             try:
                 opened = await source.input(self._timeout, whole=False)
                 child = self._launcher.launch(
@@ -97,7 +98,7 @@ class Prober:
                     stdout_limit=_ANSWER_LIMIT,
                     precious=CUT_SHORT,
                 )
-                ended = await child.wait(self._timeout)
+                ended = await child.wait(max(0.0, deadline - self._launcher.clock.seconds()))
             except SpawnFailed as error:
                 _log.error("the probe cannot be started: {error}", error=error)
                 raise ProbeFailed from error
@@ -116,6 +117,13 @@ class Prober:
                 _log.error("the probe's answer cannot be read")
                 raise ProbeFailed from None
         if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
+            if refusal in (NotFound, UpstreamUnavailable):
+                # It was there a moment ago. A clock that is wrong, or a right to ask for an object
+                # and not to read it, look like that.
+                _log.warn(
+                    "a source that was found is not given to the probe: {diagnostic}",
+                    diagnostic=redact(ended.stderr),
+                )
             raise refusal
         log = _log.error if ended.never_ran else _log.warn
         log(

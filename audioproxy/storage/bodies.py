@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IConsumer, IPushProducer, IReactorTime
@@ -259,7 +260,7 @@ def _abort(receiver: Protocol) -> None:
     ``loseConnection`` over TLS waits for a server that may never answer. Twisted 26.10 has no
     public way from a body to the connection's end.
     """
-    proxy = receiver.transport
-    connection = getattr(proxy, "_producer", None)
+    proxy: Any = receiver.transport
+    connection = proxy._producer
     if connection is not None:
         connection.abortConnection()

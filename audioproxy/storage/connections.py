@@ -60,11 +60,14 @@ class Connections:
         self._agent = Agent(reactor, pool=self._pool)
         self._policy = HostnameCachingHTTPSPolicy(BrowserLikePolicyForHTTPS(trust), _CONTEXTS)
         self._open: set[Connection] = set()
+        self._closed = False
 
     def request(
         self, method: bytes, url: bytes, headers: Headers, body: IBodyProducer | None
     ) -> Deferred[IResponse]:
         """Send a request, whose URL travels exactly as it is spelled."""
+        if self._closed:
+            return fail(Unreachable("the service has ended"))
         uri = URI.fromBytes(url)
         try:
             endpoint = self._endpoint(uri)
@@ -81,6 +84,7 @@ class Connections:
 
     async def close(self) -> None:
         """Close all, those in use as well; who does not take leave in a second is cut off."""
+        self._closed = True
         closing: Deferred[object] = self._pool.closeCachedConnections()
         cutting = self._clock.callLater(_CLOSE, self._cut)
         try:

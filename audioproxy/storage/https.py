@@ -39,6 +39,8 @@ _PASSING = (408, 425, 429)
 # writes these in hexadecimal; so that one thing is asked about and read, we do it first.
 _UNSAFE = re.compile(r'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
 
+_CHANGED = "The source changed while it was read."
+
 # Seconds to find out about a source, through all redirects.
 _STAT = 30.0
 # Stands for a semicolon, after which `urljoin` forgets an empty parameter.
@@ -230,10 +232,20 @@ class RemoteFile:
             copy.close()
 
     async def _make_ready(self, seconds: float, whole: bool) -> None:
+        if whole and self._state.source != self._source:
+            # The address behind a redirect may be one for a short time, and the queue was long.
+            self._renew(await self._origins.ask(self._source))
         ranges = await self._serves_ranges()
         # Several ranges of what has no validator may be of two versions.
         if whole and not (ranges and self.material):
             await self._fetch(seconds)
+
+    def _renew(self, state: State) -> None:
+        if not self._state.agrees(state):
+            raise RenderFailed(_CHANGED)
+        if state.source != self._state.source:
+            self._ranges = state.ranges
+        self._state = state
 
     async def _serves_ranges(self) -> bool:
         """Tell whether a range is answered with that range; what a header promises is no proof."""
@@ -263,10 +275,12 @@ class RemoteFile:
         self._copy = copy
 
     def _check(self, answer: Answer) -> None:
-        if answer.status != 200:
+        state = _read(self._state.source, answer)
+        if answer.status not in (200, 203):
             raise UpstreamUnavailable("The origin does not give the source any more.")
-        if not self._state.agrees(_read(self._state.source, answer)):
-            raise RenderFailed("The source changed while it was read.")
+        if not self._state.agrees(state):
+            raise RenderFailed(_CHANGED)
+        SourceTooLarge.check(state.size, self._origins.limit)
 
 
 def _read(source: HttpsSource, answer: Answer) -> State:

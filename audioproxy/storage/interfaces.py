@@ -122,7 +122,7 @@ class StoredVariant(Protocol):
     async def stretch(self, start: int, stop: int) -> Flow:
         """Return the bytes from ``start`` up to ``stop``.
 
-        :raises UpstreamUnavailable: where the store does not give them.
+        :raises UpstreamUnavailable, NotConfigured: where the store does not give them.
         """
         ...
 

@@ -24,14 +24,13 @@ _LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 # Bytes of an error document that are read; none has nearly so many.
 _DOCUMENT = 64 * 1024
+_TAG = re.compile(r'"[!#-~]{1,200}"')
 _ERROR = re.compile(r"<Error[\s>]")
 _CODE = re.compile(r"<Code>([^<>]{1,100})</Code>")
 
 # What a 400 says of a name that the store cannot have, or of an identity that it does not take.
 # Any other one means that the requests as a whole are wrong: their region, their endpoint.
-_BAD_NAMES = re.compile(
-    r"InvalidBucketName|InvalidObjectName|InvalidURI|InvalidArgument|KeyTooLongError|XMinio\w+"
-)
+_BAD_NAMES = re.compile(r"InvalidBucketName|InvalidObjectName|InvalidURI|KeyTooLongError|XMinio\w+")
 _BAD_IDENTITIES = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|TokenRefreshRequired")
 
 
@@ -153,6 +152,9 @@ class StoreObject:
         answer = await self.send("GET", headers=headers)
         if answer.status != 206:
             raise await _error(answer)
+        if not (answer.header("content-range") or "").startswith(f"bytes {start}-{stop - 1}/"):
+            await answer.drop()
+            raise Unavailable("another range than was asked for")
         return answer
 
     async def put(self, headers: Mapping[str, str], payload: Payload) -> None:
@@ -184,6 +186,12 @@ class StoreObject:
             return await self.store.client.request(method, url, signed, body)
         except Unreachable as error:
             raise Unavailable(f"{self.store.name} is unreachable: {error}") from error
+
+
+def strong_tag(answer: Answer) -> str | None:
+    """Return an object's entity tag, where it is one that conditions and headers can have."""
+    tag = answer.header("etag")
+    return tag if tag is not None and _TAG.fullmatch(tag) else None
 
 
 async def read_answer(answer: Answer) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,11 +16,9 @@ from audioproxy.storage.object_store import (
     ObjectStore,
     StoreError,
     StoreObject,
+    strong_tag,
 )
 from audioproxy.storage.outbound import USER_AGENT
-
-# A strong entity tag that can stand in a header of ffmpeg's. Another one is as good as none.
-_TAG = re.compile(r'"[!#-~]{1,200}"')
 
 _log = Logger()
 
@@ -34,6 +31,7 @@ class RemoteObject:
     tag: str | None
     target: StoreObject
     ca_file: str | None
+    lifetime: float
 
     @property
     def material(self) -> bytes:
@@ -48,12 +46,15 @@ class RemoteObject:
     async def input(self, seconds: float, *, whole: bool) -> Input:
         """Return a presigned URL that lives for so many seconds.
 
+        For a look it lives as long as for a render, which is longer: the store's clock may be
+        some seconds ahead of ours.
+
         :raises UndecodableSource: for an empty object, of which no range can be had.
         """
         if self.size == 0:
             raise UndecodableSource
         return remote_input(
-            self.target.presign(max(1, int(seconds))),
+            self.target.presign(max(1, int(seconds if whole else self.lifetime))),
             USER_AGENT,
             self.ca_file,
             if_match=self.tag,
@@ -65,7 +66,7 @@ class RemoteObject:
         ffmpeg got nothing of another one, but does not say so: it calls the source broken then.
         """
         try:
-            return (await self.target.head()).header("etag") == self.tag or self.tag is None
+            return strong_tag(await self.target.head()) == self.tag or self.tag is None
         except Missing:
             return False
         except StoreError:
@@ -80,11 +81,13 @@ class S3Objects:
     """The objects of one store, as sources.
 
     :param ca_file: PEM file of what ffmpeg trusts there; None is the system's own.
+    :param lifetime: seconds that a render may take.
     """
 
-    def __init__(self, store: ObjectStore, ca_file: str | None) -> None:
+    def __init__(self, store: ObjectStore, ca_file: str | None, lifetime: float) -> None:
         self._store = store
         self._ca_file = ca_file
+        self._lifetime = lifetime
 
     async def open(self, source: S3Source) -> RemoteObject:
         """Find out whether an object is there.
@@ -98,9 +101,9 @@ class S3Objects:
             answer = await target.head()
         except StoreError as error:
             raise _refuse(error, source.bucket) from error
-        tag = answer.header("etag")
-        known = tag if tag is not None and _TAG.fullmatch(tag) else None
-        return RemoteObject(answer.length, known, target, self._ca_file)
+        return RemoteObject(
+            answer.length, strong_tag(answer), target, self._ca_file, self._lifetime
+        )
 
 
 def _refuse(error: StoreError, bucket: str) -> Refusal:

@@ -25,14 +25,19 @@ from audioproxy.storage.object_store import (
     StoreError,
     StoreObject,
     Unavailable,
+    strong_tag,
 )
 from audioproxy.storage.parts import put_parts
 from audioproxy.storage.signing import EMPTY, LONGEST
 from audioproxy.storage.wire import Unreachable
 from audioproxy.threads import InThread
 
-#: The most bytes that one request may write, and so the size of a part: 5 GiB.
-PART = 5 * 1024**3
+#: The most bytes that one request writes, and so the size of a part. S3 takes 5 GiB, and others a
+#: little less.
+PART = 4 * 1024**3
+
+# Uploads at a time: each has its scratch file, and a bucket may be slower than the encoders.
+_MOST = 32
 
 # Seconds after which a write-back that found the store unreachable or busy is tried once more.
 _AGAIN = 1.0
@@ -118,10 +123,11 @@ class BucketVariants:
         self._clock = clock
         self._in_thread = in_thread
         self._part = part
+        self._uploads = 0
         self._at("")
 
     async def open(self) -> None:
-        """Prove the bucket writable, by writing and removing an object.
+        """Prove the bucket writable, by writing, finding and removing an object.
 
         :raises Unwritable: where it is not.
         """
@@ -130,6 +136,9 @@ class BucketVariants:
         step = "writing an object"
         try:
             await proof.put({}, nothing)
+            # Who may not read would render everything again and again.
+            step = "finding the object that was written"
+            await proof.head()
             step = "removing the object that was written"
             await proof.delete()
         except StoreError as error:
@@ -168,23 +177,35 @@ class BucketVariants:
                 return None
             _log.warn("the variant store cannot be asked: {error}", error=error)
             raise error.refusal() from error
-        if not answer.length:
-            return None
         headers = VariantHeaders(
             answer.header("content-type") or "application/octet-stream",
             answer.header("cache-control") or "no-store",
             answer.header("content-disposition"),
         )
-        return StoredObject(answer.length, headers, answer.header("etag"), target)
+        if not answer.length or not f"{headers}".isascii():
+            # It is none of ours.
+            return None
+        return StoredObject(answer.length, headers, strong_tag(answer), target)
 
     async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
         """Upload what a render wrote.
 
         :raises StoreError: where the store refuses.
-        :raises OSError: where the scratch file cannot be read.
+        :raises OSError: where the scratch file cannot be read, or too many uploads are under way.
         """
         if not isinstance(scratch, DigestedFile):
             raise TypeError("only a file that this store created can be committed to it")
+        if self._uploads >= _MOST:
+            raise OSError(f"{_MOST} uploads have not ended")
+        self._uploads += 1
+        try:
+            await self._commit(key, scratch, size, headers)
+        finally:
+            self._uploads -= 1
+
+    async def _commit(
+        self, key: str, scratch: DigestedFile, size: int, headers: VariantHeaders
+    ) -> None:
         digests = await scratch.digests(size)
         starts = range(0, size, self._part)
         payloads = [
@@ -217,7 +238,20 @@ class BucketVariants:
             Misdirected: "the endpoint, the region and the addressing of that bucket are required",
             Unavailable: "a store that can be reached is required",
         }[type(error)]
+        for words, better in _REMEDIES.items():
+            if words in str(error):
+                wanted = better
         raise Unwritable(f"{step} in s3://{self._bucket} failed ({error}); {wanted}") from error
+
+
+# What is required where more is known than the kind of an error.
+_REMEDIES = {
+    "RequestTimeTooSkewed": "a clock that is right is required, here and there",
+    "certificate is not trusted": "AP_S3_CA_BUNDLE, or AP_VARIANT_S3_CA_BUNDLE, with the authority"
+    " behind its certificate is required",
+    "certificate is for another name": "AP_S3_ADDRESSING=path, or the endpoint's name as it stands"
+    " in its certificate, is required",
+}
 
 
 class _Nothing:

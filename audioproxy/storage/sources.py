@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from twisted.logger import Logger
+
 from audioproxy.errors import NotConfigured, NotFound
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.storage.allowlist import Allowlist
 from audioproxy.storage.interfaces import OpenSource
+
+_log = Logger()
 
 
 class Sources:
@@ -33,6 +37,10 @@ class Sources:
         if backend is None:
             if isinstance(source, LocalSource):
                 raise NotFound("local sources are disabled: AP_LOCAL_ROOT is not set")
+            _log.warn(
+                "a source in a bucket was asked for, and there are no credentials for it; set"
+                " AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION"
+            )
             raise NotConfigured
         opened: OpenSource = await backend.open(source)
         return opened

@@ -11,7 +11,7 @@ from twisted.logger import Logger
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from audioproxy.errors import Refusal, RenderFailed
+from audioproxy.errors import NotFound, Refusal, RenderFailed
 from audioproxy.render.tally import Tally
 from audioproxy.storage.feed import ConsumerGone
 from audioproxy.web.cors import Cors
@@ -74,6 +74,8 @@ class Front(Resource):
         try:
             await self.route(exchange, path)
         except Refusal as refusal:
+            if isinstance(refusal, NotFound) and refusal.reason:
+                _log.debug("a 404 is for this reason: {reason}", reason=refusal.reason)
             exchange.refuse(refusal)
         except (CancelledError, ConsumerGone):
             pass  # the client is gone, and the log has its line

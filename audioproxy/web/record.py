@@ -14,7 +14,8 @@ _UNPRINTABLE = re.compile(rb"[^!-~]")
 # be a source, and a credential is no part of a source's identity.
 _SECRETS = re.compile(
     rb"([?&](?:X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|GoogleAccessId"
-    rb"|Key-Pair-Id|Policy|Signature|sig|token|access_token)=)[^&]+",
+    rb"|OSSAccessKeyId|q-ak|q-signature|Key-Pair-Id|Policy|Signature|sig|sign|hdnts|hdnea|jwt|auth"
+    rb"|authorization|key|api_?key|secret|passw(?:or)?d|token|access_token)=)[^&]+",
     re.IGNORECASE,
 )
 
