@@ -33,8 +33,7 @@ _MAX_QUEUE = 1_000_000
 _MAX_PRESIGN_SECONDS = 604_800
 
 _NAME = re.compile(r"\w+", re.ASCII)
-# An allowlist entry that can match some bucket or host. No name has a slash, bracket or blank, and
-# no port: of colons an address has two and more.
+# An allowlist entry that can match something. No name has a slash, bracket, blank or port.
 _MATCHABLE = re.compile(r"(?![^:]*:\d+\Z)(?:\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+)")
 
 

@@ -219,12 +219,18 @@ class SentTests(StoreCase):
     def test_get(self) -> None:
         """A stretch is asked for by its first and last byte, of the object that was seen."""
         for tag, expected in (('"abc"', '"abc"'), (None, None)):
-            self.network.answers.append(reply(206, b"hello"))
+            self.network.answers.append(reply(206, b"hello", {"Content-Range": "bytes 5-9/20"}))
             answer = self.result_of(self.target.get(5, 10, tag))
             self.assertEqual(self.last.headers["range"], "bytes=5-9")
             self.assertEqual(self.last.headers.get("if-match"), expected)
             self.assertTrue(is_signed(self.last, SECRET))
             self.assertEqual(self.result_of(answer.read(5)), b"hello")
+
+    def test_another_range(self) -> None:
+        """Another stretch than was asked for is none, and is not read."""
+        for headers in ({}, {"Content-Range": "bytes 0-4/20"}, {"Content-Range": "bytes 5-99/100"}):
+            self.network.answers.append(reply(206, b"hello", headers))
+            self.error_of(self.target.get(5, 10, None), Unavailable)
 
     def test_put(self) -> None:
         """What is written is sent with its headers, its length and its digest, all signed."""

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+# It opens descriptors of its own when it is imported first.
+from twisted.internet import reactor  # noqa: F401
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
 from twisted.logger import formatEvent
 
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, UpstreamUnavailable
+from audioproxy.storage import s3_variants
 from audioproxy.storage.digested import DigestedFile
 from audioproxy.storage.feed import ConsumerGone
 from audioproxy.storage.interfaces import Unwritable, VariantHeaders
@@ -48,6 +51,15 @@ SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable")
 NAMED = VariantHeaders("audio/flac", "public", 'attachment; filename="a b.flac"')
 KEY = "k" * 43
+
+
+#: The whole of five bytes.
+FIVE = {"Content-Range": "bytes 0-4/5"}
+
+
+def part(body: bytes = b"", length: int = -1, first: int = 0) -> bytes:
+    """Return an answer with the rest of five bytes, or with what it says is that."""
+    return reply(206, body, {"Content-Range": f"bytes {first}-4/5"}, length)
 
 
 class VariantCase(ClientCase):
@@ -96,20 +108,20 @@ class OpenTests(VariantCase):
     """`BucketVariants.open`"""
 
     def test_proof(self) -> None:
-        """The bucket is proved writable by one empty object, which is removed again."""
-        self.network.answers += [reply(200), reply(204)]
+        """The bucket is proved writable by one empty object, which is found and removed again."""
+        self.network.answers += [reply(200), reply(200), reply(204)]
         self.result_of(self.variants.open())
-        put, delete = self.network.requests
-        self.assertEqual((put.method, delete.method), ("PUT", "DELETE"))
+        put, head, delete = self.network.requests
+        self.assertEqual((put.method, head.method, delete.method), ("PUT", "HEAD", "DELETE"))
         self.assertRegex(put.target, r"^/bucket/\.audioproxy-proof-[0-9a-f]{32}$")
-        self.assertEqual(delete.target, put.target)
+        self.assertEqual((head.target, delete.target), (put.target, put.target))
         self.assertEqual((put.body, put.headers["content-length"]), (b"", "0"))
         self.assertEqual(put.headers["x-amz-content-sha256"], EMPTY)
         self.assertTrue(is_signed(put, SECRET) and is_signed(delete, SECRET))
 
     def test_another_name_each_time(self) -> None:
         """Nodes that start beside each other do not remove each other's."""
-        self.network.answers += [reply(200), reply(204)] * 2
+        self.network.answers += [reply(200), reply(200), reply(204)] * 2
         for _ in range(2):
             self.result_of(self.variants.open())
         self.assertEqual(len({request.target for request in self.network.requests}), 2)
@@ -130,12 +142,25 @@ class OpenTests(VariantCase):
             refusal = reply(status, error(code) if code else b"")
             for answers, step in (
                 ([refusal], "writing an object"),
-                ([reply(200), refusal], "removing the object that was written"),
+                ([reply(200), reply(200), refusal], "removing the object that was written"),
             ):
                 self.network.answers[:] = answers
                 text = str(self.error_of(self.variants.open(), Unwritable))
                 self.assertTrue(text.startswith(f"{step} in s3://bucket failed ({said}); "), text)
                 self.assertIn(wanted, text)
+
+    def test_write_only(self) -> None:
+        """Who may write and not read would render everything anew, and is told so."""
+        self.network.answers += [reply(200), reply(403)]
+        text = str(self.error_of(self.variants.open(), Unwritable))
+        self.assertTrue(text.startswith("finding the object that was written in s3://b"), text)
+        self.assertIn("credentials that may write, read and delete", text)
+
+    def test_remedies(self) -> None:
+        """Where the store's words say more than its status, so does what is required."""
+        self.network.answers += [reply(403, error("RequestTimeTooSkewed"))]
+        text = str(self.error_of(self.variants.open(), Unwritable))
+        self.assertIn("a clock that is right is required", text)
 
     def test_unreachable(self) -> None:
         """A store that cannot be reached is named."""
@@ -234,7 +259,7 @@ class StretchTests(VariantCase):
 
     def test_bytes(self) -> None:
         """Exactly the stretch is asked for, of the state that was seen, and sent on."""
-        sending = self.send(reply(206, length=4), b"ello", start=1, stop=5)
+        sending = self.send(part(length=4, first=1), b"ello", start=1, stop=5)
         self.successResultOf(sending)
         self.assertEqual(bytes(self.consumer.data), b"ello")
         asked = self.network.requests[-1]
@@ -246,7 +271,7 @@ class StretchTests(VariantCase):
     def test_without_a_tag(self) -> None:
         """A store that gives no tags is asked without one."""
         found = self.stored(tag=None)
-        self.network.answers.append(reply(206, b"hello"))
+        self.network.answers.append(part(b"hello"))
         flow = self.result_of(found.stretch(0, 5))
         self.assertNotIn("if-match", self.network.requests[-1].headers)
         flow.send(FakeConsumer())
@@ -271,7 +296,7 @@ class StretchTests(VariantCase):
 
     def test_breaks_off(self) -> None:
         """A body that breaks off is never a short success, and is told of."""
-        for packets in ((reply(206, length=5), b"hell"), (reply_without_length(206), b"hell")):
+        for packets in ((part(length=5), b"hell"), (reply_without_length(206, b"", FIVE), b"hell")):
             for end in (Peer.hang_up, Peer.break_off):
                 self.log.events.clear()
                 sending = self.send(*packets)
@@ -283,18 +308,18 @@ class StretchTests(VariantCase):
 
     def test_another_length(self) -> None:
         """Nor is one that is of another length than what was asked for."""
-        for packets in ((reply(206, b"hell"),), (reply(206, length=6), b"hello, ")):
+        for packets in ((part(b"hell"),), (part(length=6), b"hello, ")):
             self.exactly(self.send(*packets), UpstreamUnavailable)
 
     def test_stalls(self) -> None:
         """A store that stalls is given up."""
-        sending = self.send(reply(206, length=5), b"hell")
+        sending = self.send(part(length=5), b"hell")
         self.network.advance(30)
         self.exactly(sending, UpstreamUnavailable)
 
     def test_gone(self) -> None:
         """A client that leaves is no trouble of the store's, and takes the connection with it."""
-        sending = self.send(reply(206, length=5), b"hell")
+        sending = self.send(part(length=5), b"hell")
         self.consumer.hang_up()
         self.network.run()
         self.exactly(sending, ConsumerGone)
@@ -303,7 +328,7 @@ class StretchTests(VariantCase):
 
     def test_cancelled(self) -> None:
         """The same goes for one who cancels."""
-        sending = self.send(reply(206, length=5), b"hell")
+        sending = self.send(part(length=5), b"hell")
         sending.cancel()
         self.network.run()
         self.failureResultOf(sending, ConsumerGone, CancelledError)
@@ -312,7 +337,7 @@ class StretchTests(VariantCase):
     def test_never_sent(self) -> None:
         """A stretch that nobody wants after all, the client having left, holds no connection."""
         found = self.stored()
-        self.network.answers.append((reply(206, length=5), b"hello"))
+        self.network.answers.append((part(length=5), b"hello"))
         self.result_of(found.stretch(0, 5)).drop()
         self.network.run()
         self.assertTrue(self.network.peers[-1].over)
@@ -378,6 +403,20 @@ class CommitTests(CommitCase):
             digest = hashlib.sha256(data).hexdigest()
             self.assertEqual(put.headers["x-amz-content-sha256"], digest)
             self.assertTrue(is_signed(put, SECRET))
+
+    def test_too_many(self) -> None:
+        """A bucket that is slower than the encoders does not get to fill the disk (D35)."""
+        self.patch(s3_variants, "_MOST", 1)
+        slow = self.commit()
+        scratch = self.create(b"hello")
+        self.failureResultOf(self.begin(self.variants.commit(KEY, scratch, 5, HEADERS)), OSError)
+        scratch.close()
+        self.threads.run()
+        self.network.peers[-1].say(reply(200))
+        self.network.run()
+        self.successResultOf(slow)
+        self.network.answers.append(reply(200))
+        self.successResultOf(self.commit())
 
     def test_only_what_was_rendered(self) -> None:
         """What an encoder wrote behind the end is not stored."""
