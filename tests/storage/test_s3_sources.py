@@ -215,7 +215,7 @@ class InputTests(SourceCase):
             self.assertEqual(opened.ca_file, ca_file)
             self.assertNotIn("-tls_verify", self.input_of(opened).options)
             store = self.make("https://s3.test", ca_file)._store
-            opened = RemoteObject(5, None, store.at("bucket", b"a.mp3"), ca_file)
+            opened = RemoteObject(5, None, store.at("bucket", b"a.mp3"), ca_file, 300)
             given = self.input_of(opened)
             options = dict(zip(given.options[::2], given.options[1::2], strict=True))
             self.assertEqual(options["-tls_verify"], "1")
