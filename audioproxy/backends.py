@@ -78,6 +78,11 @@ class Trust:
                 ) from error
         return self._clients[path]
 
+    def open(self) -> None:
+        """Let requests out, after a `close` too."""
+        for client in self._clients.values():
+            client.open()
+
     async def close(self) -> None:
         """Close all connections."""
         for client in self._clients.values():
@@ -134,6 +139,10 @@ class Backends:
                 limit=config.max_src_bytes,
             )
         self.sources = Sources(allowlist, backends)
+
+    def open(self) -> None:
+        """Begin, or begin again."""
+        self._trust.open()
 
     async def close(self) -> None:
         """Close what is open to other machines."""

@@ -169,6 +169,7 @@ class AudioProxy(Service):
             self._store.abandon()
 
     async def _start(self) -> None:
+        self._backends.open()
         if self._store is not None:
             try:
                 await self._store.open()

@@ -82,6 +82,10 @@ class Connections:
         )
         return sent
 
+    def open(self) -> None:
+        """Let requests out, as they are from the beginning, after a `close` too."""
+        self._closed = False
+
     async def close(self) -> None:
         """Close all, those in use as well; who does not take leave in a second is cut off."""
         self._closed = True

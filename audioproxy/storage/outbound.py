@@ -106,8 +106,12 @@ class Outbound:
             body.answered()
         return Answer(self._clock, response, method == "HEAD")
 
+    def open(self) -> None:
+        """Let requests out again, after a `close`."""
+        self._connections.open()
+
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, and let no request out."""
         await self._connections.close()
 
 
