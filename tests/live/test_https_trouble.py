@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from tests.support.authority import Authority
 from tests.support.http import Response
 from tests.support.origins import (
     STALL,
+    Asked,
     Behaviour,
     Call,
     File,
@@ -51,10 +52,13 @@ from tests.support.service import (
     scrape,
     send,
     short_flac,
+    signed,
     until,
 )
 
 OK = b"HTTP/1.1 200 OK\r\n"
+#: How a connection may end too early.
+ENDS = ("close", "tear", "abort")
 
 
 @implementer(IPushProducer)
@@ -108,6 +112,50 @@ class Fickle:
 
     def answer(self, call: Call) -> None:
         File(short_flac().read_bytes(), etag=f'"{call.turn}"').answer(call)
+
+
+@dataclass(slots=True)
+class Odd:
+    """Answers in one way, but for requests of a kind from the second on.
+
+    The first of them is ffprobe's, and the second ffmpeg's.
+
+    :ivar times: how many of them are answered in the other way.
+    """
+
+    usual: Behaviour
+    odd: Behaviour
+    counts: Callable[[Asked], bool]
+    times: int = 99
+    heard: int = 0
+
+    def answer(self, call: Call) -> None:
+        self.heard += self.counts(call.asked)
+        is_odd = self.counts(call.asked) and 1 < self.heard <= 1 + self.times
+        (self.odd if is_odd else self.usual).answer(call)
+
+
+def is_part(asked: Asked) -> bool:
+    """Tell whether all behind a place is asked for, as ffprobe and ffmpeg do."""
+    wanted = asked.headers.get("range", "")
+    return wanted.endswith("-") and wanted != "bytes=0-"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A file of which nothing behind a place can be had, however often it is asked for.
+
+    :ivar end: the place.
+    :ivar then: what happens there, as in a `File`.
+    """
+
+    file: File
+    end: int
+    then: str
+
+    def answer(self, call: Call) -> None:
+        start, _ = self.file._part(call.asked.headers) or (0, 0)
+        replace(self.file, sent=max(0, self.end - start), then=self.then).answer(call)
 
 
 class TroubleCase(HttpsCase):
@@ -164,7 +212,9 @@ class StatusTests(TroubleCase):
         good = File(short_flac().read_bytes())
         service, table = self.start(), ((403, 404), (404, 404), (410, 502), (503, 502), (302, 415))
         rows = self.put_all([(Methods(good, Status(code)), status) for code, status in table])
-        rows += self.put_all([(Later(good, Status(code), is_whole), s) for code, s in table])
+        rows += self.put_all([(Odd(good, Status(c), is_whole), status) for c, status in table[::2]])
+        # Where nothing else is to be had from now on, it is another source.
+        rows += self.put_all([(Later(good, Status(302), is_whole), 500)])
         await self.refused(service, rows)
 
     async def test_nobody(self) -> None:
@@ -217,13 +267,25 @@ class StallTests(TroubleCase):
         self.assertEqual({"probe_timeout"}, {answer.error for answer in answers})
 
     async def test_body(self) -> None:
-        """A body that stops in the middle is given up, by ffmpeg and by us, and is a failure."""
-        self.patch(inputs, "_STALL", 500_000)
-        self.patch(bodies, "STALL", 0.5)
-        big = File(sound("a.wav", "20"), sent=300_000, then="hold")
-        other = replace(big, **CHUNKED)
-        rows = [(Later(replace(bad, sent=None), bad, is_whole), 502) for bad in (big, other)]
+        """A body that stops for good is given up, by ffmpeg and by us, and is a failure."""
+        self.patch(inputs, "_STALL", 300_000)
+        self.patch(bodies, "STALL", 0.3)
+        good = File(sound("a.wav", "20"))
+        lost, fetched = Lost(good, 300_000, "hold"), replace(good, **CHUNKED)
+        rows: list[tuple[Behaviour, int]] = [
+            (Odd(Odd(good, lost, is_part), lost, is_whole), 502),
+            (Later(fetched, replace(fetched, sent=300_000, then="hold"), is_whole), 502),
+        ]
         await self.refused(self.start(), self.put_all(rows))
+
+    async def test_body_once(self) -> None:
+        """One that stops once is asked for again."""
+        self.patch(inputs, "_STALL", 300_000)
+        good, service = File(sound("a.wav", "20")), self.start()
+        stops = Odd(good, replace(good, sent=300_000, then="hold"), is_part, times=1)
+        answer = await ask(service.port, self.path(self.origin.put("/a", stops)))
+        self.assertEqual((200, True), (answer.status, answer.complete))
+        self.assertEqual(3, stops.heard)
 
     async def test_render(self) -> None:
         """AP_RENDER_TIMEOUT bounds a fetch that goes on and on, and one that does not (504)."""
@@ -244,29 +306,62 @@ class StallTests(TroubleCase):
 
 
 class BrokenTests(TroubleCase):
-    """Bodies that end early"""
+    """Bodies that end early, and parts that are lost"""
+
+    def lost(self, data: bytes) -> list[Behaviour]:
+        """Return what is none of the parts that were asked for, and no error."""
+        wrong = f"HTTP/1.1 206 So\r\nContent-Range: bytes 9-99/{len(data)}\r\nContent-Length: 91"
+        return [
+            *(Raw(b""), Raw(b"", "abort"), Raw(b"HTTP/1.1 206 So\r\nContent-R")),
+            *(Status(204, (), b""), File(data, **NO_RANGES), File(data, **CHUNKED)),
+            Raw(f"{wrong}\r\n\r\n".encode() + data[:91]),
+        ]
+
+    async def test_once(self) -> None:
+        """A part that is lost once, on whatever way, is asked for again, and nobody is told."""
+        data = sound("a.wav", "20")
+        self.add("a.wav", data)
+        service, good = self.start(max_concurrency=9), File(data)
+        usual = await ask(service.port, signed("/f:wav/plain/local://a.wav"))
+        cuts = [replace(good, sent=len(data) // 2, then=then) for then in ENDS]
+        odd = [*((bad, is_whole) for bad in cuts), *((bad, is_part) for bad in self.lost(data))]
+        behaviours = [Odd(good, bad, counts, times=1) for bad, counts in odd]
+        rows = self.put_all([(behaviour, 200) for behaviour in behaviours])
+        answers = await self.ask_all(service.port, [self.path(url) for url, _ in rows])
+        for answer, behaviour in zip(answers, behaviours, strict=True):
+            self.assertEqual((200, True), (answer.status, answer.complete), behaviour.odd)
+            self.assertEqual(usual.body, answer.body, behaviour.odd)
+            self.assertGreater(behaviour.heard, 1, behaviour.odd)
+        await until(lambda: len(self.stored()) > len(rows), "everything to be stored")
 
     async def test_render(self) -> None:
-        """However one is cut, it is a 502 or a broken stream, never stored, and counted."""
+        """One that is lost for good is a 502 or a broken stream, never stored, and counted."""
         data = sound("a.wav", "20")
-        half = len(data) // 2
-        framings: tuple[dict[str, Any], ...] = ({}, NO_RANGES, CHUNKED)
-        cuts = [(half, then, how) for then in ("close", "tear", "abort") for how in framings]
-        cuts += [(-half, "close", CHUNKED), (-half, "tear", CHUNKED)]
-        cuts += [(half, "close", {**UNTIL_CLOSE, "head_length": f"{len(data)}"})]
-        rows = self.put_all(
-            [
-                (Later(File(data, **how), File(data, sent=sent, then=then, **how), is_whole), 502)
-                for sent, then, how in cuts
-            ]
-        )
-        service = self.start()
+        good, half = File(data), len(data) // 2
+        cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
+        cuts += [File(data, sent=at, then="close", **CHUNKED) for at in (half, -half)]
+        cuts.append(File(data, sent=half, head_length=f"{len(data)}", **UNTIL_CLOSE))
+        lost = [Lost(good, half, then) for then in ENDS]
+        behaviours = [
+            *(Later(replace(cut, sent=None), cut, is_whole) for cut in cuts),
+            *(Odd(Odd(good, bad, is_part), bad, is_whole) for bad in lost),
+            *(Odd(good, bad, is_part) for bad in (*self.lost(data)[::2], Status(416), Status(503))),
+        ]
+        rows = self.put_all([(behaviour, 502) for behaviour in behaviours])
+        service = self.start(max_concurrency=9)
         before = await scrape(service.metrics_port)
         await self.refused(service, rows)
         grown = moved(before, await scrape(service.metrics_port))
         grown = {series: n for series, n in grown.items() if series.startswith("renders_total")}
         counted = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(rows)}
         self.assertEqual(counted, grown)
+
+    async def test_info(self) -> None:
+        """What a part is like that was lost is not guessed (502)."""
+        good, service = File(sound("last.m4a", "60")), self.start()
+        odd = [*self.lost(good.data)[::2], Status(503), Lost(good, len(good.data) - 99, "close")]
+        rows = self.put_all([(Odd(good, bad, is_part, heard=1), 502) for bad in odd])
+        await self.refused(service, rows, "info")
 
     async def test_too_long(self) -> None:
         """So is one that is longer than it was said to be, where that can be told."""
@@ -341,14 +436,20 @@ class LeftoverTests(TroubleCase):
         return [*urls, open_origin(self, stranger).url("/a"), self.origin.url("/none")]
 
     async def test_nothing_is_left(self) -> None:
-        """No connection, descriptor, child, thread or file is left, of clients that go neither."""
+        """No connection, descriptor, child, thread or file is left, of clients that go neither.
+
+        The signature and the credential of a signed address are in no line and no answer.
+        """
         folder = Path(self.mktemp())
         folder.mkdir()
         self.patch(tempfile, "tempdir", str(folder))
-        urls = self.troubles()
+        query = "?X-Amz-Credential=s3cret%2Fa&a=b&X-Amz-Signature=s3cret&sig=s3cret&Policy=s3cret"
+        urls = [url + query for url in self.troubles()]
+        target = self.origin.put("/secret", File(sound("a.wav"), sent=500))
+        urls.append(self.origin.put("/open", Redirect(target + query)))
         # The reactor opens a pipe of its own with its first child, and keeps it.
         first = self.start()
-        await ask(first.port, self.path(urls[-2], "info"))
+        await ask(first.port, self.path(urls[-3], "info"))
         await first.stopService()
         before = open_descriptors()
         service = self.start(max_src_bytes=2_000_000, probe_timeout=1, render_timeout=2)
@@ -371,16 +472,6 @@ class LeftoverTests(TroubleCase):
         self.assertEqual([], [*folder.iterdir()])
         self.assertEqual(set(), open_descriptors() - before)
         self.assertEqual([], self.log.errors)
-
-    async def test_secrets(self) -> None:
-        """The signature and the credential of a signed address are in no line and no answer."""
-        query = "?X-Amz-Credential=s3cret%2Fa&a=b&X-Amz-Signature=s3cret&sig=s3cret&Policy=s3cret"
-        urls = [url + query for url in self.troubles()]
-        target = self.origin.put("/secret", File(sound("a.wav"), sent=500))
-        urls.append(self.origin.put("/open", Redirect(target + query)))
-        service = self.start(probe_timeout=1, render_timeout=2)
-        paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
-        answers = await self.ask_all(service.port, paths)
         self.assertTrue(any("s3cret" in asked.target for asked in self.origin.requests))
         lines = [eventAsText(event) for event in self.log.events]
         self.assertLess(len(urls), len(lines))

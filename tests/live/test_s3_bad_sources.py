@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from tests.support.http import Log, Response
-from tests.support.origins import Asked, Behaviour, File, Methods, Redirect, Status, open_origin
+from tests.support.origins import (
+    Asked,
+    Behaviour,
+    Call,
+    File,
+    Methods,
+    Raw,
+    Redirect,
+    Status,
+    open_origin,
+)
 from tests.support.remote import (
     CUT,
     PASS,
@@ -22,8 +33,8 @@ from tests.support.remote import (
 )
 from tests.support.service import Client, ask, encoders, make_sound, send, short_flac, until
 
-MEBIBYTE = 1024 * 1024
-PROBE_SECONDS = 7
+HALF = 512 * 1024
+RENDER_SECONDS = 300
 #: Two sounds.
 OLD, NEW = 400, 500
 
@@ -31,14 +42,14 @@ OLD, NEW = 400, 500
 @cache
 def noise(name: str, seed: int) -> bytes:
     """Return half a minute of noise, which no format makes small, made once for all tests."""
-    source = f"anoisesrc=amplitude=0.1:sample_rate=44100:duration=30:seed={seed}"
+    source = f"anoisesrc=amplitude=0.1:sample_rate=22050:duration=30:seed={seed},aformat=s16"
     path = Path(f"sounds/s3/{seed}-{name}").resolve()
     return make_sound(path, "-f", "lavfi", "-i", source).read_bytes()
 
 
 def of_the_encoder(asked: Asked) -> bool:
-    """Tell whether the encoder asks, and not the probe: its URL lives longer."""
-    return is_signed_url(asked) and seconds_of(asked) > PROBE_SECONDS
+    """Tell whether the encoder asks, and not the probe, whose URL is good for a whole render."""
+    return is_signed_url(asked) and seconds_of(asked) < RENDER_SECONDS
 
 
 class BadCase(RemoteCase):
@@ -50,7 +61,7 @@ class BadCase(RemoteCase):
         self.addCleanup(self.log.keep())
         self.source = self.road()
         settings = self.s3(self.source)
-        self.service = await self.boot(source_s3=settings, probe_timeout=PROBE_SECONDS)
+        self.service = await self.boot(source_s3=settings, render_timeout=RENDER_SECONDS)
         self.port = self.service.port
 
     def assert_refused(self, status: int, code: str, answer: Response) -> None:
@@ -105,7 +116,7 @@ class ChangedTests(BadCase):
         self.put("a.wav", noise("a.wav", OLD))
         self.put("new.wav", noise("a.wav", NEW))
         path = self.url("a.wav", "f:flac")
-        self.source.limit = MEBIBYTE
+        self.source.limit = HALF
         client = await send(self.port, path)
         await until(lambda: client.response and self.source.standing, "a part of it")
         self.put("a.wav", noise("a.wav", NEW))
@@ -130,114 +141,169 @@ class ChangedTests(BadCase):
         self.assertEqual(b"no-store", answer["cache-control"])
 
 
-class LostRangeTests(BadCase):
-    """One range of many that is refused or lost: ffmpeg goes on without it, and says nothing"""
+@dataclass
+class Later:
+    """A file of which the encoder asks in vain for one range or more.
 
-    async def lose(self, name: str, turn: int, fate: str, options: str) -> Response:
-        """Render with the encoder's request of that turn lost, or refused once."""
-        data = noise(name, OLD)
-        self.put(name, data)
-        turns: list[Asked] = []
+    :ivar fate: what becomes of those.
+    :ivar turn: the first of them.
+    :ivar times: how many they are.
+    """
 
-        def rule(asked: Asked) -> Fate:
-            if of_the_encoder(asked):
-                turns.append(asked)
-                if len(turns) == turn and fate == "lost":
-                    return CUT
-                if len(turns) == turn:
-                    self.put(name, data + b"x")
-                elif len(turns) == turn + 1:
-                    self.put(name, data)
-            return PASS
+    data: bytes
+    fate: Behaviour
+    turn: int
+    times: int = 1
+    asked: int = 0
 
-        self.source.rule = rule
-        answer = await ask(self.port, self.url(name, options))
-        self.assertLessEqual(turn, len(turns))
-        self.source.rule = lambda asked: PASS
-        self.put(name, data)
-        return answer
+    def answer(self, call: Call) -> None:
+        self.asked += of_the_encoder(call.asked)
+        lost = of_the_encoder(call.asked) and 0 <= self.asked - self.turn < self.times
+        (self.fate if lost else File(self.data)).answer(call)
 
-    async def check(self, name: str, turn: int, options: str) -> None:
-        """Require either the right bytes or no whole answer, and nothing wrong in the store."""
-        self.put("right", noise(name, OLD))
-        right = await ask(self.port, self.url("right", options))
-        for fate in ("lost", "refused"):
-            answer = await self.lose(name, turn, fate, f"{options}/cb:{fate}")
-            if answer.status == 200 and answer.complete:
-                self.assertEqual(len(right.body), len(answer.body), (name, fate))
-                self.assertTrue(right.body == answer.body, (name, fate, "another sound"))
-            else:
-                self.assertNotIn(key_of(answer), self.stored())
+
+class LostRangeTests(RemoteCase):
+    """One range of many that is lost or refused: ffmpeg goes on without it, and ends well"""
+
+    #: More than ffmpeg asks for.
+    ALWAYS = 1000
+
+    async def check(self, name: str, options: str, *rows: tuple[int, int, Behaviour, bool]) -> None:
+        """Require the right bytes of what heals, and no whole answer and no variant of the rest.
+
+        :param rows: the first turn, how many turns, what becomes of the encoder's requests at
+            those, and whether that heals.
+        """
+        origin, data = open_origin(self), noise(name, OLD)
+        paths = [f"{number}-{name}" for number in range(len(rows) + 1)]
+        later = [Later(data, fate, turn, times) for turn, times, fate, _ in rows]
+        for path, behaviour in zip(paths, (File(data), *later), strict=True):
+            origin.put(f"/{self.sources}/{path}", behaviour)
+        settings = self.s3(endpoint=origin.url(""))
+        service = await self.boot(
+            source_s3=settings, render_timeout=RENDER_SECONDS, max_concurrency=8
+        )
+        clients = [await send(service.port, self.url(path, options)) for path in paths]
+        right, *answers = [await client.end() for client in clients]
+        self.assertEqual((200, True), (right.status, right.complete))
+        right_ones = 1 + sum(heals for *_, heals in rows)
+        self.assertEqual(right_ones, len(await self.until_stored(right_ones)))
+        for number, (behaviour, answer) in enumerate(zip(later, answers, strict=True)):
+            self.assertLessEqual(behaviour.turn, behaviour.asked, number)
+            whole, heals = answer.status == 200 and answer.complete, rows[number][-1]
+            self.assertEqual(heals, whole, number)
+            self.assertEqual(heals, key_of(answer) in self.stored(), number)
+            if heals:
+                stored = self.server.get(self.variants, key_of(answer))
+                self.assertTrue(right.body == answer.body == stored.body, number)
 
     async def test_sound_that_ends_early(self) -> None:
         """Half a minute of ogg does not become half a second of it (D35)."""
-        await self.check("a.ogg", 3, "f:wav")
+        reset = Raw(b"", "abort")
+        await self.check(
+            *("a.ogg", "f:wav"),
+            (3, 1, reset, True),
+            (3, self.ALWAYS, reset, False),
+            *((3, 1, Status(code), False) for code in (404, 412, 503)),
+        )
 
     async def test_start_of_a_trim(self) -> None:
         """A trim is of what stands there, not of what stands where a seek has failed."""
-        await self.check("a.wav", 2, "f:wav/t:20:5")
+        data = noise("a.wav", OLD)
+        await self.check(
+            *("a.wav", "f:wav/t:20:5"),
+            (3, 1, File(data, sent=100_000), True),
+            (3, 1, Raw(b"HTTP/1.1 206 So\r\nContent-Le"), True),
+            (3, self.ALWAYS, File(data, sent=0), False),
+            (3, 1, Status(412), False),
+        )
+
+
+#: What is to be made of the sources below, found out once for all tests.
+_right: dict[tuple[str, str], bytes] = {}
 
 
 class BrokenTests(BadCase):
-    """A store that goes away while a source is read"""
+    """A store whose connections end while a source is probed and read"""
 
-    # Bytes after which nothing of the sound has come.
+    # Bytes after which the probe does not know enough.
     BEFORE_SOUND = 2000
+    #: A stream, what has sent nothing until its source was read, and what waits for a probe.
+    ASKED = (("a.flac", "f:wav"), ("a.flac", "f:peaks"), ("b.flac", "info"))
 
-    async def half_way(self, options: str) -> Client:
-        """Have the encoder get a part of a source, and a client some of what it made of that."""
+    async def half_way(self) -> list[Client]:
+        """Have the encoders get a part of a source, and the probe a part of another."""
         self.put("a.flac", noise("a.flac", OLD))
-        # FLAC is read in one go; and the probe needs less than that.
-        self.source.limit = MEBIBYTE
-        client: Client = await send(self.port, self.url("a.flac", options))
-        await until(lambda: encoders() and self.source.standing, "a part of it")
-        return client
+        self.put("b.flac", noise("a.flac", NEW))
+        clients = []
+        # FLAC is read in one go; and the probe needs less than half of it.
+        for limit, asked in zip((HALF, HALF, self.BEFORE_SOUND), self.ASKED, strict=True):
+            self.source.limit = limit
+            clients.append(await send(self.port, self.url(*asked)))
+            await until(lambda: self.source.standing == len(clients), "a part of it")
+        await until(lambda: clients[0].response, "the headers")
+        self.source.limit = None
+        return clients
 
-    async def check_stream(self, client: Client) -> None:
-        """Require a stream that is broken off, of which nothing is stored."""
-        broken = await client.end()
+    async def check_healed(self, clients: list[Client]) -> None:
+        """Require all that there is of sources that were never lost, and that it is kept."""
+        answers = [await client.end() for client in clients]
+        await self.until_stored(2)
+        for (name, options), answer in zip(self.ASKED, answers, strict=True):
+            self.assertEqual((200, True), (answer.status, answer.complete), options)
+            self.assertTrue(await self.right(name, options) == answer.body, options)
+            if options != "info":
+                stored = self.server.get(self.variants, key_of(answer))
+                self.assertTrue(answer.body == stored.body, options)
+        self.assertEqual([], self.log.errors)
+
+    async def right(self, name: str, options: str) -> bytes:
+        """Return what is to be made of a source that is not lost."""
+        if (name, options) not in _right:
+            self.put(f"right-{name}", noise("a.flac", OLD if name == "a.flac" else NEW))
+            _right[name, options] = (await ask(self.port, self.url(f"right-{name}", options))).body
+        return _right[name, options]
+
+    async def check_lost(self, clients: list[Client]) -> None:
+        """Require a stream that is broken off and 502 from all others, and nothing stored."""
+        stream, *others = clients
+        for client in others:
+            self.assert_refused(502, "upstream_unavailable", await client.end())
+        broken = await stream.end()
         self.assertEqual((200, False), (broken.status, broken.complete))
-        await until(lambda: not encoders(), "the encoder to end")
+        await until(lambda: not encoders(), "the encoders to end")
         self.assertEqual([], self.stored())
         self.assertEqual([], self.log.errors)
-        self.source.limit = None
-        path = self.url("a.flac", "f:flac")
-        whole = await until_miss(self.port, path)
-        self.assertTrue(whole.complete and whole.body.startswith(broken.body[:1000]))
+        await self.source.close()
+        self.source.shut = False
+        self.source.open()
+        whole = await until_miss(self.port, self.url(*self.ASKED[0]))
+        self.assertTrue(whole.complete and whole.body.startswith(broken.body))
 
-    async def test_reset(self) -> None:
-        """Connections that are reset: the stream is broken off, and nothing is stored (D35)."""
-        client = await self.half_way("f:flac")
-        await until(lambda: client.response, "the headers")
+    async def test_reset_once(self) -> None:
+        """Connections that are reset are made again, and what was asked for is right and kept."""
+        clients = await self.half_way()
         self.source.cut()
-        await self.check_stream(client)
+        await self.check_healed(clients)
 
-    async def test_closed(self) -> None:
+    async def test_closed_once(self) -> None:
         """Connections that are closed too early, as if that were the end: the same."""
-        client = await self.half_way("f:flac")
-        await until(lambda: client.response, "the headers")
+        clients = await self.half_way()
         self.source.close_gently()
-        await self.check_stream(client)
+        await self.check_healed(clients)
 
-    async def test_before_the_first_byte(self) -> None:
-        """A waveform has sent nothing by then: it is a 502, however the connection ended."""
-        for end in (self.source.cut, self.source.close_gently):
-            client = await self.half_way("f:peaks")
-            end()
-            self.assert_refused(502, "upstream_unavailable", await client.end())
-            self.source.limit = None
+    async def test_reset_and_refused(self) -> None:
+        """With the port closed: a 502, or a stream that is broken off, and nothing stored (D35)."""
+        clients = await self.half_way()
+        await self.source.close()
+        await self.check_lost(clients)
 
-    async def test_while_it_is_probed(self) -> None:
-        """A probe that is cut off is a 502, for /info and for a render."""
-        self.put("a.flac", noise("a.flac", OLD))
-        for end in (self.source.cut, self.source.close_gently):
-            for options in ("info", "f:mp3"):
-                self.source.limit = self.BEFORE_SOUND
-                client = await send(self.port, self.url("a.flac", options))
-                await until(lambda: self.source.standing, "a part of it")
-                self.source.limit = None
-                end()
-                self.assert_refused(502, "upstream_unavailable", await client.end())
+    async def test_closed_for_good(self) -> None:
+        """With each connection closed as soon as it is made: the same."""
+        clients = await self.half_way()
+        self.source.shut = True
+        self.source.close_gently()
+        await self.check_lost(clients)
 
 
 class TLSBrokenTests(BrokenTests):

@@ -62,6 +62,7 @@ class OutageCase(RemoteCase):
 
     async def until_failed(self, before: dict[str, float]) -> dict[str, float]:
         """Wait until a write-back has failed, and return what was counted."""
+        await until(lambda: any("write-back" in text for text in self.warnings()), "the warning")
         while FAILURES not in (counted := moved(before, await scrape(self.service.metrics_port))):
             pass
         return counted
@@ -285,3 +286,19 @@ class HitTests(OutageCase):
         self.assert_down(answer)
         again = await until_miss(self.port, path)
         self.assertEqual(kept(miss), kept(again))
+
+
+class StopTests(OutageCase):
+    """A service that stops while its store is asked"""
+
+    async def test_lookup_that_is_out(self) -> None:
+        """A client that was let in before SIGTERM gets its render, with the store still asked."""
+        self.store.rule = lambda asked: HOLD if asked.method == "HEAD" else PASS
+        client = await send(self.port, signed("/plain/local://short.flac"))
+        await until(lambda: self.store.standing, "the lookup")
+        stopping = self.service.stopService()
+        self.store.go_on()
+        answer = await client.end()
+        self.assertEqual((200, True), (answer.status, answer.complete), answer.body[:200])
+        await stopping
+        self.assertEqual([key_of(answer)], self.stored())

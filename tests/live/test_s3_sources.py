@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from functools import cache
 from pathlib import Path
 
@@ -39,17 +38,17 @@ class SameSoundTests(RemoteCase):
     async def test_same_as_a_file(self) -> None:
         """Renders and documents of an object are those of a file with the same bytes."""
         # An m4a has its index at the end, so that it is read in several ranges.
-        forms = ("flac", "wav", "mp3", "ogg", "m4a")
-        for form in forms:
-            self.add(f"a.{form}", sound(f"a.{form}"))
-            self.put(f"a.{form}", sound(f"a.{form}"))
+        for name in ("a.wav", "a.mp3", "a.ogg", "a.m4a"):
+            self.add(name, sound(name))
+            self.put(name, sound(name))
         service = await self.boot(local_root=str(self.root), variant_store=None)
-        asked = [
-            *((f"a.{form}", "info") for form in forms),
-            *((f"a.{form}", "f:mp3") for form in ("wav", "ogg", "m4a")),
+        asked = (
+            ("a.mp3", "info"),
+            ("a.m4a", "info"),
+            ("a.wav", "f:mp3"),
             ("a.m4a", "f:opus/t:0.5:0.5/fade:0.1:0.2"),
             ("a.ogg", "f:peaks/pts:10/norm:ebu"),
-        ]
+        )
         for name, options in asked:
             twins = (signed(f"/{options}/plain/local://{name}"), self.url(name, options))
             clients = [await send(service.port, twin) for twin in twins]
@@ -160,7 +159,7 @@ class RefusalTests(RemoteCase):
         nobody = self.server.add_user("nothing")
         open_one = await self.boot()
         refused = await self.boot(source_s3=self.s3(who=nobody))
-        wrong = Identity(self.owner.access_key, "x" * 40)
+        wrong = Identity(self.server.access_key, "x" * 40)
         guessed = await self.boot(source_s3=self.s3(who=wrong))
         fenced = await self.boot(source_allowlist=("another", f"{self.sources}-*"))
         here = self.url("a.flac"), self.url("a.flac", "info")
@@ -280,11 +279,6 @@ class AddressingTests(RemoteCase):
         location = (hit["location"] or b"").decode()
         self.assertTrue(location.startswith(f"{scheme}://{hosts[1]}:{server.port}/"), location)
         self.assertEqual(miss.body, server.fetch(location).demand().body)
-        # Style and bytes are independent of each other.
-        by_path = await self.boot(variant_store=None)
-        self.assertEqual(miss.body, (await ask(by_path.port, path)).body)
-        described = await ask(port, self.url("a b.m4a", "info"))
-        self.assertEqual(json.loads(described.body)["size"], len(sound("a.m4a")))
         no_label = await ask(port, self.url("a", bucket="UPPER"))
         self.assertEqual((404, "not_found"), (no_label.status, no_label.error))
 

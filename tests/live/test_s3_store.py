@@ -274,6 +274,7 @@ class PartsTests(RemoteCase):
         client = await send(self.service.port, path)
         answer = await client.end()
         self.assertTrue(answer.complete)
+        await until(lambda: self.store.requests[-1].method == "DELETE", "the parts to be removed")
         name = "variant_store_write_failures_total"
         while name not in (counted := moved(before, await scrape(self.service.metrics_port))):
             pass

@@ -14,7 +14,6 @@ from audioproxy.errors import (
     NotFound,
     Refusal,
     RenderFailed,
-    RenderTimeout,
     SourceTooLarge,
     UndecodableSource,
     UpstreamUnavailable,
@@ -240,8 +239,10 @@ class RedirectTests(OriginCase):
                 self.assertEqual([there], self.follow(place, status=status), place)
 
     def test_semicolon(self) -> None:
-        """A place that ends in a semicolon is that place."""
+        """A semicolon is a letter like any other, in a place and in where it is seen from."""
         self.assertEqual(["origin.test/x;"], self.follow("/x;"))
+        there = [f"origin.test/{path}" for path in ("x;y", "x;y?a;b;", ";", "z;?c")]
+        self.assertEqual(there, self.follow("/x;y", "?a;b;", ";", "./z;?c"))
 
     def test_no_places(self) -> None:
         """One to nowhere, or to anything but a plain https address, is refused."""
@@ -306,7 +307,7 @@ class AgreesTests(OriginCase):
             self.assertIs(verdict, agrees, (first, second))
 
     def test_unchanged(self) -> None:
-        """It is asked about again at its first address; who says nothing does not deny it."""
+        """It is asked about again at its first address; who cannot be asked does not deny it."""
         same = reply(200, length=7, headers=TAGGED)
         for answers, verdict in (
             ((same,), True),
@@ -315,7 +316,10 @@ class AgreesTests(OriginCase):
             ((reply(200, length=8, headers=TAGGED),), False),
             ((reply(200, length=7, headers={"ETag": '"2"'}),), False),
             ((reply(404),), False),
+            ((reply(204),), False),
+            ((reply(302),), False),
             ((reply(302, b"", {"Location": "https://c.test/"}),), False),
+            ((reply(200, length=7, headers={**TAGGED, "Content-Encoding": "br"}),), False),
             ((reply(503),), True),
             ((break_off, break_off), True),
         ):
@@ -366,19 +370,63 @@ class InputTests(OriginCase):
         self.assertTrue(self.result_of(found.input(10, whole=True)).bounded)
         self.assertEqual(2, len(self.asked))
 
+    def test_no_validator(self) -> None:
+        """What nothing tells from its next version is read in place by nobody but the probe."""
+        found = self.opened(reply(200, length=7))
+        part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
+        self.network.answers += [part, reply(200, b"0123456")]
+        self.assertTrue(self.result_of(found.input(10, whole=False)).bounded)
+        self.assertEqual(local_input(), self.result_of(found.input(10, whole=True)))
+        self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6", "GET /a/b?c"], self.asked)
+        found.close()
+
     def test_behind_a_redirect(self) -> None:
-        """It is read where the redirects ended, so that nobody has to follow them."""
+        """It is read where the redirects end, so that nobody has to follow them."""
+        same = reply(200, length=7, headers=TAGGED)
         part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
         away = reply(302, b"", {"Location": "https://b.origin.test/x|y"})
-        found = self.opened(away, reply(200, length=7, headers=TAGGED), part)
-        opened = self.result_of(found.input(10, whole=True))
+        found = self.opened(away, same, part)
+        opened = self.result_of(found.input(10, whole=False))
         self.assertEqual("https://b.origin.test/x%7Cy", opened.url)
         self.assertEqual(["HEAD /x%7Cy", "GET /x%7Cy bytes=6-6"], self.asked[1:])
+
+    def test_short_lived(self) -> None:
+        """Where that is, is asked again for a render, which may have waited for long."""
+        same = reply(200, length=7, headers=TAGGED)
+        part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
+        for place, more in (("/new", ["GET /new bytes=6-6"]), ("/old", [])):
+            found = self.opened(reply(302, b"", {"Location": "/old"}), same, part)
+            self.result_of(found.input(10, whole=False))
+            self.network.requests.clear()
+            self.network.answers += [
+                reply(307, b"", {"Location": place}),
+                same,
+                *[part] * len(more),
+            ]
+            opened = self.result_of(found.input(10, whole=True))
+            self.assertEqual((f"https://origin.test{place}", True), (opened.url, opened.bounded))
+            self.assertEqual(["HEAD /a/b?c", f"HEAD {place}", *more], self.asked)
+
+    def test_another_behind_a_redirect(self) -> None:
+        """What is another source by then is not rendered, and what is none is not there."""
+        away, same = reply(302, b"", {"Location": "/old"}), reply(200, length=7, headers=TAGGED)
+        for answers, kind in (
+            ((away, reply(200, length=8, headers=TAGGED)), RenderFailed),
+            ((away, reply(200, length=7, headers={"ETag": '"2"'})), RenderFailed),
+            ((away, reply(404)), NotFound),
+            ((away, reply(503)), UpstreamUnavailable),
+            ((reply(302, b"", {"Location": "https://c.test/"}),), NotFound),
+        ):
+            found = self.opened(away, same)
+            self.network.answers += answers
+            self.error_of(found.input(10, whole=True), kind)
+            self.assertEqual([], self.network.answers)
 
     def test_copy(self) -> None:
         """Where it is not safe in place it is fetched, once, and nobody asks about it again."""
         for answer in (
             reply(200, b"0123456789", TAGGED),
+            reply(203, b"0123456789", TAGGED),
             (reply_without_length(200, b"", CHUNKED), chunk(b"01234"), chunk(b"56789"), chunk(b"")),
         ):
             found = self.without_ranges()
@@ -413,10 +461,10 @@ class InputTests(OriginCase):
     def test_refusals(self) -> None:
         """What is not the source that was asked about is none, and nothing of it is kept."""
         for kind, answer in (
-            (UpstreamUnavailable, reply(404)),
+            (NotFound, reply(404)),
             (UpstreamUnavailable, reply(503)),
             (UpstreamUnavailable, reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/10"})),
-            (UpstreamUnavailable, reply(302, b"", {"Location": "/x"})),
+            (UndecodableSource, reply(302, b"", {"Location": "/x"})),
             (RenderFailed, reply(200, b"0123456789", {"ETag": '"2"'})),
             (RenderFailed, reply(200, b"012345678", TAGGED)),
             (RenderFailed, reply(200, b"x" * 5000, {"ETag": '"2"'})),
@@ -461,6 +509,14 @@ class InputTests(OriginCase):
                 self.assertTrue(self.network.peers[-1].aborted)
             found.close()
 
+    def test_much_too_much(self) -> None:
+        """Where the length is known then, not even a place for it is made."""
+        unknown = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        found = self.opened(reply(405), unknown)
+        fetching = self.fetch(found, reply(200, length=10 * LIMIT, headers=TAGGED))
+        self.exactly(fetching, SourceTooLarge)
+        self.assertEqual([], self.space.made)
+
     def test_no_room(self) -> None:
         """Where a copy cannot be made, or not be written, it is the service's fault."""
         full = OSError(errno.ENOSPC, "No space left on device")
@@ -494,7 +550,7 @@ class DeadlineTests(OriginCase):
         self.network.run()
         self.assertNoResult(fetching)
         self.network.advance(1)
-        self.exactly(fetching, RenderTimeout)
+        self.exactly(fetching, TimeoutError)
         self.assertEqual((True, 0), (self.network.peers[-1].aborted, self.space.held))
 
     def test_stall(self) -> None:
@@ -521,10 +577,28 @@ class DeadlineTests(OriginCase):
             found = known or self.opened(reply(200, length=10, headers=TAGGED))
             asking = self.begin(found.input(5, whole=whole))
             self.network.advance(5)
-            late = asking.called
-            self.network.advance(10)
-            self.failureResultOf(asking, Refusal)
-            self.assertTrue(late, f"input(5, whole={whole}) took longer than 5 seconds")
+            self.exactly(asking, TimeoutError)
+            self.assertTrue(self.network.peers[-1].over)
+
+    def test_both(self) -> None:
+        """The question after ranges and the fetch that follows from it share that time."""
+        found = self.opened(reply(200, length=10, headers=TAGGED))
+        fetching = self.begin(found.input(5, whole=True))
+        self.network.advance(4)
+        self.network.answers.append(reply(200, length=10, headers=TAGGED))
+        self.network.peers[-1].say(reply(416))
+        self.network.advance(0.9)
+        self.assertNoResult(fetching)
+        self.network.advance(0.1)
+        self.exactly(fetching, TimeoutError)
+        self.assertEqual(("GET /a/b?c", 0), (self.asked[-1], self.space.held))
+
+    def test_no_time(self) -> None:
+        """Where there is no time at all, it is over at once."""
+        found = self.opened(reply(200, length=10, headers=TAGGED))
+        asking = self.begin(found.input(-1, whole=True))
+        self.network.advance(0)
+        self.exactly(asking, TimeoutError)
 
     def test_stalling_everywhere(self) -> None:
         """Each request while a source is asked about has fifteen seconds."""
@@ -535,6 +609,19 @@ class DeadlineTests(OriginCase):
         asking = self.begin(self.origins.open(SOURCE))
         self.network.advance(15)
         self.exactly(asking, UpstreamUnavailable)
+
+    def test_slow_everywhere(self) -> None:
+        """All of them together have thirty, however many redirects there are."""
+        asking = self.begin(self.origins.open(SOURCE))
+        for hop in range(2):
+            self.network.advance(14)
+            self.network.peers[-1].say(reply(302, b"", {"Location": f"/{hop}"}))
+        self.network.advance(1.9)
+        self.assertNoResult(asking)
+        self.network.advance(0.1)
+        self.exactly(asking, UpstreamUnavailable)
+        self.assertEqual(["HEAD /a/b?c", "HEAD /0", "HEAD /1"], self.asked)
+        self.assertTrue(self.network.peers[-1].over)
 
 
 class CancelledTests(OriginCase):

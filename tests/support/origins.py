@@ -32,6 +32,8 @@ MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _CHUNK = 8000
+# How a client begins that takes cleartext for TLS: with a handshake.
+_HELLO = b"\x16\x03"
 
 
 # What is noted
@@ -345,6 +347,9 @@ class _Talk(Connection):
 
     def dataReceived(self, data: bytes) -> None:
         self._received += data
+        if self._received.startswith(_HELLO):
+            self.transport.loseConnection()  # type: ignore[union-attr]
+            return
         self._next()
 
     def answered(self) -> None:

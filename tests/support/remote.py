@@ -23,7 +23,6 @@ from audioproxy import service as service_module
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.service import ProxyService, make_service
 from tests.live.test_service import until_hit
-from tests.support import s3
 from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.origins import Asked
@@ -71,7 +70,10 @@ class _Outer(ProxyServer):
         self._left = self.road.limit
         self._asking: list[bytes] = []
         self._answering: list[bytes] = []
-        ProxyServer.connectionMade(self)
+        if self.road.shut:
+            self.close()
+        else:
+            ProxyServer.connectionMade(self)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         self.road.ends.discard(self)
@@ -111,6 +113,8 @@ class _Outer(ProxyServer):
 
     def back(self, data: bytes) -> None:
         """Hear of what the server sends."""
+        if self.peer is None:
+            return  # the client is gone, and the server does not know it yet
         if self._left is not None:
             data, rest = data[: self._left], data[self._left :]
             self._left -= len(data)
@@ -159,6 +163,7 @@ class Road:
     :ivar passed: bytes of answers that were sent on.
     :ivar limit: bytes of each answer, or over TLS of each connection, after which it stands still.
     :ivar rule: tells what becomes of a request; it is called before the server hears of it.
+    :ivar shut: whether each connection is closed as soon as it is made.
     :ivar ends: both ends of each connection.
     """
 
@@ -167,6 +172,7 @@ class Road:
         self.passed = 0
         self.limit: int | None = None
         self.rule: Callable[[Asked], Fate] = lambda asked: PASS
+        self.shut = False
         self.ends: set[Any] = set()
         self._factory = ProxyFactory("127.0.0.1", port)
         self._factory.protocol = _Outer
@@ -250,22 +256,10 @@ class RemoteCase(ServiceCase):
         self.server: S3Server = await s3_server(self.tls)
         self.sources, self.variants = self.server.make_bucket(), self.server.make_bucket()
 
-    @property
-    def owner(self) -> Identity:
-        """Who may do everything."""
-        return Identity(self.server.access_key, self.server.secret_key)
-
     def require(self, check: Check) -> None:
         """Skip what this server lets pass."""
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
-
-    def add_keeper(self) -> Identity:
-        """Make a user that may do in buckets all that the service needs, and is not the owner."""
-        rights: Any = "keep"
-        keep = (*s3._ACTIONS["write"], "s3:DeleteObject")
-        self.patch(s3, "_ACTIONS", {**s3._ACTIONS, rights: keep})
-        return self.server.add_user(rights)
 
     def road(self, port: int = 0) -> Road:
         """Build a road to the server, which is closed at the end at the latest."""
@@ -275,7 +269,7 @@ class RemoteCase(ServiceCase):
 
     def s3(self, road: Road | None = None, who: Identity | None = None, **more: Any) -> S3Config:
         """Return how to reach the server, and who to be there."""
-        who = who or self.owner
+        who = who or self.server.owner
         scheme = "https" if self.tls else "http"
         return S3Config(
             **{

@@ -25,8 +25,8 @@ from minio.signer import presign_v4, sign_v4_s3
 _PATIENCE = 20
 
 #: What a user may do. Who may ``get`` but not list is refused what is not there, in place of
-#: hearing so; who may ``write`` may also read, but remove nothing.
-Rights = Literal["get", "read", "write", "nothing"]
+#: hearing so; who may ``write`` may also read, and who may ``keep`` may remove too.
+Rights = Literal["get", "read", "write", "keep", "nothing"]
 
 _LIST = ("s3:GetBucketLocation", "s3:ListBucket")
 _WRITE = ("s3:PutObject", "s3:ListMultipartUploadParts", "s3:AbortMultipartUpload")
@@ -36,6 +36,7 @@ _ACTIONS: Mapping[Rights, tuple[str, ...]] = {
     "get": ("s3:GetObject",),
     "read": ("s3:GetObject", *_LIST),
     "write": ("s3:GetObject", *_LIST, *_WRITE),
+    "keep": ("s3:GetObject", *_LIST, *_WRITE, "s3:DeleteObject"),
     "nothing": (),
 }
 
@@ -97,6 +98,7 @@ class S3Server(Protocol):
     Requests block: they last milliseconds, and the server is no part of this process.
 
     :ivar endpoint: its URL, without a slash at the end.
+    :ivar owner: who may do everything.
     :ivar domain: requests to ``BUCKET.domain`` are for that bucket.
     :ivar ca_bundle: the file with the authority that vouches for it; None where it has no TLS.
     :ivar checks: what it checks of the things that not every server does.
@@ -112,6 +114,9 @@ class S3Server(Protocol):
 
     @property
     def endpoint(self) -> str: ...
+
+    @property
+    def owner(self) -> Identity: ...
 
     async def start(self) -> None:
         """Start it, and wait until it answers; later starts have the same port and data."""

@@ -161,6 +161,7 @@ class UserTests(BucketCase):
             ("get", [200, missing, 403, 403]),
             ("read", [200, 404, 403, 403]),
             ("write", [200, 404, 200, 403]),
+            ("keep", [200, 404, 200, 204]),
             ("nothing", [403, 403, 403, 403]),
         ):
             user = self.server.add_user(rights)

@@ -272,6 +272,15 @@ class SecureTests(TestCase):
             self.assertEqual([], origin.requests)
             self.assertEqual(1, len(origin.visits))
 
+    async def test_cleartext(self) -> None:
+        """One without certificates turns those away who begin with a handshake."""
+        origin = open_origin(self)
+        origin.put("/it", File(DATA))
+        client = await self.ask(origin, b"/it")
+        self.assertEqual(b"", bytes(client.received))
+        await until(lambda: origin.visits[0].reason, "the end of the connection")
+        self.assertEqual([], origin.requests)
+
     async def test_certificates_in_turn(self) -> None:
         """It can show one certificate to the first that comes and another to the next."""
         good, bad = self.authority.issue("localhost"), self.authority.issue_expired("localhost")
