@@ -146,6 +146,7 @@ LINES = {
     r"request_id=scrape \[debug\] metrics 200 \d+ bytes in 0ms": "debug",
     r"\[debug\] the client of gone is gone": "debug",
     r"\[debug\] the client of left is gone": "debug",
+    r"\[debug\] a 404 is for this reason: no such route": "debug",
     r"\[debug\] the render of \S+ has a slot": "debug",
     r"\[debug\] the render of \S+ has ended: 3 bytes": "debug",
     r"\[debug\] the render of \S+ is stored": "debug",

@@ -20,7 +20,9 @@ _CLEARTEXT = ("http",)
 _STALL = 20_000_000
 # A connection that is lost is made again, at once and a second later. That heals most, and says so
 # where it does not: a seek that fails is otherwise no word to ffmpeg, which reads on where it was.
-_RECONNECT = ("-reconnect", "1", "-reconnect_on_network_error", "1", "-reconnect_delay_max", "2")
+# So it does in a source that it takes for one without ranges, whatever was proved before.
+_RANGES = ["-seekable", "1", "-reconnect", "1", "-reconnect_on_network_error", "1"]
+_RANGES += ["-reconnect_delay_max", "2"]
 
 #: The descriptor number under which a child finds a local source.
 SOURCE_DESCRIPTOR = 3
@@ -97,7 +99,7 @@ def remote_input(
     """
     options = ["-max_redirects", "0", "-icy", "0", "-rw_timeout", str(_STALL)]
     options += ["-user_agent", user_agent]
-    options += _RECONNECT if ranges else ("-seekable", "0")
+    options += _RANGES if ranges else ["-seekable", "0"]
     if if_match is not None:
         options += ["-headers", f"If-Match: {if_match}\r\n"]
     if not url.startswith("https:"):

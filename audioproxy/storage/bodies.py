@@ -261,6 +261,6 @@ def _abort(receiver: Protocol) -> None:
     public way from a body to the connection's end.
     """
     proxy: Any = receiver.transport
-    connection = proxy._producer
+    connection = proxy._producer if proxy is not None else None
     if connection is not None:
         connection.abortConnection()

@@ -108,8 +108,8 @@ class Premises(House):
         self._opened.append(opened)
         return opened
 
-    def join(self, order: Order) -> FakeSeat:
-        seat = super().join(order)
+    def join(self, order: Order, admitted: bool) -> FakeSeat:
+        seat = super().join(order, admitted)
         if seat.started:
             self._renders.append(seat.render)
         return seat

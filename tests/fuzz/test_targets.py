@@ -108,8 +108,8 @@ class FrontTargetTests(SynchronousTestCase):
         """A seat that nobody gives up is seen."""
 
         class Sticky(Premises):
-            def join(self, order: Any) -> Any:
-                seat = super().join(order)
+            def join(self, order: Any, admitted: bool) -> Any:
+                seat = super().join(order, admitted)
                 seat.render.subscribe()
                 return seat
 
@@ -139,9 +139,9 @@ class FrontTargetTests(SynchronousTestCase):
         """A timer that outlives the client is seen."""
 
         class Late(Premises):
-            def join(self, order: Any) -> Any:
+            def join(self, order: Any, admitted: bool) -> Any:
                 self.clock.callLater(5, int)
-                return super().join(order)
+                return super().join(order, admitted)
 
         self.refused(Late)
 

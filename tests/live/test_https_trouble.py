@@ -280,12 +280,12 @@ class StallTests(TroubleCase):
 
     async def test_body_once(self) -> None:
         """One that stops once is asked for again."""
-        self.patch(inputs, "_STALL", 300_000)
+        self.patch(inputs, "_STALL", 800_000)
         good, service = File(sound("a.wav", "20")), self.start()
         stops = Odd(good, replace(good, sent=300_000, then="hold"), is_part, times=1)
         answer = await ask(service.port, self.path(self.origin.put("/a", stops)))
         self.assertEqual((200, True), (answer.status, answer.complete))
-        self.assertEqual(3, stops.heard)
+        self.assertGreater(stops.heard, 2)
 
     async def test_render(self) -> None:
         """AP_RENDER_TIMEOUT bounds a fetch that goes on and on, and one that does not (504)."""

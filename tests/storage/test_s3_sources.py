@@ -204,7 +204,7 @@ class InputTests(SourceCase):
         self.assertEqual(options["-user_agent"], USER_AGENT)
         self.assertEqual(options["-max_redirects"], "0")
         self.assertEqual(options["-headers"], 'If-Match: "abc"\r\n')
-        self.assertNotIn("-seekable", options)
+        self.assertEqual(options["-seekable"], "1")
         self.assertTrue(given.bounded)
 
     def test_trust(self) -> None:
