@@ -4,8 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
 PYTHON ?= python3
-# How many tests run at a time. Most of them wait for ffmpeg to start.
-JOBS ?= 2
+# How many tests run at a time. Most of them wait, for ffmpeg to start or for one another.
+JOBS ?= 4
 # How long `make soak` holds its load, and `make fuzz` goes on; and what the soak leaves to chance.
 SECONDS ?= 120
 SEED ?= 1
