@@ -204,6 +204,15 @@ class FieldTests(SynchronousTestCase):
         self.assertIs(found.exact, False)
         self.assertIs(read(AUDIO, duration="2.5", stderr=b"other\n").exact, True)
 
+    def test_estimate_without_the_end(self) -> None:
+        """One for which it could not look at the end is no guess of any worth (Info, 2)."""
+        answer = {"streams": [AUDIO], "format": {"duration": "1.2", "bit_rate": "70693"}}
+        stdout = json.dumps(answer).encode()
+        for stderr, known in ((ESTIMATE, False), (b"other\n", True)):
+            found = read_probe(stdout, stderr, seekable=False)
+            self.assertEqual(found.duration is not None, known)
+            self.assertEqual({*found.description.document(None)} >= {"duration", "bitrate"}, known)
+
     def test_description(self) -> None:
         """What the info document says is of the same stream, as it was found and not filled in."""
         second = {**AUDIO, "sample_rate": "8000"}
