@@ -63,6 +63,9 @@ class NotFound(Refusal):
         super().__init__()
         self.reason = reason
 
+    def __str__(self) -> str:
+        return self.reason or self.message
+
 
 class Expired(Refusal):
     """The URL's ``exp`` has passed. Permanent, because ``exp`` is signed."""

@@ -119,12 +119,17 @@ def _join(*parts: Decimal | None) -> str:
     return ":".join(print_decimal(part) for part in parts if part is not None)
 
 
+def _missing(form: Format, what: str, key: str, have: Callable[[Format], object]) -> str:
+    *head, tail = (row.token for row in FORMATS.values() if have(row))
+    return f"f:{form.token} has no {what} to set; {key} goes with {', '.join(head)} and {tail}"
+
+
 def _bitrate(options: Options) -> str | None:
     form = options.format
     if form.br is None:
-        return f"f:{form.token} has no bitrate to set"
+        return _missing(form, "bitrate", "br", lambda row: row.br)
     if options.q is not None:
-        return "br and q exclude each other"
+        return "br and q exclude each other; one of them is expected"
     low, high = form.br
     if not low <= (options.br or 0) <= high:
         return f"f:{form.token} takes {low} to {high} kbps"
@@ -134,7 +139,7 @@ def _bitrate(options: Options) -> str | None:
 def _quality(options: Options) -> str | None:
     form, q = options.format, options.q or Decimal(0)
     if form.q is None:
-        return f"f:{form.token} has no quality to set"
+        return _missing(form, "quality", "q", lambda row: row.q)
     low, high = form.q
     kind = "a whole number" if form.q_whole else "a number"
     if not Decimal(low) <= q <= Decimal(high) or (form.q_whole and q % 1):
@@ -145,7 +150,7 @@ def _quality(options: Options) -> str | None:
 def _rate(options: Options) -> str | None:
     form, rate = options.format, options.sr or 0
     if form.token == "peaks":
-        return "f:peaks has no sample rate to set"
+        return "f:peaks has no sample rate to set; sr goes with every other format"
     if form.lossy and rate > LOSSY_RATE_CEILING:
         return f"a lossy format takes at most {LOSSY_RATE_CEILING} Hz"
     if not form.rates.accepts(rate):
@@ -156,7 +161,7 @@ def _rate(options: Options) -> str | None:
 def _depth(options: Options) -> str | None:
     form = options.format
     if not form.depths:
-        return f"f:{form.token} has no bit depth to set"
+        return _missing(form, "bit depth", "bd", lambda row: row.depths)
     if options.bd not in form.depths:
         return f"f:{form.token} takes {' or '.join(form.depths)}"
     return None
@@ -166,7 +171,7 @@ def _fade(options: Options) -> str | None:
     region = options.t.duration if options.t else None
     fade = options.fade
     if fade and region is not None and max(fade.fade_in, fade.fade_out) > region:
-        return f"t bounds the output to {print_decimal(region)} s"
+        return f"t bounds the output to {print_decimal(region)} s; fades up to that are expected"
     return None
 
 

@@ -74,7 +74,7 @@ def read_source(form: bytes, raw: bytes) -> Source:
     :raises NotFound: for every refusal (D16); its ``reason`` says which.
     """
     try:
-        return _parse(_decode_base64url(raw) if form == b"enc" else percent_decode(raw))
+        return parse_source(_decode_base64url(raw) if form == b"enc" else percent_decode(raw))
     except ValueError as error:
         raise NotFound(str(error)) from None
 
@@ -92,7 +92,11 @@ def _decode_base64url(raw: bytes) -> bytes:
     return decoded
 
 
-def _parse(text: bytes) -> Source:
+def parse_source(text: bytes) -> Source:
+    """Read a source string, in which nothing is encoded any more.
+
+    :raises ValueError: for what is none.
+    """
     if (match := _SCHEME.match(text)) is None:
         raise ValueError("a source starts with local://, s3:// or https://")
     rest = text[match.end() :]
@@ -115,6 +119,16 @@ def _parse_local(path: bytes) -> LocalSource:
             f" and {_MAX_PATH_BYTES} bytes"
         )
     return LocalSource(path)
+
+
+def climbs_out(path: bytes) -> bool:
+    """Tell whether a relative path leads above where it starts, be it for a part of its way."""
+    depth = 0
+    for component in path.split(b"/"):
+        depth += {b"..": -1, b".": 0, b"": 0}.get(component, 1)
+        if depth < 0:
+            return True
+    return False
 
 
 def _parse_s3(rest: bytes) -> S3Source:

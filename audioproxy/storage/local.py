@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
-from audioproxy.grammar.sources import LocalSource
+from audioproxy.grammar.sources import LocalSource, climbs_out
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 
 # Directories on the way are opened only to be walked through, for which Linux asks no right to
@@ -99,11 +99,8 @@ def _resolve(root: bytes, path: bytes) -> list[bytes]:
     """Return the components below the root that ``path`` resolves to."""
     if path.startswith(b"/"):
         raise ValueError("the path is absolute")
-    depth = 0
-    for component in path.split(b"/"):
-        depth += {b"..": -1, b".": 0, b"": 0}.get(component, 1)
-        if depth < 0:
-            raise ValueError("the path climbs out of the root")
+    if climbs_out(path):
+        raise ValueError("the path climbs out of the root")
     resolved = os.path.realpath(os.path.join(root, path), strict=True)
     prefix = root.rstrip(b"/") + b"/"
     if not resolved.startswith(prefix):

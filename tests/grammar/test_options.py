@@ -151,11 +151,11 @@ class RefusalsTests(SynchronousTestCase):
         self.assertEqual(
             list(refusals(options)),
             [
-                ("br", "f:peaks has no bitrate to set"),
-                ("q", "f:peaks has no quality to set"),
-                ("sr", "f:peaks has no sample rate to set"),
-                ("bd", "f:peaks has no bit depth to set"),
-                ("fade", "t bounds the output to 1 s"),
+                ("br", "f:peaks has no bitrate to set; br goes with mp3, opus, ogg, aac and m4a"),
+                ("q", "f:peaks has no quality to set; q goes with mp3, opus, ogg, aac, m4a and flac"),
+                ("sr", "f:peaks has no sample rate to set; sr goes with every other format"),
+                ("bd", "f:peaks has no bit depth to set; bd goes with flac and wav"),
+                ("fade", "t bounds the output to 1 s; fades up to that are expected"),
             ],
         )
 

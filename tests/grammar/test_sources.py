@@ -519,7 +519,7 @@ class PlainTests(SourceCase):
             error = self.refused(b"plain", raw)
             self.assertEqual(error.status, 404)
             self.assertEqual(error.code, "not_found")
-            self.assertEqual(str(error), NotFound.default_message)
+            self.assertEqual(error.message, NotFound.default_message)
 
 
 class SourceProperties(SourceCase):

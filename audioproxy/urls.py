@@ -1,0 +1,297 @@
+"""Builds and signs URLs: what a client application imports.
+
+It needs neither Twisted nor the service's configuration::
+
+    from audioproxy.urls import Signer, Variant, local
+
+    signer = Signer.from_hex(key, salt, "https://audio.example")  # AP_KEY, AP_SALT
+    preview = Variant(f="opus", br=96, t=(30, 15), fade=(0.5, 2))
+    signer.url("s3://masters/piece.wav", preview, expires_in=3600)
+    signer.info_url(local("masters/Größe.wav"))
+
+What the service would refuse is refused here, with the same words, before a request is made: an
+option or a conflict of options with `InvalidOptions`, a source that cannot be one with `NotFound`,
+an end that has passed with `Expired`.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field, fields
+from decimal import Decimal
+from typing import Literal
+from urllib.parse import quote
+
+from audioproxy.errors import Expired, InvalidOptions, NotFound, Refusal
+from audioproxy.grammar.expiry import expired
+from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.signature import sign
+from audioproxy.grammar.sources import (
+    LocalSource,
+    S3Source,
+    Source,
+    climbs_out,
+    parse_source,
+)
+from audioproxy.grammar.values import percent_encode
+from audioproxy.settings import hexadecimal
+
+__all__ = [
+    "Expired",
+    "InvalidOptions",
+    "NotFound",
+    "Refusal",
+    "Signer",
+    "Variant",
+    "local",
+    "read_source",
+    "s3",
+]
+
+#: A number as the options take them: at most 9 digits before the point and 3 behind it. What has
+#: more is refused and never rounded.
+Number = int | float | str | Decimal
+
+#: A source: its string with nothing encoded in it (``s3://masters/piece.wav``), or a value that
+#: `local`, `s3` or `read_source` made.
+SourceLike = str | bytes | Source
+
+_LEAST_KEY = 32
+# Clients rewrite a path with such a segment before they send it, and its signature goes with it
+# (RFC 3986, 5.2.4; URL standard, 4.4).
+_DOT_SEGMENT = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
+_BASE = re.compile(r"(?:https?://[^/?#\s]+)?(?:/[^?#\s]*)?")
+
+
+def local(path: str | bytes | os.PathLike[str]) -> LocalSource:
+    """Return the source that is a file below AP_LOCAL_ROOT.
+
+    :param path: relative to the root, unencoded.
+    :raises NotFound: for a path that cannot be one; the text says why.
+    """
+    raw = os.fsencode(path)
+    source = read_source(b"local://" + raw)
+    assert isinstance(source, LocalSource)
+    return source
+
+
+def s3(bucket: str, key: str | bytes) -> S3Source:
+    """Return the source that is an object in a bucket.
+
+    :param key: unencoded; text stands for its bytes in UTF-8.
+    :raises NotFound: for a bucket or a key that cannot be one; the text says why.
+    """
+    source = read_source(b"s3://" + _bytes(bucket) + b"/" + _bytes(key))
+    if not isinstance(source, S3Source) or source.bucket != bucket:
+        raise NotFound("a bucket has no slash in it")
+    return source
+
+
+def read_source(text: SourceLike) -> Source:
+    """Return the source that a string names: ``local://``, ``s3://`` or ``https://``.
+
+    :param text: unencoded, but for what an https URL has encoded itself.
+    :raises NotFound: for what the service would not take for a source; the text says why.
+    """
+    raw = _bytes(text) if isinstance(text, str | bytes) else text.canonical
+    try:
+        source = parse_source(raw)
+    except ValueError as error:
+        raise NotFound(str(error)) from None
+    if isinstance(source, LocalSource) and climbs_out(source.path):
+        raise NotFound("the path climbs out of the root")
+    return source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What to make of a source. The fields bear the names of the options; None leaves one out.
+
+    ``t=30`` starts half a minute in, ``t=(30, 15)`` ends a quarter of a minute later;
+    ``norm="ebu"`` takes the service's own targets and ``norm=(-14, -1)`` others.
+
+    :ivar br: kbps, and ``sr`` is in Hz.
+    :ivar t: seconds: the start, or the start and a duration.
+    :ivar fade: seconds: the fade-in, or the fade-in and the fade-out.
+    :ivar gain: dB.
+    :ivar norm: LUFS, dBTP and LU, or the first of these alone.
+    :ivar pts: pixels of a waveform.
+    :ivar dl: a file name, unencoded.
+    :ivar cb: any text or bytes, unencoded.
+    :raises InvalidOptions: for a value, or a conflict between two, that the service would refuse,
+        with the service's words.
+    """
+
+    f: Literal["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"] = "mp3"
+    br: int | None = None
+    q: Number | None = None
+    sr: int | None = None
+    ch: Literal[1, 2] | None = None
+    bd: Literal[16, 24, "16", "24", "32f"] | None = None
+    t: Number | tuple[Number] | tuple[Number, Number] | None = None
+    fade: Number | tuple[Number] | tuple[Number, Number] | None = None
+    gain: Number | None = None
+    norm: Literal["ebu"] | tuple[Number, ...] | None = None
+    enhance: Literal["voice"] | None = None
+    pts: int | None = None
+    pk_fmt: Literal["json", "dat"] | None = None
+    pk_bits: Literal[8, 16] | None = None
+    dl: str | None = None
+    cb: str | bytes | None = None
+    _options: Options = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        segments = [
+            f"{row.name}:{_spell(row.name, value)}".encode()
+            for row in fields(self)
+            if row.init and (value := getattr(self, row.name)) is not None
+        ]
+        object.__setattr__(self, "_options", read_options(segments)[0])
+
+    @property
+    def canonical(self) -> str:
+        """The options in their one normal form, which is how a URL spells them here."""
+        return self._options.canonical()
+
+    @property
+    def content_type(self) -> str:
+        """The Content-Type that the variant is served with."""
+        return self._options.content_type
+
+    def key(self, source: SourceLike) -> str:
+        """Return the cache key of this variant of a source: 64 lower-case hexadecimal digits.
+
+        It is the variant's ETag and its name in the store.
+        """
+        return cache_key(self.canonical, read_source(source).canonical)
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Writes URLs that the holder of the same key and salt accepts.
+
+    :ivar key: AP_KEY, decoded: at least 32 bytes.
+    :ivar salt: AP_SALT, decoded: at least 1 byte.
+    :ivar base: what stands ahead of the signature: an origin, where the resource is mounted, both,
+        or nothing.
+    :ivar encoded: write every source in base64url, so that nobody reads it in passing. It is not
+        encrypted.
+    :ivar now: Unix time in seconds.
+    :raises ValueError: for a key, a salt or a base that cannot be one.
+    """
+
+    key: bytes = field(repr=False)
+    salt: bytes = field(repr=False)
+    base: str = ""
+    _: KW_ONLY
+    encoded: bool = False
+    now: Callable[[], float] = field(default=time.time, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, bytes) or len(self.key) < _LEAST_KEY:
+            raise ValueError(
+                f"a key is at least {_LEAST_KEY} bytes; Signer.from_hex takes AP_KEY as it stands"
+            )
+        if not isinstance(self.salt, bytes) or not self.salt:
+            raise ValueError(
+                "a salt is at least 1 byte; Signer.from_hex takes AP_SALT as it stands"
+            )
+        if _BASE.fullmatch(self.base) is None:
+            raise ValueError(
+                "a base is an origin such as https://audio.example, a path such as /audio, or both"
+            )
+
+    @classmethod
+    def from_hex(
+        cls,
+        key: str,
+        salt: str,
+        base: str = "",
+        *,
+        encoded: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> Signer:
+        """Return the signer for AP_KEY and AP_SALT as the service's environment has them.
+
+        :raises ValueError: for text that is not hexadecimal, or too short; it is not quoted.
+        """
+        raw_key = _secret("AP_KEY", key, _LEAST_KEY)
+        return cls(raw_key, _secret("AP_SALT", salt, 1), base, encoded=encoded, now=now)
+
+    def url(
+        self,
+        source: SourceLike,
+        variant: Variant | None = None,
+        *,
+        expires_in: int | None = None,
+        expires_at: int | None = None,
+    ) -> str:
+        """Return the signed URL of a variant, by default the mp3 with nothing else asked for.
+
+        :param expires_in: seconds from now until the service refuses the URL.
+        :param expires_at: the same as Unix seconds. A moment that many URLs share lets caches share
+            them too.
+        :raises Expired: where that has passed already.
+        """
+        segments = (variant or Variant()).canonical.split("/")
+        if expires_in is not None and expires_at is not None:
+            raise ValueError("expires_in and expires_at exclude each other")
+        exp = expires_at if expires_in is None else int(self.now()) + expires_in
+        if exp is not None:
+            # The order does not matter to the service.
+            segments.append(f"exp:{exp}")
+            read_options([segments[-1].encode("ascii")])
+            if expired(exp, self.now()):
+                raise Expired
+        return self._signed("/".join(segments), source)
+
+    def info_url(self, source: SourceLike) -> str:
+        """Return the signed URL of a source's info document. It takes no options and never ends."""
+        return self._signed("info", source)
+
+    def sign(self, path: str) -> str:
+        """Return a path of one's own making with its signature, and the base, ahead of it.
+
+        :param path: everything behind the signature, percent-encoded as it will travel, with its
+            leading slash.
+        """
+        if not path.startswith("/") or not path.isascii():
+            raise ValueError("a path starts with a slash and is percent-encoded, so ASCII")
+        signature = sign(self.key, self.salt, path.encode("ascii")).decode("ascii")
+        return f"{self.base.rstrip('/')}/{signature}{path}"
+
+    def _signed(self, options: str, source: SourceLike) -> str:
+        raw = read_source(source).canonical
+        if self.encoded or _DOT_SEGMENT.search(raw):
+            spelled = "enc/" + base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+        else:
+            spelled = "plain/" + quote(raw, safe="/:")
+        return self.sign(f"/{options}/{spelled}")
+
+
+def _bytes(text: str | bytes) -> bytes:
+    # The names of files that are no UTF-8 come from `os` with surrogates in them.
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+
+
+def _secret(name: str, text: str, least: int) -> bytes:
+    try:
+        return hexadecimal(least)(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _spell(name: str, value: object) -> str:
+    """Return a field's value as a segment spells it; what it must not be is the reader's to say."""
+    if name in ("dl", "cb") and isinstance(value, str | bytes):
+        return percent_encode(_bytes(value))
+    if isinstance(value, tuple):
+        parts = [_spell("", part) for part in value]
+        return ":".join(["ebu", *parts] if name == "norm" else parts)
+    return format(value, "f") if isinstance(value, Decimal) else str(value)
