@@ -23,13 +23,13 @@ import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, fields
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from audioproxy.errors import Expired, InvalidOptions, NotFound, Refusal
 from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.keys import cache_key
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import Fade, Loudness, Options, Trim
 from audioproxy.grammar.reading import read_options
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.sources import (
@@ -153,6 +153,19 @@ class Variant:
             if row.init and (value := getattr(self, row.name)) is not None
         ]
         object.__setattr__(self, "_options", read_options(segments)[0])
+
+    @classmethod
+    def read(cls, segments: str) -> Variant:
+        """Return the variant that option segments name, as a URL spells them: ``f:opus/br:96``.
+
+        :raises InvalidOptions: for what the service would refuse, and for ``exp``, which is not of
+            a variant.
+        """
+        options, exp = read_options(segments.encode().split(b"/") if segments else [])
+        if exp is not None:
+            raise InvalidOptions(f'"exp:{exp}" is not accepted: a variant has no end, a URL has.')
+        values = {row.name: getattr(options, row.name) for row in fields(cls) if row.init}
+        return cls(**{name: _numbers(value) for name, value in values.items()})
 
     @property
     def canonical(self) -> str:
@@ -285,6 +298,17 @@ def _secret(name: str, text: str, least: int) -> bytes:
         return hexadecimal(least)(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def _numbers(value: Any) -> Any:
+    """Return what the grammar made of an option as what a `Variant` takes for it."""
+    if isinstance(value, Trim):
+        return (value.start,) if value.duration is None else (value.start, value.duration)
+    if isinstance(value, Fade):
+        return (value.fade_in, value.fade_out)
+    if isinstance(value, Loudness):
+        return (value.integrated, value.true_peak, value.loudness_range)
+    return value
 
 
 def _spell(name: str, value: object) -> str:

@@ -125,8 +125,12 @@ def redact(stderr: bytes) -> str:
 
     Query strings go, since a presigned URL's is a credential, and user information.
     """
-    text = stderr.decode("utf-8", "replace")
-    text = _USER_INFORMATION.sub("", _QUERY.sub("", text))
+    text = without_secrets(stderr.decode("utf-8", "replace"))
     line = " / ".join(part.strip() for part in text.splitlines() if part.strip())
     printable = "".join(c if c.isprintable() else "?" for c in line)
     return printable if len(printable) <= _LONGEST else "..." + printable[-_LONGEST:]
+
+
+def without_secrets(text: str) -> str:
+    """Return text with no query string and no user information in any URL of it."""
+    return _USER_INFORMATION.sub("", _QUERY.sub("", text))

@@ -185,7 +185,12 @@ class FileVariants:
         os.rename(path, final)
 
     def _path(self, key: str) -> str:
-        return os.path.join(self._root, key[:2], key)
+        return variant_path(self._root, key)
+
+
+def variant_path(root: str, key: str) -> str:
+    """Return where the variant of a key lies in a store."""
+    return os.path.join(root, key[:2], key)
 
 
 def _unreadable(error: OSError) -> UpstreamUnavailable:

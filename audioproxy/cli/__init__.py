@@ -1,0 +1,1 @@
+"""The ``audioproxy`` command: signs and explains URLs, examines a configuration, fills a store."""

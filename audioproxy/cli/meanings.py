@@ -1,0 +1,90 @@
+"""What each option says, in words: for `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from audioproxy.grammar.options import PEAKS_DEFAULTS, Options
+from audioproxy.grammar.values import print_decimal
+
+_CONTAINERS = {
+    "mp3": "MPEG audio, layer III",
+    "opus": "Opus in Ogg",
+    "ogg": "Vorbis in Ogg",
+    "aac": "AAC in ADTS",
+    "m4a": "AAC in fragmented MP4",
+    "flac": "FLAC, lossless",
+    "wav": "PCM in WAVE, lossless",
+    "peaks": "a waveform to draw",
+}
+_DEFAULT_QUALITIES = {
+    "mp3": "192 kbps",
+    "opus": "128 kbps",
+    "aac": "160 kbps",
+    "m4a": "160 kbps",
+    "ogg": "quality 5",
+    "flac": "compression level 5",
+}
+
+
+def meanings(options: Options) -> Iterator[tuple[str, str]]:
+    """Yield each option of the canonical string as its segment and what it says."""
+    for segment in options.canonical().split("/"):
+        key = segment.partition(":")[0]
+        yield segment, _mean(key, options)
+
+
+def unsaid(options: Options) -> Iterator[str]:
+    """Yield what happens for the options that were left out and matter to the sound."""
+    if options.br is None and options.q is None and options.f in _DEFAULT_QUALITIES:
+        yield _DEFAULT_QUALITIES[options.f]
+    if options.sr is None:
+        nearest = "" if options.f in ("flac", "wav", "peaks") else ", or the nearest of the format"
+        yield f"the source's sample rate{nearest}"
+    if options.ch is None:
+        yield "the source's channels, at most 2"
+    if options.bd is None and options.format.depths:
+        yield "the source's bit depth"
+    if options.t is None:
+        yield "the whole length"
+
+
+def _mean(key: str, options: Options) -> str:
+    value = getattr(options, key)
+    if key == "t":
+        start = print_decimal(value.start)
+        if value.duration is None:
+            return f"from second {start} to the end"
+        return f"{print_decimal(value.duration)} s, from second {start} on"
+    if key == "fade":
+        fade_in, fade_out = print_decimal(value.fade_in), print_decimal(value.fade_out)
+        return f"fade-in of {fade_in} s and fade-out of {fade_out} s"
+    if key == "norm":
+        loud, peak, width = map(
+            print_decimal, (value.integrated, value.true_peak, value.loudness_range)
+        )
+        return f"loudness normalized to {loud} LUFS, at most {peak} dBTP, range {width} LU"
+    if key == "q":
+        kind = "compression level" if options.format.q_whole else "quality (variable bit rate)"
+        return f"{kind} {print_decimal(value)}"
+    if key == "f":
+        return f"{_CONTAINERS[value]} ({options.content_type})"
+    if key == "gain":
+        return f"gain of {print_decimal(value)} dB"
+    if key == "cb":
+        return "nothing; it makes another cache key"
+    default = " (the default)" if options.f == "peaks" and PEAKS_DEFAULTS.get(key) == value else ""
+    return _PHRASES[key].format(value) + default
+
+
+_PHRASES = {
+    "br": "bit rate of {} kbps",
+    "sr": "sample rate of {} Hz",
+    "ch": "channels: {}",
+    "bd": "bit depth of {}",
+    "enhance": "the preset {}: high-pass, denoise, de-ess, compress, limit",
+    "pts": "{} pixels, each a minimum and a maximum",
+    "pk_fmt": "serialized as {}",
+    "pk_bits": "values of {} bits",
+    "dl": "browsers save it as {}",
+}

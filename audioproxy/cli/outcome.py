@@ -1,0 +1,26 @@
+"""What the commands end with."""
+
+from __future__ import annotations
+
+import sys
+
+#: Done, or yes.
+DONE = 0
+#: No, or not all of it.
+NO = 1
+#: The command cannot be understood, or lacks a setting.
+MISUSE = 2
+#: The signature is good and the URL has expired.
+EXPIRED = 3
+#: The signature is good and the service would refuse what it signs.
+REFUSED = 4
+
+
+class Misuse(Exception):
+    """The command cannot be carried out as it was given; the text says what would be right."""
+
+
+def complain(*lines: str) -> None:
+    """Say what is wrong, where it does not mix with what was asked for."""
+    for line in lines:
+        print(f"audioproxy: {line}", file=sys.stderr)

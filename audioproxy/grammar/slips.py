@@ -1,0 +1,72 @@
+"""The usual slips of a hand-written signer, told from the signature that they lead to.
+
+Only somebody who holds the key can make any of them, so to name the slip tells a stranger nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import re
+from collections.abc import Iterator
+
+from audioproxy.grammar.signature import sign, verify
+from audioproxy.grammar.values import percent_decode
+
+_HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{64}")
+_ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{43}=*")
+_RIGHT = "it is base64url without padding that is expected"
+
+
+def find_slip(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
+    """Return what went wrong with a signature that does not verify; None where nobody can tell.
+
+    :param path: what should have been signed; see `audioproxy.grammar.signature.sign`.
+    :returns: the end of a sentence, with what would be right.
+    """
+    digest, spelling = _read(signature)
+    if digest is None:
+        return None
+    if verify(key, salt, path, digest):
+        return spelling
+    for made, why in _slips(key, salt, path):
+        if hmac.compare_digest(made, digest):
+            return why
+    return None
+
+
+def _read(signature: bytes) -> tuple[bytes | None, str]:
+    """Return a signature as `sign` would spell it, and what is unusual about its spelling."""
+    if _HEXADECIMAL.fullmatch(signature):
+        raw = base64.urlsafe_b64encode(binascii.unhexlify(signature)).rstrip(b"=")
+        return raw, f"it is right but written in hexadecimal; {_RIGHT}"
+    if not _ENCODED.fullmatch(signature):
+        return None, ""
+    raw = signature.rstrip(b"=").translate(bytes.maketrans(b"+/", b"-_"))
+    if raw == signature.rstrip(b"="):
+        return raw, f"it is right but has too much padding; {_RIGHT}"
+    return raw, f"it is right but in the alphabet of base64 with + and /; {_RIGHT}"
+
+
+def _slips(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:
+    bytes_wanted = "the bytes that the hexadecimal digits stand for are expected"
+    for spell in (bytes.hex, lambda raw: raw.hex().upper()):
+        key_text, salt_text = spell(key).encode("ascii"), spell(salt).encode("ascii")
+        for made, what in (
+            (sign(key_text, salt_text, path), "the text of AP_KEY and AP_SALT"),
+            (sign(key_text, salt, path), "the text of AP_KEY"),
+            (sign(key, salt_text, path), "the text of AP_SALT"),
+        ):
+            yield made, f"it was made with {what}; {bytes_wanted}"
+    yield sign(key, b"", path), "it was made without AP_SALT; the salt goes ahead of the path"
+    yield sign(salt, key, path), "AP_KEY and AP_SALT were swapped"
+    yield sign(key, salt, path[1:]), "the path was signed without its leading slash"
+    try:
+        decoded = percent_decode(path)
+    except ValueError:
+        return
+    yield (
+        sign(key, salt, decoded),
+        "the path was decoded before it was signed; it is signed as it travels",
+    )
