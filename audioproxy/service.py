@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -28,6 +29,8 @@ from twisted.logger import Logger
 
 from audioproxy.backends import Backends, BootError, Trust
 from audioproxy.config import Config
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
@@ -37,6 +40,7 @@ from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.job import Workshop
+from audioproxy.render.plan import Plan, make_plan
 from audioproxy.render.table import Renders
 from audioproxy.storage.errands import Errands
 from audioproxy.storage.interfaces import Unwritable
@@ -108,23 +112,22 @@ class AudioProxy(Service):
         encoder = Encoder(self._launcher)
         sources = self._backends.sources
         prober = Prober(self._launcher, self._ffprobe, probe_slots, config.probe_timeout)
-        self._renders = Renders(
-            Workshop(
-                clock=reactor,
-                metrics=metrics,
-                sources=sources,
-                prober=prober,
-                encoder=encoder,
-                waveforms=Waveforms(encoder, threads),
-                slots=slots,
-                store=self._store,
-                space=space,
-                ffmpeg=self._ffmpeg,
-                max_source=config.max_src_bytes,
-                max_variant=config.max_variant_bytes,
-                timeout=config.render_timeout,
-            )
+        self._workshop = Workshop(
+            clock=reactor,
+            metrics=metrics,
+            sources=sources,
+            prober=prober,
+            encoder=encoder,
+            waveforms=Waveforms(encoder, threads),
+            slots=slots,
+            store=self._store,
+            space=space,
+            ffmpeg=self._ffmpeg,
+            max_source=config.max_src_bytes,
+            max_variant=config.max_variant_bytes,
+            timeout=config.render_timeout,
         )
+        self._renders = Renders(self._workshop)
         self.resource = AudioProxyResource(
             Signer(config.key, config.salt, config.allow_insecure),
             Cors(config.allow_origin),
@@ -163,6 +166,19 @@ class AudioProxy(Service):
         Service.stopService(self)
         return Deferred.fromCoroutine(self._stop())
 
+    async def plan(self, options: Options | None, source: Source) -> Plan:
+        """Look at a source, and return what a render of it would run. No start is needed for it.
+
+        :param options: None for an info document.
+        :raises Refusal: for what a request would be refused for.
+        """
+        self._backends.open()
+        return await make_plan(self._workshop, self._ffprobe, options, source)
+
+    async def find_missing(self) -> list[str]:
+        """Return what ffmpeg and ffprobe lack of what renders need, in words."""
+        return await find_missing(self._launcher, self._ffmpeg, self._ffprobe)
+
     def abandon(self) -> None:
         """Leave nothing in the store behind, at a start that comes to nothing."""
         if self._store is not None:
@@ -193,7 +209,7 @@ class AudioProxy(Service):
 
     async def _report_missing(self) -> None:
         try:
-            missing = await find_missing(self._launcher, self._ffmpeg, self._ffprobe)
+            missing = await self.find_missing()
         except CancelledError:
             return
         except Exception:
@@ -201,7 +217,8 @@ class AudioProxy(Service):
             return
         if missing:
             _log.error(
-                "renders will fail: {missing}; a complete ffmpeg on the PATH is required",
+                "renders will fail: {missing}; a complete ffmpeg on the PATH is required, such as"
+                " Debian's package of that name",
                 missing=", ".join(missing),
             )
 
@@ -213,12 +230,18 @@ class ProxyService(Service):
     :ivar metrics_port: the same for metrics.
     """
 
-    def __init__(self, config: Config, reactor: Any) -> None:
-        """Build everything; see `AudioProxy`."""
+    def __init__(
+        self, config: Config, reactor: Any, listening: socket.socket | None = None
+    ) -> None:
+        """Build everything; see `AudioProxy`.
+
+        :param listening: takes the place of ``config.port``.
+        """
         self.port = config.port
         self.metrics_port = config.metrics_port
         self._config = config
         self._reactor = reactor
+        self._given = listening
         self._proxy = AudioProxy(config, reactor)
         most = most_clients(config.max_concurrency + config.max_probe_concurrency)
         self._main = Listener(reactor, ProxySite(self._proxy.resource, reactor, most))
@@ -241,8 +264,11 @@ class ProxyService(Service):
         try:
             with _naming("AP_METRICS_PORT", f"{bind} port {self.metrics_port}", "AP_METRICS_BIND"):
                 self.metrics_port = self._scrapes.open(self.metrics_port, bind)
-            with _naming("AP_PORT", f"port {self.port}"):
-                self.port = self._main.open(self.port)
+            if self._given is not None:
+                self.port = self._main.adopt(self._given)
+            else:
+                with _naming("AP_PORT", f"port {self.port}"):
+                    self.port = self._main.open(self.port)
         except BootError:
             self._scrapes.give_up()
             self._proxy.abandon()

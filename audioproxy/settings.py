@@ -79,8 +79,12 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
 
 def hexadecimal_wanted(least: int) -> str:
     """Return the words that say what `hexadecimal` takes."""
-    amount = "1 byte" if least == 1 else f"{least} bytes"
-    return f"at least {amount} written as hexadecimal {'is' if least == 1 else 'are'} required"
+    amount, verb = ("1 byte", "is") if least == 1 else (f"{least} bytes", "are")
+    # Of more than the least there is no need.
+    return (
+        f"at least {amount} written as hexadecimal {verb} required, such as `openssl rand -hex"
+        f" {max(least, 16)}` prints"
+    )
 
 
 def hexadecimal(least: int) -> Callable[[str], bytes]:

@@ -6,9 +6,11 @@ import atexit
 import os
 import resource
 import signal
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, TextIO
 
 from twisted.application.service import Service
@@ -23,6 +25,7 @@ from twisted.python.usage import Options as UsageOptions
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.logs import LineObserver
 from audioproxy.service import BootError, ProxyService
+from audioproxy.systemd import VARIABLES, find_notifier, find_socket
 
 # More connections than these hold would be too many for one process in other ways.
 _DESCRIPTORS = 16_384
@@ -45,10 +48,17 @@ class Options(UsageOptions):
 
     config: Config
     warnings: tuple[str, ...]
+    listening: socket.socket | None
+    notify: Callable[[str], None]
 
     def postOptions(self) -> None:
         """Read the environment, or name every problem in it and exit."""
+        environ = _first_environment()
+        for name in VARIABLES:
+            os.environ.pop(name, None)
+        self.notify = find_notifier(environ)
         with _plain_exit():
+            self.listening = find_socket(environ, os.getpid())
             self.config, self.warnings = load(os.environ)
 
 
@@ -60,7 +70,7 @@ class _TwistdService(ProxyService):
 
         _raise_descriptor_limit()
         reactor.suggestThreadPoolSize(_NAME_THREADS)  # type: ignore[attr-defined]
-        super().__init__(options.config, reactor)
+        super().__init__(options.config, reactor, options.listening)
         self._options = options
         # Without twistd, in a test say, there are no options but ours.
         self._twistd: Any = getattr(options, "parent", None) or {}
@@ -85,18 +95,21 @@ class _TwistdService(ProxyService):
             # The parent of a daemon waits for an exception to report. Of an exit it never hears.
             with _plain_exit() if self._twistd.get("nodaemon", True) else nullcontext():
                 failure.raiseException()
-        return starting.addCallback(lambda _: self._give_up(failures))
+        return starting.addCallback(lambda _: self._conclude(failures))
 
     def stopService(self) -> Deferred[None]:
         """Drain; another signal meanwhile ends the process at once (D39)."""
+        self._options.notify("STOPPING=1")
         _set_handlers(signal.SIG_DFL)
         # twistd would end by the first signal once more, and so with another status than 0,
         # however well everything has ended. Twisted 26.10 has no public way to say otherwise.
         self._reactor._exitSignal = None
         return super().stopService()
 
-    def _give_up(self, failures: list[Failure]) -> None:
-        """End the process for what was found out only after the reactor began to run."""
+    def _conclude(self, failures: list[Failure]) -> None:
+        """Say that it is ready, or end the process for what was found out since it began to run."""
+        if not failures:
+            self._options.notify("READY=1")
         for failure in failures:
             if failure.check(CancelledError):
                 continue
@@ -123,6 +136,19 @@ def makeService(options: Options) -> ProxyService:
     """Build the service from the environment that the options have read."""
     with _plain_exit():
         return _TwistdService(options)
+
+
+def _first_environment() -> dict[str, str]:
+    """Return the environment that the process was started with.
+
+    Once `twisted.internet.endpoints` is imported, by whomever, ``os.environ`` lacks what systemd
+    hands over: Twisted 26.10 keeps it for endpoints of its own.
+    """
+    try:
+        pairs = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
+    except OSError:
+        return dict(os.environ)
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def _raise_descriptor_limit() -> None:

@@ -31,6 +31,9 @@ OWN = {
 }
 KNOWN = sorted(module._READERS)
 
+#: How the remedies for a key and a salt begin.
+NEEDED = "written as hexadecimal {} required, such as `openssl rand -hex {}` prints"
+
 
 class ConfigCase(SynchronousTestCase):
     """What the cases below share: a signing environment to which each adds a few variables."""
@@ -288,7 +291,7 @@ class SigningTests(ConfigCase):
 
     def test_bad_key(self) -> None:
         """A key that is nearly right is told what is wrong with it (Authentication, 4)."""
-        wanted = "at least 32 bytes written as hexadecimal are required"
+        wanted = f"at least 32 bytes {NEEDED.format('are', 32)}"
         for text, fault in (
             ("ab" * 10, "10 bytes"),
             ("ab", "1 byte"),
@@ -307,7 +310,7 @@ class SigningTests(ConfigCase):
 
     def test_bad_salt(self) -> None:
         """The salt is hexadecimal of at least one byte (D32)."""
-        wanted = "at least 1 byte written as hexadecimal is required"
+        wanted = f"at least 1 byte {NEEDED.format('is', 16)}"
         for text, fault in (
             ("5", "an odd number of hexadecimal digits, 1, where each byte takes two"),
             ("salt", "character 1 of 4 is not a hexadecimal digit"),
@@ -322,8 +325,8 @@ class SigningTests(ConfigCase):
             self.assertEqual(
                 self.problems(environ),
                 (
-                    "AP_KEY: not set; at least 32 bytes written as hexadecimal are required",
-                    "AP_SALT: not set; at least 1 byte written as hexadecimal is required",
+                    f"AP_KEY: not set; at least 32 bytes {NEEDED.format('are', 32)}",
+                    f"AP_SALT: not set; at least 1 byte {NEEDED.format('is', 16)}",
                 ),
             )
 

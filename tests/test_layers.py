@@ -24,7 +24,7 @@ LAYERS = (
     {"process", "storage"},
     {"render"},
     {"web"},
-    {"backends"},
+    {"backends", "systemd"},
     {"service"},
     {"tap"},
     {"cli"},

@@ -99,10 +99,7 @@ def _duration(text: str) -> int:
 
 
 def _run_sign(asked: Namespace, environment: Mapping[str, str]) -> int:
-    try:
-        signer = make_signer(environment, asked.base, asked.encoded)
-    except ValueError as error:
-        raise Misuse(f"--base: {error}") from None
+    signer = make_signer(environment, asked.base, asked.encoded)
     if asked.expires_in is not None and (asked.info or asked.path):
         raise Misuse("--expires-in goes with the URL of a variant, which an info document is not")
     variant = Variant.read(asked.options)

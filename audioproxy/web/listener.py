@@ -38,7 +38,13 @@ class Listener:
         :returns: the port, which the system chooses for port 0.
         :raises OSError: where the system refuses.
         """
-        opened = _open_socket(bind, port)
+        return self.adopt(_open_socket(bind, port))
+
+    def adopt(self, opened: socket.socket) -> int:
+        """Listen on a socket that listens already; it is the listener's from here on.
+
+        :returns: its port.
+        """
         with opened:
             opened.setblocking(False)
             self._listening = self._reactor.adoptStreamPort(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from audioproxy.errors import InvalidSignature, NotFound
 from audioproxy.grammar.segments import SignedPath, split_signature, split_target
 from audioproxy.grammar.signature import verify
+from audioproxy.grammar.slips import find_slip
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.web.cors import Cors
@@ -38,14 +39,22 @@ class Signer:
     def check(self, path: SignedPath) -> None:
         """Verify the signature of a path.
 
-        :raises InvalidSignature: where it does not match.
+        :raises InvalidSignature: where it does not match. The holder of the key is told of a slip.
         """
-        if self.allow_insecure and path.signature == _INSECURE:
-            return
+        if path.signature == _INSECURE:
+            if self.allow_insecure:
+                return
+            raise InvalidSignature(
+                "The word insecure is no signature here; sign the path, or set AP_ALLOW_INSECURE"
+                " for trying things out."
+            )
         if self.key is None or self.salt is None:
-            raise InvalidSignature
+            raise InvalidSignature(
+                "No signature can match, since AP_KEY is not set; only the word insecure is taken."
+            )
         if not verify(self.key, self.salt, path.signed, path.signature):
-            raise InvalidSignature
+            slip = find_slip(self.key, self.salt, path.signed, path.signature)
+            raise InvalidSignature(slip and f"The signature does not match: {slip}.")
 
 
 class AudioProxyResource(Front):

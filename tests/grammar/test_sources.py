@@ -14,6 +14,7 @@ from audioproxy.grammar.sources import (
     LocalSource,
     S3Source,
     Source,
+    climbs_out,
     parse_https,
     read_source,
 )
@@ -53,6 +54,13 @@ class SourceCase(SynchronousTestCase):
 
 class LocalTests(SourceCase):
     """``local://``"""
+
+    def test_climbing_out(self) -> None:
+        """A path that leaves its root for one step is told from one that does not (Confinement)."""
+        for path in (b"..", b"a/../..", b"../a", b"./../a/..", b"a//../../b"):
+            self.assertTrue(climbs_out(path), path)
+        for path in (b"a", b"a/..", b"a/../b", b"./a", b"a/b/../../c", b"...", b"..a"):
+            self.assertFalse(climbs_out(path), path)
 
     def test_canonical(self) -> None:
         """A local source is ``local://<path>`` with no root in it (Canonical source, 1)."""

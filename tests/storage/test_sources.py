@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotConfigured, NotFound
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
 from audioproxy.storage.allowlist import Allowlist
 from audioproxy.storage.sources import Sources
+from tests.support.http import Log
 from tests.support.stores import FakeSources
 
 HTTPS = HttpsSource("https://a.example/x", "a.example")
@@ -35,6 +37,17 @@ class SourcesTests(SynchronousTestCase):
     def test_no_root(self) -> None:
         """Without AP_LOCAL_ROOT, local sources are the same 404 as a missing one."""
         self.assertIs(self.refusal(Sources(Allowlist(), {}), LocalSource(b"a.mp3")), NotFound)
+
+    def test_forgotten_settings(self) -> None:
+        """What a missing setting refuses is told once in the log, with the setting's name."""
+        log = Log()
+        self.addCleanup(log.keep())
+        sources = Sources(Allowlist(), {})
+        for source, name in ((LocalSource(b"a"), "AP_LOCAL_ROOT"), (HTTPS, "AP_SOURCE_ALLOWLIST")):
+            for _ in range(2):
+                self.assertIs(self.refusal(sources, source), NotFound)
+            (told,) = [event for event in log.events if name in str(event.get("words"))]
+            self.assertEqual(LogLevel.warn, told["log_level"])
 
     def test_no_backend(self) -> None:
         """An allowed remote source without a backend is a 500 not_configured (D20)."""

@@ -109,6 +109,20 @@ class RoutingTests(RootCase):
         ):
             self.assertEqual(401, self.house.ask(b"/" + spelling + PATH).status)
 
+    def test_slips(self) -> None:
+        """Who signs with the digits of the key is told so, and a stranger nothing (D20)."""
+        slip = sign(KEY.hex().encode(), SALT.hex().encode(), PATH)
+        for signature, words in (
+            (slip, "made with the text of AP_KEY and AP_SALT; the bytes that"),
+            (b"insecure", "set AP_ALLOW_INSECURE"),
+            (sign(bytes(32), SALT, PATH), "missing or does not match the path"),
+        ):
+            response = self.house.ask(b"/" + signature + PATH)
+            self.assertEqual((401, "invalid_signature"), (response.status, response.error))
+            self.assertIn(words, response.document["message"])
+        response = self.make_house(insecure=True, key=None).ask(b"/" + slip + PATH)
+        self.assertIn("AP_KEY is not set", response.document["message"])
+
     def test_raw_bytes_are_signed(self) -> None:
         """Another spelling of the same path is another path (Authentication, 1)."""
         target = self.house.path(PATH).replace(b"a.mp3", b"%61.mp3")

@@ -1,0 +1,65 @@
+"""What systemd hands over at a start, and what it wants to hear: sd_listen_fds(3), sd_notify(3).
+
+Both come to a few environment variables, and need no library.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from audioproxy.config import ConfigError
+
+# The first descriptor that is handed over stands behind stdin, stdout and stderr.
+_FIRST = 3
+
+_WANTED = "set ListenStream= to a port, and leave Accept= out, in the socket unit"
+
+
+#: What is meant for this process, and so not for its children.
+VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET")
+
+
+def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
+    """Return the listening socket that was handed over; None where there is none.
+
+    :param pid: of this process; what was meant for another one is ignored.
+    :raises ConfigError: for anything but one listening TCP socket.
+    """
+    count = environ.get("LISTEN_FDS") or "0"
+    if environ.get("LISTEN_PID") != str(pid) or count == "0":
+        return None
+    if count != "1":
+        fault = f"{count} sockets" if count.isdecimal() else "not a number"
+        raise _refused(f"{fault}; one is required, so one ListenStream= in the socket unit")
+    try:
+        given = socket.socket(fileno=_FIRST)
+    except OSError as error:
+        raise _refused(f"descriptor {_FIRST} is no socket ({error.strerror}); {_WANTED}") from error
+    # What can be listening at an address of these families is a stream.
+    listening = given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    if not listening or given.family not in (socket.AF_INET, socket.AF_INET6):
+        given.close()
+        raise _refused(f"descriptor {_FIRST} is not a listening TCP socket; {_WANTED}")
+    given.set_inheritable(False)
+    return given
+
+
+def find_notifier(environ: Mapping[str, str]) -> Callable[[str], None]:
+    """Return what tells systemd of a state, such as ``READY=1``, where it wants to hear it."""
+    name = environ.get("NOTIFY_SOCKET", "")
+    # An abstract name begins with a NUL, which no variable can hold.
+    address = name.replace("@", "\0", 1) if name.startswith("@") else name
+
+    def notify(state: str) -> None:
+        # That nobody hears it is no reason to stop.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            sender.sendto(state.encode(), address)
+
+    return notify if name else lambda state: None
+
+
+def _refused(fault: str) -> ConfigError:
+    return ConfigError([f"LISTEN_FDS: {fault}"])

@@ -1,0 +1,1 @@
+"""The ``audioproxy`` command, as people and scripts call it."""

@@ -1,0 +1,45 @@
+"""Runs the command inside the test, with an environment of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from unittest import mock
+
+from audioproxy.cli.main import main
+
+#: A key and a salt as the environment has them.
+SECRETS = {"AP_KEY": bytes(range(32)).hex(), "AP_SALT": "fa11"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = "") -> Ended:
+    """Run the command to its end.
+
+    :param environment: all that it sees.
+    """
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.dict(os.environ, environment, clear=True),
+        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+    ):
+        try:
+            status = main(words)
+        except SystemExit as end:
+            # That is how argparse ends.
+            status = int(end.code or 0)
+    return Ended(status, out.getvalue(), err.getvalue())

@@ -1,0 +1,170 @@
+"""`audioproxy explain`: a URL taken apart, and a source looked at as a render would look at it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.cli.meanings import meanings
+from audioproxy.grammar.reading import read_options
+from audioproxy.urls import Signer, Variant
+from tests.cli.command import SECRETS, command
+from tests.support.audio import read_wav
+from tests.support.service import short_flac
+
+SIGNER = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"], "https://audio.example")
+
+
+class ExplainCase(SynchronousTestCase):
+    """What the cases below share."""
+
+    def explain(self, url: str, **settings: str) -> dict[str, Any]:
+        """Return what is said of a URL without a look at its source."""
+        ended = command("explain", "--no-probe", "--json", url, environment={**SECRETS, **settings})
+        self.status = ended.status
+        parts: dict[str, Any] = json.loads(ended.out)
+        return parts
+
+
+class UrlTests(ExplainCase):
+    """What can be told from the URL and the settings alone."""
+
+    def test_all_parts(self) -> None:
+        """Verdict, options and their meaning, canonical forms, key, place and commands."""
+        variant = Variant(f="opus", br=96, t=(30, 15))
+        store = self.mktemp()
+        Path(store).mkdir()
+        url = SIGNER.sign("/f:opus/br:96/t:30.0:15/plain/s3://masters/piece.wav")
+        place = f"file://{Path(store).resolve()}"
+        parts = self.explain(url, AP_VARIANT_STORE=place, AP_SERVE_MODE="proxy")
+        key = variant.key("s3://masters/piece.wav")
+        self.assertEqual(0, self.status)
+        self.assertEqual("good", parts["signature"])
+        self.assertEqual(
+            [
+                "br:96    bit rate of 96 kbps",
+                "f:opus   Opus in Ogg (audio/ogg)",
+                "t:30:15  15 s, from second 30 on",
+            ],
+            parts["options"],
+        )
+        self.assertEqual("br:96/f:opus/t:30:15", parts["canonical"])
+        self.assertEqual("s3://masters/piece.wav", parts["source"])
+        self.assertEqual(key, parts["cache key"])
+        self.assertEqual(f"{Path(store).resolve()}/{key[:2]}/{key}", parts["stored as"])
+        self.assertIn("-protocol_whitelist https,tls,tcp", parts["ffprobe"])
+        self.assertIn(" -c:a libopus ", parts["ffmpeg"])
+
+    def test_bucket(self) -> None:
+        """A variant store in a bucket names the object."""
+        identity = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "z"}
+        url = SIGNER.url("local://a")
+        parts = self.explain(url, AP_VARIANT_STORE="s3://variants", **identity)
+        self.assertEqual(f"s3://variants/{Variant().key('local://a')}", parts["stored as"])
+
+    def test_verdicts(self) -> None:
+        """The status is that of `verify`, and what would be refused is told with its status."""
+        wrong = SIGNER.url("local://a").replace("f:mp3", "f:wav")
+        for url, status, part, words in (
+            (wrong, 1, "signature", "wrong signature"),
+            (SIGNER.sign("/exp:1/plain/local://a"), 3, "ends", "1970-01-01T00:00:01Z, has passed"),
+            (SIGNER.sign("/br:1/plain/local://a"), 4, "refused", '422 invalid_options: "br:1" is'),
+            (SIGNER.sign("/f:mp3/plain/x"), 4, "refused", "404 not_found: a source starts with"),
+            (SIGNER.sign("/f:mp3/local://a"), 4, "refused", "plain/ or enc/ is expected"),
+            (SIGNER.sign("/info/f:mp3/plain/local://a"), 4, "refused", "takes no options"),
+            ("/insecure/plain/local://a", 0, "signature", "AP_ALLOW_INSECURE"),
+        ):
+            parts = self.explain(url)
+            self.assertEqual(status, self.status, url)
+            self.assertIn(words, parts[part], url)
+
+    def test_no_key(self) -> None:
+        """Without a key everything but the signature is explained."""
+        parts = self.explain(SIGNER.info_url("local://a"), AP_KEY="", AP_SALT="")
+        self.assertEqual((0, "the info document"), (self.status, parts["asks for"]))
+        self.assertEqual("not checked, since AP_KEY is not set", parts["signature"])
+        self.assertNotIn("ffmpeg", parts)
+
+    def test_bad_settings(self) -> None:
+        """Settings that the service would refuse are named, and the commands are assumed."""
+        parts = self.explain(SIGNER.url("local://a"), AP_PORT="x")
+        self.assertIn("AP_PORT: 'x'; a whole number", parts["assumed"][1])
+        self.assertIn(" 3< AP_LOCAL_ROOT/a", parts["ffmpeg"])
+
+    def test_secrets(self) -> None:
+        """A query of an https source is in no command that is shown."""
+        parts = self.explain(SIGNER.url("https://h.example/a.mp3?token=hidden"))
+        self.assertNotIn("hidden", parts["ffmpeg"] + parts["ffprobe"])
+        self.assertIn("https://h.example/a.mp3", parts["ffmpeg"])
+
+    def test_unprintable(self) -> None:
+        """A source of any bytes is shown in one line of printable text."""
+        parts = self.explain(SIGNER.sign("/f:mp3/plain/local://a%0A%1B%5B31m%FF%C3%BC"))
+        self.assertEqual("local://a\\n\\x1b[31m\\xffü", parts["source"])
+
+    def test_every_option(self) -> None:
+        """Each option has words of its own, at its default too."""
+        segments = (
+            "f:mp3/br:96/sr:44100/ch:2/t:3/fade:1:2/gain:-3/norm:ebu:-14/enhance:voice/dl:a/cb:b",
+            "f:flac/q:3/bd:24/t:0:9",
+            "f:peaks/pts:9/pk_fmt:dat/pk_bits:8",
+            "f:ogg/q:-1",
+        )
+        said = set()
+        for text in segments:
+            for segment, words in meanings(read_options(text.encode().split(b"/"))[0]):
+                self.assertGreater(len(words), 8, segment)
+                self.assertNotIn("{", words)
+                said.add(segment.partition(":")[0])
+        self.assertEqual({row for row in Variant.__dataclass_fields__ if row[0] != "_"}, said)
+
+
+class SourceTests(SynchronousTestCase):
+    """What a look at the source adds."""
+
+    def setUp(self) -> None:
+        root = Path(self.mktemp()).resolve()
+        root.mkdir()
+        (root / "a b.flac").write_bytes(short_flac().read_bytes())
+        self.settings = {
+            **SECRETS,
+            "PATH": os.environ["PATH"],
+            "AP_LOCAL_ROOT": str(root),
+            "TMPDIR": str(root),
+        }
+
+    def explain(self, url: str) -> tuple[int, dict[str, Any], str]:
+        """Run the command as a program: its status, its document and what it complained of."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "audioproxy.cli.main", "explain", "--json", url],
+            env=self.settings,
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        return ended.returncode, json.loads(ended.stdout), ended.stderr
+
+    def test_commands_run(self) -> None:
+        """The commands are those of a render, and run as they stand."""
+        url = SIGNER.url("local://a b.flac", Variant(f="wav", bd="32f", t=("0.1", "0.2")))
+        status, parts, complaints = self.explain(url)
+        self.assertEqual((0, ""), (status, complaints))
+        self.assertTrue(parts["read as"].startswith("flac in flac, 44100 Hz"), parts["read as"])
+        self.assertNotIn("assumed", parts)
+        ran = subprocess.run(["sh", "-c", parts["ffmpeg"]], capture_output=True, check=True)
+        self.assertEqual(8820, len(read_wav(ran.stdout)))
+
+    def test_refusal(self) -> None:
+        """What only the source tells is a refusal with its status, and says the reason."""
+        status, parts, _ = self.explain(SIGNER.url("local://missing"))
+        self.assertEqual(4, status)
+        self.assertIn("404 not_found: [Errno 2] No such file", parts["refused"])
+        status, parts, _ = self.explain(SIGNER.url("local://a b.flac", Variant(t=500)))
+        self.assertEqual(4, status)
+        self.assertIn('422 invalid_options: "t:500" is not accepted', parts["refused"])
