@@ -100,7 +100,7 @@ def hexadecimal(least: int) -> Callable[[str], bytes]:
         elif digits % 2:
             fault = f"an odd number of hexadecimal digits, {digits}, where each byte takes two"
         elif digits < 2 * least:
-            fault = f"{digits // 2} byte{'s' if digits > 2 else ''}"
+            fault = f"{digits // 2} byte{'' if digits == 2 else 's'}"
         else:
             return bytes.fromhex(text)
         raise ValueError(f"{fault}; {hexadecimal_wanted(least)}")

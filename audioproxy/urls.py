@@ -66,6 +66,8 @@ _LEAST_KEY = 32
 # Clients rewrite a path with such a segment before they send it, and its signature goes with it
 # (RFC 3986, 5.2.4; URL standard, 4.4).
 _DOT_SEGMENT = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
+# Visible ASCII without # and ?.
+_PATH = re.compile(r"/[!\"$->@-~]*")
 _BASE = re.compile(r"(?:https?://[^/?#\s]+)?(?:/[^?#\s]*)?")
 
 
@@ -75,7 +77,10 @@ def local(path: str | bytes | os.PathLike[str]) -> LocalSource:
     :param path: relative to the root, unencoded.
     :raises NotFound: for a path that cannot be one; the text says why.
     """
-    raw = os.fsencode(path)
+    try:
+        raw = os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise NotFound(str(error)) from None
     source = read_source(b"local://" + raw)
     assert isinstance(source, LocalSource)
     return source
@@ -87,7 +92,8 @@ def s3(bucket: str, key: str | bytes) -> S3Source:
     :param key: unencoded; text stands for its bytes in UTF-8.
     :raises NotFound: for a bucket or a key that cannot be one; the text says why.
     """
-    source = read_source(b"s3://" + _bytes(bucket) + b"/" + _bytes(key))
+    text = key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
+    source = read_source(f"s3://{bucket}/{text}")
     if not isinstance(source, S3Source) or source.bucket != bucket:
         raise NotFound("a bucket has no slash in it")
     return source
@@ -99,8 +105,8 @@ def read_source(text: SourceLike) -> Source:
     :param text: unencoded, but for what an https URL has encoded itself.
     :raises NotFound: for what the service would not take for a source; the text says why.
     """
-    raw = _bytes(text) if isinstance(text, str | bytes) else text.canonical
     try:
+        raw = _bytes(text) if isinstance(text, str | bytes) else text.canonical
         source = parse_source(raw)
     except ValueError as error:
         raise NotFound(str(error)) from None
@@ -148,7 +154,7 @@ class Variant:
 
     def __post_init__(self) -> None:
         segments = [
-            f"{row.name}:{_spell(row.name, value)}".encode()
+            _option_bytes(f"{row.name}:{_spell(row.name, value)}")
             for row in fields(self)
             if row.init and (value := getattr(self, row.name)) is not None
         ]
@@ -161,7 +167,7 @@ class Variant:
         :raises InvalidOptions: for what the service would refuse, and for ``exp``, which is not of
             a variant.
         """
-        options, exp = read_options(segments.encode().split(b"/") if segments else [])
+        options, exp = read_options(_option_bytes(segments).split(b"/") if segments else [])
         if exp is not None:
             raise InvalidOptions(f'"exp:{exp}" is not accepted: a variant has no end, a URL has.')
         values = {row.name: getattr(options, row.name) for row in fields(cls) if row.init}
@@ -273,9 +279,10 @@ class Signer:
 
         :param path: everything behind the signature, percent-encoded as it will travel, with its
             leading slash.
+        :raises ValueError: for what no client would send as it is.
         """
-        if not path.startswith("/") or not path.isascii():
-            raise ValueError("a path starts with a slash and is percent-encoded, so ASCII")
+        if _PATH.fullmatch(path) is None:
+            raise ValueError("a path starts with a slash, is percent-encoded and has no query")
         signature = sign(self.key, self.salt, path.encode("ascii")).decode("ascii")
         return f"{self.base.rstrip('/')}/{signature}{path}"
 
@@ -291,6 +298,13 @@ class Signer:
 def _bytes(text: str | bytes) -> bytes:
     # The names of files that are no UTF-8 come from `os` with surrogates in them.
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
+
+
+def _option_bytes(text: str | bytes) -> bytes:
+    try:
+        return _bytes(text)
+    except UnicodeEncodeError as error:
+        raise InvalidOptions(f"An option has text that has no UTF-8: {error}.") from None
 
 
 def _secret(name: str, text: str, least: int) -> bytes:
@@ -314,7 +328,7 @@ def _numbers(value: Any) -> Any:
 def _spell(name: str, value: object) -> str:
     """Return a field's value as a segment spells it; what it must not be is the reader's to say."""
     if name in ("dl", "cb") and isinstance(value, str | bytes):
-        return percent_encode(_bytes(value))
+        return percent_encode(_option_bytes(value))
     if isinstance(value, tuple):
         parts = [_spell("", part) for part in value]
         return ":".join(["ebu", *parts] if name == "norm" else parts)

@@ -1,0 +1,52 @@
+// Sign paths for audioproxy with Go.
+//
+//	AP_KEY=... AP_SALT=... go run sign.go /f:opus/br:96/plain/local://piece.wav ...
+package main
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Sign returns the path with its signature ahead of it.
+//
+// What goes wrong: hashing the hexadecimal text and not the bytes that it stands for; StdEncoding
+// or URLEncoding for RawURLEncoding; signing a path that is decoded (URL.Path is, EscapedPath() is
+// not), or has the host or a query with it. Sign what will travel, byte for byte.
+func Sign(keyHex, saltHex, path string) (string, error) {
+	key, err := hex.DecodeString(keyHex)
+	if err != nil || len(key) < 32 {
+		return "", errors.New("AP_KEY must be at least 32 bytes in hexadecimal digits")
+	}
+	salt, err := hex.DecodeString(saltHex)
+	if err != nil || len(salt) < 1 {
+		return "", errors.New("AP_SALT must be at least 1 byte in hexadecimal digits")
+	}
+	if !strings.HasPrefix(path, "/") || strings.IndexFunc(path, bare) >= 0 {
+		return "", errors.New("a path starts with a slash, is percent-encoded and has no query")
+	}
+	mac := hmac.New(sha256.New, key)
+	mac.Write(salt)
+	mac.Write([]byte(path))
+	return "/" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)) + path, nil
+}
+
+// Tells whether a character cannot stand in a path as it is.
+func bare(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '?' }
+
+func main() {
+	for _, path := range os.Args[1:] {
+		signed, err := Sign(os.Getenv("AP_KEY"), os.Getenv("AP_SALT"), path)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "sign.go:", err)
+			os.Exit(1)
+		}
+		fmt.Println(signed)
+	}
+}

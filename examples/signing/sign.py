@@ -1,0 +1,40 @@
+"""Sign paths for audioproxy, with nothing but Python.
+
+    AP_KEY=... AP_SALT=... python3 sign.py /f:opus/br:96/plain/local://piece.wav ...
+
+Where audioproxy is installed, `audioproxy.urls` does more: it builds the path as well.
+"""
+
+import base64
+import hashlib
+import hmac
+import os
+import re
+import sys
+
+
+def sign(key_hex: str, salt_hex: str, path: str) -> str:
+    """Return the path with its signature ahead of it.
+
+    What goes wrong: hashing the hexadecimal text and not the bytes that it stands for; the standard
+    alphabet with its + and /; leaving padding; signing a path that is decoded, or has the host or
+    a query with it. Sign what will travel, byte for byte, from the slash behind the signature on.
+    """
+    if not re.fullmatch("([0-9A-Fa-f]{2}){32,}", key_hex):
+        raise ValueError("AP_KEY must be at least 32 bytes in hexadecimal digits")
+    if not re.fullmatch("([0-9A-Fa-f]{2})+", salt_hex):
+        raise ValueError("AP_SALT must be at least 1 byte in hexadecimal digits")
+    # Visible ASCII without # and ?.
+    if not re.fullmatch('/[!"$->@-~]*', path):
+        raise ValueError("a path starts with a slash, is percent-encoded and has no query")
+    message = bytes.fromhex(salt_hex) + path.encode("ascii")
+    digest = hmac.new(bytes.fromhex(key_hex), message, hashlib.sha256).digest()
+    return "/" + base64.urlsafe_b64encode(digest).decode("ascii").rstrip("=") + path
+
+
+if __name__ == "__main__":
+    try:
+        for argument in sys.argv[1:]:
+            print(sign(os.environ.get("AP_KEY", ""), os.environ.get("AP_SALT", ""), argument))
+    except ValueError as error:
+        sys.exit(f"sign.py: {error}")

@@ -1,0 +1,37 @@
+# frozen_string_literal: true
+
+# Sign paths for audioproxy with Ruby.
+#
+#     AP_KEY=... AP_SALT=... ruby sign.rb /f:opus/br:96/plain/local://piece.wav ...
+
+require "openssl"
+
+# Returns the path with its signature ahead of it.
+#
+# What goes wrong: hashing the hexadecimal text and not the bytes that it stands for; hexdigest for
+# digest; the standard alphabet with its + and /; leaving padding, or the line feeds of
+# Base64.encode64; signing a path that is decoded, or has the host or a query with it. Sign what
+# will travel, byte for byte.
+def sign(key_hex, salt_hex, path)
+  # pack("H*") alone takes any letter for a digit.
+  unless key_hex.match?(/\A(?:\h\h){32,}\z/)
+    raise ArgumentError, "AP_KEY must be at least 32 bytes in hexadecimal digits"
+  end
+  unless salt_hex.match?(/\A(?:\h\h)+\z/)
+    raise ArgumentError, "AP_SALT must be at least 1 byte in hexadecimal digits"
+  end
+  # Visible ASCII without # and ?.
+  unless path.match?(%r{\A/[!"$->@-~]*\z})
+    raise ArgumentError, "a path starts with a slash, is percent-encoded and has no query"
+  end
+
+  key, salt = [key_hex, salt_hex].map { |digits| [digits].pack("H*") }
+  digest = OpenSSL::HMAC.digest("SHA256", key, salt + path.b)
+  "/#{[digest].pack("m0").tr("+/", "-_").delete("=")}#{path}"
+end
+
+begin
+  ARGV.each { |path| puts sign(ENV.fetch("AP_KEY", ""), ENV.fetch("AP_SALT", ""), path) }
+rescue ArgumentError => e
+  abort "sign.rb: #{e.message}"
+end

@@ -1,0 +1,199 @@
+"""`audioproxy.urls.Signer`: its URLs open, name what they were built of, and survive clients."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy import urls
+from audioproxy.grammar import sources as grammar
+from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.segments import Target, split_signature, split_target
+from audioproxy.grammar.signature import verify
+from audioproxy.urls import Expired, InvalidOptions, NotFound, Signer, Variant
+from tests.browser.node import program
+from tests.support.http import KEY, NOW, SALT
+from tests.support.service import PATIENCE
+from tests.support.strategies import PROMISE, expiries, option_segments, sources
+from tests.test_urls import climbs
+
+BASE = "https://audio.example"
+SIGNER = Signer(KEY, SALT, BASE, now=lambda: NOW + 0.9)
+
+#: Names of files that clients, shells and servers like to change.
+HARD = (
+    *("a b", " a", "a ", "100%", "%20", "%2e%2e", "a#b", "a?b", "a+b", "a&b", "a;b", "a=b", "a,b"),
+    *("'a'", '"a"', "`a`", "$HOME", "a\\b", "\\", "a|b", "a<b>", "{a,b}", "[1-3]", "a^b", "~", "*"),
+    *("a..b", "..a", "a..", "...", ".a", "a.", "-a", "a:b", "@a", "!", "(a)", "a\tb", "a\nb", "\r"),
+    *("Größe", "Gro\u0308ße", "音", "🎵", "\u202e", "\u00a0", "\ufeff", "\x7f", "\x01", "plain"),
+    *("enc", "info", "a//b", "a/", "a/./b", "a/../b", "a/.", "a/b/..", "a/%2e/b", "a/.%2e/b"),
+)
+
+
+def take_apart(url: str, base: str = BASE) -> Target:
+    """Read a URL as the service does: its signature first."""
+    path = split_signature(url.removeprefix(base).encode("ascii"))
+    assert path is not None and verify(KEY, SALT, path.signed, path.signature), url
+    target = split_target(path.signed)
+    assert target is not None, url
+    return target
+
+
+def source_in(target: Target) -> bytes:
+    """Return the canonical source that a URL names."""
+    return grammar.read_source(target.form, target.source).canonical
+
+
+class SignerTests(SynchronousTestCase):
+    """`Signer`"""
+
+    @PROMISE
+    @given(
+        segments=option_segments(),
+        source=sources(),
+        exp=expiries() | st.none(),
+        whole=st.booleans(),
+    )
+    def test_any_url(
+        self, segments: list[bytes], source: bytes, exp: int | None, whole: bool
+    ) -> None:
+        """A URL opens, and names the source, the variant and the end that it was built of."""
+        assume(not climbs(source) and (exp is None or exp >= NOW))
+        signer = Signer(KEY, SALT, BASE, encoded=whole, now=lambda: NOW)
+        variant = Variant.read(b"/".join(segments).decode("latin-1"))
+        target = take_apart(signer.url(source, variant, expires_at=exp))
+        options, found = read_options(target.options)
+        self.assertFalse(target.info)
+        self.assertEqual((variant.canonical, exp), (options.canonical(), found))
+        self.assertEqual(variant.key(source), cache_key(options.canonical(), source_in(target)))
+        self.assertTrue(target.form == b"enc" if whole else target.form in (b"plain", b"enc"))
+        document = take_apart(signer.info_url(source))
+        self.assertEqual((True, ()), (document.info, document.options))
+        self.assertEqual(source_in(target), source_in(document))
+
+    def test_default(self) -> None:
+        """Without a variant it is the mp3 with nothing else asked for (D4)."""
+        self.assertEqual((b"f:mp3",), take_apart(SIGNER.url("local://a")).options)
+
+    def test_dot_segments(self) -> None:
+        """A source with a segment that clients take out of a path travels in base64url."""
+        for text, form in (
+            *(("local://a/./b", b"enc"), ("local://a/../b", b"enc"), ("local://.", b"enc")),
+            *(("s3://b/..", b"enc"), ("s3://b/../k", b"enc"), ("https://h/a/..?b", b"plain")),
+            *(("https://h/a/../b", b"enc"), ("https://h/?a/../b", b"enc")),
+            *(("local://...", b"plain"), ("local://a./.b/c..d", b"plain"), ("s3://b/.k", b"plain")),
+            *(("local://%2e%2e/a", b"plain"), ("s3://b/%2E", b"plain"), ("local://a//b", b"plain")),
+        ):
+            self.assertEqual(form, take_apart(SIGNER.url(text)).form, text)
+            self.assertEqual(form, take_apart(SIGNER.info_url(text)).form, text)
+
+    def test_clients(self) -> None:
+        """What a browser makes of a URL before it sends it is that URL, byte for byte."""
+        chance = random.Random(1)
+        names = [f"local://x/{name}" for name in HARD]
+        names += [f"s3://bucket/{name}" for name in HARD]
+        names += [f"https://example.com/{name}" for name in HARD if name.isascii()]
+        drawn = [b"s3://b/" + chance.randbytes(chance.randint(1, 40)) for _ in range(200)]
+        built = []
+        for name in [*names, *drawn]:
+            try:
+                source = urls.read_source(name)
+            except NotFound:
+                # An https URL has no spaces, and no control characters.
+                continue
+            built += [SIGNER.url(source, Variant(dl="a..b", cb=name)), SIGNER.info_url(source)]
+        self.assertGreater(len(built), 600)
+        script = (
+            "const urls = JSON.parse(require('fs').readFileSync(0));"
+            "console.log(JSON.stringify(urls.map((url) => new URL(url).href)))"
+        )
+        ended = subprocess.run(
+            [program("node"), "-e", script],
+            input=json.dumps(built),
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        self.assertEqual(built, json.loads(ended.stdout))
+
+    def test_expiry(self) -> None:
+        """An end is given as seconds from now or as Unix seconds, and is served itself (D14)."""
+        for values, exp in (
+            ({}, None),
+            ({"expires_in": 3600}, NOW + 3600),
+            ({"expires_in": 0}, NOW),
+            ({"expires_at": NOW}, NOW),
+            ({"expires_at": 253_402_300_799}, 253_402_300_799),
+        ):
+            found = read_options(take_apart(SIGNER.url("local://a", **values)).options)[1]
+            self.assertEqual(exp, found, values)
+
+    def test_expired(self) -> None:
+        """An end that has passed, or that no URL can have, is refused."""
+        for values, error in (
+            ({"expires_in": -1}, Expired),
+            ({"expires_at": NOW - 1}, Expired),
+            ({"expires_at": 0}, InvalidOptions),
+            ({"expires_at": 253_402_300_800}, InvalidOptions),
+            ({"expires_in": 1.5}, InvalidOptions),
+            ({"expires_in": 1, "expires_at": NOW}, ValueError),
+        ):
+            self.assertRaises(error, SIGNER.url, "local://a", **values)
+
+    def test_base(self) -> None:
+        """An origin, a mount point, both or nothing stand ahead, with or without a last slash."""
+        for base, shown in (
+            *(("", ""), ("/", ""), ("/audio", "/audio"), ("/audio/", "/audio")),
+            *((BASE, BASE), (f"{BASE}/", BASE), (f"{BASE}:8443/x/y/", f"{BASE}:8443/x/y")),
+            *(("http://[::1]:4000", "http://[::1]:4000"),),
+        ):
+            url = Signer(KEY, SALT, base).url("local://a")
+            self.assertTrue(url.startswith(shown + "/"), url)
+            self.assertEqual((b"f:mp3",), take_apart(url, shown).options)
+        for base in (
+            "audio.example",
+            "audio",
+            "ftp://a",
+            f"{BASE}?x",
+            f"{BASE}/#x",
+            "/a b",
+            "/a\n",
+        ):
+            self.assertRaises(ValueError, Signer, KEY, SALT, base)
+
+    def test_own_path(self) -> None:
+        """A path of one's own is signed as it is, unless no client could send it so."""
+        path = "/f:mp3/plain/local://a%2fb'(c)"
+        self.assertEqual(path.encode(), split_signature(SIGNER.sign(path)[21:].encode()).signed)
+        for wrong in ("", "f:mp3", "/a b", "/a\n", "/a?b", "/a#b", "/ä", f"{BASE}/a"):
+            self.assertRaises(ValueError, SIGNER.sign, wrong)
+
+    def test_secrets(self) -> None:
+        """Key and salt are bytes of some length, or their hexadecimal text through `from_hex`."""
+        read = Signer.from_hex(KEY.hex(), SALT.hex().upper(), BASE, encoded=True, now=lambda: NOW)
+        self.assertEqual((KEY, SALT, BASE, True), (read.key, read.salt, read.base, read.encoded))
+        for key, salt in ((KEY.hex(), SALT), (KEY, SALT.hex()), (KEY[1:], SALT), (KEY, b"")):
+            error = self.assertRaises(ValueError, Signer, key, salt)
+            self.assertIn("from_hex", str(error))
+
+    def test_secrets_untold(self) -> None:
+        """No message and no repr has any of a secret in it, right or wrong as it may be."""
+        key, salt = "5ec7e7" * 12, "5a17ed" * 2
+        for wrong_key, wrong_salt, name in (
+            *((f"0x{key}", salt, "AP_KEY"), (key[1:], salt, "AP_KEY"), (key[:60], salt, "AP_KEY")),
+            *((f" {key}", salt, "AP_KEY"), (f"{key}\n", salt, "AP_KEY"), ("", salt, "AP_KEY")),
+            *((key, f"{salt}x", "AP_SALT"), (key, salt[1:], "AP_SALT"), (key, "", "AP_SALT")),
+        ):
+            message = str(self.assertRaises(ValueError, Signer.from_hex, wrong_key, wrong_salt))
+            self.assertTrue(message.startswith(f"{name}: "), message)
+            self.assertNotIn(key[6:12], message)
+            self.assertNotIn(salt[6:], message)
+        shown = repr(Signer.from_hex(key, salt, BASE))
+        self.assertEqual(f"Signer(base={BASE!r}, encoded=False)", shown)

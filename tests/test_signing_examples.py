@@ -1,0 +1,156 @@
+"""The signing examples: each language makes the published signatures, and no others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from tests.support.service import PATIENCE, PROJECT
+from tests.test_vectors import SIGNATURES
+
+FOLDER = PROJECT / "examples" / "signing"
+README = (FOLDER / "README.md").read_text("utf-8")
+
+PAIRS = SIGNATURES["pairs"]
+KEY, SALT = PAIRS[0]["key"], PAIRS[0]["salt"]
+
+
+@dataclass(frozen=True)
+class Example:
+    """One program: how the README runs it, and how to make what starts quicker, where it can be.
+
+    :ivar build: a command that makes something in the folder ``{out}``.
+    :ivar built: what to run then.
+    :ivar needs: other programs that it calls.
+    """
+
+    file: str
+    command: tuple[str, ...]
+    build: tuple[str, ...] = ()
+    built: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+EXAMPLES = {
+    "python": Example("sign.py", ("python3", "sign.py")),
+    "javascript": Example("sign.mjs", ("node", "sign.mjs")),
+    "php": Example("sign.php", ("php", "sign.php")),
+    "ruby": Example("sign.rb", ("ruby", "sign.rb")),
+    "go": Example(
+        "sign.go",
+        ("go", "run", "sign.go"),
+        ("go", "build", "-o", "{out}/sign", "sign.go"),
+        ("{out}/sign",),
+    ),
+    "java": Example(
+        "Sign.java",
+        ("java", "Sign.java"),
+        ("javac", "-d", "{out}", "Sign.java"),
+        ("java", "-cp", "{out}", "Sign"),
+    ),
+    "shell": Example("sign.sh", ("sh", "sign.sh"), needs=("openssl",)),
+}
+
+#: A key, a salt, a path, and the word that tells which of them is refused.
+REFUSED = (
+    ("zz" + KEY, SALT, "/", "AP_KEY"),
+    (KEY + "\n", SALT, "/", "AP_KEY"),
+    (KEY[2:], SALT, "/", "AP_KEY"),
+    (KEY, "0x" + SALT, "/", "AP_SALT"),
+    (KEY, "", "/", "AP_SALT"),
+    (KEY, SALT, "f:mp3/plain/local://a.mp3", "slash"),
+    (KEY, SALT, "https://audio.example/f:mp3/plain/local://a.mp3", "slash"),
+    (KEY, SALT, "/f:mp3/plain/local://Größe.wav", "percent-encoded"),
+    (KEY, SALT, "/f:mp3/plain/local://a.mp3?x=1", "query"),
+)
+
+
+class ExampleTests(SynchronousTestCase):
+    """``examples/signing``"""
+
+    def run_one(
+        self, command: Sequence[str], key: str, salt: str, paths: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of the folder, as it stands there."""
+        # Go wants a place for what it compiles, and node looks for its home.
+        environ = {"PATH": os.environ["PATH"], "HOME": str(self.out), "LC_ALL": "C.UTF-8"}
+        return subprocess.run(
+            [word.format(out=self.out) for word in command] + list(paths),
+            cwd=FOLDER,
+            env={**environ, "AP_KEY": key, "AP_SALT": salt},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+
+    def check(self, language: str) -> None:
+        """Run one example against all vectors, and against what it should refuse."""
+        example = EXAMPLES[language]
+        for program in (example.command[0], *example.build[:1], *example.needs):
+            if shutil.which(program) is None:
+                raise SkipTest(f"there is no {program} on this machine")
+        self.out = Path(self.mktemp()).resolve()
+        self.out.mkdir(parents=True)
+        shown = self.run_one(example.command, KEY, SALT, [PAIRS[0]["signed"][0]["path"]])
+        self.assertEqual("", shown.stderr)
+        self.assertIn(f"`{shown.stdout.strip()}`", README)
+        quick = example.command
+        if example.build:
+            quick = example.built
+            made = self.run_one(example.build, KEY, SALT)
+            self.assertEqual((0, ""), (made.returncode, made.stderr))
+        for pair in PAIRS:
+            paths = [row["path"] for row in pair["signed"]]
+            ended = self.run_one(quick, pair["key"], pair["salt"], paths)
+            self.assertEqual((0, ""), (ended.returncode, ended.stderr))
+            expected = [f"/{row['signature']}{row['path']}" for row in pair["signed"]]
+            self.assertEqual(expected, ended.stdout.splitlines())
+        for key, salt, path, word in REFUSED:
+            ended = self.run_one(quick, key, salt, [path])
+            self.assertEqual((1, ""), (ended.returncode, ended.stdout), (key, salt, path))
+            self.assertIn(word, ended.stderr)
+            self.assertEqual(1, len(ended.stderr.splitlines()), ended.stderr)
+            self.assertNotIn(KEY[4:], ended.stderr)
+
+    def test_python(self) -> None:
+        """Plain Python signs right, and refuses what could not be right (Authentication, 1)."""
+        self.check("python")
+
+    def test_javascript(self) -> None:
+        """So does Node."""
+        self.check("javascript")
+
+    def test_php(self) -> None:
+        """So does PHP."""
+        self.check("php")
+
+    def test_ruby(self) -> None:
+        """So does Ruby."""
+        self.check("ruby")
+
+    def test_go(self) -> None:
+        """So does Go."""
+        self.check("go")
+
+    def test_java(self) -> None:
+        """So does Java."""
+        self.check("java")
+
+    def test_shell(self) -> None:
+        """So does a POSIX shell with openssl, which shares no code with any of them."""
+        self.check("shell")
+
+    def test_all_are_run(self) -> None:
+        """Each program of the folder is run here, in the way that its README says."""
+        files = {path.name for path in FOLDER.iterdir()} - {"README.md", "__pycache__"}
+        self.assertEqual(files, {example.file for example in EXAMPLES.values()})
+        for language, example in EXAMPLES.items():
+            self.assertTrue(hasattr(self, f"test_{language}"))
+            self.assertIn(f"`{' '.join(example.command)} PATH`", README)

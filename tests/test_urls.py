@@ -1,0 +1,322 @@
+"""`audioproxy.urls`: what it builds is what the service reads, and what it refuses too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, unquote_to_bytes
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy import errors, urls
+from audioproxy.grammar import sources as grammar
+from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.values import percent_encode
+from audioproxy.urls import InvalidOptions, NotFound, Signer, Variant, local, s3
+from tests.support.http import KEY, SALT
+from tests.support.service import PATIENCE, PROJECT
+from tests.support.strategies import (
+    PROMISE,
+    encoded,
+    junk,
+    option_segments,
+    sources,
+)
+
+WHOLE = ("br", "sr", "ch", "pts", "pk_bits")
+TEXTS = ("dl", "cb")
+
+#: For each option a value that is accepted, as the types have it, and its canonical segment.
+TYPED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({}, "f:mp3"),
+    ({"f": "opus"}, "f:opus"),
+    ({"br": 96}, "br:96/f:mp3"),
+    ({"q": 2}, "f:mp3/q:2"),
+    ({"q": 2.5}, "f:mp3/q:2.5"),
+    ({"q": "2.50"}, "f:mp3/q:2.5"),
+    ({"q": Decimal("2.500")}, "f:mp3/q:2.5"),
+    ({"f": "flac", "q": Decimal("1E+1")}, "f:flac/q:10"),
+    ({"sr": 44100}, "f:mp3/sr:44100"),
+    ({"ch": 1}, "ch:1/f:mp3"),
+    ({"f": "flac", "bd": 24}, "bd:24/f:flac"),
+    ({"f": "wav", "bd": "32f"}, "bd:32f/f:wav"),
+    ({"t": 30}, "f:mp3/t:30"),
+    ({"t": (30,)}, "f:mp3/t:30"),
+    ({"t": (30, 15)}, "f:mp3/t:30:15"),
+    ({"t": (0.1, "0.20")}, "f:mp3/t:0.1:0.2"),
+    ({"fade": 0.5}, "f:mp3/fade:0.5"),
+    ({"fade": (0.5, 2)}, "f:mp3/fade:0.5:2"),
+    ({"fade": (0, Decimal("1.50"))}, "f:mp3/fade:0:1.5"),
+    ({"gain": -6}, "f:mp3/gain:-6"),
+    ({"gain": "+3"}, "f:mp3/gain:3"),
+    ({"gain": -0.0}, "f:mp3/gain:0"),
+    ({"norm": "ebu"}, "f:mp3/norm:ebu:-16:-1.5:11"),
+    ({"norm": (-14,)}, "f:mp3/norm:ebu:-14:-1.5:11"),
+    ({"norm": (-14, -1)}, "f:mp3/norm:ebu:-14:-1:11"),
+    ({"norm": (-23, "-2.0", 7.5)}, "f:mp3/norm:ebu:-23:-2:7.5"),
+    ({"enhance": "voice"}, "enhance:voice/f:mp3"),
+    ({"f": "peaks"}, "ch:1/f:peaks/pk_bits:16/pk_fmt:json/pts:800"),
+    (
+        {"f": "peaks", "pts": 9, "pk_fmt": "dat", "pk_bits": 8, "ch": 2},
+        "ch:2/f:peaks/pk_bits:8/pk_fmt:dat/pts:9",
+    ),
+    ({"dl": "Größe: 1"}, "dl:Gr%C3%B6%C3%9Fe%3A%201/f:mp3"),
+    ({"cb": "a/b"}, "cb:a%2Fb/f:mp3"),
+    ({"cb": b"\xff%"}, "cb:%FF%25/f:mp3"),
+)
+
+#: Arguments that are refused, and the segment that the message quotes.
+REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"f": "MP3"}, "f:MP3"),
+    ({"f": "mp3/br:96"}, "f:mp3/br:96"),
+    ({"br": 7}, "br:7"),
+    ({"br": 96.0}, "br:96.0"),
+    ({"br": True}, "br:True"),
+    ({"br": 128, "q": 2}, "br:128"),
+    ({"q": 10}, "q:10"),
+    ({"q": float("nan")}, "q:nan"),
+    ({"q": Decimal("Infinity")}, "q:Infinity"),
+    ({"sr": 96000}, "sr:96000"),
+    ({"ch": 3}, "ch:3"),
+    ({"bd": 16}, "bd:16"),
+    ({"t": 0.1 + 0.2}, "t:0.30000000000000004"),
+    ({"t": (1, 0)}, "t:1:0"),
+    ({"t": (1, 2, 3)}, "t:1:2:3"),
+    ({"t": ()}, "t:"),
+    ({"t": [30, 15]}, "t:[30, 15]"),
+    ({"t": 1, "fade": -1}, "fade:-1"),
+    ({"t": (0, 2), "fade": 3}, "fade:3"),
+    ({"gain": 1e-7}, "gain:1e-07"),
+    ({"gain": 61}, "gain:61"),
+    ({"norm": -14}, "norm:-14"),
+    ({"norm": (-14, 1)}, "norm:ebu:-14:1"),
+    ({"enhance": "voice2"}, "enhance:voice2"),
+    ({"pts": 800}, "pts:800"),
+    ({"f": "peaks", "br": 96}, "br:96"),
+    ({"f": "peaks", "pk_bits": 32}, "pk_bits:32"),
+    ({"pk_fmt": "json"}, "pk_fmt:json"),
+    ({"dl": "a/b"}, "dl:a%2Fb"),
+    ({"dl": ""}, "dl:"),
+    ({"dl": os.fsdecode(b"\xff.mp3")}, "dl:%FF.mp3"),
+    ({"cb": ""}, "cb:"),
+)
+
+
+def variant_of(values: dict[str, Any]) -> Variant:
+    """Return the variant of some arguments."""
+    return Variant(**values)
+
+
+def outcome(make: Callable[[], str]) -> tuple[str, str]:
+    """Return what came of making something, or the message with which it was refused."""
+    try:
+        return "made", make()
+    except InvalidOptions as error:
+        return "refused", error.message
+
+
+def climbs(source: bytes) -> bool:
+    """Tell whether a source is local and leads out of its root, which only its opener sees."""
+    path = source.removeprefix(b"local://")
+    return path != source and grammar.climbs_out(path)
+
+
+@st.composite
+def numbers(draw: st.DrawFn, text: str) -> Any:
+    """Draw one of the types in which a number can be given."""
+    value = Decimal(text)
+    kinds: list[Any] = [text, value, value.normalize()]
+    if value == int(value):
+        kinds.append(int(value))
+    if Decimal(str(float(value))) == value and "e" not in str(float(value)):
+        kinds.append(float(value))
+    return draw(st.sampled_from(kinds))
+
+
+@st.composite
+def arguments(draw: st.DrawFn, segments: list[bytes]) -> dict[str, Any]:
+    """Draw typed arguments that say the same as option segments."""
+    found: dict[str, Any] = {}
+    for segment in segments:
+        name, _, text = segment.decode("ascii").partition(":")
+        if name in WHOLE:
+            found[name] = int(text)
+        elif name == "dl":
+            found[name] = unquote(text)
+        elif name == "cb":
+            found[name] = unquote_to_bytes(text)
+        elif name in ("q", "gain"):
+            found[name] = draw(numbers(text))
+        elif name in ("t", "fade", "norm"):
+            parts = text.removeprefix("ebu").strip(":").split(":")
+            found[name] = tuple(draw(numbers(part)) for part in parts if part)
+        else:
+            found[name] = text
+    return found
+
+
+class VariantTests(SynchronousTestCase):
+    """`Variant`"""
+
+    def test_typed(self) -> None:
+        """Each option takes its values as Python has them, and writes them one way (D3, D4)."""
+        for values, canonical in TYPED:
+            variant = variant_of(values)
+            self.assertEqual(canonical, variant.canonical, values)
+            self.assertEqual(canonical, Variant.read(canonical).canonical)
+
+    def test_refused(self) -> None:
+        """What the service would refuse is refused, quoting the segment that it would (D20)."""
+        for values, segment in REFUSED:
+            error = self.assertRaises(InvalidOptions, variant_of, values)
+            self.assertTrue(error.message.startswith(f'"{segment}" is not accepted: '), error)
+
+    def test_no_utf_8(self) -> None:
+        """Half of a surrogate pair, which no URL can hold, is refused like any other value."""
+        for values in ({"f": "\ud800"}, {"dl": "\ud800"}, {"cb": "\ud800"}):
+            self.assertRaises(InvalidOptions, variant_of, values)
+        self.assertRaises(InvalidOptions, Variant.read, "cb:\ud800")
+
+    @PROMISE
+    @given(data=st.data(), segments=option_segments(), source=sources())
+    def test_any_options(self, data: st.DataObject, segments: list[bytes], source: bytes) -> None:
+        """Typed or read, however spelled, options are the variant that the service reads."""
+        assume(not climbs(source))
+        options, _ = read_options(segments)
+        typed = Variant(**data.draw(arguments(segments)))
+        for variant in (typed, Variant.read(b"/".join(segments).decode("latin-1"))):
+            self.assertEqual(options.canonical(), variant.canonical)
+            self.assertEqual(options.content_type, variant.content_type)
+            folded = grammar.parse_source(source).canonical
+            self.assertEqual(cache_key(options.canonical(), folded), variant.key(source))
+
+    @PROMISE
+    @given(
+        values=st.dictionaries(
+            st.sampled_from("f br q sr ch bd t fade gain norm enhance pts pk_fmt dl cb".split()),
+            junk().map(lambda raw: raw.decode("latin-1"))
+            | st.sampled_from(("mp3", "peaks", "96", "2", "0.5", "1:2", "-3", "ebu", "voice")),
+            max_size=3,
+        )
+    )
+    def test_any_text(self, values: dict[str, Any]) -> None:
+        """Any text in any field is accepted or refused as the service does it, word for word."""
+        spelled = {"f": "mp3", **values}
+        order = [name for name in Variant.__dataclass_fields__ if name in spelled]
+        segments = [
+            name.encode()
+            + b":"
+            + (
+                percent_encode(spelled[name].encode()).encode()
+                if name in TEXTS
+                else spelled[name].encode()
+            )
+            for name in order
+        ]
+        self.assertEqual(
+            outcome(lambda: read_options(segments)[0].canonical()),
+            outcome(lambda: Variant(**values).canonical),
+        )
+
+    def test_read(self) -> None:
+        """Segments of a URL are a variant, none are the default, and an end is not of it."""
+        self.assertEqual("f:mp3", Variant.read("").canonical)
+        self.assertEqual("br:96/f:opus", Variant.read("f:opus/br:096").canonical)
+        for text in ("f:mp3/exp:1893456000", "f:mp3/", "zz:1", "br:96/q:1"):
+            self.assertRaises(InvalidOptions, Variant.read, text)
+
+    def test_value(self) -> None:
+        """A variant is a value: equal, hashable, unchangeable."""
+        one = Variant(f="opus", t=(30, 15))
+        self.assertEqual({one: 1}, {Variant(f="opus", t=(30, 15)): 1})
+        self.assertRaises(AttributeError, setattr, one, "f", "mp3")
+
+
+class SourceTests(SynchronousTestCase):
+    """`local`, `s3` and `read_source`"""
+
+    def test_local(self) -> None:
+        """A path is bytes, text or a path, also where it is no UTF-8 (D15)."""
+        for path in ("ä/b.wav", "ä/b.wav".encode(), Path("ä/b.wav")):
+            self.assertEqual("local://ä/b.wav".encode(), local(path).canonical)
+        self.assertEqual(b"local://\xff.wav", local(os.fsdecode(b"\xff.wav")).canonical)
+        for path in ("", "/etc/passwd", "../a", "a/../../b", "a\0", "\ud800", "a/" * 64):
+            self.assertTrue(self.assertRaises(NotFound, local, path).reason)
+
+    def test_s3(self) -> None:
+        """A bucket and a key are given apart, and neither can reach into the other."""
+        self.assertEqual(b"s3://masters/a b/\xff", s3("masters", b"a b/\xff").canonical)
+        self.assertEqual(b"s3://masters//\xff", s3("masters", os.fsdecode(b"/\xff")).canonical)
+        for bucket, key in (
+            *(("a/b", "c"), ("", "k"), ("b", ""), ("-b", "k"), ("b" * 64, "k"), ("b", "k" * 1025)),
+            *(("b\ud800", "k"), ("b", "\ud800")),
+        ):
+            self.assertTrue(self.assertRaises(NotFound, s3, bucket, key).reason)
+
+    def test_made(self) -> None:
+        """What was made by hand is looked at like any text."""
+        for made in (
+            grammar.LocalSource(b"/etc/passwd"),
+            grammar.LocalSource(b"../a"),
+            grammar.S3Source("ä", b"k"),
+            grammar.HttpsSource("https://u:p@example.com/", "example.com"),
+        ):
+            self.assertRaises(NotFound, urls.read_source, made)
+        self.assertEqual(local("a"), urls.read_source(local("a")))
+
+    @PROMISE
+    @given(text=junk() | sources())
+    def test_any_bytes(self, text: bytes) -> None:
+        """Any bytes are a source here if they are one to the service and stay in its root."""
+        try:
+            source = grammar.read_source(b"enc", encoded(text))
+        except NotFound as error:
+            refused = self.assertRaises(NotFound, urls.read_source, text)
+            self.assertEqual(error.reason, refused.reason)
+        else:
+            if climbs(text):
+                self.assertRaises(NotFound, urls.read_source, text)
+            else:
+                self.assertEqual(source, urls.read_source(text))
+
+
+class ImportTests(SynchronousTestCase):
+    """What an application has to have"""
+
+    def test_alone(self) -> None:
+        """Neither Twisted nor anything else that is installed beside it is needed or loaded."""
+        script = (
+            "import sys\n"
+            "class Nothing:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name.partition('.')[0] in ('twisted', 'zope', 'botocore', 'numpy',"
+            " 'prometheus_client', 'OpenSSL', 'cryptography'):\n"
+            "            raise ImportError(name)\n"
+            "sys.meta_path.insert(0, Nothing())\n"
+            "from audioproxy.urls import Signer, Variant\n"
+            "print(Signer(b'k' * 32, b'salt').url('local://a', Variant(f='opus', br=96)))\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", script],
+            env={"PYTHONPATH": str(PROJECT)},
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        url = Signer(KEY, SALT).url("local://a", Variant(f="opus", br=96))
+        self.assertEqual(url, ended.stdout.strip())
+
+    def test_refusals(self) -> None:
+        """Whoever catches `Refusal` catches all that the service would refuse."""
+        self.assertIs(errors.InvalidOptions, urls.InvalidOptions)
+        for error in (urls.Expired, urls.InvalidOptions, urls.NotFound):
+            self.assertTrue(issubclass(error, urls.Refusal))

@@ -1,0 +1,282 @@
+"""The published vectors: each row is what the service does, and what others compute too."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions, NotFound
+from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.options import Options
+from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.signature import verify
+from audioproxy.grammar.sources import LocalSource, Source, climbs_out, read_source
+from audioproxy.urls import Signer, Variant
+from tests.support.http import KEY, SALT
+
+HERE = Path(__file__).parent / "vectors"
+SIGNATURES: dict[str, Any] = json.loads((HERE / "signatures.json").read_text("utf-8"))
+CANONICAL: dict[str, Any] = json.loads((HERE / "canonical.json").read_text("utf-8"))
+README = (HERE / "README.md").read_text("utf-8")
+
+SECTIONS = {name: part for name, part in CANONICAL.items() if isinstance(part, dict)}
+ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def base64url(raw: bytes) -> str:
+    """Return bytes as base64url without padding."""
+    return base64.urlsafe_b64encode(raw).decode("ascii").rstrip("=")
+
+
+def mac(key: bytes, data: bytes) -> str:
+    """Return a signature, made without the package."""
+    return base64url(hmac.new(key, data, hashlib.sha256).digest())
+
+
+def neighbour(signature: str) -> str:
+    """Return a signature whose last character is another one that decodes to the same bytes."""
+    return signature[:-1] + ALPHABET[ALPHABET.index(signature[-1]) + 1]
+
+
+#: Each mistake: what it makes of key and salt in hexadecimal, and of a path.
+MISTAKES: dict[str, Callable[[str, str, bytes], str]] = {
+    "over-padded": lambda key, salt, path: right(key, salt, path) + "==",
+    "last-character": lambda key, salt, path: neighbour(right(key, salt, path)),
+    "standard-alphabet": lambda key, salt, path: (
+        right(key, salt, path).replace("-", "+").replace("_", "/")
+    ),
+    "hexadecimal": lambda key, salt, path: base64.urlsafe_b64decode(
+        right(key, salt, path) + "="
+    ).hex(),
+    "cut": lambda key, salt, path: right(key, salt, path)[:-1],
+    "key-text": lambda key, salt, path: mac(key.encode(), bytes.fromhex(salt) + path),
+    "salt-text": lambda key, salt, path: mac(bytes.fromhex(key), salt.encode() + path),
+    "both-texts": lambda key, salt, path: mac(key.encode(), salt.encode() + path),
+    "no-salt": lambda key, salt, path: mac(bytes.fromhex(key), path),
+    "salt-behind": lambda key, salt, path: mac(bytes.fromhex(key), path + bytes.fromhex(salt)),
+    "swapped": lambda key, salt, path: mac(bytes.fromhex(salt), bytes.fromhex(key) + path),
+    "no-hmac": lambda key, salt, path: base64url(
+        hashlib.sha256(bytes.fromhex(key) + bytes.fromhex(salt) + path).digest()
+    ),
+    "no-slash": lambda key, salt, path: right(key, salt, path[1:]),
+    "decoded-path": lambda key, salt, path: right(key, salt, unquote_to_bytes(path)),
+    "with-query": lambda key, salt, path: right(key, salt, path + b"?x=1"),
+    "with-host": lambda key, salt, path: right(key, salt, b"https://audio.example" + path),
+}
+
+
+def right(key: str, salt: str, path: bytes) -> str:
+    """Return the signature as the contract defines it (Authentication, 1)."""
+    return mac(bytes.fromhex(key), bytes.fromhex(salt) + path)
+
+
+def rows(section: str) -> list[dict[str, Any]]:
+    """Return the rows of a section of canonical.json."""
+    found: list[dict[str, Any]] = SECTIONS[section]["rows"]
+    return found
+
+
+def cut(options: str) -> list[bytes]:
+    """Return the segments of an options string; an empty string has none."""
+    return options.encode("ascii").split(b"/") if options else []
+
+
+def source_of(text: str) -> Source:
+    """Return the source that stands in a URL."""
+    form, _, raw = text.encode("ascii").partition(b"/")
+    return read_source(form, raw)
+
+
+def names_in(value: Any) -> Iterator[str]:
+    """Yield the names of all fields of a document, but for those that are data themselves."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            if name not in ("mistakes", "variant"):
+                yield from names_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from names_in(inner)
+
+
+class DocumentTests(SynchronousTestCase):
+    """What holds for both files."""
+
+    def test_version(self) -> None:
+        """Each file says what it is, and the version of its fields."""
+        for document in (SIGNATURES, CANONICAL):
+            self.assertEqual(1, document["version"])
+            self.assertTrue(document["description"])
+
+    def test_no_row_twice(self) -> None:
+        """Whoever runs the vectors runs each one once."""
+        lists = [part["rows"] for part in SECTIONS.values()]
+        for what in ("signed", "refused"):
+            lists.append(
+                [
+                    (pair["key"].lower(), pair["salt"].lower(), row)
+                    for pair in SIGNATURES["pairs"]
+                    for row in pair[what]
+                ]
+            )
+        for every in lists:
+            spelled = [json.dumps(row, sort_keys=True) for row in every]
+            self.assertEqual(len(set(spelled)), len(spelled))
+
+    def test_readme(self) -> None:
+        """Each field, section and mistake is explained beside the files."""
+        for name in {*names_in(SIGNATURES), *names_in(CANONICAL)}:
+            self.assertIn(f"`{name}`", README)
+
+
+class SignatureTests(SynchronousTestCase):
+    """``signatures.json``"""
+
+    def test_signed(self) -> None:
+        """Both spellings open the path, and any HMAC library makes them (Authentication, 1, 2)."""
+        for pair in SIGNATURES["pairs"]:
+            key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
+            for row in pair["signed"]:
+                path = row["path"].encode("ascii")
+                self.assertEqual(right(pair["key"], pair["salt"], path), row["signature"])
+                self.assertEqual(row["signature"] + "=", row["padded"])
+                for spelled in (row["signature"], row["padded"]):
+                    self.assertTrue(verify(key, salt, path, spelled.encode()), row["path"])
+                url = Signer.from_hex(pair["key"], pair["salt"]).sign(row["path"])
+                self.assertEqual(f"/{row['signature']}{row['path']}", url)
+
+    def test_refused(self) -> None:
+        """What a mistake makes opens nothing, and is what that mistake makes (Authentication)."""
+        for pair in SIGNATURES["pairs"]:
+            key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
+            for row in pair["refused"]:
+                path = row["path"].encode("ascii")
+                made = MISTAKES[row["mistake"]](pair["key"], pair["salt"], path)
+                self.assertEqual(made, row["signature"], row)
+                self.assertFalse(verify(key, salt, path, made.encode()), row)
+
+    def test_every_mistake(self) -> None:
+        """Each mistake is explained and occurs."""
+        made = {row["mistake"] for pair in SIGNATURES["pairs"] for row in pair["refused"]}
+        self.assertEqual(MISTAKES.keys(), made)
+        self.assertEqual(MISTAKES.keys(), SIGNATURES["mistakes"].keys())
+
+    def test_lengths(self) -> None:
+        """Keys below, at and above the block of SHA-256; salts from one byte to more than it."""
+        lengths = [(len(pair["key"]) // 2, len(pair["salt"]) // 2) for pair in SIGNATURES["pairs"]]
+        keys, salts = {key for key, _ in lengths}, {salt for _, salt in lengths}
+        self.assertTrue({32, 64} < keys and max(keys) > 64, keys)
+        self.assertTrue(1 in salts and max(salts) > 64, salts)
+        paths = [row["path"] for pair in SIGNATURES["pairs"] for row in pair["signed"]]
+        self.assertGreater(max(map(len, paths)), 2000)
+
+
+class CanonicalTests(SynchronousTestCase):
+    """``canonical.json``"""
+
+    def test_options(self) -> None:
+        """Each string has its one normal form, which reads as itself (D3, D4)."""
+        for row in rows("options"):
+            options, exp = read_options(cut(row["options"]))
+            self.assertEqual(row["canonical"], options.canonical(), row)
+            self.assertEqual(row["content_type"], options.content_type, row)
+            self.assertEqual(row.get("exp"), exp, row)
+            self.assertEqual((options, None), read_options(cut(row["canonical"])), row)
+
+    def test_every_option(self) -> None:
+        """Each option of the contract is read once at least, and refused once at least."""
+        names = {row.name for row in fields(Options)} | {"exp"}
+        for section in ("options", "refused_options"):
+            spelled = [row["options"].split("/") for row in rows(section)]
+            used = {segment.partition(":")[0] for segments in spelled for segment in segments}
+            self.assertEqual(set(), names - used, section)
+        offending = {row["segment"].partition(":")[0] for row in rows("refused_options")}
+        self.assertEqual(set(), names - offending)
+
+    def test_refused_options(self) -> None:
+        """Each string is a 422 that quotes the segment (D20)."""
+        section = SECTIONS["refused_options"]
+        for row in section["rows"]:
+            error = self.assertRaises(InvalidOptions, read_options, cut(row["options"]))
+            self.assertEqual((section["status"], section["code"]), (error.status, error.code))
+            quoted = row["segment"]
+            if quoted:
+                shown = quoted if len(quoted) <= 80 else quoted[:80] + "..."
+                self.assertTrue(error.message.startswith(f'"{shown}" '), (row, error.message))
+            else:
+                self.assertIn("segment is empty", error.message)
+
+    def test_sources(self) -> None:
+        """Each source has its one canonical string, as text where it is text (D15)."""
+        for row in rows("sources"):
+            canonical = source_of(row["source"]).canonical
+            self.assertEqual(row["base64url"], base64url(canonical), row)
+            try:
+                text = canonical.decode("utf-8")
+            except UnicodeDecodeError:
+                text = None
+            self.assertEqual(row["canonical"], text, row)
+            self.assertEqual(canonical, source_of("enc/" + row["base64url"]).canonical, row)
+
+    def test_refused_sources(self) -> None:
+        """Each source is a 404, by its spelling or because it leads out of the root (D16)."""
+        section = SECTIONS["refused_sources"]
+        self.assertEqual((NotFound.status, NotFound.code), (section["status"], section["code"]))
+        for row in section["rows"]:
+            self.assertTrue(row["why"])
+            if row["why"].startswith("climbs out"):
+                source = source_of(row["source"])
+                assert isinstance(source, LocalSource)
+                self.assertTrue(climbs_out(source.path), row)
+            else:
+                self.assertRaises(NotFound, source_of, row["source"])
+
+    def test_every_kind(self) -> None:
+        """Each kind of source occurs in both forms, among the good ones and the refused ones."""
+        for section, column in (("sources", "canonical"), ("refused_sources", "source")):
+            for kind in ("local://", "s3://", "https://"):
+                found = [row for row in rows(section) if kind in (row[column] or "")]
+                self.assertGreater(len(found), 3, (section, kind))
+            forms = {row["source"].partition("/")[0] for row in rows(section)}
+            self.assertEqual({"plain", "enc"}, forms)
+
+    def test_keys(self) -> None:
+        """A cache key is the SHA-256 of both canonical strings, whoever computes it (D5)."""
+        for row in rows("keys"):
+            options, _ = read_options(cut(row["options"]))
+            source = source_of(row["source"]).canonical
+            self.assertEqual(row["key"], cache_key(options.canonical(), source), row)
+            material = options.canonical().encode("ascii") + b"\n" + source
+            self.assertEqual(row["key"], hashlib.sha256(material).hexdigest(), row)
+
+    def test_paths(self) -> None:
+        """What `audioproxy.urls` makes of its arguments is what is published."""
+        signer = Signer(KEY, SALT, now=lambda: 0.0)
+        for row in rows("paths"):
+            arguments = {
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in row.get("variant", {}).items()
+            }
+            source: str | bytes = row.get("source", "")
+            if not source:
+                source = base64.urlsafe_b64decode(row["source_base64url"] + "==")
+            writer = Signer(KEY, SALT, encoded=row.get("encoded", False), now=signer.now)
+            if row.get("info"):
+                url = writer.info_url(source)
+            else:
+                url = writer.url(source, Variant(**arguments), expires_at=row.get("expires_at"))
+            self.assertEqual(signer.sign(row["path"]), url, row)
+
+    def test_every_field(self) -> None:
+        """Each field of a `Variant` is given once at least."""
+        given = {name for row in rows("paths") for name in row.get("variant", {})}
+        self.assertEqual({row.name for row in fields(Variant) if row.init}, given)
