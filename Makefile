@@ -12,15 +12,21 @@ SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_MODULES := tests/browser/node_modules
+PLAYER_MODULES := examples/player/node_modules
 TRIAL = -m twisted.trial --temp-directory=build/trial
+
+# What builds an image. In OCI's own format, which is the default of two of them, an image has no
+# health check.
+ENGINE = $(firstword $(foreach tool,buildah podman docker,$(and $(shell command -v $(tool)),$(tool))))
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' audioproxy/__init__.py)
 
 .DELETE_ON_ERROR:
 # Those that need a server of buckets.
 S3_TESTS = tests.support.test_buckets tests.support.test_names tests.live.test_cluster \
     $(patsubst %.py,%,$(subst /,.,$(wildcard tests/live/test_s3_*.py)))
 
-.PHONY: help install dev ffmpeg node browser haproxy names radosgw run check lint format types docs \
-    coverage test test-ceph promtool soak guards fuzz clean
+.PHONY: help install dev ffmpeg node browser player haproxy nginx promtool systemd names radosgw run demo \
+    check lint format types docs coverage test test-ceph soak guards fuzz container screenshots clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
@@ -30,11 +36,15 @@ install: ffmpeg $(VENV)/.installed ## make .venv with audioproxy in it, and inst
 run: install ## start the service on sample audio, and print a few URLs to try
 	@$(BIN)/python examples/quickstart.py
 
+demo: install player ## start a page to hear, see and try all of it; AP_LOCAL_ROOT=... for your own files
+	@$(BIN)/python -m examples.player
+
 check: lint types docs coverage test ## everything that a change has to pass
 
-test: ffmpeg dev browser haproxy names promtool ## run the tests; JOBS=1 runs one at a time
+test: ffmpeg dev browser haproxy nginx systemd names promtool ## run the tests; JOBS=1 runs one at a time
 	AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_NSS_WRAPPER=required \
-	    AUDIOPROXY_PROMTOOL=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
+	    AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
+	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
 
 test-ceph: ffmpeg dev names radosgw ## run the tests of buckets against Ceph's S3 server
 	AUDIOPROXY_S3=ceph AUDIOPROXY_NSS_WRAPPER=required \
@@ -57,8 +67,9 @@ format: dev ## ruff: mend what it can mend by itself
 types: dev ## mypy --strict
 	$(BIN)/mypy
 
-docs: dev ## build the API documentation in build/docs, warnings as errors
+docs: dev ## build the documentation, of the API in build/docs and of the rest in build/site
 	$(BIN)/pydoctor
+	$(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 
 coverage: dev ## require every branch of the pure packages to be tested
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media
@@ -69,9 +80,20 @@ fuzz: dev ## arbitrary bytes against every reader; SECONDS=600 takes its time
 	    echo 'There is no atheris for this Python; Hypothesis does it alone.'
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
+container: ## build the image audioproxy:VERSION, with buildah, podman or docker
+	$(or $(ENGINE),$(error There is neither buildah nor podman nor docker to build an image with)) \
+	    build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg VERSION=$(VERSION) \
+	    --tag audioproxy:$(VERSION) --file deploy/container/Containerfile .
+
+screenshots: dev ffmpeg browser ## take the pictures of the player for the README
+	@[ -n "$$(fc-list : family 2>/dev/null | grep -x 'Inter.*')" ] || tools/system-package fonts-inter
+	@[ -n "$$(fc-list : family 2>/dev/null | grep -x 'JetBrains Mono.*')" ] || \
+	    tools/system-package fonts-jetbrains-mono
+	node tests/browser/screenshots.mjs $(BIN)/python docs/images
+
 clean: ## remove all that was built; .run/ with its samples and variants stays
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*
-	rm -rf $(NODE_MODULES)
+	rm -rf $(NODE_MODULES) $(PLAYER_MODULES)
 	rm -f twisted/plugins/dropin.cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -88,8 +110,10 @@ node:
 	@command -v npm >/dev/null || tools/system-package npm
 
 # For the tests only: a browser, and the libraries that draw in it.
-browser: $(NODE_MODULES)/.package-lock.json
+browser: $(NODE_MODULES)/.package-lock.json player
 	@command -v chromium >/dev/null || tools/system-package chromium
+
+player: $(PLAYER_MODULES)/.package-lock.json
 
 # For the tests only: a balancer for several nodes. As it is installed it listens nowhere.
 haproxy:
@@ -105,15 +129,22 @@ radosgw:
 	    command -v $${package/common/authtool} >/dev/null || tools/system-package $$package || exit; \
 	done
 
-# For the tests only: it comes with a server that nobody here wants.
-promtool: build/bin/promtool
+# For the tests only: what would listen, or come with a server, if it were installed.
+nginx promtool: %: build/bin/%
+
+build/bin/nginx:
+	tools/unpacked-program nginx usr/sbin/nginx $@
 
 build/bin/promtool:
-	tools/promtool $@
+	tools/unpacked-program prometheus usr/bin/promtool $@
+
+# For the tests only: it judges units where nothing was booted with it, too.
+systemd:
+	@command -v systemd-analyze >/dev/null || tools/system-package systemd
 
 # npm writes this file when everything else is in its place.
-$(NODE_MODULES)/.package-lock.json: tests/browser/package.json tests/browser/package-lock.json | node
-	cd tests/browser && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+%/node_modules/.package-lock.json: %/package.json %/package-lock.json | node
+	cd $* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
 
 $(VENV)/.dev: extras = [dev]

@@ -21,6 +21,7 @@ from audioproxy.threads import InThread
 if TYPE_CHECKING:
     from audioproxy.storage.object_store import ObjectStore
     from audioproxy.storage.outbound import Outbound
+    from audioproxy.storage.s3_sources import S3Objects
 
 # Where systems keep the certificates that they trust, in one file, as ffmpeg wants it: Debian,
 # Fedora, SUSE, Alpine.
@@ -94,6 +95,7 @@ class Backends:
 
     :ivar sources: opens a source of any kind.
     :ivar store: where variants are kept, or None.
+    :ivar objects: the sources in an object store, or None.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Backends:
         self._space = space
         self._trust = trust
         self.store = self._make_store(config, errands)
+        self.objects: S3Objects | None = None
         allowlist = Allowlist(config.source_allowlist)
         backends: dict[type, Any] = {}
         if config.local_root is not None:
@@ -124,7 +127,8 @@ class Backends:
             settings = config.source_s3
             store = self._object_store(settings, "AP_S3", "AP_S3")
             ca_file = settings.ca_bundle or trust.ca_file
-            backends[S3Source] = S3Objects(store, ca_file, config.render_timeout)
+            self.objects = S3Objects(store, ca_file, config.render_timeout)
+            backends[S3Source] = self.objects
         # Without an allowlist no host is admitted.
         if config.source_allowlist is not None:
             from audioproxy.storage.https import Origins

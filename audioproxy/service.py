@@ -34,7 +34,7 @@ from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
-from audioproxy.process.inspection import find_missing
+from audioproxy.process.inspection import find_missing, find_version
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
@@ -43,7 +43,7 @@ from audioproxy.render.job import Workshop
 from audioproxy.render.plan import Plan, make_plan
 from audioproxy.render.table import Renders
 from audioproxy.storage.errands import Errands
-from audioproxy.storage.interfaces import Unwritable
+from audioproxy.storage.interfaces import Examination, Unwritable
 from audioproxy.storage.scratch import AnonymousSpace
 from audioproxy.threads import own_threads
 from audioproxy.web.cors import Cors
@@ -178,6 +178,30 @@ class AudioProxy(Service):
     async def find_missing(self) -> list[str]:
         """Return what ffmpeg and ffprobe lack of what renders need, in words."""
         return await find_missing(self._launcher, self._ffmpeg, self._ffprobe)
+
+    async def find_versions(self) -> dict[str, str]:
+        """Return ffmpeg and ffprobe by their paths, each with its version."""
+        programs = (self._ffmpeg, self._ffprobe)
+        return {program: await find_version(self._launcher, program) for program in programs}
+
+    @property
+    def leashed(self) -> bool:
+        """Whether encoders end with this process, however it ends (D40)."""
+        return bool(self._launcher.prefix)
+
+    async def examine_store(self, seconds: int) -> Examination | None:
+        """Try out the variant store, where there is one. No start is needed for it.
+
+        :param seconds: that a presigned URL lives.
+        """
+        self._backends.open()
+        return None if self._store is None else await self._store.examine(seconds)
+
+    async def examine_sources(self) -> Examination | None:
+        """Ask the object store of the sources, where there is one, whether it knows who asks."""
+        self._backends.open()
+        objects = self._backends.objects
+        return None if objects is None else await objects.examine()
 
     def abandon(self) -> None:
         """Leave nothing in the store behind, at a start that comes to nothing."""

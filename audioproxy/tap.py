@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import resource
 import signal
@@ -33,6 +34,9 @@ _DESCRIPTORS = 16_384
 # The reactor's threads look names up. Ten, as it has by itself, are soon taken by names that nobody
 # answers for.
 _NAME_THREADS = 64
+
+# prctl(2)
+_PR_SET_DUMPABLE = 4
 
 _log = Logger()
 
@@ -68,7 +72,8 @@ class _TwistdService(ProxyService):
     def __init__(self, options: Options) -> None:
         from twisted.internet import reactor
 
-        _raise_descriptor_limit()
+        raise_descriptor_limit()
+        hide_from_children()
         reactor.suggestThreadPoolSize(_NAME_THREADS)  # type: ignore[attr-defined]
         super().__init__(options.config, reactor, options.listening)
         self._options = options
@@ -151,7 +156,7 @@ def _first_environment() -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     """Take as many descriptors as the system gives for the asking.
 
     The usual limit, 1024, is for programs that use select(), and ours are clients.
@@ -160,6 +165,17 @@ def _raise_descriptor_limit() -> None:
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def hide_from_children() -> None:
+    """Keep the memory and the environment of this process from other processes of its user.
+
+    Encoders are such processes, and what runs in one after a hole in a decoder should not find the
+    keys. A program that is started anew is not bound by it, and root is not either.
+    """
+    # Only Linux has it.
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _set_handlers(handler: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the README says is what the code does."""
+"""What the documentation says is what the code does."""
 
 from __future__ import annotations
 
@@ -13,40 +13,67 @@ from twisted.python.reflect import ModuleNotFound, ObjectNotFound, namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors
+from audioproxy.cli.addresses import read_address
 from audioproxy.config import VARIABLES
 from audioproxy.grammar.options import Options
-from audioproxy.grammar.signature import sign
+from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.segments import split_target
+from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import LocalSource, Source, read_source
 from audioproxy.metrics import Metrics
 from audioproxy.process.slots import Slots
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = {page.stem: page.read_text() for page in (ROOT / "docs").glob("*.md")}
+
+#: A link of Markdown to a place of the project: its file, if another, and its anchor, if any.
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+#: Where the examples of the URL reference are fetched from.
+SERVICE = "http://127.0.0.1:4000/insecure"
 
 
-def section(title: str) -> str:
-    """Return the text under one heading of the README."""
-    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+def rows(page: str, first: str) -> list[list[str]]:
+    """Return the cells of the table whose first heading is given, without its two header lines."""
+    tables = re.findall(r"(?:^\|.*\n?)+", PAGES[page], re.MULTILINE)
+    (table,) = [table for table in tables if table.startswith(f"| {first} |")]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]
+    ]
 
 
-def rows(title: str, table: int = 0) -> list[list[str]]:
-    """Return the cells of a table under a heading, without its two header lines."""
-    tables = re.findall(r"(?:^\|.*\n?)+", section(title), re.MULTILINE)
-    lines = tables[table].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+def code(text: str, language: str) -> list[str]:
+    """Return the blocks of code in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-class ReadmeTests(SynchronousTestCase):
-    """A reader can trust every table and every example."""
+def run(example: str) -> list[str]:
+    """Run an example of Python, and return the lines that it prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(example, {})
+    return printed.getvalue().splitlines()
+
+
+def anchor(heading: str) -> str:
+    """Return what a heading is linked to by, as sites and repositories spell it."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+class ReferenceTests(SynchronousTestCase):
+    """A reader can trust every table."""
 
     def test_every_variable_is_explained(self) -> None:
         """An operator finds every variable in the configuration table, and no other (D33)."""
-        named = re.findall(r"`(A(?:P|WS)_\w+)`", " ".join(row[0] for row in rows("Configuration")))
+        table = rows("configuration", "Variable")
+        named = re.findall(r"`(A(?:P|WS)_\w+)`", " ".join(row[0] for row in table))
         self.assertEqual(sorted(VARIABLES), sorted(named))
 
     def test_every_error_is_explained(self) -> None:
         """A client finds every error, with its status and its Cache-Control (D20)."""
-        listed = {(int(row[0]), row[1].strip("`"), row[3].strip("`")) for row in rows("Errors")}
+        table = rows("urls", "Status")
+        listed = {(int(row[0]), row[1].strip("`"), row[3].strip("`")) for row in table}
         raised = {
             (error.status, error.code, error.cache_control)
             for error in vars(errors).values()
@@ -61,20 +88,24 @@ class ReadmeTests(SynchronousTestCase):
         metrics = Metrics()
         metrics.watch(Slots(Clock(), 1, 1, 1))
         exposed = re.findall(r"^# TYPE (\w+)", metrics.exposition().decode(), re.MULTILINE)
-        table = README.split("\n### Metrics\n")[1].split("\n## ")[0]
-        self.assertEqual(sorted(exposed), sorted(re.findall(r"`(audio_proxy_\w+)`", table)))
+        named = " ".join(row[0] for row in rows("operations", "Metric"))
+        self.assertEqual(sorted(exposed), sorted(re.findall(r"`(audio_proxy_\w+)`", named)))
 
     def test_every_option_is_explained(self) -> None:
-        """A client finds every option (contract: Option classes)."""
-        listed = {row[0].strip("`") for row in rows("What a URL says")}
-        known = set(Options.__dataclass_fields__) | {"exp"}
-        self.assertEqual(known, listed)
+        """A client finds every option, and an example of it to copy (contract: Option classes)."""
+        table = [re.match(r"\[`(\w+)`\]\(#(.*)\)", row[0]) for row in rows("urls", "Option")]
+        links = {match[1]: match[2] for match in table if match}
+        self.assertEqual(set(Options.__dataclass_fields__) | {"exp"}, set(links))
+        sections = re.split(r"^###? ", PAGES["urls"], flags=re.MULTILINE)
+        texts = {anchor(text.partition("\n")[0]): text for text in sections}
+        for key, name in links.items():
+            self.assertIn(f"/{key}:", "".join(re.findall(f"{SERVICE}(.*)", texts[name])), key)
 
     def test_every_source_is_explained(self) -> None:
         """A client finds every kind of source, spelled as the service reads it (D15)."""
         parts = {"host": "host.example", "base64url": "bG9jYWw6Ly9hLm1wMw"}
         kinds = set()
-        for row in rows("What a URL says", 1):
+        for row in rows("urls", "Source"):
             spelling = re.sub(
                 r"<(\w+)>", lambda match: parts.get(match[1], "x1y"), row[0].strip("`")
             )
@@ -83,20 +114,77 @@ class ReadmeTests(SynchronousTestCase):
         expected = {("plain", kind) for kind in get_args(Source)} | {("enc", LocalSource)}
         self.assertEqual(expected, kinds)
 
-    def test_signing_example(self) -> None:
-        """The signing example prints a path that the service accepts (Authentication, 1)."""
-        code = section("The first minute").split("```python\n")[1].split("```")[0]
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, {})
-        _, signature, path = printed.getvalue().strip().split("/", 2)
-        expected = sign(bytes(32), b"\x01", b"/" + path.encode("ascii"))
-        self.assertEqual(expected.decode("ascii"), signature)
+    def test_every_alert_is_explained(self) -> None:
+        """Whoever is called by an alert finds what it means, under the link that it carries."""
+        rules = (ROOT / "deploy/prometheus/rules.yml").read_text()
+        alerts = re.findall(r"- alert: (\w+)", rules)
+        links = re.findall(r"runbook: docs/operations.md#(\S+)", rules)
+        told = PAGES["operations"].split("\n## Alerts\n")[1]
+        self.assertEqual(alerts, re.findall(r"^### (\w+)$", told, re.MULTILINE))
+        self.assertEqual([anchor(alert) for alert in alerts], links)
+
+
+class ExampleTests(SynchronousTestCase):
+    """A reader can copy every example."""
+
+    def test_urls(self) -> None:
+        """Every example of the URL reference is one that the service takes (D1)."""
+        examples = re.findall(f"{SERVICE}(/\\S+)", PAGES["urls"])
+        self.assertGreater(len(examples), 20)
+        for example in examples:
+            target = split_target(example.encode())
+            assert target is not None, example
+            read_source(target.form, target.source)
+            if target.info:
+                self.assertEqual((), target.options)
+            elif target.options:
+                read_options(target.options)
+
+    def test_same_source(self) -> None:
+        """The spellings that are said to be one source are one."""
+        spellings = re.findall(
+            f"{SERVICE}/(plain|enc)/(\\S+)", PAGES["urls"].split("## Sources")[1]
+        )
+        self.assertEqual(3, len(spellings))
+        self.assertEqual(1, len({read_source(a.encode(), b.encode()) for a, b in spellings}))
+
+    def test_signing(self) -> None:
+        """Every example that signs prints URLs that the service accepts (Authentication, 1)."""
+        examples = code(README, "python") + code(PAGES["urls"], "python")
+        examples += code(PAGES["embedding"], "python")[1:]
+        self.assertEqual(4, len(examples))
+        for example in examples:
+            printed = run(example)
+            self.assertTrue(printed, example)
+            for url in printed:
+                path = read_address(url)
+                self.assertTrue(verify(bytes(32), b"\x01", path.signed, path.signature), url)
+
+    def test_embedding(self) -> None:
+        """The page shows the example that is there to be started."""
+        shown = code(PAGES["embedding"], "python")[0]
+        self.assertTrue((ROOT / "examples/embed.py").read_text().endswith(f"\n\n{shown}"))
+
+
+class LinkTests(SynchronousTestCase):
+    """A reader gets everywhere."""
+
+    def test_every_page_is_one_click_away(self) -> None:
+        """The README links to each page of the documentation."""
+        linked = {file for file, _ in LINK.findall(README)}
+        self.assertEqual(set(), {f"docs/{name}.md" for name in PAGES} - linked)
 
     def test_links_lead_somewhere(self) -> None:
-        """Every relative link of the README leads to a file of the project."""
-        for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
-            self.assertTrue((ROOT / target).is_file(), target)
+        """Every link to a place of the project leads to a file, and to a heading of it."""
+        pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+        pages += [*(ROOT / "examples").glob("*/README.md"), *(ROOT / "deploy").glob("*/README.md")]
+        for page in pages:
+            for file, name in LINK.findall(page.read_text()):
+                place = (page.parent / file).resolve() if file else page
+                self.assertTrue(place.exists(), f"{page.name}: {file}")
+                if name:
+                    headings = re.findall(r"^#+ (.*)$", place.read_text(), re.MULTILINE)
+                    self.assertIn(name, map(anchor, headings), f"{page.name}: {file}#{name}")
 
 
 class SecurityTests(SynchronousTestCase):
@@ -104,8 +192,11 @@ class SecurityTests(SynchronousTestCase):
 
     def test_every_proof_exists(self) -> None:
         """Each test that a row names is there, be it a module, a class or a method of one."""
-        text = (ROOT / "docs/security.md").read_text()
-        rows = [line for line in text.splitlines() if line.startswith("| ") and "---" not in line]
+        rows = [
+            line
+            for line in PAGES["security"].splitlines()
+            if line.startswith("| ") and "---" not in line
+        ]
         proofs = [re.findall(r"`(tests\.[\w.]+)`", row) for row in rows]
         self.assertGreater(sum(map(len, proofs)), 30)
         for row, names in zip(rows, proofs, strict=True):

@@ -348,6 +348,35 @@ class RunTests(TapCase):
         self.assertEqual(str(self.root), os.readlink(f"/proc/{process.pid}/cwd"))
 
 
+class HidingTests(TapCase):
+    """Code in a decoder cannot look for the keys in the memory of the service (D45)."""
+
+    async def test_hidden(self) -> None:
+        """The process of the service is closed to others of its user; a child of it is not."""
+        read = "import ctypes, os, sys; sys.exit(40 + ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
+        script = (
+            "import atexit, ctypes, subprocess, sys\n"
+            "from audioproxy import tap\n"
+            "tap.hide_from_children()\n"
+            f"child = subprocess.call([sys.executable, '-c', {read!r}])\n"
+            "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), child)"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, check=False, text=True
+        )
+        self.assertEqual("0 41\n", ended.stdout)
+
+    async def test_of_every_start(self) -> None:
+        """A service hides before it listens."""
+        hidden: list[bool] = []
+        self.patch(tap, "hide_from_children", lambda: hidden.append(True))
+        options = tap.Options()
+        options.config, options.warnings = self.config(), ()
+        options.listening, options.notify = None, lambda state: None
+        tap.makeService(options)
+        self.assertEqual([True], hidden)
+
+
 class DescriptorTests(SynchronousTestCase):
     """A process of its own takes the descriptors that it may have, for its clients."""
 
@@ -356,7 +385,7 @@ class DescriptorTests(SynchronousTestCase):
         limits = {resource.RLIMIT_NOFILE: (soft, hard)}
         self.patch(resource, "getrlimit", limits.__getitem__)
         self.patch(resource, "setrlimit", limits.__setitem__)
-        tap._raise_descriptor_limit()
+        tap.raise_descriptor_limit()
         return limits[resource.RLIMIT_NOFILE]
 
     def test_raised(self) -> None:

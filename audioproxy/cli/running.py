@@ -15,28 +15,36 @@ from audioproxy.cli.outcome import complain
 T = TypeVar("T")
 
 
-def run(work: Callable[[Any], Coroutine[Any, Any, T]]) -> T:
+def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | None = None) -> T:
     """Run the reactor until some work is done, once in a process.
 
+    :param observer: hears the log in place of who reads stderr.
     :returns: what the work returned; what it raises is raised here.
     """
     from twisted.internet import reactor
 
-    globalLogBeginner.beginLoggingTo([_complain], redirectStandardIO=False)
+    globalLogBeginner.beginLoggingTo([observer or _complain], redirectStandardIO=False)
     outcome: list[T | Failure] = []
 
     def end(result: T | Failure) -> None:
-        outcome.append(result)
-        reactor.stop()
+        if not outcome:
+            outcome.append(result)
+            reactor.stop()
 
     def begin() -> None:
-        Deferred.fromCoroutine(work(reactor)).addBoth(end)
+        working = Deferred.fromCoroutine(work(reactor))
+
+        def interrupt() -> None:
+            if not outcome:
+                # A signal has stopped the reactor.
+                outcome.append(Failure(KeyboardInterrupt()))
+                working.cancel()
+
+        reactor.addSystemEventTrigger("before", "shutdown", interrupt)
+        working.addBoth(end)
 
     reactor.callWhenRunning(begin)
     reactor.run()
-    if not outcome:
-        # A signal has stopped the reactor.
-        raise KeyboardInterrupt
     if isinstance(outcome[0], Failure):
         outcome[0].raiseException()
     return outcome[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from audioproxy.media.diagnostics import redact
@@ -10,11 +11,12 @@ from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, descri
 
 _LISTING_LIMIT = 1024 * 1024
 _SECONDS = 20.0
+_VERSION = re.compile(rb"\S+ version ([!-~]{1,60})")
 
 
 async def find_missing(launcher: Launcher, ffmpeg: str, ffprobe: str) -> list[str]:
     """Return what is missing, in words: programs first, then encoders and filters."""
-    commands = [[program, "-hide_banner", "-version"] for program in (ffmpeg, ffprobe)]
+    commands = [_version_arguments(program) for program in (ffmpeg, ffprobe)]
     missing = [why for command in commands if (why := (await _run(launcher, command)).failure)]
     if missing:
         return missing
@@ -26,6 +28,16 @@ async def find_missing(launcher: Launcher, ffmpeg: str, ffprobe: str) -> list[st
             lacking = missing_from(answer.listing, needed)
             missing += [f"{ffmpeg} lacks the {kind} {name}" for name in lacking]
     return missing
+
+
+async def find_version(launcher: Launcher, program: str) -> str:
+    """Return which version a program says it is; nothing where it says none."""
+    match = _VERSION.match((await _run(launcher, _version_arguments(program))).listing)
+    return match[1].decode("ascii") if match else ""
+
+
+def _version_arguments(program: str) -> list[str]:
+    return [program, "-hide_banner", "-version"]
 
 
 class _Answer(NamedTuple):

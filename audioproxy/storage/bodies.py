@@ -84,8 +84,15 @@ class NoBody(Protocol):
 class Relay(Protocol):
     """Sends a body on to one consumer as it comes, and asks for no more than that one takes."""
 
-    def __init__(self, clock: IReactorTime, response: IResponse, size: int | None) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        response: IResponse,
+        size: int | None,
+        seconds: float | None = None,
+    ) -> None:
         self._clock = clock
+        self._seconds = seconds or STALL
         self._response = response
         self._size = size
         self._came = 0
@@ -161,7 +168,7 @@ class Relay(Protocol):
 
     def _watch_again(self) -> None:
         self._forget_watch()
-        self._watch = Watch(self._clock, STALL, self._stall)
+        self._watch = Watch(self._clock, self._seconds, self._stall)
 
     def _forget_watch(self) -> None:
         watch, self._watch = self._watch, None
@@ -169,7 +176,7 @@ class Relay(Protocol):
             watch.stop()
 
     def _stall(self) -> None:
-        self._end(Unreachable(f"the body stalled for {STALL:g} seconds"))
+        self._end(Unreachable(f"the body stalled for {self._seconds:g} seconds"))
 
     def _end(self, error: Exception | None) -> None:
         consumer, self._consumer = self._consumer, None

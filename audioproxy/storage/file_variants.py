@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.storage.errands import Errands
 from audioproxy.storage.feed import Feed
-from audioproxy.storage.interfaces import Scratch, Unwritable, VariantHeaders
+from audioproxy.storage.interfaces import Examination, Scratch, Unwritable, VariantHeaders
 from audioproxy.storage.scratch import NamedFile, ScratchFolder
 
 _MAGIC = b"APVARNT1"
@@ -101,6 +101,26 @@ class FileVariants:
             raise Unwritable(
                 f"not writable ({error}); a directory that this process may write into is required"
             ) from error
+
+    async def examine(self, seconds: int) -> Examination:
+        """Prove the store writable, with room for a variant."""
+        seen = Examination(self._root)
+        parent = os.path.join(self._root, _SCRATCH)
+        # One that root leaves behind would be closed to the user that the service runs as.
+        fresh = not os.path.exists(parent)
+        try:
+            await self.open()
+            (await self.create()).close_now()
+        except Unwritable as error:
+            seen.trouble = str(error)
+        except OSError as error:
+            seen.trouble = f"no new file can be made ({error}); room for variants is required"
+        finally:
+            self.abandon()
+            if fresh:
+                with suppress(OSError):
+                    os.rmdir(parent)
+        return seen
 
     def abandon(self) -> None:
         """Remove the scratch folder, and wait for that."""

@@ -6,6 +6,8 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote_from_bytes, urlsplit
 
@@ -13,7 +15,7 @@ from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavaila
 from audioproxy.storage.bodies import TooLong, Upload
 from audioproxy.storage.interfaces import Readable
 from audioproxy.storage.outbound import Answer, Outbound
-from audioproxy.storage.signing import EMPTY, Identity
+from audioproxy.storage.signing import EMPTY, MOMENT, Identity
 from audioproxy.storage.wire import Unreachable
 
 if TYPE_CHECKING:
@@ -84,6 +86,8 @@ class ObjectStore:
     """One object store, seen by one identity.
 
     :ivar name: its origin, for logs and messages.
+    :ivar moments: when the last request was signed that got an answer, and when that was sent, each
+        as its own side's clock had it and in the spelling of its header.
     """
 
     def __init__(self, settings: S3Config, client: Outbound) -> None:
@@ -101,11 +105,23 @@ class ObjectStore:
             settings.session_token,
             settings.region,
         )
+        self.moments: tuple[str, str | None] | None = None
         self._virtual = settings.addressing == "virtual"
         if self._virtual and _is_address(urlsplit(self.name).hostname or ""):
             raise ValueError(
                 "virtual addressing puts the bucket ahead of a host name, not of an IP"
             )
+
+    @property
+    def clock_ahead(self) -> int | None:
+        """Seconds by which this machine's clock is ahead of the store's; None where none told."""
+        try:
+            signed, sent = self.moments or ("", None)
+            there = parsedate_to_datetime(sent or "")
+            here = datetime.strptime(signed, MOMENT).replace(tzinfo=UTC)
+            return round((here - there).total_seconds())
+        except (TypeError, ValueError):
+            return None
 
     def at(self, bucket: str, key: bytes) -> StoreObject:
         """Return an object, be it there or not.
@@ -183,9 +199,11 @@ class StoreObject:
             body, digest = Upload(payload.source, payload.start, payload.stop), payload.digest
         signed = self.store.identity.sign(method, url, headers or {}, digest or EMPTY)
         try:
-            return await self.store.client.request(method, url, signed, body)
+            answer = await self.store.client.request(method, url, signed, body)
         except Unreachable as error:
             raise Unavailable(f"{self.store.name} is unreachable: {error}") from error
+        self.store.moments = signed["X-Amz-Date"], answer.header("date")
+        return answer
 
 
 def strong_tag(answer: Answer) -> str | None:

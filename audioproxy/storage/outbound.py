@@ -69,10 +69,16 @@ class Outbound:
         self._connections = Connections(reactor, trust)
 
     async def request(
-        self, method: str, url: str, headers: Mapping[str, str], body: Upload | None = None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: Upload | None = None,
+        seconds: float | None = None,
     ) -> Answer:
         """Send a request and return its answer, of which only the headers have come.
 
+        :param seconds: for which they are waited for; left out, 15.
         :raises Untrusted: where the server's certificate does not prove who it is.
         :raises Unreachable: where there is no answer, or none in time.
         """
@@ -91,7 +97,8 @@ class Outbound:
 
         answered: Deferred[IResponse] = Deferred(call_off)
         sent.addBoth(lambda outcome: answered.callback(outcome))
-        watch = Watch(self._clock, _ANSWER if body is None else STALL, sent.cancel)
+        patience = seconds or (_ANSWER if body is None else STALL)
+        watch = Watch(self._clock, patience, sent.cancel)
         if body is not None:
             body.moved = watch.extend
         try:
@@ -165,10 +172,11 @@ class Answer:
         else:
             self._response.deliverBody(NoBody())
 
-    def flow(self, size: int | None) -> Relay:
+    def flow(self, size: int | None, seconds: float | None = None) -> Relay:
         """Return the body as what can be sent on.
 
         :param size: bytes; any other number of them is a failure. None takes any body of which the
             end is marked.
+        :param seconds: for which more of it is waited for; left out, 30.
         """
-        return Relay(self._clock, self._response, size)
+        return Relay(self._clock, self._response, size, seconds)

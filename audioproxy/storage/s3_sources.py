@@ -10,15 +10,21 @@ from twisted.logger import Logger
 from audioproxy.errors import NotFound, Refusal, UndecodableSource
 from audioproxy.grammar.sources import S3Source
 from audioproxy.media.inputs import Input, remote_input
+from audioproxy.storage.interfaces import Examination
 from audioproxy.storage.object_store import (
     Denied,
     Missing,
     ObjectStore,
     StoreError,
     StoreObject,
+    read_answer,
     strong_tag,
 )
 from audioproxy.storage.outbound import USER_AGENT
+from audioproxy.storage.remedies import required
+
+# How stores say that they know who asks, and give no list of buckets.
+_NO_LIST = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
 
 _log = Logger()
 
@@ -104,6 +110,27 @@ class S3Objects:
         return RemoteObject(
             answer.length, strong_tag(answer), target, self._ca_file, self._lifetime
         )
+
+    async def examine(self) -> Examination:
+        """Find out whether the store takes the identity, by asking for a list of its buckets."""
+        seen = Examination(self._store.name)
+        try:
+            answer = await StoreObject(self._store, f"{self._store.name}/").send("GET")
+            if answer.status == 200:
+                await answer.drop()
+            else:
+                await read_answer(answer)
+        except StoreError as error:
+            if not str(error).endswith(_NO_LIST):
+                wanted = required(
+                    self._store,
+                    error,
+                    "an endpoint that can be reached, and"
+                    " credentials and a region that it knows, are required",
+                )
+                seen.trouble = f"asking for a list of buckets failed ({error}); {wanted}"
+        seen.clock_ahead = self._store.clock_ahead
+        return seen
 
 
 def _refuse(error: StoreError, bucket: str) -> Refusal:

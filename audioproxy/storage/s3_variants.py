@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IReactorTime
@@ -15,7 +17,14 @@ from twisted.python.failure import Failure
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.storage.digested import DigestedFile
-from audioproxy.storage.interfaces import Flow, Scratch, ScratchSpace, Unwritable, VariantHeaders
+from audioproxy.storage.interfaces import (
+    Examination,
+    Flow,
+    Scratch,
+    ScratchSpace,
+    Unwritable,
+    VariantHeaders,
+)
 from audioproxy.storage.object_store import (
     Denied,
     Misdirected,
@@ -25,10 +34,12 @@ from audioproxy.storage.object_store import (
     StoreError,
     StoreObject,
     Unavailable,
+    read_answer,
     strong_tag,
 )
 from audioproxy.storage.parts import put_parts
-from audioproxy.storage.signing import EMPTY, LONGEST
+from audioproxy.storage.remedies import required
+from audioproxy.storage.signing import LONGEST
 from audioproxy.storage.wire import Unreachable
 from audioproxy.threads import InThread
 
@@ -38,6 +49,9 @@ PART = 4 * 1024**3
 
 # Uploads at a time: each has its scratch file, and a bucket may be slower than the encoders.
 _MOST = 32
+
+# What an examination writes.
+_WORDS = b"audioproxy can read what it writes"
 
 # Seconds after which a write-back that found the store unreachable or busy is tried once more.
 _AGAIN = 1.0
@@ -131,18 +145,22 @@ class BucketVariants:
 
         :raises Unwritable: where it is not.
         """
-        proof = self._at(f".audioproxy-proof-{uuid.uuid4().hex}")
-        nothing = Payload(_Nothing(), 0, 0, EMPTY)
-        step = "writing an object"
-        try:
-            await proof.put({}, nothing)
-            # Who may not read would render everything again and again.
-            step = "finding the object that was written"
+        await self._prove(b"", StoreObject.head)
+
+    async def examine(self, seconds: int) -> Examination:
+        """Prove the bucket writable, and that a presigned URL gives what is in it."""
+        seen = Examination(f"s3://{self._bucket} at {self._store.name}")
+
+        async def fetch(proof: StoreObject) -> None:
             await proof.head()
-            step = "removing the object that was written"
-            await proof.delete()
-        except StoreError as error:
-            self._give_up(step, error)
+            seen.presigned = await self._fetch(proof.presign(seconds))
+
+        try:
+            await self._prove(_WORDS, fetch)
+        except Unwritable as error:
+            seen.trouble = str(error)
+        seen.clock_ahead = self._store.clock_ahead
+        return seen
 
     async def close(self, seconds: float) -> None:
         """Do nothing: what is not uploaded is not in the bucket."""
@@ -228,6 +246,39 @@ class BucketVariants:
         else:
             await put_parts(target, words, payloads)
 
+    async def _prove(
+        self, words: bytes, look: Callable[[StoreObject], Coroutine[Any, Any, object]]
+    ) -> None:
+        """Write an object, look for it, and remove it.
+
+        :raises Unwritable: where one of these fails.
+        """
+        proof = self._at(f".audioproxy-proof-{uuid.uuid4().hex}")
+        digest = hashlib.sha256(words).hexdigest()
+        try:
+            await proof.put({}, Payload(_Words(words), 0, len(words), digest))
+        except StoreError as error:
+            self._give_up("writing an object", error)
+        try:
+            # Who may not read would render everything again and again.
+            await look(proof)
+        except StoreError as error:
+            with suppress(StoreError):
+                await proof.delete()
+            self._give_up("finding the object that was written", error)
+        try:
+            await proof.delete()
+        except StoreError as error:
+            self._give_up("removing the object that was written", error)
+
+    async def _fetch(self, url: str) -> str:
+        """Return why a URL gives something else than the proof to one who has only it."""
+        try:
+            text = await read_answer(await self._store.client.request("GET", url, {}))
+        except (StoreError, Unreachable) as error:
+            return str(error)
+        return "" if text.encode() == _WORDS else "another content than was written"
+
     def _at(self, key: str) -> StoreObject:
         return self._store.at(self._bucket, key.encode("ascii"))
 
@@ -238,27 +289,18 @@ class BucketVariants:
             Misdirected: "the endpoint, the region and the addressing of that bucket are required",
             Unavailable: "a store that can be reached is required",
         }[type(error)]
-        for words, better in _REMEDIES.items():
-            if words in str(error):
-                wanted = better
+        wanted = required(self._store, error, wanted)
         raise Unwritable(f"{step} in s3://{self._bucket} failed ({error}); {wanted}") from error
 
 
-# What is required where more is known than the kind of an error.
-_REMEDIES = {
-    "RequestTimeTooSkewed": "a clock that is right is required, here and there",
-    "certificate is not trusted": "AP_S3_CA_BUNDLE, or AP_VARIANT_S3_CA_BUNDLE, with the authority"
-    " behind its certificate is required",
-    "certificate is for another name": "AP_S3_ADDRESSING=path, or the endpoint's name as it stands"
-    " in its certificate, is required",
-}
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What a proof writes."""
 
-
-class _Nothing:
-    """What the proof writes."""
+    words: bytes
 
     def read(self, offset: int, limit: int) -> bytes:
-        return b""
+        return self.words[offset : offset + limit]
 
 
 def _words(headers: VariantHeaders) -> dict[str, str]:

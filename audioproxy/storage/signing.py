@@ -11,6 +11,9 @@ from botocore.credentials import Credentials
 #: The longest that a presigned URL may live, in seconds.
 LONGEST = 604_800
 
+#: How a signature spells its moment, in UTC.
+MOMENT = "%Y%m%dT%H%M%SZ"
+
 #: The SHA-256 of no bytes.
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 

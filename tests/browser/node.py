@@ -30,11 +30,12 @@ def program(name: str) -> str:
     """
     path = shutil.which(name)
     if path is None:
-        raise _missing(f"there is no {name} on this machine")
+        raise missing(f"there is no {name} on this machine")
     return path
 
 
-def _missing(what: str) -> Exception:
+def missing(what: str) -> Exception:
+    """Return what to raise for something that is not on this machine: a skip, where it may be."""
     reason = f"{what}; `make test` installs it"
     return AssertionError(reason) if REQUIRED else SkipTest(reason)
 
@@ -63,7 +64,7 @@ class NodeCase(ServiceCase):
         super().setUp()
         self.node = program("node")
         if not LIBRARIES.is_dir():
-            raise _missing(f"there is no {LIBRARIES.relative_to(HERE.parent.parent)}")
+            raise missing(f"there is no {LIBRARIES.relative_to(HERE.parent.parent)}")
 
     async def run_script(self, name: str, *words: str) -> Any:
         """Run a script of this folder and return the JSON document that it prints."""

@@ -33,7 +33,16 @@ from tests.support.origins import (
     open_origin,
 )
 from tests.support.servers import RUNNING
-from tests.support.service import PATIENCE, PROJECT, ServiceCase, ask, children, signed, until
+from tests.support.service import (
+    PATIENCE,
+    PROJECT,
+    TWISTD,
+    ServiceCase,
+    ask,
+    children,
+    signed,
+    until,
+)
 
 #: What the contract lets ffmpeg use for a remote source; without our other words it is no help.
 PROTOCOLS = ("-protocol_whitelist", "https,tls,tcp")
@@ -63,8 +72,7 @@ class Shared:
         self.root.mkdir(parents=True)
         self.authority = Authority(folder / "authority")
         self.certificate = self.authority.issue("localhost", "127.0.0.1")
-        script = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
-        words = [sys.executable, "-c", script, "--nodaemon", "--pidfile=", "audioproxy"]
+        words = [sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy"]
         environ = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(PROJECT),

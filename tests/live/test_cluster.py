@@ -1,4 +1,4 @@
-"""Several nodes on one bucket, behind a real HAProxy that hashes the path of a URL."""
+"""Several nodes on one bucket, behind a real HAProxy or nginx that hashes the path of a URL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.task import deferLater
 
 from tests.live.test_ends import ActorCase, target, until_standing
-from tests.support.balancer import NODE, Balancer, balance, until_told
+from tests.support.balancer import NODE, Balancer, HAProxy, Nginx, balance, until_told
 from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.service import (
@@ -89,11 +89,13 @@ class Address:
     """A URL, and what is known of it.
 
     :ivar options: all that its bytes depend on.
+    :ivar port: of the balancer that it is asked through.
     :ivar home: the node that it goes to while all are up.
     """
 
     path: bytes
     options: str
+    port: int
     home: str
 
 
@@ -196,7 +198,7 @@ def short(options: str) -> bytes:
 
 
 class ClusterCase(ServiceCase):
-    """Three nodes with one bucket, behind one address.
+    """Three nodes with one bucket, behind one address; behind another one they are nginx's.
 
     :cvar mode: how they serve what is stored.
     :cvar settings: of every node. With one render at a time, one that stands still holds up all.
@@ -208,7 +210,7 @@ class ClusterCase(ServiceCase):
     settings: ClassVar[dict[str, str]] = {
         "AP_MAX_CONCURRENCY": "1",
         "AP_QUEUE_SIZE": "32",
-        "AP_READY_QUEUE_THRESHOLD": "4",
+        "AP_READY_QUEUE_THRESHOLD": "6",
     }
 
     async def setUp(self) -> None:
@@ -232,13 +234,14 @@ class ClusterCase(ServiceCase):
         }
 
     async def boot(self, *names: str) -> list[Node]:
-        """Start nodes of these names, and a balancer before them."""
+        """Start nodes of these names, and the balancers before them."""
         started = [self._start_node(self.root.with_name(name)) for name in names]
         for name, (process, gate) in zip(names, started, strict=True):
             port, metrics_port = await process.port(), await process.metrics_port()
             self.nodes[name] = Node(process, port, metrics_port, gate)
         ports = {name: node.port for name, node in self.nodes.items()}
-        self.balancer = await balance(self, self.root.parent, ports)
+        self.balancer = await balance(self, HAProxy, self.root.parent, ports)
+        self.nginx = await balance(self, Nginx, self.root.parent, ports)
         return list(self.nodes.values())
 
     def _start_node(self, programs: Path) -> tuple[Process, Path]:
@@ -255,20 +258,29 @@ class ClusterCase(ServiceCase):
         answers = await together(fetch(lone.port, short(form)) for form in forms)
         self.expected.update(zip(forms, (body for _, body in answers), strict=True))
 
-    async def find_home(self, form: str, number: int) -> Address:
+    async def find_home(self, form: str, number: int, balancer: Balancer | None = None) -> Address:
         """Make a URL that there was not before, and find out where it goes."""
-        path = short(f"{form}/cb:{number}")
+        balancer = balancer or self.balancer
+        path = short(f"{form}/cb:{balancer.program}-{number}")
         # HEAD renders nothing.
-        answer = await ask(self.balancer.port, path, b"HEAD")
+        answer = await ask(balancer.port, path, b"HEAD")
         self.assertEqual(b"MISS", answer["x-audio-proxy"])
-        return Address(path, form, (answer[NODE] or b"").decode())
+        return Address(path, form, balancer.port, (answer[NODE] or b"").decode())
+
+    async def at_home_with(self, name: str, form: str, balancer: Balancer) -> Address:
+        """Return a URL that goes to a node."""
+        for number in count():
+            address = await self.find_home(form, number, balancer)
+            if address.home == name:
+                return address
+        raise AssertionError("numbers have no end")
 
     async def see(self, address: Address, port: int = 0) -> Response:
         """Ask for a URL, and require its bytes, all of them, and the ETag that it always has.
 
         :param port: of a node; otherwise the balancer is asked.
         """
-        answer, body = await fetch(port or self.balancer.port, address.path)
+        answer, body = await fetch(port or address.port, address.path)
         self.assertTrue(body == self.expected[address.options], f"other bytes for {address}")
         self.assertEqual(self.tags.setdefault(address.path, answer["etag"]), answer["etag"])
         return answer
@@ -277,8 +289,8 @@ class ClusterCase(ServiceCase):
         """Wait for write-backs, which come after the last byte is sent."""
         for address in addresses:
 
-            async def is_hit(path: bytes = address.path) -> bool:
-                answer = await ask(self.balancer.port, path, b"HEAD")
+            async def is_hit(address: Address = address) -> bool:
+                answer = await ask(address.port, address.path, b"HEAD")
                 return answer["x-audio-proxy"] == b"HIT"
 
             await until_told(is_hit, "the write-back")
@@ -294,12 +306,35 @@ class ClusterTests(ClusterCase):
     """Three nodes that are used as one"""
 
     async def test_one_render(self) -> None:
-        """A cold URL is rendered once, however many ask at once, and is a hit on every node."""
+        """A cold URL is rendered once, however many ask at once, and is a hit on every node.
+
+        Neither balancer's log has a URL that works: signatures are left out.
+        """
         nodes = await self.boot("one", "two", "three")
-        metrics = [node.metrics_port for node in nodes]
         await self.learn(FORMS)
+        for balancer in (self.balancer, self.nginx):
+            await self.ask_for_all(balancer)
+        self.assertEqual(2 * len(FORMS), len(set(self.tags.values())))
+        formats = [form.split("/")[1].removeprefix("f:") for form in FORMS]
+        self.assertEqual(
+            {f'renders_total{{format="{each}",outcome="success"}}': 2 for each in formats},
+            await tally("renders_total", *(node.metrics_port for node in nodes)),
+        )
+        for balancer in (self.balancer, self.nginx):
+            said = balancer.log.read_bytes()
+            for path in self.tags:
+                signature, _, rest = path[1:].partition(b"/")
+                by_it = balancer.program.encode() in rest
+                self.assertEqual(by_it, b" /" + rest + b"\n" in said)
+                self.assertFalse(signature in said, "a log tells a signature")
+
+    async def ask_for_all(self, balancer: Balancer) -> None:
+        """Have twelve clients ask for a new URL of each format, six of them before it is begun."""
+        nodes = list(self.nodes.values())
+        metrics = [node.metrics_port for node in nodes]
+        before = await tally("cache_lookups_total", *metrics)
         addresses = [
-            await self.at_home_with(name, form)
+            await self.at_home_with(name, form, balancer)
             for name, form in zip(cycle(self.nodes), FORMS, strict=False)
         ]
         for node in nodes:
@@ -308,7 +343,7 @@ class ClusterTests(ClusterCase):
 
         async def all_there() -> bool:
             lookups = await tally("cache_lookups_total", *metrics)
-            return lookups.total() == 6 * len(addresses)
+            return lookups.total() - before.total() == 6 * len(addresses)
 
         await until_told(all_there, "everyone to be there")
         for node in nodes:
@@ -326,20 +361,6 @@ class ClusterTests(ClusterCase):
             for address in addresses:
                 answer = await self.see(address, node.port)
                 self.assertEqual(b"HIT", answer["x-audio-proxy"])
-        self.assertEqual(len(addresses), len(set(self.tags.values())))
-        formats = [form.split("/")[1].removeprefix("f:") for form in FORMS]
-        self.assertEqual(
-            {f'renders_total{{format="{each}",outcome="success"}}': 1 for each in formats},
-            await tally("renders_total", *metrics),
-        )
-
-    async def at_home_with(self, name: str, form: str) -> Address:
-        """Return a URL that goes to a node."""
-        for number in count():
-            address = await self.find_home(form, number)
-            if address.home == name:
-                return address
-        raise AssertionError("numbers have no end")
 
     def crowd(self, address: Address) -> Deferred[list[Response]]:
         """Have six clients ask for one URL."""
@@ -383,7 +404,7 @@ class LossTests(ClusterCase):
         whatever is in front of it. So with that one it is everybody else: those who had not
         connected; those whose request was not read, or not answered, be it in the queue or at
         work; and those who were sent a stored variant of up to 64 KiB, which leaves a node in one
-        system call, and so as a whole or not at all.
+        system call, and so as a whole or not at all. Who came through nginx is not lost either.
         """
         await self.boot("steady", "drained", "killed")
         await self.learn(SMALL_FORMS)
@@ -392,8 +413,13 @@ class LossTests(ClusterCase):
         await self.prepare()
         await self.until_answered(self.visitors)
         held = await self.drain(self.nodes["drained"])
-        await self.kill(self.nodes["killed"])
+        moved = await self.kill(self.nodes["killed"])
         await self.bring_back(self.nodes["drained"], held)
+        for client in moved:
+            answer = await client.end()
+            self.assertEqual((200, True), (answer.status, answer.complete))
+            self.assertIn(answer[NODE], (b"steady", b"drained"))
+            self.assertIn(answer.body, self.expected.values())
         await self.stop(self.nodes["steady"])
         for visitor in self.visitors:
             await visitor.leave()
@@ -407,7 +433,7 @@ class LossTests(ClusterCase):
         fresh = self.fresh["drained"]
         # The first two come as everyone does, and are in when it is not ready any more.
         held = [await send(self.balancer.port, next(fresh).path) for _ in range(2)]
-        held += [await send(node.port, next(fresh).path) for _ in range(3)]
+        held += [await send(node.port, next(fresh).path) for _ in range(5)]
         await self.balancer.until_state(drained="DOWN")
         self.assertEqual(503, (await ask(node.port, b"/ready")).status)
         for address in [*self.stored["drained"], next(fresh)]:
@@ -433,13 +459,27 @@ class LossTests(ClusterCase):
         await until_told(one_waits, "the queue")
         return held
 
-    async def kill(self, node: Node) -> None:
-        """Catch clients at a node at every stage before the first byte, and kill it."""
+    async def kill(self, node: Node) -> list[Client]:
+        """Catch clients at a node at every stage before the first byte, and kill it.
+
+        :returns: those who came through nginx. It knows nothing of readiness, so they may be
+            waiting at the one that is drained by now.
+        """
+        early, late = [
+            await self.at_home_with("killed", form, self.nginx) for form in SMALL_FORMS[:2]
+        ]
         # The only slot is held by a render that has put out nothing, so those before it have
         # ended; and the node has answered since, and so has sent all that it had of them.
         held = await self.hold("killed")
+        moved = [await send(self.nginx.port, early.path)]
+
+        async def another_waits() -> bool:
+            return (await tally("render_queue_depth", node.metrics_port)).total() > 1
+
+        await until_told(another_waits, "the queue to grow")
         # From here on it does not even read, and clients pile up before it.
         node.process.signal(signal.SIGSTOP)
+        moved.append(await send(self.nginx.port, late.path))
         caught = [*self.listeners, self.seekers["killed"]]
 
         async def all_caught() -> bool:
@@ -452,11 +492,12 @@ class LossTests(ClusterCase):
         await self.until_answered(self.visitors)
         await self.balancer.until_state(steady="UP", drained="DOWN", killed="DOWN")
         self.assertGreaterEqual(await self.balancer.retried("killed"), len(held) + len(caught))
+        return moved
 
     async def bring_back(self, node: Node, held: list[Client]) -> None:
         """Let a node do what waits there; what goes to it is what went to it before."""
         await node.open_gate()
-        for client, way in zip(held, [b"drained"] * 2 + [None] * 3, strict=True):
+        for client, way in zip(held, [b"drained"] * 2 + [None] * 5, strict=True):
             await self.assert_served(client, way)
         await self.balancer.until_state(drained="UP")
         self.assertEqual(200, (await ask(node.port, b"/ready")).status)
@@ -490,7 +531,7 @@ class LossTests(ClusterCase):
             for address in await together(self.find_home(*next(forms)) for _ in range(30)):
                 homes[address.home].append(address)
         self.stored = {name: addresses[:2] for name, addresses in homes.items()}
-        self.fresh = {name: iter(addresses[2:10]) for name, addresses in homes.items()}
+        self.fresh = {name: iter(addresses[2:12]) for name, addresses in homes.items()}
         self.everything = [each for addresses in self.stored.values() for each in addresses]
         await together(self.see(address) for address in self.everything)
         await self.until_stored(self.everything)
@@ -499,7 +540,7 @@ class LossTests(ClusterCase):
             self.listeners.append(Visitor(self.visit, cycle(addresses), 0.02))
         for name in ("steady", "killed"):
             # Past the end of these, it is a listener too.
-            self.seekers[name] = Visitor(self.visit, cycle(homes[name][10:]), 0.1)
+            self.seekers[name] = Visitor(self.visit, cycle(homes[name][12:]), 0.1)
 
     async def visit(self, address: Address) -> None:
         """Ask for a URL, and require that it stays where it is while its node does."""
@@ -520,7 +561,7 @@ class LossTests(ClusterCase):
 
 
 class PassageTests(ActorCase):
-    """What HAProxy does with an answer: nothing"""
+    """What balancers do with an answer: nothing"""
 
     acts: ClassVar[dict[str, str]] = {
         "half": "say; wait_here; say; exit 0",
@@ -533,51 +574,83 @@ class PassageTests(ActorCase):
         path = f"{self.programs}:{os.environ['PATH']}"
         self.patch(os, "environ", {**os.environ, "PATH": path})
 
-    async def test_configuration(self) -> None:
-        """It is accepted without a warning."""
-        balancer = Balancer(self.root.parent)
-        self.addCleanup(lambda: Deferred.fromCoroutine(balancer.stop()))
-        balancer.add("one", 80)
-        balancer.add("two", 80)
-        self.assertEqual((0, "Configuration file is valid\n"), await balancer.check())
+    async def boot(self, **ports: int) -> tuple[HAProxy, Nginx]:
+        """Start both before some services."""
+        haproxy = await balance(self, HAProxy, self.root.parent, ports)
+        return haproxy, await balance(self, Nginx, self.root.parent, ports)
 
     async def test_bytes_pass_as_they_come(self) -> None:
-        """A client has the first bytes before there are others, and a drain takes none from it."""
+        """A client has the first bytes before there are others, and a drain takes none from it.
+
+        Where HAProxy finds no node ready, it asks one that lives all the same.
+        """
         service = self.start(max_concurrency=1, queue_size=5, ready_queue_threshold=1)
-        balancer = await balance(self, self.root.parent, {"one": service.port})
-        client = await send(balancer.port, target("half", "mp3"))
-        await until(lambda: client.response and len(client.response.body) == 65536, "a half")
+        haproxy, nginx = await self.boot(one=service.port)
+        clients = [await send(each.port, target("half", "mp3")) for each in (haproxy, nginx)]
+
+        def halves() -> bool:
+            return all(each.response and len(each.response.body) == 65536 for each in clients)
+
+        await until(halves, "a half")
         encoder = await until_standing()
         waiting = await send(service.port, target("good", "mp3"))
-        await balancer.until_state(one="DOWN")
-        self.assertIsNone(client.closed)
+        await haproxy.until_state(one="DOWN")
+        late = await send(haproxy.port, target("good", "opus"))
+        for client in clients:
+            self.assertIsNone(client.closed)
         os.kill(encoder, signal.SIGCONT)
-        answer = await client.end()
-        self.assertEqual((200, True), (answer.status, answer.complete))
-        self.assertEqual(2 * 65536, len(answer.body))
-        self.assertTrue((await waiting.end()).complete)
-        await balancer.until_state(one="UP")
+        for client in clients:
+            answer = await client.end()
+            self.assertEqual((200, True), (answer.status, answer.complete))
+            self.assertEqual(2 * 65536, len(answer.body))
+        for client in (waiting, late):
+            answer = await client.end()
+            self.assertEqual((200, True), (answer.status, answer.complete))
+        await haproxy.until_state(one="UP")
+
+    async def test_paths_pass_untouched(self) -> None:
+        """A URL arrives as it was signed, however it is spelled and however long, with its id."""
+        service = self.start()
+        for balancer in await self.boot(one=service.port):
+            for status, path in (
+                (200, target("good", "mp3", "/cb:%2F%2e%2e%2Fb%25%20c")),
+                (200, target("good", "mp3", f"/cb:{'%c3%bc' * 100}") + b"?" + b"x" * 12_000),
+                (404, signed("/f:mp3/plain/local://a/./../..//%2e%2e/good.flac")),
+                (422, signed("/f:mp3//plain/local://good.flac")),
+                (401, b"/changed" + target("good", "mp3")),
+            ):
+                answer = await ask(balancer.port, path, b"HEAD", x_request_id=b"mine")
+                self.assertEqual((status, b"mine"), (answer.status, answer["x-request-id"]))
+            answer = await ask(balancer.port, target("good", "mp3"), b"HEAD")
+            self.assertTrue(answer["x-request-id"])
 
     async def test_torn_stays_torn(self) -> None:
         """An answer that breaks off at the node breaks off for the client; no end is made up."""
         services = [self.start() for _ in range(2)]
-        ports = {name: service.port for name, service in zip(("one", "two"), services, strict=True)}
-        balancer = await balance(self, self.root.parent, ports)
-        client = await send(balancer.port, target("torn", "mp3"))
-        await until(lambda: client.response, "the headers")
-        os.kill(await until_standing(), signal.SIGCONT)
-        answer = await client.end()
-        self.assertEqual((200, False), (answer.status, answer.complete))
+        for balancer in await self.boot(one=services[0].port, two=services[1].port):
+            client = await send(balancer.port, target("torn", "mp3", f"/cb:{balancer.program}"))
+            encoder = await until_standing()
+            await until(lambda client=client: client.response, "the headers")
+            os.kill(encoder, signal.SIGCONT)
+            answer = await client.end()
+            self.assertEqual((200, False), (answer.status, answer.complete))
 
     async def test_timeout_is_the_nodes_own(self) -> None:
         """A render that takes too long is a 504 that says so, and is not tried on another node."""
         services = [self.start(render_timeout=1, probe_timeout=30) for _ in range(2)]
         metrics = [service.metrics_port for service in services]
-        ports = {name: service.port for name, service in zip(("one", "two"), services, strict=True)}
-        balancer = await balance(self, self.root.parent, ports)
-        answer = await ask(balancer.port, target("stuck", "mp3"))
-        self.assertEqual((504, "render_timeout"), (answer.status, answer.error))
-        # It is counted when the encoder is dead, which the client need not wait for.
-        renders = await until_told(lambda: tally("renders_total", *metrics), "the end")
-        self.assertEqual({'renders_total{format="mp3",outcome="render_timeout"}': 1}, renders)
-        self.assertFalse(await tally("render_slots_held", *metrics))
+        balancers = await self.boot(one=services[0].port, two=services[1].port)
+        for answer in await together(
+            ask(each.port, target("stuck", "mp3", f"/cb:{each.program}")) for each in balancers
+        ):
+            self.assertEqual((504, "render_timeout"), (answer.status, answer.error))
+
+        # A render is counted when its encoder is dead, which the client need not wait for.
+        async def all_ended() -> bool:
+            return not await tally("render_slots_held", *metrics)
+
+        await until_told(all_ended, "the end")
+        self.assertEqual(
+            {'renders_total{format="mp3",outcome="render_timeout"}': 2},
+            await tally("renders_total", *metrics),
+        )

@@ -24,8 +24,11 @@ class QuickstartTests(SynchronousTestCase):
     """The first minute."""
 
     def test_printed_urls_play(self) -> None:
-        """Every URL that the quick start prints is good as it stands; Ctrl-C ends it with 0."""
-        environment = {**os.environ, "AP_PORT": "0"}
+        """Every URL that the quick start prints is good as it stands; Ctrl-C ends it with 0.
+
+        So is the command that it prints, and the level of the log hides none of this.
+        """
+        environment = {**os.environ, "AP_PORT": "0", "AP_LOG_LEVEL": "warning"}
         running = subprocess.Popen(
             [sys.executable, QUICKSTART, self.mktemp()],
             env=environment,
@@ -42,18 +45,20 @@ class QuickstartTests(SynchronousTestCase):
         self.addCleanup(running.terminate)
         assert running.stdout is not None
         with running.stdout:
-            urls = []
-            for line in running.stdout:
-                urls += re.findall(r"http://\S+", line)
-                if "Ctrl-C" in line:
-                    break
+            lines = list(iter(running.stdout.readline, "Ctrl-C stops the service.\n"))
+            urls = re.findall(r"^    (http://\S+)$", "".join(lines), re.MULTILINE)
             self.assertEqual(7, len(urls))
+            self.assertNotIn("[info]", "".join(lines))
+            words = re.search(r"^    \S+/audioproxy sign.*\n.*$", "".join(lines), re.MULTILINE)
+            assert words is not None
+            signing = subprocess.run(["sh", "-c", words[0]], capture_output=True, check=True)
+            urls.insert(0, signing.stdout.decode().strip())
             for url in urls:
                 with urllib.request.urlopen(url) as response:
                     kind, body = response.headers["content-type"], response.read()
                 if url.endswith("/metrics"):
                     self.assertIn(
-                        b'audio_proxy_renders_total{format="opus",outcome="success"} 1.0', body
+                        b'audio_proxy_renders_total{format="opus",outcome="success"} 2.0', body
                     )
                 elif "/info/" in url:
                     self.assertEqual("flac", json.loads(body)["format"])

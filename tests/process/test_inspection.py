@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.features import LISTS
 from audioproxy.process.child import Launcher
-from audioproxy.process.inspection import find_missing
+from audioproxy.process.inspection import find_missing, find_version
 from tests.support.processes import FakeSpawner
 
 PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")
@@ -101,3 +101,24 @@ class FindMissingTests(SynchronousTestCase):
         self.spawner.last.die()
         missing = self.successResultOf(self.finding)
         self.assertEqual(missing, ["/x/ffmpeg cannot be run (exit status 1)"])
+
+
+class FindVersionTests(SynchronousTestCase):
+    """`find_version`"""
+
+    def test_version(self) -> None:
+        """It is what stands behind the word, and nothing where a program says something else."""
+        spawner = FakeSpawner()
+        self.addCleanup(spawner.put_down)
+        launcher = Launcher(spawner, Clock(), {})
+        for said, version in (
+            (
+                b"ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2025 the FFmpeg developers",
+                "5.1.9-0+deb12u1",
+            ),
+            (b"something else", ""),
+        ):
+            finding = Deferred.fromCoroutine(find_version(launcher, "/x/ffmpeg"))
+            spawner.last.say(said)
+            spawner.last.die()
+            self.assertEqual(self.successResultOf(finding), version)

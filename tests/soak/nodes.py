@@ -15,6 +15,7 @@ from tests.soak.lines import Line, wait_for
 from tests.support.http import KEY, SALT
 from tests.support.service import (
     PROJECT,
+    TWISTD,
     Process,
     reactor,
     resident_bytes,
@@ -26,7 +27,6 @@ _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? ([0-9.e+]+|NaN)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 # What differs from one file, socket or pipe to the next of its kind.
 _NUMBERS = re.compile(r"[0-9a-f]{32,}|(?<=\[)\d+")
-_SCRIPT = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -72,7 +72,7 @@ class Node:
         self._past = self.log
         self.process = Process()
         self.scraped = 0
-        command = (sys.executable, "-c", _SCRIPT, "--nodaemon", "--pidfile=", "audioproxy")
+        command = (sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self._base),

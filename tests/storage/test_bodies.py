@@ -355,6 +355,17 @@ class StallTests(RelayCase):
         self.assertTrue(self.peer.aborted)
         self.assertEqual(bytes(self.consumer.data), b"hello")
 
+    def test_patience(self) -> None:
+        """Who waits longer says so."""
+        answer = self.answer(reply(200, length=9))
+        sending = answer.flow(9, 600).send(FakeConsumer())
+        self.network.advance(599.9)
+        self.assertNoResult(sending)
+        self.network.advance(0.1)
+        self.assertEqual(
+            str(self.exactly(sending, Unreachable)), "the body stalled for 600 seconds"
+        )
+
     def test_nothing(self) -> None:
         """So is one that sends nothing from the beginning."""
         sending = self.relay(reply(200, length=9), size=9)

@@ -20,9 +20,10 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.errors import UpstreamUnavailable
+from audioproxy.storage import file_variants
 from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants, StoredFile
-from audioproxy.storage.interfaces import Scratch, Unwritable, VariantHeaders
+from audioproxy.storage.interfaces import Examination, Scratch, Unwritable, VariantHeaders
 from audioproxy.storage.scratch import AnonymousFile, NamedFile
 from audioproxy.threads import own_threads
 from tests.support.processes import open_descriptors
@@ -528,6 +529,49 @@ class OpenTests(SynchronousTestCase):
         self.assertEqual(left, [])
         store.abandon()
         self.assertEqual(os.listdir(path / ".scratch"), [])
+
+
+class ExamineTests(SynchronousTestCase):
+    """`FileVariants.examine`"""
+
+    def setUp(self) -> None:
+        self.path = Path(self.mktemp()).absolute()
+
+    def examine(self) -> Examination:
+        """Try the store out."""
+        before = open_descriptors()
+        examining = FileVariants(str(self.path), AT_ONCE).examine(60)
+        seen = self.successResultOf(Deferred.fromCoroutine(examining))
+        self.assertEqual(open_descriptors(), before)
+        return seen
+
+    def test_good(self) -> None:
+        """Nothing is left behind, which root might own and the service could not write into."""
+        self.path.mkdir()
+        self.assertEqual(self.examine(), Examination(str(self.path)))
+        self.assertEqual(os.listdir(self.path), [])
+
+    def test_beside_a_service(self) -> None:
+        """What a running service has there is left alone."""
+        self.path.mkdir()
+        running = FileVariants(str(self.path), AT_ONCE)
+        self.successResultOf(Deferred.fromCoroutine(running.open()))
+        self.addCleanup(running.abandon)
+        before = sorted(self.path.rglob("*"))
+        self.assertIsNone(self.examine().trouble)
+        self.assertEqual(sorted(self.path.rglob("*")), before)
+
+    def test_missing(self) -> None:
+        """A store that cannot be opened says why as it does at boot."""
+        self.assertRegex(self.examine().trouble or "", r"\Anot writable \(.+\); a directory that ")
+
+    def test_full(self) -> None:
+        """A store without room for a variant says so."""
+        self.path.mkdir()
+        self.patch(file_variants, "_RESERVE", 10**18)
+        self.patch(file_variants, "_RESERVE_SHARE", 1)
+        self.assertRegex(self.examine().trouble or "", "No space left .+; room for variants is")
+        self.assertEqual(os.listdir(self.path), [])
 
 
 class ThreadTests(TestCase):

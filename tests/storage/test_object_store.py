@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Coroutine
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from botocore import auth
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
@@ -301,6 +303,29 @@ REFUSALS: list[tuple[int, str, type[StoreError]]] = [
     (503, "SlowDown", Unavailable),
     (504, "", Unavailable),
 ]
+
+
+class ClockTests(StoreCase):
+    """`ObjectStore.clock_ahead`"""
+
+    def test_unknown(self) -> None:
+        """Before an answer, and of one without a date that can be read, nothing is made up."""
+        store = self.store()
+        self.assertIsNone(store.clock_ahead)
+        for date in ({}, {"Date": "yesterday"}, {"Date": "Sat, 21 Nov 2026 12:00:00 -0000"}):
+            self.network.answers.append(reply(204, headers=date))
+            self.result_of(store.at("bucket", b"key").delete())
+            self.assertIsNone(store.clock_ahead, date)
+
+    def test_known(self) -> None:
+        """It is told by a refusal as well, and the last answer counts."""
+        store = self.store()
+        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 0))
+        for status, time, ahead in ((204, "11:59:58", 2), (403, "12:20:00", -1200)):
+            date = {"Date": f"Sat, 21 Nov 2026 {time} GMT"}
+            self.network.answers.append(reply(status, headers=date))
+            self.begin(store.at("bucket", b"key").delete()).addErrback(lambda _: None)
+            self.assertEqual(store.clock_ahead, ahead)
 
 
 class RefusalTests(StoreCase):

@@ -392,6 +392,11 @@ class DeadlineTests(ClientCase):
         self.assert_late(asking, 15)
         self.assertTrue(self.network.peers[0].aborted)
 
+    def test_patience(self) -> None:
+        """Who can wait longer says so."""
+        asking = self.begin(self.client.request("GET", "http://s3.test/a", {}, seconds=600))
+        self.assert_late(asking, 600)
+
     def test_half_an_answer(self) -> None:
         """The headers have to come to their end in that time, drop by drop or not."""
         asking = self.ask()

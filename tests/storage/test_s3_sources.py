@@ -13,11 +13,19 @@ from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, NotFound, UndecodableSource, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
 from audioproxy.media.inputs import Input
+from audioproxy.storage.interfaces import Examination
 from audioproxy.storage.object_store import ObjectStore
 from audioproxy.storage.outbound import USER_AGENT
 from audioproxy.storage.s3_sources import RemoteObject, S3Objects
 from tests.support.http import Log
-from tests.support.wire import ClientCase, error, is_presigned, reply, reply_without_length
+from tests.support.wire import (
+    ClientCase,
+    error,
+    is_presigned,
+    is_signed,
+    reply,
+    reply_without_length,
+)
 
 TAGGED = {"ETag": '"abc"'}
 SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
@@ -55,6 +63,46 @@ class SourceCase(ClientCase):
     def input_of(self, opened: RemoteObject, seconds: float = 60.0, whole: bool = True) -> Input:
         """Return what ffmpeg is given."""
         return self.result_of(opened.input(seconds, whole=whole))
+
+
+class ExamineTests(SourceCase):
+    """`S3Objects.examine`"""
+
+    def examine(self, answer: bytes) -> Examination:
+        """Ask a store that answers so."""
+        self.network.answers.append(answer)
+        return self.result_of(self.objects.examine())
+
+    def test_known(self) -> None:
+        """Who is known may list the buckets or not; none of them is needed for that."""
+        for answer in (
+            reply(200, b"<ListAllMyBucketsResult/>"),
+            reply(403, error("AccessDenied")),
+            reply(405, error("MethodNotAllowed")),
+            reply(501, error("NotImplemented")),
+        ):
+            self.assertEqual(self.examine(answer), Examination("http://s3.test"))
+            asked = self.network.requests[-1]
+            self.assertEqual((asked.method, asked.target), ("GET", "/"))
+            self.assertTrue(is_signed(asked, SECRET))
+
+    def test_unknown(self) -> None:
+        """Who is not known, or comes to the wrong store, is told what the store said."""
+        for status, code in (
+            (403, "InvalidAccessKeyId"),
+            (403, "SignatureDoesNotMatch"),
+            (400, "AuthorizationHeaderMalformed"),
+            (500, "InternalError"),
+        ):
+            trouble = self.examine(reply(status, error(code))).trouble or ""
+            self.assertIn(f"failed (status {status}, {code}); ", trouble)
+            self.assertTrue(trouble.endswith("are required"), trouble)
+
+    def test_clock(self) -> None:
+        """A clock that is too wrong is named as the cause."""
+        self.assertIn(
+            "a clock", self.examine(reply(403, error("RequestTimeTooSkewed"))).trouble or ""
+        )
 
 
 class OpenTests(SourceCase):

@@ -6,8 +6,11 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from botocore import auth
 
 # It opens descriptors of its own when it is imported first.
 from twisted.internet import reactor  # noqa: F401
@@ -20,7 +23,7 @@ from audioproxy.errors import NotConfigured, UpstreamUnavailable
 from audioproxy.storage import s3_variants
 from audioproxy.storage.digested import DigestedFile
 from audioproxy.storage.feed import ConsumerGone
-from audioproxy.storage.interfaces import Unwritable, VariantHeaders
+from audioproxy.storage.interfaces import Examination, Unwritable, VariantHeaders
 from audioproxy.storage.object_store import (
     Denied,
     Misdirected,
@@ -151,16 +154,30 @@ class OpenTests(VariantCase):
 
     def test_write_only(self) -> None:
         """Who may write and not read would render everything anew, and is told so."""
-        self.network.answers += [reply(200), reply(403)]
-        text = str(self.error_of(self.variants.open(), Unwritable))
-        self.assertTrue(text.startswith("finding the object that was written in s3://b"), text)
-        self.assertIn("credentials that may write, read and delete", text)
+        for removed in (204, 403):
+            self.network.answers += [reply(200), reply(403), reply(removed)]
+            text = str(self.error_of(self.variants.open(), Unwritable))
+            self.assertTrue(text.startswith("finding the object that was written in s3://b"), text)
+            self.assertIn("credentials that may write, read and delete", text)
+            self.assertEqual(self.network.requests[-1].method, "DELETE")
 
     def test_remedies(self) -> None:
         """Where the store's words say more than its status, so does what is required."""
         self.network.answers += [reply(403, error("RequestTimeTooSkewed"))]
         text = str(self.error_of(self.variants.open(), Unwritable))
-        self.assertIn("a clock that is right is required", text)
+        self.assertTrue(text.endswith("a clock that is right is required, here and there"), text)
+
+    def test_clock(self) -> None:
+        """Of a wrong clock it is told by how much, where the store says what time it is."""
+        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 20, 3))
+        for time, words in (
+            ("12:00:00", "1203 s ahead of the store's"),
+            ("13:20:04", "3601 s behind the store's"),
+        ):
+            headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"}
+            self.network.answers += [reply(403, error("RequestTimeTooSkewed"), headers)]
+            text = str(self.error_of(self.variants.open(), Unwritable))
+            self.assertTrue(text.endswith(f"is required: this machine's is {words}"), text)
 
     def test_unreachable(self) -> None:
         """A store that cannot be reached is named."""
@@ -189,6 +206,49 @@ class OpenTests(VariantCase):
         self.result_of(self.variants.close(5))
         self.variants.abandon()
         self.assertEqual(self.network.requests, [])
+
+
+class ExamineTests(VariantCase):
+    """`BucketVariants.examine`"""
+
+    WORDS = b"audioproxy can read what it writes"
+
+    def examine(self, *answers: bytes) -> Examination:
+        """Try the bucket out, whose answers are these."""
+        self.network.answers += answers
+        return self.result_of(self.variants.examine(60))
+
+    def test_good(self) -> None:
+        """Written, found, fetched by a URL alone, and removed."""
+        seen = self.examine(reply(200), reply(200), reply(200, self.WORDS), reply(204))
+        self.assertEqual(seen, Examination("s3://bucket at http://s3.test", presigned=""))
+        put, head, get, delete = self.network.requests
+        self.assertEqual((put.method, put.body), ("PUT", self.WORDS))
+        self.assertTrue(is_signed(put, SECRET))
+        self.assertEqual(put.headers["x-amz-content-sha256"], hashlib.sha256(put.body).hexdigest())
+        self.assertEqual((head.method, head.target), ("HEAD", put.target))
+        self.assertTrue(is_presigned("GET", f"http://s3.test{get.target}", SECRET))
+        self.assertIn("X-Amz-Expires=60&", get.target)
+        self.assertNotIn("authorization", get.headers)
+        self.assertEqual((delete.method, delete.target), ("DELETE", put.target))
+
+    def test_presigned(self) -> None:
+        """Why a URL does not give what was written is told, and the object removed all the same."""
+        for answer, why in (
+            (reply(403, error("AccessDenied")), "status 403, AccessDenied"),
+            (reply(200, b"something"), "another content than was written"),
+        ):
+            seen = self.examine(reply(200), reply(200), answer, reply(204))
+            self.assertEqual((seen.trouble, seen.presigned), (None, why))
+            self.assertEqual(self.network.requests[-1].method, "DELETE")
+
+    def test_trouble(self) -> None:
+        """A bucket that cannot be used says why as it does at boot, and tells the time."""
+        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 9))
+        date = {"Date": "Sat, 21 Nov 2026 12:00:00 GMT"}
+        seen = self.examine(reply(404, error("NoSuchBucket"), date))
+        self.assertIn("a bucket that exists", seen.trouble or "")
+        self.assertEqual((seen.presigned, seen.clock_ahead), (None, 9))
 
 
 class LookupTests(VariantCase):

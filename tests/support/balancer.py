@@ -1,10 +1,11 @@
-"""A real HAProxy before several nodes, set up as nodes with one store want it."""
+"""A real HAProxy or nginx before several nodes, with the configuration that ``deploy/`` has."""
 
 from __future__ import annotations
 
 import csv
 import os
 import shutil
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
@@ -16,84 +17,46 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest, TestCase
 
-from tests.support.service import PATIENCE, Process, ask
+from tests.support.authority import Certificate
+from tests.support.service import PATIENCE, PROJECT, Process, ask
 
 reactor: Any = _reactor
 
 T = TypeVar("T")
 
-#: Set by ``make test``, which installs it: what is missing then is a failure.
-REQUIRED = os.environ.get("AUDIOPROXY_HAPROXY") == "required"
-
 #: The header in which a client is told here which node answered.
 NODE = "x-node"
 
-# The descriptors on which HAProxy finds its two ports open.
+# The descriptors on which a balancer finds its ports open.
 _CLIENTS, _STATUS = 3, 4
 
-# Seconds that a node may be silent: twice the default of AP_RENDER_TIMEOUT, a probe, and some.
-_SILENCE = 2 * 300 + 30
 
-_CONFIGURATION = """\
-global
-    nbthread 1
-    maxconn 2000
-    log stdout format raw local0
+def installed(program: str) -> str:
+    """Return the path of a program that tests need.
 
-defaults
-    mode http
-    timeout connect 5s
-    # Longer than a node may be silent, which is AP_RENDER_TIMEOUT in its queue and once more until
-    # the first byte. So it is the node that says 429 or 504, and says why.
-    timeout client {silence}s
-    timeout server {silence}s
-    # A node that answers late is busy, not gone.
-    timeout check 10s
-
-frontend clients
-    bind fd@{clients}
-    log global
-    option httplog
-    default_backend nodes
-
-backend nodes
-    log global
-    # One URL, one node: all who ask for it at the same time share one render. When a node goes,
-    # its own URLs move and no others, and when it comes back, so do they.
-    balance uri path-only
-    hash-type consistent
-    # A node whose queue is full gets no new work. What it has it finishes: there must be no
-    # "on-marked-down shutdown-sessions" here.
-    option httpchk GET /ready
-    default-server check inter 250ms fastinter 50ms downinter 100ms fall 2 rise 1
-    # There are only GET and HEAD, so what was not answered may be asked again. An answer is an
-    # answer, be it 500, 502 or 504: the next node has the same source and the same store, and a
-    # render that takes too long would do so on each of them in turn. So these are not
-    # "all-retryable-errors", nor is "response-timeout" among them.
-    retry-on conn-failure empty-response junk-response
-    retries 3
-    # From the first retry on, and not to the node that has just failed.
-    option redispatch 1
-    http-response set-header {node} %s
-{servers}
-frontend status
-    bind fd@{status}
-    stats enable
-    stats uri /
-"""
-
-
-def haproxy() -> str:
-    """Return the path of HAProxy.
-
-    :raises SkipTest: where it is missing, and may be.
+    :raises SkipTest: where it is missing, and may be. It may not where ``make test`` has set a
+        variable, because it installs it.
     """
-    # Distributions put it where only root looks.
-    found = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/local/sbin:/usr/sbin")
+    # Distributions put what listens where only root looks.
+    places = f"{PROJECT}/build/bin:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin"
+    found = shutil.which(program, path=places)
     if found is None:
-        reason = "there is no HAProxy on this machine"
-        raise AssertionError(reason) if REQUIRED else SkipTest(reason)
+        variable = f"AUDIOPROXY_{program.upper().replace('-', '_')}"
+        reason = f"there is no {program} on this machine"
+        raise AssertionError(reason) if os.environ.get(variable) == "required" else SkipTest(reason)
     return found
+
+
+def shipped(name: str, changes: Mapping[str, str]) -> str:
+    """Return a file of ``deploy/`` with some of its lines replaced.
+
+    :param changes: for each line, without the blanks around it, what stands there instead.
+    :raises AssertionError: where such a line is not there.
+    """
+    lines = [line.strip() for line in (PROJECT / "deploy" / name).read_text().splitlines()]
+    if missing := changes.keys() - lines:
+        raise AssertionError(f"{name} has no line {missing}")
+    return "\n".join([*(changes.get(line, line) for line in lines), ""])
 
 
 async def until_told(look: Callable[[], Awaitable[T]], what: str) -> T:
@@ -110,12 +73,13 @@ async def until_told(look: Callable[[], Awaitable[T]], what: str) -> T:
     return value
 
 
-async def balance(case: TestCase, folder: Path, nodes: Mapping[str, int]) -> Balancer:
+B = TypeVar("B", bound="Balancer")
+
+
+async def balance(case: TestCase, kind: type[B], folder: Path, nodes: Mapping[str, int]) -> B:
     """Start a balancer before nodes of these names and ports; it ends with the test."""
-    balancer = Balancer(folder)
+    balancer = kind(folder, nodes)
     case.addCleanup(lambda: Deferred.fromCoroutine(balancer.stop()))
-    for name, port in nodes.items():
-        balancer.add(name, port)
     await balancer.start()
     return balancer
 
@@ -123,21 +87,28 @@ async def balance(case: TestCase, folder: Path, nodes: Mapping[str, int]) -> Bal
 class Balancer:
     """One address for several nodes.
 
-    Its ports are open from the beginning, and HAProxy inherits them: nobody can have taken one
-    before it starts.
+    Its ports are open from the beginning, and the program inherits them: nobody can have taken
+    one before it starts.
 
     :ivar port: where clients connect.
+    :ivar log: where it says what it was asked for.
     """
 
-    def __init__(self, folder: Path) -> None:
+    program: str
+
+    def __init__(
+        self, folder: Path, nodes: Mapping[str, int], certificate: Certificate | None = None
+    ) -> None:
         """Open the ports.
 
-        :param folder: for the configuration and the log of requests, ``haproxy.log``.
-        :raises SkipTest: where there is no HAProxy.
+        :param folder: for the configuration and the log.
+        :param nodes: their names and ports.
+        :param certificate: has clients come by TLS.
+        :raises SkipTest: where there is no such program.
         """
-        self._program = haproxy()
-        self._file, self._log = folder / "haproxy.cfg", folder / "haproxy.log"
-        self._nodes: dict[str, int] = {}
+        self._path = installed(self.program)
+        self._folder, self._nodes, self._certificate = folder, nodes, certificate
+        self.log = folder / f"{self.program}.log"
         self._process: Process | None = None
         self._sockets = ExitStack()
         clients, status = (
@@ -147,29 +118,55 @@ class Balancer:
         self._inherited = {_CLIENTS: clients.fileno(), _STATUS: status.fileno()}
         self.port, self._status_port = clients.getsockname()[1], status.getsockname()[1]
 
-    def add(self, name: str, port: int) -> None:
-        """Put a node behind it, before it starts."""
-        self._nodes[name] = port
-
     async def check(self) -> tuple[int, str]:
-        """Return the status of ``haproxy -c`` before a start, and all that it says."""
-        process = self._spawn("-c", "-V")
-        return await process.end(), process.stdout + process.stderr
+        """Return the status of the program's own check before a start, and all that it says."""
+        raise NotImplementedError
 
     async def start(self) -> None:
-        """Start, and come back when every node is up."""
-        with open(self._log, "wb") as log:
-            self._process = self._spawn("-db", stdout=log.fileno())
-        # Where HAProxy has ended, nobody should wait at its ports.
-        self._sockets.close()
-        await self.until_state(**dict.fromkeys(self._nodes, "UP"))
+        """Start, and come back when it can be asked."""
+        raise NotImplementedError
 
     async def stop(self) -> None:
         """End it at once."""
         self._sockets.close()
         if self._process is not None:
-            self._process.signal(9)
+            self._process.signal(signal.SIGTERM)
             await self._process.end()
+
+    async def _check(self, *words: str) -> tuple[int, str]:
+        process = self._spawn(*words)
+        return await process.end(), process.stdout + process.stderr
+
+    def _run(self, *words: str) -> None:
+        with open(self.log, "wb") as log:
+            self._process = self._spawn(*words, stdout=log.fileno())
+        # Where it has ended, nobody should wait at its ports.
+        self._sockets.close()
+
+    def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
+        setpriv = shutil.which("setpriv")
+        # It ends with this process, however that does. By a KILL, nginx's master would leave its
+        # worker behind.
+        leash = (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
+        command = (*leash, self._path, *words)
+        process = Process()
+        descriptors = {0: "w", 1: stdout, 2: "r", **self._inherited}
+        reactor.spawnProcess(process, command[0], command, env=variables, childFDs=descriptors)
+        return process
+
+
+class HAProxy(Balancer):
+    """HAProxy, which looks at its nodes and tells what it sees."""
+
+    program = "haproxy"
+
+    async def check(self) -> tuple[int, str]:
+        return await self._check("-c", "-V", "-f", self._configuration())
+
+    async def start(self) -> None:
+        """Start, and come back when every node is up."""
+        self._run("-db", "-f", self._configuration())
+        await self.until_state(**dict.fromkeys(self._nodes, "UP"))
 
     async def until_state(self, **states: str) -> None:
         """Wait until HAProxy takes each of some nodes to be UP, or DOWN."""
@@ -198,29 +195,112 @@ class Balancer:
             raise AssertionError(f"HAProxy has ended: {self._process.stderr}")
         response = await ask(self._status_port, b"/;csv")
         rows = csv.DictReader(response.body.decode().removeprefix("# ").splitlines())
-        return {row["svname"]: row for row in rows if row["svname"] in self._nodes}
+        return {row["svname"]: row for row in rows if row["pxname"] == "nodes"}
 
     def _configuration(self) -> str:
         # A node's place among the hashes is computed from its id, and so the same in every run.
         servers = [
-            f"    server {name} 127.0.0.1:{port} id {number}\n"
+            f"server {name} 127.0.0.1:{port} id {number}"
             for number, (name, port) in enumerate(self._nodes.items(), 1)
         ]
-        return _CONFIGURATION.format(
-            silence=_SILENCE,
-            clients=_CLIENTS,
-            status=_STATUS,
-            node=NODE,
-            servers="".join(servers),
+        tls = "#bind :443 ssl crt /etc/haproxy/audioproxy.pem alpn h2,http/1.1"
+        bind = f"bind fd@{_CLIENTS}"
+        if self._certificate is not None:
+            bind += f" ssl crt {self._certificate.both()} alpn h2,http/1.1"
+        text = shipped(
+            "haproxy/haproxy.cfg",
+            {
+                # It runs here as whoever tests, and in a folder of theirs.
+                "log /dev/log len 4096 local0": "log stdout format raw local0",
+                "chroot /var/lib/haproxy": "nbthread 1",
+                "user haproxy": "",
+                "group haproxy": "",
+                "bind :80": bind,
+                tls: "",
+                "bind 127.0.0.1:8404": f"bind fd@{_STATUS}",
+                # Nobody waits a second here.
+                "default-server check inter 1s fastinter 250ms downinter 500ms fall 2 rise 1": (
+                    "default-server check inter 250ms fastinter 50ms downinter 100ms fall 2 rise 1"
+                ),
+                "#http-response set-header x-node %s": f"http-response set-header {NODE} %s",
+                "server node1 10.0.0.11:4000 id 1": "\n".join(servers),
+                "server node2 10.0.0.12:4000 id 2": "",
+                "server node3 10.0.0.13:4000 id 3": "",
+            },
         )
+        path = self._folder / "haproxy.cfg"
+        path.write_text(text)
+        return str(path)
 
-    def _spawn(self, *words: str, stdout: int | str = "r") -> Process:
-        self._file.write_text(self._configuration())
-        setpriv = shutil.which("setpriv")
-        # It dies with this process, however that ends.
-        leash = (setpriv, "--pdeathsig", "KILL", "--") if setpriv else ()
-        command = (*leash, self._program, *words, "-f", str(self._file))
-        process = Process()
-        descriptors = {0: "w", 1: stdout, 2: "r", **self._inherited}
-        reactor.spawnProcess(process, command[0], command, env={}, childFDs=descriptors)
-        return process
+
+# What Debian's nginx.conf is to the file that it includes. It inherits no socket without a master.
+_NGINX = """\
+daemon off;
+pid {folder}/nginx.pid;
+error_log stderr;
+events {{}}
+http {{
+    client_body_temp_path {folder}/nginx-body;
+    proxy_temp_path {folder}/nginx-proxy;
+    fastcgi_temp_path {folder}/nginx-fastcgi;
+    uwsgi_temp_path {folder}/nginx-uwsgi;
+    scgi_temp_path {folder}/nginx-scgi;
+    # Where it has tried several nodes, the last one has answered.
+    map $upstream_addr $audioproxy_node {{
+{names}
+    }}
+    include {folder}/audioproxy.conf;
+}}
+"""
+
+
+class Nginx(Balancer):
+    """nginx, which notices what happens to its nodes when it needs them."""
+
+    program = "nginx"
+
+    async def check(self) -> tuple[int, str]:
+        return await self._check("-t", "-c", self._configuration())
+
+    async def start(self) -> None:
+        self._run("-c", self._configuration())
+
+    def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
+        # Sockets that it inherits are named so, and used for the addresses that they have.
+        return super()._spawn(*words, stdout=stdout, NGINX=f"{_CLIENTS};", **variables)
+
+    def _configuration(self) -> str:
+        servers = [
+            f"server 127.0.0.1:{port} max_fails=1 fail_timeout=2s;" for port in self._nodes.values()
+        ]
+        names = [f'"~:{port}$" {name};' for name, port in self._nodes.items()]
+        listen = f"listen 127.0.0.1:{self.port}"
+        changes = {
+            "listen 80;": f"{listen};",
+            "listen [::]:80;": "",
+            "access_log /var/log/nginx/audioproxy.log audioproxy;": (
+                f"access_log {self.log} audioproxy;"
+            ),
+            "server 10.0.0.11:4000 max_fails=1 fail_timeout=2s;": "\n".join(servers),
+            "server 10.0.0.12:4000 max_fails=1 fail_timeout=2s;": "",
+            "server 10.0.0.13:4000 max_fails=1 fail_timeout=2s;": "",
+            "#add_header x-node $upstream_addr always;": (
+                f"add_header {NODE} $audioproxy_node always;"
+            ),
+        }
+        if self._certificate is not None:
+            changes |= {
+                "listen 80;": "",
+                "#listen 443 ssl http2;": f"{listen} ssl http2;",
+                "#ssl_certificate /etc/nginx/audioproxy.crt;": (
+                    f"ssl_certificate {self._certificate.chain};"
+                ),
+                "#ssl_certificate_key /etc/nginx/audioproxy.key;": (
+                    f"ssl_certificate_key {self._certificate.key};"
+                ),
+            }
+        own = self._folder / "audioproxy.conf"
+        own.write_text(shipped("nginx/audioproxy.conf", changes))
+        path = self._folder / "nginx.conf"
+        path.write_text(_NGINX.format(folder=self._folder, names="\n".join(names)))
+        return str(path)

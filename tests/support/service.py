@@ -39,6 +39,12 @@ _METRICS = re.compile(r"metrics on 127\.0\.0\.1 port (\d+)")
 PROJECT = Path(__file__).parents[2]
 
 
+#: What starts twistd. A service hides from all but root, and the tests look at what it has open.
+TWISTD = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
+if os.getuid():
+    TWISTD = f"import audioproxy.tap as tap; tap.hide_from_children = lambda: None; {TWISTD}"
+
+
 async def until(condition: Callable[[], T], what: str = "the condition") -> T:
     """Come back with the first true value of a condition.
 
@@ -388,8 +394,7 @@ class ServiceCase(TestCase):
     def twistd(self, *words: str, **variables: str) -> Process:
         """Start a service of its own process; it is killed at the end at the latest."""
         # The interpreter is named in full, since a test may take PATH away.
-        script = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
-        command = (sys.executable, "-c", script, "--nodaemon", "--pidfile=", *words, "audioproxy")
+        command = (sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", *words, "audioproxy")
         process = Process()
         environ = self.environment(**variables)
         reactor.spawnProcess(process, command[0], command, env=environ, path=str(self.root))

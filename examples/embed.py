@@ -1,0 +1,35 @@
+"""The resource inside another Twisted site, below http://127.0.0.1:8080/audio/."""
+
+from twisted.internet import reactor
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from audioproxy.config import Config, FileStore
+from audioproxy.service import make_resource
+from audioproxy.urls import Signer
+
+KEY, SALT = bytes(32), b"\x01"  # for trying it out; yours are secret
+STORE = FileStore("/tmp/variants")
+CONFIG = Config(
+    key=KEY, salt=SALT, local_root="/tmp/audio", variant_store=STORE, serve_mode="proxy"
+)
+
+proxy = make_resource(CONFIG, reactor)
+root = Resource()  # what the application serves already
+root.putChild(b"audio", proxy.resource)  # /audio/{signature}/{options}/{source}
+
+
+def listen(_):
+    port = reactor.listenTCP(8080, Site(root))
+    reactor.addSystemEventTrigger("before", "shutdown", port.stopListening)
+    print(Signer(KEY, SALT, "http://127.0.0.1:8080/audio").url("local://tone.flac"), flush=True)
+
+
+def give_up(failure):
+    print(failure.getErrorMessage())
+    reactor.stop()
+
+
+reactor.addSystemEventTrigger("before", "shutdown", proxy.stopService)
+reactor.callWhenRunning(lambda: proxy.startService().addCallbacks(listen, give_up))
+reactor.run()

@@ -1,0 +1,1 @@
+"""A page to hear, see and try what the service does, in an application that embeds it."""

@@ -1,0 +1,95 @@
+"""Start the player: ``make demo``, or ``python -m examples.player [FOLDER]`` in the project.
+
+Everything it makes lies in one folder, .run/ or the one that is named on the command line: samples,
+rendered variants and a key. AP_LOCAL_ROOT takes the place of the samples, AP_PORT that of 4001.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.task import react
+from twisted.logger import globalLogBeginner
+
+from audioproxy.config import Config, ConfigError, load
+from audioproxy.logs import LineObserver
+from audioproxy.service import BootError, make_resource
+from audioproxy.urls import Signer
+from examples.player.site import LIBRARY, make_site
+from examples.samples import Home
+
+ADDRESS = "127.0.0.1"
+
+# What the user may choose; every other setting of this demonstration is its own.
+KEPT = ("AP_PORT", "AP_LOG_LEVEL", "AP_LOCAL_ROOT")
+# Another one than that of the quick start, which may run beside it.
+DEFAULTS = {"AP_PORT": "4001"}
+
+INVITATION = """
+The player is at
+
+  http://{address}:{port}/
+
+It plays what is in {folder}.
+Ctrl-C stops it.
+"""
+
+
+def configure(path: Path) -> Config:
+    """Make what is missing in a folder, and return the configuration of a service that uses it.
+
+    :raises ConfigError: for settings that cannot be used.
+    """
+    chosen = {name: text for name in KEPT if (text := os.environ.get(name))}
+    home = Home(path.resolve())
+    settings = DEFAULTS | home.settings() | chosen
+    if "AP_LOCAL_ROOT" not in chosen:
+        home.make_samples()
+    config, _ = load(settings)
+    return config
+
+
+async def serve(reactor: Any, config: Config) -> None:
+    """Open the port, and stay until the process is asked to stop."""
+    assert config.key and config.salt and config.local_root
+    try:
+        proxy = make_resource(config, reactor)
+        await proxy.startService()
+    except BootError as error:
+        raise SystemExit(f"player: {error}") from error
+    reactor.addSystemEventTrigger("before", "shutdown", proxy.stopService)
+    folder = Path(config.local_root)
+    site = make_site(proxy.resource, Signer(config.key, config.salt, "/audio"), folder)
+    try:
+        listening = reactor.listenTCP(config.port, site, interface=ADDRESS)
+    except CannotListenError as error:
+        reason = os.strerror(error.socketError.errno)
+        raise SystemExit(
+            f"player: AP_PORT: cannot listen on {ADDRESS} port {config.port} ({reason});"
+            " set AP_PORT to a free one"
+        ) from error
+    port = listening.getHost().port
+    print(INVITATION.format(address=ADDRESS, port=port, folder=folder), flush=True)
+    await Deferred()
+
+
+def main(*words: str) -> None:
+    """Start, or say in a line or two why not."""
+    if not LIBRARY.is_dir():
+        sys.exit(f"player: there is no {LIBRARY}; `make demo` installs it")
+    try:
+        config = configure(Path(words[0]) if words else Path(__file__).parents[2] / ".run")
+    except ConfigError as error:
+        sys.exit("\n".join(f"player: {problem}" for problem in error.problems))
+    observer = LineObserver(sys.stdout, config.log_level)
+    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
+    react(serve, (config,))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

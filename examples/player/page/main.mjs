@@ -1,0 +1,168 @@
+// Joins the parts: the controls are signed, and what is signed is played, drawn and shown.
+
+import { ignoreAborted } from "./aborted.mjs";
+import { Controls } from "./controls.mjs";
+import { Deck } from "./deck.mjs";
+import { showAddress, showInfo, showMeasurements, showName, showPlayer } from "./panels.mjs";
+import { readWaveform, span, Stage, Trimmer } from "./waves.mjs";
+
+// Milliseconds in which a slider may move on before anything is asked for.
+const PATIENCE = 180;
+
+const at = (id) => document.getElementById(id);
+
+async function ask(path, parameters = {}, signal = undefined) {
+  const response = await fetch(`${path}?${new URLSearchParams(parameters)}`, { signal });
+  return { ok: response.ok, document: await response.json() };
+}
+
+const picker = at("source");
+const { document: listing } = await ask("sources");
+const { document: table } = await ask("formats");
+
+// Seconds of the source.
+let whole = 0;
+let work = new AbortController();
+let timer = 0;
+
+const controls = new Controls(at("controls"), table.formats, changed);
+const deck = new Deck(at("audio"), show);
+const stage = new Stage(at("waveform"), (time) => deck.seek(time));
+const trimmer = new Trimmer(at("overview"), (start, duration) => {
+  controls.fill("t", ...[start, duration].map((seconds) => String(Number(seconds.toFixed(2)))));
+});
+
+function changed() {
+  clearTimeout(timer);
+  timer = setTimeout(() => run(update), PATIENCE);
+}
+
+// Run the newest work and call off what went before.
+async function run(what) {
+  work.abort();
+  work = new AbortController();
+  await what(work.signal).catch(ignoreAborted);
+}
+
+// How long the variant will be.
+function expected({ t }) {
+  const [start, duration = Infinity] = (t ?? "0").split(":").map(Number);
+  return Math.max(0, Math.min(duration, whole - start));
+}
+
+async function update(signal) {
+  const { options } = controls;
+  const { ok, document: signed } = await ask("sign", { source: picker.value, ...options }, signal);
+  if (!ok) {
+    refuse(signed);
+    deck.close();
+    return;
+  }
+  refuse(null);
+  showAddress(signed);
+  const [start, duration] = (options.t ?? "0").split(":").map(Number);
+  trimmer.show(start, duration ?? null);
+  if (options.f === "peaks") {
+    deck.close();
+    showMeasurements(await draw(signed.url, expected(options), signal));
+  } else {
+    await Promise.all([
+      deck.open(signed.url, expected(options)),
+      draw(signed.waveform, expected(options), signal),
+    ]);
+  }
+}
+
+// Draw a waveform, and answer what is to be told of its way here.
+async function draw(url, duration, signal) {
+  const container = at("waveform");
+  container.classList.add("stale");
+  const began = performance.now();
+  const response = await fetch(url, { signal });
+  if (!response.ok) {
+    refuse(await response.json());
+    return {};
+  }
+  const waveform = await readWaveform(response);
+  const took = performance.now() - began;
+  await stage.draw(waveform, duration);
+  container.classList.remove("stale");
+  return { state: response.headers.get("x-audio-proxy"), status: response.status, whole: took };
+}
+
+// A refusal stands beside the control that it names, else below the URL.
+function refuse(refusal) {
+  const [, named] = /^"([a-z_]+)/.exec(refusal?.message ?? "") ?? [];
+  const option = refusal?.error === "expired" ? "exp" : named;
+  const placed = controls.refuse(option, refusal?.message);
+  at("refusal").textContent = refusal && !placed ? refusal.message : "";
+  document.body.classList.toggle("refusing", Boolean(refusal));
+}
+
+// Another source: what it is, all of it drawn, and then the variant.
+async function choose(signal) {
+  deck.close();
+  for (const id of ["overview", "waveform"]) {
+    at(id).classList.add("stale");
+  }
+  showName(picker.selectedOptions[0].textContent);
+  const { ok, document: signed } = await ask("sign", { source: picker.value, f: "peaks", pk_bits: 8 }, signal);
+  if (!ok) {
+    refuse(signed);
+    return;
+  }
+  const [info, waveform] = await Promise.all([fetch(signed.info, { signal }), fetch(signed.url, { signal })]);
+  if (!info.ok || !waveform.ok) {
+    refuse(await (info.ok ? waveform : info).json());
+    return;
+  }
+  const description = await info.json();
+  const drawn = await readWaveform(waveform);
+  whole = description.duration ?? span(drawn);
+  showInfo(description);
+  controls.stretch(whole);
+  await trimmer.draw(drawn, whole);
+  at("overview").classList.remove("stale");
+  await update(signal);
+}
+
+function show() {
+  if (deck.known.refusal) {
+    refuse(deck.known.refusal);
+  }
+  stage.move(Math.min(deck.time, deck.duration ?? 0));
+  showPlayer(deck, controls.format);
+  showMeasurements(deck.known);
+}
+
+// While it plays, the drawing is coloured frame by frame.
+function follow() {
+  if (deck.playing) {
+    stage.move(deck.time);
+    requestAnimationFrame(follow);
+  }
+}
+
+at("audio").addEventListener("play", () => requestAnimationFrame(follow));
+
+at("play").addEventListener("click", () => deck.toggle());
+at("seek").addEventListener("input", ({ target }) => deck.seek(Number(target.value)));
+at("copy").addEventListener("click", async ({ target }) => {
+  await navigator.clipboard.writeText(at("open").href);
+  target.textContent = "Copied";
+  setTimeout(() => (target.textContent = "Copy"), 1500);
+});
+picker.addEventListener("change", () => run(choose));
+for (const { source, name } of listing.sources) {
+  picker.add(new Option(name, source));
+}
+if (!listing.complete) {
+  picker.add(Object.assign(new Option("There is more than is listed here"), { disabled: true }));
+}
+if (listing.sources.length) {
+  // A piece shows more than a drone.
+  picker.value = listing.sources.some(({ source }) => source === "nocturne.flac") ? "nocturne.flac" : picker.value;
+  await run(choose);
+} else {
+  at("refusal").textContent = "There is no audio in the folder that this plays from.";
+}

@@ -1,0 +1,122 @@
+// What is shown of the URL, the sound, the answer and the file.
+
+import { element } from "./element.mjs";
+
+const at = (id) => document.getElementById(id);
+
+const NOTES = {
+  none: "Nothing to hear: a waveform is drawn.",
+  MISS: "Not rendered yet. It plays while it is made.",
+  HIT: "Stored: it starts at once, and seeking works.",
+  streams: "Plays while it is made. Seeking works once it is stored.",
+  stored: "Stored by now: seeking works.",
+};
+
+// Minutes and seconds; for something short, tenths too.
+export function clock(seconds) {
+  const tenths = Math.floor((seconds ?? 0) * 10 + 1e-6);
+  const minutes = Math.floor(tenths / 600);
+  const rest = String(Math.floor((tenths % 600) / 10)).padStart(2, "0");
+  return `${minutes}:${rest}.${tenths % 10}`;
+}
+
+function bytes(count) {
+  const [unit, size] = count < 1e6 ? ["kB", 1e3] : ["MB", 1e6];
+  return `${(count / size).toLocaleString("en", { maximumFractionDigits: 1 })} ${unit}`;
+}
+
+function duration(milliseconds) {
+  const digits = milliseconds < 10 ? 1 : 0;
+  return milliseconds < 1000 ? `${milliseconds.toFixed(digits)} ms` : `${(milliseconds / 1000).toFixed(2)} s`;
+}
+
+// A URL with its three parts told apart: signature, options, source.
+export function showAddress({ url, canonical, key }) {
+  const [, mount, signature, options, source] = /^(\/[^/]+\/)([^/]+)(\/.*?)(\/(?:plain|enc)\/.*)$/.exec(url);
+  const part = (name, text) => element("span", { class: name }, [text]);
+  at("url").replaceChildren(
+    part("faint", location.origin + mount),
+    part("signature", signature),
+    part("options", options),
+    part("source", source),
+  );
+  at("open").href = location.origin + url;
+  at("canonical").textContent = canonical;
+  at("key").textContent = key;
+}
+
+export function showPlayer(deck, { token, content_type }) {
+  const { loaded, state, stored, streams, refusal } = deck.known;
+  const silent = content_type === null;
+  const length = deck.duration ?? 0;
+  const seek = at("seek");
+  Object.assign(seek, { max: length, value: deck.time, disabled: !stored });
+  seek.style.setProperty("--share", length ? deck.time / length : 0);
+  seek.setAttribute("aria-valuetext", `${clock(deck.time)} of ${clock(length)}`);
+  at("time").textContent = clock(deck.time);
+  at("duration").textContent = clock(length);
+  const play = at("play");
+  play.disabled = silent || !state || Boolean(refusal);
+  play.classList.toggle("playing", deck.playing);
+  play.setAttribute("aria-label", deck.playing ? "Pause" : "Play");
+  at("state").textContent = state ?? "";
+  at("state").dataset.state = state ?? "";
+  const note = loaded && streams ? (stored ? "stored" : "streams") : stored ? "HIT" : state;
+  at("note").textContent = refusal ? "" : (NOTES[silent ? "none" : note] ?? "");
+  at("waveform").classList.toggle("seekable", Boolean(stored));
+  document.title = `${deck.playing ? "▶ " : ""}${token} · audioproxy player`;
+}
+
+function table(id, rows) {
+  const shown = rows.filter(([, value]) => value !== undefined && value !== null);
+  at(id).replaceChildren(
+    ...shown.map(([name, value]) => {
+      return element("div", {}, [element("dt", {}, [name]), element("dd", {}, [String(value)])]);
+    }),
+  );
+}
+
+export function showMeasurements({ state, status, sound, first, whole, server, rendered, size }) {
+  const show = (value, format) => value && format(value);
+  table("measurements", [
+    ["X-Audio-Proxy", state],
+    ["Status", status || null],
+    ["First sound", show(sound, duration)],
+    ["First byte", show(first, duration)],
+    ["First byte, at the service", show(server, duration)],
+    ["Last byte", show(whole, duration)],
+    ["Rendered and stored", show(rendered, duration)],
+    ["Size", show(size, bytes)],
+  ]);
+}
+
+// A source by its name, as long as nothing else is known of it.
+export function showName(name) {
+  at("title").textContent = name;
+  at("facts").textContent = "";
+  table("info", [["File", name]]);
+}
+
+export function showInfo(info) {
+  const name = at("title").textContent;
+  const { tags = {} } = info;
+  const channels = { 1: "mono", 2: "stereo" }[info.channels] ?? `${info.channels} channels`;
+  const rate = info.sample_rate && `${info.sample_rate / 1000} kHz`;
+  at("title").textContent = tags.title ?? name;
+  at("facts").textContent = [
+    tags.artist,
+    info.format.toUpperCase(),
+    rate,
+    info.bit_depth && `${info.bit_depth} bit`,
+    channels,
+    bytes(info.size),
+  ]
+    .filter(Boolean)
+    .join("  ·  ");
+  table("info", [
+    ["File", name],
+    ["Duration", info.duration && clock(info.duration)],
+    ["Bit rate", info.bitrate && `${Math.round(info.bitrate / 1000)} kbps`],
+    ...Object.entries(tags),
+  ]);
+}

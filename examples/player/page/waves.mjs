@@ -1,0 +1,131 @@
+// Waveforms: reads the documents of f:peaks, and has wavesurfer.js draw them. It is given the peaks
+// and the duration, so that it fetches and decodes nothing itself.
+
+import { ignoreAborted } from "./aborted.mjs";
+import RegionsPlugin from "./regions.js";
+import WaveSurfer from "./wavesurfer.js";
+
+const HEADER_BYTES = 24;
+
+// Read either serialization: what stands in it, and for each channel the louder side of each pixel,
+// from 0 to 1.
+export async function readWaveform(response) {
+  const json = response.headers.get("content-type") === "application/json";
+  const document = json ? await response.json() : readBinary(await response.arrayBuffer());
+  const { bits, channels, data, length } = document;
+  const peaks = Array.from({ length: channels }, (_, channel) =>
+    Float32Array.from({ length }, (_, pixel) => {
+      const index = 2 * (pixel * channels + channel);
+      return Math.max(-data[index], data[index + 1]) / 2 ** (bits - 1);
+    }),
+  );
+  return { ...document, peaks };
+}
+
+function readBinary(buffer) {
+  const [, flags, sample_rate, samples_per_pixel, length, channels] = new Int32Array(buffer, 0, 6);
+  const bits = flags & 1 ? 8 : 16;
+  const data = new (bits === 8 ? Int8Array : Int16Array)(buffer, HEADER_BYTES);
+  return { bits, channels, data, length, sample_rate, samples_per_pixel };
+}
+
+// The drawing spans whole pixels, which may go on for a little after the sound has ended.
+function cut({ peaks, samples_per_pixel, sample_rate }, duration) {
+  const pixels = Math.ceil((duration * sample_rate) / samples_per_pixel);
+  return peaks.map((channel) => channel.subarray(0, Math.max(1, pixels)));
+}
+
+export function span({ length, samples_per_pixel, sample_rate }) {
+  return (length * samples_per_pixel) / sample_rate;
+}
+
+class Drawing {
+  #surfer;
+  #names;
+
+  constructor(container, { wave, progress, ...options }) {
+    this.#names = { waveColor: wave, progressColor: progress };
+    this.container = container;
+    this.#surfer = WaveSurfer.create({
+      container,
+      height: container.clientHeight,
+      cursorWidth: 0,
+      barRadius: 3,
+      interact: false,
+      // Its style sheet is let through by the word that the page's own has.
+      cspNonce: document.querySelector("link[nonce]").nonce,
+      ...this.#colours(),
+      ...options,
+    });
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", () => this.#surfer.setOptions(this.#colours()));
+  }
+
+  async draw(waveform, duration) {
+    this.duration = duration;
+    await this.#surfer.load("", cut(waveform, duration), duration).catch(ignoreAborted);
+    this.container.dataset.drawn = "";
+  }
+
+  // Colour what lies before a time.
+  move(time) {
+    this.#surfer.setTime(time);
+  }
+
+  get surfer() {
+    return this.#surfer;
+  }
+
+  // A canvas knows nothing of the style sheet's variables.
+  #colours() {
+    const style = getComputedStyle(document.documentElement);
+    const named = Object.entries(this.#names);
+    return Object.fromEntries(named.map(([key, name]) => [key, style.getPropertyValue(name).trim()]));
+  }
+}
+
+// What is heard. A click asks for another time.
+export class Stage extends Drawing {
+  constructor(container, seek) {
+    super(container, { wave: "--wave", progress: "--accent", barWidth: 3, barGap: 2 });
+    container.addEventListener("click", ({ clientX }) => {
+      const { left, width } = container.getBoundingClientRect();
+      seek((this.duration * (clientX - left)) / width);
+    });
+  }
+}
+
+// The whole source, with the region that is heard of it.
+export class Trimmer extends Drawing {
+  #regions;
+  #region = null;
+  #told = true;
+
+  constructor(container, trimmed) {
+    super(container, { wave: "--wave", progress: "--wave", barWidth: 2, barGap: 1 });
+    this.#regions = this.surfer.registerPlugin(RegionsPlugin.create());
+    this.#regions.enableDragSelection();
+    this.#regions.on("region-created", (region) => {
+      this.#region?.remove();
+      this.#region = region;
+      this.#told || trimmed(region.start, region.end - region.start);
+    });
+    this.#regions.on("region-updated", ({ start, end }) => trimmed(start, end - start));
+    this.#told = false;
+  }
+
+  // Show the region that the controls say, or none.
+  show(start, duration) {
+    const end = duration === null ? this.duration : start + duration;
+    if (start === 0 && duration === null) {
+      this.#region?.remove();
+      this.#region = null;
+    } else if (this.#region) {
+      this.#region.setOptions({ start, end });
+    } else {
+      this.#told = true;
+      this.#regions.addRegion({ start, end });
+      this.#told = false;
+    }
+  }
+}

@@ -1,0 +1,65 @@
+"""The files below a folder that a listener may choose from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote_from_bytes
+
+#: What looks like audio by its name. The service itself looks into the file.
+SUFFIXES = frozenset(
+    b".aac .ac3 .aif .aiff .alac .ape .au .caf .dsf .flac .m4a .m4b .mka .mp2 .mp3 .oga .ogg .opus"
+    b" .tta .w64 .wav .wma .wv".split()
+)
+
+#: How many files are shown, and how many names are looked at for them: a folder may be a whole
+#: collection, or the wrong one.
+MOST = 500
+MOST_LOOKED_AT = 20_000
+
+
+def list_sources(root: Path) -> dict[str, object]:
+    """Return the document of the sources below a folder.
+
+    Names of files are bytes and may be anything. ``source`` holds those bytes, percent-encoded;
+    ``name`` is to be shown, as text.
+    """
+    found = []
+    complete = True
+    for looked_at, path in enumerate(_files(os.fsencode(root), b"")):
+        if looked_at == MOST_LOOKED_AT:
+            complete = False
+            break
+        if os.path.splitext(path)[1].lower() in SUFFIXES:
+            found.append(path)
+    found.sort(key=lambda path: (path.lower(), path))
+    shown = found[:MOST]
+    return {
+        "sources": [
+            {"source": quote_from_bytes(path), "name": path.decode("utf-8", "replace")}
+            for path in shown
+        ],
+        "complete": complete and len(shown) == len(found),
+    }
+
+
+def _files(root: bytes, folder: bytes) -> Iterator[bytes]:
+    """Yield the regular files below a folder, by their paths from the root.
+
+    What is hidden stays so, and links are not followed: the service refuses those that lead out.
+    """
+    try:
+        with os.scandir(os.path.join(root, folder)) as entries:
+            names = sorted(entries, key=lambda entry: entry.name)
+    except OSError:
+        # It is gone, or not for us to read.
+        return
+    for entry in names:
+        path = os.path.join(folder, entry.name)
+        if entry.name.startswith(b"."):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _files(root, path)
+        elif entry.is_file(follow_symlinks=False):
+            yield path

@@ -1,0 +1,169 @@
+"""What the examples share: a folder with sample audio in it, and a key of its own.
+
+Everything is made where it is missing, and stays for the next run.
+"""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import wave
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+RATE = 44100
+
+#: One column for each channel, from -1 to 1.
+Sound = NDArray[np.float64]
+
+# A minor pentatonic tune: semitones above A3 and beats, at 200 beats a minute.
+TUNE = [(0, 2), (3, 1), (5, 1), (7, 2), (10, 1), (7, 1), (5, 2), (3, 1), (0, 1), (-2, 2), (0, 4)]
+BEAT = 0.3
+ROUNDS = 2
+
+# Four chords, again in semitones above A3: A minor, F, C, G.
+CHORDS = [(0, 3, 7, 12), (-4, 0, 3, 8), (3, 7, 10, 15), (-2, 2, 5, 10)]
+QUAVER = 0.25
+BARS = 12
+
+
+@dataclass(frozen=True)
+class Home:
+    """The folder that an example works in."""
+
+    path: Path
+
+    @property
+    def samples(self) -> Path:
+        """Where the sources are."""
+        return self.path / "samples"
+
+    @property
+    def variants(self) -> Path:
+        """Where what was rendered is kept."""
+        return self.path / "variants"
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings of a service that works in this folder; make what is missing."""
+        self.variants.mkdir(parents=True, exist_ok=True)
+        return {
+            "AP_KEY": self._secret("key", 32),
+            "AP_SALT": self._secret("salt", 16),
+            "AP_LOCAL_ROOT": str(self.samples),
+            "AP_VARIANT_STORE": f"file://{self.variants}",
+            "AP_SERVE_MODE": "proxy",
+        }
+
+    def write_settings(self) -> Path:
+        """Write the settings into a file that commands take for an environment, and return it."""
+        file = self.path / "audioproxy.env"
+        # It has the key in it.
+        file.touch(mode=0o600)
+        file.write_text("".join(f"{name}='{text}'\n" for name, text in self.settings().items()))
+        return file
+
+    def make_samples(self) -> None:
+        """Synthesise a tune, a drone and a small piece, each in one or two formats."""
+        self.samples.mkdir(parents=True, exist_ok=True)
+        self._make("melody.flac", melody)
+        self._make("melody.wav", melody)
+        self._make("drone.mp3", drone)
+        self._make("drone.ogg", drone)
+        self._make("nocturne.flac", nocturne, title="Nocturne", artist="The sample synthesiser")
+
+    def _secret(self, name: str, size: int) -> str:
+        path = self.path / name
+        if not path.exists():
+            path.touch(mode=0o600)
+            path.write_text(secrets.token_hex(size))
+        return path.read_text()
+
+    def _make(self, name: str, sound: Callable[[], Sound], **tags: str) -> None:
+        target = self.samples / name
+        if target.exists():
+            return
+        # Under its own name it is a whole file at once, whatever happens here.
+        raw, made = target.with_name(".raw.wav"), target.with_name(f".made{target.suffix}")
+        write_wav(raw, sound())
+        command: list[str | Path] = ["ffmpeg", "-v", "error", "-nostdin", "-y", "-i", raw]
+        for key, text in tags.items():
+            command += ["-metadata", f"{key}={text}"]
+        subprocess.run([*command, made], check=True)
+        raw.unlink()
+        made.rename(target)
+
+
+def melody() -> Sound:
+    """Return the tune, each note plucked and dying away."""
+    notes = [pluck(pitch(semitones), beats * BEAT, 3) for semitones, beats in TUNE * ROUNDS]
+    return 0.5 * np.concatenate(notes)[:, None]
+
+
+def drone() -> Sound:
+    """Return a fifth that swells and ebbs."""
+    seconds = 8.0
+    t = times(seconds)
+    swell = 0.5 - 0.5 * np.cos(np.pi * 2 * t / seconds)
+    return (0.2 * swell * (tone(110, t) + tone(165, t)))[:, None]
+
+
+def nocturne() -> Sound:
+    """Return broken chords that wander between left and right, above a bass, and a far bell."""
+    bar = 8 * QUAVER
+    sound = np.zeros((round((BARS * bar + 2) * RATE), 2))
+    for number in range(BARS):
+        chord = CHORDS[number % len(CHORDS)]
+        # It begins softly, is fullest in the middle and goes as it came.
+        weight = 0.35 + 0.65 * np.sin(np.pi * (number + 0.5) / BARS)
+        add(sound, number * bar, 0.30 * weight, 0.5, pluck(pitch(chord[0] - 12), bar + 1, 1.2))
+        for quaver, step in enumerate((0, 1, 2, 3, 2, 1, 2, 1)):
+            side = 0.5 + 0.35 * np.sin(np.pi * 2 * (number * 8 + quaver) / 24)
+            note = pluck(pitch(chord[step] + 12), 1.5, 4)
+            accent = 0.22 if quaver % 4 == 0 else 0.14
+            add(sound, number * bar + quaver * QUAVER, accent * weight, side, note)
+        if number % 4 == 3:
+            add(sound, number * bar + 6 * QUAVER, 0.1, 0.8, pluck(pitch(36), 2.0, 2))
+    return 0.8 * sound / np.abs(sound).max()
+
+
+def add(sound: Sound, start: float, volume: float, side: float, note: NDArray[np.float64]) -> None:
+    """Mix a note in.
+
+    :param side: from 0, which is left, to 1.
+    """
+    first = round(start * RATE)
+    room = sound[first : first + len(note)]
+    room += volume * note[: len(room), None] * (1 - side, side)
+
+
+def pitch(semitones: int) -> float:
+    """Return the frequency of a note, counted from A3."""
+    return 220 * 2 ** (semitones / 12)
+
+
+def pluck(frequency: float, seconds: float, decay: float) -> NDArray[np.float64]:
+    """Return one note of a string."""
+    t = times(seconds)
+    partials = sum(tone(frequency * k, t) / k**2 for k in (1, 2, 3))
+    return partials * np.exp(-decay * t) * np.minimum(1, t * RATE / 200)
+
+
+def tone(frequency: float, t: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a sine."""
+    return np.sin(np.pi * 2 * frequency * t)
+
+
+def times(seconds: float) -> NDArray[np.float64]:
+    """Return the time of each sample."""
+    return np.arange(round(seconds * RATE)) / RATE
+
+
+def write_wav(path: Path, sound: Sound) -> None:
+    """Write a sound with 16 bits."""
+    with wave.open(str(path), "wb") as file:
+        file.setparams((sound.shape[1], 2, RATE, 0, "NONE", ""))
+        file.writeframes((sound.clip(-1, 1) * 32767).round().astype("<i2").tobytes())

@@ -1,0 +1,207 @@
+// Usage: node player.mjs CHROMIUM URL SCENARIO [WORD ...]
+//
+// Use the player as a person would, by its own controls, and report what was to be seen.
+
+import { chromium } from "playwright-core";
+
+import { answer } from "./parent.mjs";
+
+const [executablePath, url, scenario, ...words] = process.argv.slice(2);
+
+const browser = await chromium.launch({
+  executablePath,
+  // No GPU, and no talk with anybody but the page's server.
+  args: ["--disable-gpu", "--disable-quic", "--disable-sync"],
+});
+const context = await browser.newContext({ viewport: { width: 640, height: 640 } });
+await context.grantPermissions(["clipboard-read", "clipboard-write"]);
+
+const complaints = [];
+const strangers = [];
+
+async function open() {
+  const page = await context.newPage();
+  page.setDefaultTimeout(20_000);
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) {
+      complaints.push(`${message.text()} ${message.location().url}`);
+    }
+  });
+  page.on("pageerror", (error) => complaints.push(String(error)));
+  page.on("dialog", (dialog) => complaints.push(dialog.message()) && dialog.dismiss());
+  page.on("request", (request) => {
+    if (!["data:", new URL(url).protocol].includes(new URL(request.url()).protocol)) {
+      strangers.push(request.url());
+    } else if (!request.url().startsWith(url) && !request.url().startsWith("data:")) {
+      strangers.push(request.url());
+    }
+  });
+  await page.goto(url);
+  await page.waitForSelector("#waveform[data-drawn]:not(.stale)");
+  return page;
+}
+
+const text = (page, id) => page.locator(`#${id}`).textContent();
+const passes = (page, time) => page.waitForFunction((it) => audio.currentTime > it && !audio.paused, time);
+
+// Wait until the form is signed as it stands: the canonical options are these.
+const signed = (page, options) =>
+  page.waitForFunction((it) => canonical.textContent === it && !document.querySelector(".stale"), options);
+
+// The heights of what is drawn, column by column.
+const drawn = (page, id) =>
+  page.evaluate((it) => {
+    const host = document.getElementById(it).firstElementChild;
+    const [canvas] = host.shadowRoot.querySelectorAll(".canvases canvas");
+    const { width, height } = canvas;
+    const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+    return Array.from({ length: width }, (_, x) => {
+      return Array.from({ length: height }, (_, y) => data[4 * (y * width + x) + 3]).filter(Boolean).length;
+    });
+  }, id);
+
+// Play a format as it is made, and once more out of the store.
+async function hear(format) {
+  const page = await open();
+  const answers = [];
+  page.on("response", (response) => {
+    if (response.request().resourceType() === "media") {
+      answers.push([response.status(), response.headers()["x-audio-proxy"]]);
+    }
+  });
+  await page.locator(`input[value=${format}]`).check({ force: true });
+  await signed(page, `f:${format}`);
+  await page.locator("#state[data-state=MISS]").waitFor();
+  const known = await page.evaluate(
+    (it) => audio.canPlayType(it),
+    await page.evaluate(async (it) => {
+      const { formats } = await (await fetch("formats")).json();
+      return formats.find(({ token }) => token === it).content_type;
+    }, format),
+  );
+  // What the element puts out, on its way to the ears.
+  await page.evaluate(() => {
+    const context = new AudioContext();
+    window.analyser = context.createAnalyser();
+    context.createMediaElementSource(audio).connect(analyser).connect(context.destination);
+    window.loudness = () => {
+      const samples = new Float32Array(analyser.fftSize);
+      analyser.getFloatTimeDomainData(samples);
+      return Math.max(...samples.map(Math.abs));
+    };
+  });
+  await page.locator("#play").click();
+  await passes(page, 0.2);
+  await page.waitForFunction(() => loudness() > 0.02);
+  const streamed = {
+    duration: await page.evaluate(() => String(audio.duration)),
+    shown: await text(page, "duration"),
+    seekable: await page.evaluate(() => audio.seekable.length && String(audio.seekable.end(0))),
+  };
+  await page.locator("#waveform.seekable").waitFor();
+  const { width, height } = await page.locator("#waveform").boundingBox();
+  await page.locator("#waveform").click({ position: { x: 0.7 * width, y: height / 2 } });
+  await page.waitForFunction(() => audio.seekable.length && audio.seekable.end(0) > 0);
+  await page.locator("#state[data-state=HIT]").waitFor();
+  await passes(page, 0.7 * Number(words[0]));
+  await page.waitForFunction(() => loudness() > 0.02);
+  const sought = {
+    time: await page.evaluate(() => audio.currentTime),
+    duration: await page.evaluate(() => String(audio.duration)),
+    shown: await text(page, "duration"),
+    measured: await text(page, "measurements"),
+  };
+  await page.close();
+  return [format, { known, streamed, sought, answers }];
+}
+
+const scenarios = {
+  async hear() {
+    const [, ...formats] = words;
+    return Object.fromEntries(await Promise.all(formats.map(hear)));
+  },
+
+  async look() {
+    const [first, second, hostile] = words;
+    const page = await open();
+    const option = (name) => page.locator(`[data-option=${name}]`);
+    const choose = async (name) => {
+      await page.locator("#source").selectOption({ label: name });
+      await page.waitForFunction((it) => title.textContent === it && facts.textContent, name);
+      await page.waitForFunction(() => !document.querySelector(".stale"));
+    };
+    const address = async () => [await text(page, "url"), await text(page, "canonical"), await text(page, "key")];
+    const seen = {};
+
+    await choose(first);
+    seen.first = [await drawn(page, "waveform"), await drawn(page, "overview")];
+    await choose(second);
+    seen.second = [await drawn(page, "waveform"), await drawn(page, "overview")];
+    seen.before = await address();
+    // By the keyboard alone: the slider of the gain goes two steps up.
+    await option("gain").locator("input[type=range]").focus();
+    await page.keyboard.press("ArrowRight");
+    await page.keyboard.press("ArrowRight");
+    await signed(page, "f:mp3/gain:1");
+    seen.after = await address();
+    await page.locator("#copy").click();
+    seen.copied = await page.evaluate(() => navigator.clipboard.readText());
+
+    // A region of the source, by the mouse.
+    await page.locator("#overview").scrollIntoViewIfNeeded();
+    const { x, y, width } = await page.locator("#overview").boundingBox();
+    await page.mouse.move(x + width / 4, y + 20);
+    await page.mouse.down();
+    await page.mouse.move(x + width / 2, y + 22, { steps: 4 });
+    await page.mouse.move(x + (3 * width) / 4, y + 22, { steps: 4 });
+    await page.mouse.up();
+    await page.waitForFunction(() => canonical.textContent.includes("/t:"));
+    seen.trimmed = await text(page, "canonical");
+    await option("t").locator(".clear").click();
+    await signed(page, "f:mp3/gain:1");
+
+    // Without a bit rate, and with what it has instead.
+    await page.locator("input[value=wav]").check({ force: true });
+    await signed(page, "f:wav/gain:1");
+    seen.disabled = await option("br").locator("input[type=text]").isDisabled();
+    seen.reason = await option("br").getAttribute("title");
+    seen.depths = await option("bd").locator("option").allTextContents();
+    await page.locator("input[value=mp3]").check({ force: true });
+    await signed(page, "f:mp3/gain:1");
+
+    await choose(hostile);
+    seen.hostile = await text(page, "title");
+    seen.complaints = complaints.splice(0);
+
+    // What is refused is told beside its control, by the console too.
+    await option("br").locator("input[type=text]").fill("9999");
+    await option("br").locator(".refusal:not(:empty)").waitFor();
+    seen.refusal = await option("br").locator(".refusal").textContent();
+    seen.playable = await page.locator("#play").isEnabled();
+    await option("br").locator("input[type=text]").fill("96");
+    await signed(page, "br:96/f:mp3/gain:1");
+    seen.settled = await option("br").locator(".refusal").textContent();
+    seen.refused = complaints.splice(0);
+
+    // A browser that plays no streams: what fails as one is played when it is stored.
+    let failed = 0;
+    await page.route(/\/audio\/.*\?\d+$/, async (route) => {
+      failed += 1;
+      await (failed === 1 ? route.abort() : route.continue());
+    });
+    await page.locator("#play").click();
+    await page.locator("#state[data-state=HIT]").waitFor();
+    await passes(page, 0.1);
+    seen.failed = complaints.splice(0);
+    return seen;
+  },
+};
+
+try {
+  const seen = await scenarios[scenario]();
+  await browser.close();
+  answer({ ...seen, complaints: [...(seen.complaints ?? []), ...complaints], strangers });
+} catch (error) {
+  await browser.close();
+  throw new Error(`The console says: ${complaints.join("; ") || "nothing"}`, { cause: error });
+}

@@ -1,0 +1,182 @@
+"""The player, as it is started by ``make demo``, in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from twisted.internet.defer import Deferred
+
+from audioproxy.grammar.formats import FORMATS
+from examples.player.site import LIBRARY
+from tests.browser.node import NodeCase, missing, program
+from tests.examples.test_player import HOSTILE
+from tests.live.test_service import until_hit
+from tests.support.service import PROJECT, Process, ask, reactor, until
+
+RATE = 44_100
+SECONDS = 6
+#: The columns of a waveform: the page is so wide.
+COLUMNS = 100
+
+SOUNDING = [form.token for form in FORMATS.values() if form.content_type]
+
+
+def write_tone(path: Path, loudness: np.ndarray[Any, Any]) -> None:
+    """Write a tone of which the loudness goes by so many points."""
+    frames = SECONDS * RATE
+    swell = np.interp(np.linspace(0, 1, frames), np.linspace(0, 1, len(loudness)), loudness)
+    samples = swell * np.sin(np.arange(frames) * 2 * np.pi * 440 / RATE)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, RATE, 0, "NONE", ""))
+        file.writeframes((samples * 32767).astype("<i2").tobytes())
+
+
+class PlayerCase(NodeCase):
+    """Tests with the player in a process of its own."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        if not LIBRARY.is_dir():
+            raise missing(f"there is no {LIBRARY.relative_to(PROJECT)}")
+
+    def start_player(self, **variables: str) -> Process:
+        """Start it; it is stopped, and ends well, at the end at the latest."""
+        process = Process()
+        command = (sys.executable, "-m", "examples.player", str(self.store))
+        environ = {"PATH": os.environ["PATH"], "AP_PORT": "0", **variables}
+        reactor.spawnProcess(process, command[0], command, env=environ, path=str(PROJECT))
+
+        async def stop() -> None:
+            process.signal(signal.SIGTERM)
+            await process.end()
+
+        self.addCleanup(lambda: Deferred.fromCoroutine(stop()))
+        return process
+
+    async def address(self, process: Process) -> str:
+        """Wait for the URL that it prints."""
+
+        def printed() -> str:
+            self.assertIsNone(process.code, process.stdout + process.stderr)
+            match = re.search(r"http://\S+", process.stdout)
+            return match[0] if match else ""
+
+        return await until(printed, "the player to listen")
+
+
+class PlayerTests(PlayerCase):
+    """What a person sees and hears."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.chromium = program("chromium")
+
+    async def use(self, scenario: str, *words: str) -> Any:
+        """Have a scenario of ``player.mjs`` played and return its report."""
+        url = await self.address(self.start_player(AP_LOCAL_ROOT=str(self.root)))
+        report = await self.run_script("player.mjs", self.chromium, url, scenario, *words)
+        self.assertEqual([], report.pop("complaints"))
+        self.assertEqual([], report.pop("strangers"))
+        return report
+
+    async def test_every_format_plays(self) -> None:
+        """Each format is heard while it is made, and sought in when it is stored."""
+        write_tone(self.root / "tone.wav", np.array([0.5, 0.5]))
+        report = await self.use("hear", str(SECONDS), *SOUNDING)
+        self.assertEqual(set(SOUNDING), set(report))
+        for token, heard in report.items():
+            self.assertIn(heard["known"], ("maybe", "probably"), token)
+            (status, state), *later = heard["answers"]
+            self.assertEqual((200, "MISS"), (status, state), token)
+            # What a seek fetches is a part, from a place on or all of it from its first byte.
+            self.assertEqual({(206, "HIT")}, {tuple(answer) for answer in later}, token)
+            # Whatever the browser makes of a stream, the page knows how long it is.
+            self.assertRegex(heard["streamed"]["shown"], r"\A0:06\.[01]\Z", token)
+            self.assertRegex(heard["sought"]["shown"], r"\A0:06\.[01]\Z", token)
+            self.assertApproximates(0.7 * SECONDS, heard["sought"]["time"], 1.5, token)
+            self.assertIn("X-Audio-ProxyHITStatus206", heard["sought"]["measured"], token)
+
+    async def test_every_control_tells(self) -> None:
+        """The URL follows the controls, the waveform the source, and a refusal says which it is."""
+        write_tone(self.root / "falling.wav", np.array([0.9, 0.1]))
+        write_tone(self.root / "rising.wav", np.array([0.1, 0.9]))
+        write_tone(self.root / HOSTILE, np.array([0.5, 0.5]))
+        seen = await self.use("look", "falling.wav", "rising.wav", HOSTILE)
+
+        for falling, rising in zip(seen["first"], seen["second"], strict=True):
+            for columns, direction in ((falling, -1), (rising, 1)):
+                loud = np.array([height for height in columns if height])
+                self.assertGreater(len(loud), COLUMNS)
+                slope = np.polyfit(np.arange(len(loud)), loud, 1)[0]
+                self.assertEqual(direction, np.sign(slope))
+                self.assertGreater(loud.max(), 5 * loud.min())
+
+        for before, after in zip(seen["before"], seen["after"], strict=True):
+            self.assertNotEqual(before, after)
+        url, canonical, key = seen["after"]
+        self.assertEqual("f:mp3/gain:1", canonical)
+        self.assertIn("/f:mp3/gain:1/plain/local://rising.wav", url)
+        self.assertRegex(key, r"\A[0-9a-f]{64}\Z")
+        self.assertEqual(url, seen["copied"])
+
+        trim = re.fullmatch(r"f:mp3/gain:1/t:([\d.]+):([\d.]+)", seen["trimmed"])
+        assert trim is not None, seen["trimmed"]
+        self.assertApproximates(SECONDS / 4, float(trim[1]), 0.1)
+        self.assertApproximates(SECONDS / 2, float(trim[2]), 0.1)
+
+        self.assertTrue(seen["disabled"])
+        self.assertRegex(seen["reason"], "f:wav has no bitrate to set")
+        self.assertEqual(["16", "24", "32f"], seen["depths"][1:])
+
+        self.assertEqual(HOSTILE, seen["hostile"])
+        self.assertEqual('"br:9999" is not accepted: f:mp3 takes 8 to 320 kbps.', seen["refusal"])
+        self.assertFalse(seen["playable"])
+        self.assertEqual("", seen["settled"])
+        (refused,) = seen["refused"]
+        self.assertIn("422", refused)
+        (failed,) = seen["failed"]
+        self.assertIn("ERR_FAILED", failed)
+
+
+class StartTests(PlayerCase):
+    """What a person sees who starts it."""
+
+    async def test_samples(self) -> None:
+        """In an empty folder it makes samples to choose from; Ctrl-C ends it with 0."""
+        process = self.start_player()
+        port = urlsplit(await self.address(process)).port
+        assert port is not None
+        listed = json.loads((await ask(port, b"/sources")).body)["sources"]
+        self.assertLessEqual({"melody.wav", "nocturne.flac"}, {row["name"] for row in listed})
+        document = json.loads((await ask(port, b"/sign?source=drone.mp3&f=ogg")).body)
+        # The page learns by Server-Timing what became of the requests of its audio element.
+        target = document["url"].encode()
+        for state, response in (
+            (b"MISS", await ask(port, target)),
+            (b"HIT", await until_hit(port, target)),
+        ):
+            self.assertEqual((200, state), (response.status, response["x-audio-proxy"]))
+            timing = rb"\Acache;desc=%s, first;dur=[\d.]+\Z" % state
+            self.assertRegex(response["server-timing"], timing)
+        process.signal(signal.SIGINT)
+        self.assertEqual(0, await process.end(), process.stderr)
+
+    async def test_cannot_start(self) -> None:
+        """A port that is taken, or a folder that is not there, is told in one line."""
+        port = urlsplit(await self.address(self.start_player(AP_LOCAL_ROOT=str(self.root)))).port
+        for variables, words in (
+            ({"AP_PORT": str(port)}, "AP_PORT: cannot listen on 127.0.0.1"),
+            ({"AP_LOCAL_ROOT": "/nowhere"}, "AP_LOCAL_ROOT: '/nowhere' is not a directory"),
+        ):
+            process = self.start_player(**{"AP_LOCAL_ROOT": str(self.root), **variables})
+            self.assertEqual(1, await process.end())
+            self.assertRegex(process.stderr, rf"\Aplayer: {re.escape(words)}[^\n]*\n\Z")

@@ -1,0 +1,390 @@
+"""`audioproxy doctor`: what keeps the service from its work, and what would be right."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy import __version__
+from audioproxy.cli import checks, checks_machine, rooms
+from audioproxy.cli.amounts import bytes_in_words, listed_number
+from audioproxy.cli.checks_settings import settle
+from audioproxy.cli.findings import Finding, Verdict, bad, conclude, good, note
+from audioproxy.cli.rooms import filesystem_of
+from audioproxy.config import Config, FileStore
+from audioproxy.media.features import LISTS
+from tests.cli.command import SECRETS, command
+from tests.support.authority import Authority
+from tests.support.examinations import examine, only
+from tests.support.origins import open_origin
+from tests.support.servers import free_port
+from tests.support.service import ServiceCase
+
+GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
+
+
+class DoctorCase(ServiceCase):
+    """A machine and settings that are as they ought, with local sources and a file store."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.add("a.wav", b"RIFF")
+
+    async def examine(self, ffmpeg: bool = False, **variables: str) -> list[Finding]:
+        """Return what is found with other variables."""
+        return await examine(self, self.environment(**variables), ffmpeg)
+
+    async def find(self, what: str, **variables: str) -> Finding:
+        """Return what is found of one thing."""
+        return only(await self.examine(**variables), what)
+
+    async def assert_one(self, verdict: Verdict, what: str, words: str, **variables: str) -> None:
+        """Require that one thing and nothing else is not good."""
+        findings = await self.examine(**variables)
+        found = only(findings, what)
+        self.assertIs(verdict, found.verdict, found.line)
+        self.assertRegex(found.text, words)
+        others = [finding for finding in findings if finding.verdict is not GOOD]
+        self.assertEqual([found], others)
+
+
+class SettingsTests(DoctorCase):
+    """What is wrong with the settings is named, and everything else is looked at all the same"""
+
+    async def test_good(self) -> None:
+        """Settings, sources, store, room, open files and both ports are looked at."""
+        findings = await self.examine()
+        self.assertEqual({GOOD}, {finding.verdict for finding in findings})
+        self.assertEqual(
+            "audioproxy settings ffmpeg setpriv local_sources variant_store temporary_files"
+            " open_files AP_PORT AP_METRICS_PORT",
+            " ".join(finding.what.replace(" ", "_") for finding in findings),
+        )
+        self.assertEqual([], os.listdir(self.store))
+
+    async def test_first_minute(self) -> None:
+        """Each of the usual slips is one line, with the setting and what is required."""
+        for what, words, variables in (
+            ("AP_KEY", "5 bytes; at least 32 bytes", {"AP_KEY": "0011223344"}),
+            ("AP_KEY", "missing beside AP_SALT", {"AP_KEY": ""}),
+            ("AP_SERVE_MODE", "AP_VARIANT_STORE", {"AP_SERVE_MODE": "redirect"}),
+            ("AP_SERVE_MODE", r"redirect \(the default\)", {"AP_SERVE_MODE": ""}),
+            ("AP_LOCAL_ROOT", "is not a directory", {"AP_LOCAL_ROOT": "/nowhere"}),
+            ("AP_PORT", "a whole number", {"AP_PORT": "many"}),
+            ("AP_METRICS_BIND", "an address of this machine", {"AP_METRICS_BIND": "192.0.2.1"}),
+            ("sources", "set AP_LOCAL_ROOT to", {"AP_LOCAL_ROOT": ""}),
+        ):
+            if what == "AP_METRICS_BIND":
+                variables["AP_METRICS_PORT"] = str(free_port())
+            await self.assert_one(BAD, what, words, **variables)
+
+    async def test_typo(self) -> None:
+        """A name that is nearly one is told with the one that was meant."""
+        words = "no such setting, so it is ignored; the nearest is AP_QUEUE_SIZE"
+        await self.assert_one(NOTE, "AP_QEUE_SIZE", words, AP_QEUE_SIZE="9")
+
+    async def test_store_missing(self) -> None:
+        """A store that is not there is named, and not looked at."""
+        findings = await self.examine(AP_VARIANT_STORE="file:///nowhere")
+        self.assertIn("is not a directory", only(findings, "AP_VARIANT_STORE").text)
+        self.assertIs(NOTE, only(findings, "variant store").verdict)
+
+    async def test_no_store(self) -> None:
+        """A service without a store can work, and it is said what that means."""
+        found = await self.find("variant store", AP_VARIANT_STORE="", AP_SERVE_MODE="")
+        self.assertEqual((NOTE, True), (found.verdict, "every request renders" in found.text))
+
+    async def test_refused_at_building(self) -> None:
+        """What only the building of the service refuses is told, and built without."""
+        findings = await self.examine(SSL_CERT_FILE="/nowhere", AP_SOURCE_ALLOWLIST="*")
+        self.assertIn("no certificates could be read", only(findings, "SSL_CERT_FILE").text)
+        self.assertIs(GOOD, only(findings, "variant store").verdict)
+
+    def test_rescue(self) -> None:
+        """What is left of refused settings is all that can be used."""
+        store = {"AP_VARIANT_STORE": f"file://{self.store}"}
+        for environment, config, refused in (
+            ({}, Config(allow_insecure=True), set()),
+            (
+                {**store, "AP_PORT": "x"},
+                Config(
+                    allow_insecure=True,
+                    serve_mode="proxy",
+                    variant_store=FileStore(str(self.store)),
+                ),
+                {"AP_PORT", "AP_SERVE_MODE"},
+            ),
+            (
+                {"AP_VARIANT_STORE": "s3://bucket", "AWS_REGION": "x", "AP_QUEUE_SIZE": "7"},
+                Config(allow_insecure=True, queue_size=7),
+                {"AP_VARIANT_STORE", "AWS_REGION"},
+            ),
+            (
+                {"AP_METRICS_PORT": "4000", "AP_ALLOW_INSECURE": "perhaps"},
+                Config(allow_insecure=True),
+                {"AP_METRICS_PORT"},
+            ),
+        ):
+            settled = settle(environment)
+            self.assertEqual((config, refused), (settled.config, settled.refused), environment)
+            self.assertIn(BAD, [finding.verdict for finding in settled.findings])
+
+
+class MachineTests(DoctorCase):
+    """The machine that the service is to run on"""
+
+    async def test_no_programs(self) -> None:
+        """Without ffmpeg or setpriv it is said which package has them."""
+        findings = await self.examine(ffmpeg=True, PATH="/nowhere")
+        ffmpeg, setpriv = only(findings, "ffmpeg"), only(findings, "setpriv")
+        self.assertEqual((BAD, NOTE), (ffmpeg.verdict, setpriv.verdict))
+        self.assertRegex(ffmpeg.text, "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg")
+        self.assertRegex(setpriv.text, "apt-get install util-linux")
+
+    async def test_incomplete_ffmpeg(self) -> None:
+        """An ffmpeg that lacks an encoder is told which; of a complete one, the version."""
+        folder = Path(self.mktemp()).resolve()
+        folder.mkdir()
+        names = [name for _, _, needed in LISTS for name in needed]
+        for listed, verdict, words in (
+            (names, GOOD, "ffmpeg and .+ffprobe 7.1-test, with all"),
+            (names[1:], BAD, f"lacks the encoder {names[0]}; a complete ffmpeg"),
+        ):
+            for program in ("ffmpeg", "ffprobe"):
+                script = folder / program
+                lines = "\n".join(f" A....D {name} what it does" for name in listed)
+                script.write_text(
+                    "#!/bin/sh\n"
+                    f"case $* in *-version) echo '{program} version 7.1-test of somebody';;\n"
+                    f"*) echo '{lines}';; esac\n"
+                )
+                script.chmod(0o755)
+            findings = await self.examine(ffmpeg=True, PATH=str(folder))
+            found = only(findings, "ffmpeg")
+            self.assertIs(verdict, found.verdict, found.line)
+            self.assertRegex(found.text, words)
+
+    async def test_ports(self) -> None:
+        """A port that this service has already is well; one that another program has is not."""
+        running = self.start()
+        ports = {"AP_PORT": running.port, "AP_METRICS_PORT": running.metrics_port}
+        findings = await self.examine(**{name: str(port) for name, port in ports.items()})
+        found = only(findings, "AP_PORT")
+        self.assertEqual((GOOD, True), (found.verdict, f"audioproxy {__version__}" in found.text))
+        found = only(findings, "AP_METRICS_PORT")
+        self.assertEqual((GOOD, True), (found.verdict, "an audioproxy" in found.text))
+        # Each is a port of ours, and neither is the right one.
+        findings = await self.examine(
+            AP_PORT=str(running.metrics_port), AP_METRICS_PORT=str(running.port)
+        )
+        for name in ports:
+            found = only(findings, name)
+            self.assertEqual(BAD, found.verdict, found.line)
+            self.assertRegex(found.text, rf"taken by another program .*; set {name} to a free one")
+
+    async def test_free_ports(self) -> None:
+        """Free ports are free afterwards."""
+        ports = {"AP_PORT": str(free_port()), "AP_METRICS_PORT": str(free_port())}
+        for _ in range(2):
+            findings = await self.examine(**ports)
+            for name, port in ports.items():
+                self.assertEqual(good(name, f"{port} is free"), only(findings, name))
+
+    async def test_no_permission(self) -> None:
+        """A port that only root may take names the capability."""
+
+        def refuse(*arguments: Any) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        self.patch(checks_machine.Listener, "open", refuse)
+        found = await self.find("AP_PORT", AP_PORT="80")
+        self.assertEqual((BAD, True), (found.verdict, "CAP_NET_BIND_SERVICE" in found.text))
+
+    async def test_open_files(self) -> None:
+        """Few open files are few clients, and too few none; the remedy is a unit's or a shell's."""
+        for limit, verdict in (
+            (100_000, GOOD),
+            (resource.RLIM_INFINITY, GOOD),
+            (1000, NOTE),
+            (280, BAD),
+        ):
+            self.patch(resource, "getrlimit", lambda which, limit=limit: (limit, limit))
+            found = await self.find("open files", AP_MAX_CONCURRENCY="2")
+            self.assertIs(verdict, found.verdict, found.line)
+            if verdict is not GOOD:
+                self.assertRegex(found.text, "LimitNOFILE=16384 .*ulimit -Hn 16384")
+
+    async def test_room(self) -> None:
+        """What renders may take at the most is compared with what there is, where they put it."""
+        terabytes = {"AP_MAX_VARIANT_BYTES": str(10**15), "AP_MAX_CONCURRENCY": "2"}
+        await self.assert_one(
+            NOTE, "variant store", "2 renders at a time .+ may take 2000 TB; give it", **terabytes
+        )
+        found = await self.find(
+            "temporary files", AP_VARIANT_STORE="", AP_SERVE_MODE="", **terabytes
+        )
+        self.assertEqual(NOTE, found.verdict)
+        self.assertRegex(found.text, "2000 TB; give it room, set TMPDIR")
+        sources = {"AP_SOURCE_ALLOWLIST": "*", "AP_MAX_SRC_BYTES": str(10**15)}
+        found = await self.find("temporary files", AP_MAX_VARIANT_BYTES="1", **sources)
+        self.assertRegex(found.text, "https sources of AP_MAX_SRC_BYTES")
+
+    async def test_temporary_files(self) -> None:
+        """A TMPDIR that cannot be used is told, since others are used in its place."""
+        self.patch(tempfile, "tempdir", None)
+        findings = await self.examine(TMPDIR="/nowhere")
+        first, second = [each for each in findings if each.what == "temporary files"]
+        self.assertEqual((NOTE, GOOD), (first.verdict, second.verdict))
+        self.assertRegex(first.text, "TMPDIR is /nowhere, where none can be made, so they are in /")
+
+    async def test_no_temporary_files(self) -> None:
+        """Nowhere to put them is the end of renders."""
+        self.patch(tempfile, "tempdir", "/nowhere")
+        await self.assert_one(BAD, "temporary files", "set TMPDIR to where they can")
+
+    async def test_certificates(self) -> None:
+        """What https sources are verified against is named."""
+        bundle = str(Authority(Path(self.mktemp()).resolve()).bundle)
+        found = await self.find("certificates", AP_SOURCE_ALLOWLIST="*", SSL_CERT_FILE=bundle)
+        self.assertEqual((GOOD, True), (found.verdict, bundle in found.text))
+
+    async def test_way(self) -> None:
+        """A way to a store that is not encrypted is told, but for one that nobody else is on."""
+        origin = open_origin(self)
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
+        who = dict.fromkeys(names, "x")
+        for host, verdict in (("127.0.0.1", GOOD), ("localhost", GOOD), ("0.0.0.0", NOTE)):
+            endpoint = f"http://{host}:{origin.port}"
+            findings = await self.examine(**who, AP_S3_ENDPOINT=endpoint)
+            found = only(findings, "way to sources")
+            self.assertIs(verdict, found.verdict, found.line)
+
+    async def test_nothing_to_read(self) -> None:
+        """A root with nothing in it is worth a look."""
+        (self.root / "a.wav").unlink()
+        await self.assert_one(NOTE, "local sources", "there is nothing in it")
+
+    async def test_crash(self) -> None:
+        """A look that fails itself stops no other one."""
+
+        async def crash(*arguments: Any) -> AsyncIterator[Finding]:
+            raise RuntimeError("oh")
+            yield
+
+        self.patch(checks, "look_at_room", crash)
+        await self.assert_one(BAD, "temporary files", r"RuntimeError\('oh'\)")
+
+
+class ProgramTests(ServiceCase):
+    """The command in a process of its own"""
+
+    def run_doctor(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end."""
+        return subprocess.run(
+            [sys.executable, "-m", "audioproxy.cli.main", "doctor", *words],
+            env=self.environment(**variables),
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+
+    def test_good(self) -> None:
+        """All is well: a mark on each line, a last word, and a status of 0."""
+        self.add("a.wav", b"RIFF")
+        ended = self.run_doctor()
+        *lines, blank, last = ended.stdout.splitlines()
+        self.assertEqual((0, "", "", "All is well."), (ended.returncode, ended.stderr, blank, last))
+        self.assertEqual({"ok  "}, {line[:4] for line in lines})
+        self.assertRegex(ended.stdout, r"ffmpeg and \S+ffprobe [0-9]")
+
+    def test_bad(self) -> None:
+        """With --json it is one document, with a status of 1; warnings of the boot are in it."""
+        file = Path(self.mktemp())
+        secret = "a-secret-that-nobody-may-see"
+        file.write_text(
+            f"AP_KEY=0011\nAP_VARIANT_STORE=s3://bucket\nAP_SERVE_MODE=redirect\nAWS_REGION=x\n"
+            f"AP_S3_ENDPOINT=http://127.0.0.1:{free_port()}\nTMPDIR={self.root}\n"
+            f"AWS_ACCESS_KEY_ID=x\nAWS_SECRET_ACCESS_KEY={secret}\n"
+        )
+        ended = self.run_doctor("--json", "--env-file", str(file))
+        self.assertEqual((1, ""), (ended.returncode, ended.stderr))
+        document = json.loads(ended.stdout)
+        verdicts = {check["check"]: check["verdict"] for check in document["checks"]}
+        self.assertIs(False, document["ok"])
+        self.assertEqual(
+            ("bad", "note", "bad", "good"),
+            tuple(
+                verdicts[what] for what in ("AP_KEY", "AP_SERVE_MODE", "variant store", "ffmpeg")
+            ),
+        )
+        self.assertIn(str(self.root), ended.stdout)
+        self.assertNotIn(secret, ended.stdout)
+
+
+class WordsTests(SynchronousTestCase):
+    """How it is said"""
+
+    def test_misuse(self) -> None:
+        """A mistake in the command is neither well nor bad."""
+        for words in (("--jsn",), ("--env-file", "/nowhere")):
+            self.assertEqual(2, command("doctor", *words, environment=SECRETS).status)
+
+    def test_line(self) -> None:
+        """A line is a line, whatever a path holds."""
+        self.assertEqual("!!  x                 a\\x1b\\nb", bad("x", "a\x1b\nb").line)
+
+    def test_conclusion(self) -> None:
+        """The last word counts what keeps the service from its work."""
+        for findings, words in (
+            ([good("a", "")], "All is well."),
+            (
+                [good("a", ""), note("b", "")],
+                "The service can work. What is marked -- is worth a look.",
+            ),
+            ([bad("a", ""), note("b", "")], "1 thing would keep the service from its work."),
+            ([bad("a", ""), bad("b", "")], "2 things would keep the service from its work."),
+        ):
+            self.assertEqual(words, conclude(findings))
+
+    def test_amounts(self) -> None:
+        """Bytes have three digits, in decimal units."""
+        for count, words in (
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1 kB"),
+            (1_234_567, "1.23 MB"),
+            (999_600_000, "1 GB"),
+            (2_000_000_000, "2 GB"),
+            (5 * 10**15, "5000 TB"),
+        ):
+            self.assertEqual(words, bytes_in_words(count))
+        self.assertEqual(("1 URL", "0 URLs"), (listed_number(1, "URL"), listed_number(0, "URL")))
+
+    def test_filesystem(self) -> None:
+        """A folder is in what is mounted nearest above it, and last."""
+        table = Path(self.mktemp())
+        table.write_text(
+            "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
+            "23 22 0:20 / /srv rw - nfs4 nas:/ rw\n"
+            "24 23 0:21 / /srv/a\\040b rw shared:1 - xfs /dev/sdb rw\n"
+            "25 23 0:22 / /srv rw - tmpfs tmpfs rw\n"
+        )
+        self.patch(rooms, "_MOUNTS", table)
+        for path, kind in (
+            ("/srv/a b/c", "xfs"),
+            ("/srv/x", "tmpfs"),
+            ("/srvx", "ext4"),
+            ("/", "ext4"),
+        ):
+            self.assertEqual(kind, filesystem_of(path), path)
+        table.unlink()
+        self.assertEqual("filesystem unknown", filesystem_of("/"))

@@ -1,0 +1,439 @@
+"""`audioproxy warm`: what is fetched ahead of the listeners, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyClass
+
+from audioproxy.cli import fetching, warming
+from audioproxy.cli.fetching import OTHER, RENDERED, STORED, Fetcher, Hopeless, show
+from audioproxy.cli.warming import Tally, fetch_all, read_urls
+from tests.cli.command import SECRETS, command
+from tests.support.authority import Authority
+from tests.support.origins import STALL, File, Status, open_origin
+from tests.support.remote import until_hit
+from tests.support.service import (
+    PROJECT,
+    Process,
+    ServiceCase,
+    reactor,
+    short_flac,
+    signed,
+    until,
+)
+from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
+
+SIGNATURE = "k" * 43
+URL = f"http://audio.test/{SIGNATURE}/f:mp3/plain/local://a.wav"
+
+MISS, HIT = {"X-Audio-Proxy": "MISS"}, {"X-Audio-Proxy": "HIT"}
+CHUNKED = {"Transfer-Encoding": "chunked"}
+
+
+class FetchTests(ClientCase):
+    """`Fetcher.fetch`"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.came: list[int] = []
+
+    def fetch(self, *answers: Any, url: str = URL, tries: int = 3) -> Deferred[str]:
+        """Begin to fetch a URL, whose answers are these."""
+        self.network.answers += answers
+        fetcher = Fetcher(self.client, self.network, 600, tries, self.came.append)
+        return self.begin(fetcher.fetch(url))
+
+    def why(self, fetching: Deferred[str]) -> str:
+        """Return why a URL has failed."""
+        return str(self.exactly(fetching, Hopeless))
+
+    def test_states(self) -> None:
+        """What the service says of it is what came of it; every byte is taken and dropped."""
+        for state, came in (
+            ("MISS", RENDERED),
+            ("COALESCED", RENDERED),
+            ("HIT", STORED),
+            (None, OTHER),
+        ):
+            headers = {"X-Audio-Proxy": state} if state else {}
+            stream = (
+                reply_without_length(200, headers=headers | CHUNKED),
+                chunk(b"hello"),
+                chunk(b""),
+            )
+            for answer in (reply(200, b"hello", headers), stream):
+                del self.came[:]
+                self.assertEqual(came, self.successResultOf(self.fetch(answer)))
+                self.assertEqual(5, sum(self.came))
+
+    def test_redirect(self) -> None:
+        """A hit that is elsewhere is stored; it is not followed. Another redirect is a mistake."""
+        away = {"Location": "http://store.test/a"}
+        self.assertEqual(STORED, self.successResultOf(self.fetch(reply(302, headers=HIT | away))))
+        for status in (301, 302):
+            why = self.why(self.fetch(reply(status, headers=away)))
+            self.assertRegex(why, f"^{status}: a redirect .*; give the URL at its end")
+        self.assertEqual(3, len(self.network.requests))
+
+    def test_asked(self) -> None:
+        """The URL goes out as it is spelled, without its fragment, and what browsers encode."""
+        for url, target in (
+            (URL, f"/{SIGNATURE}/f:mp3/plain/local://a.wav"),
+            ("HTTP://audio.test/s/x;/plain/a%2F..//b?q=%20#there", "/s/x;/plain/a%2F..//b?q=%20"),
+            ("http://audio.test/s/plain/local://été\x7f", "/s/plain/local://%C3%A9t%C3%A9%7F"),
+            ("http://audio.test", "/"),
+        ):
+            self.successResultOf(self.fetch(reply(200), url=url))
+            asked = self.network.requests[-1]
+            self.assertEqual(("GET", target), (asked.method, asked.target))
+            self.assertEqual("audio.test", asked.headers["host"])
+
+    def test_no_url(self) -> None:
+        """What cannot be asked for is not."""
+        for url in ("/s/f:mp3/plain/local://a", "ftp://a/b", "http://", "http://a b/", "http://é/"):
+            self.assertRegex(self.why(self.fetch(url=url)), "no http or https URL; .*sign --base")
+        self.assertEqual([], self.network.requests)
+
+    def test_refused(self) -> None:
+        """A refusal is told by its status and its document's words, and not asked for again."""
+        document = b'{"error": "not_found", "message": "There is nothing."}'
+        for answer, words in (
+            (reply(404, document), "404 not_found: There is nothing."),
+            (reply(413, b"<html>"), "413 Request Entity Too Large"),
+            (reply(422, b'["a"]'), "422 Unprocessable Entity"),
+            (reply(500, b"{}" * 40_000), "500 Internal Server Error"),
+            (reply(599), "599"),
+        ):
+            self.assertEqual(words, self.why(self.fetch(answer)))
+
+    def test_busy(self) -> None:
+        """A service that is busy is asked again when it wants to be, and not for ever."""
+        busy = reply(429, headers={"Retry-After": "7"})
+        fetching = self.fetch(busy, busy, reply(200, headers=MISS))
+        for asked in (1, 2):
+            self.network.advance(6.9)
+            self.assertEqual(asked, len(self.network.requests))
+            self.network.advance(0.1)
+        self.assertEqual(RENDERED, self.successResultOf(fetching))
+        fetching = self.fetch(busy, busy, reply(429, b'{"error": "a", "message": "b"}'))
+        self.network.advance(7)
+        self.network.advance(7)
+        self.assertEqual("429 a: b", self.why(fetching))
+
+    def test_pause(self) -> None:
+        """Nobody makes it wait for longer than a minute."""
+        for text, seconds in (("86400", 60.0), ("soon", 2.0), ("9" * 5000, 60.0)):
+            fetching = self.fetch(reply(429, headers={"Retry-After": text}), reply(200))
+            self.network.advance(seconds - 0.1)
+            self.assertNoResult(fetching)
+            self.network.advance(0.1)
+            self.successResultOf(fetching)
+
+    def test_broken(self) -> None:
+        """A gateway or a store that is away is asked twice more, whatever the patience else."""
+        for status in (502, 503, 504):
+            fetching = self.fetch(reply(status), reply(status), reply(200, headers=HIT), tries=1)
+            self.network.advance(2)
+            self.network.advance(2)
+            self.assertEqual(STORED, self.successResultOf(fetching))
+            fetching = self.fetch(*[reply(status)] * 3, tries=9)
+            self.network.advance(2)
+            self.network.advance(2)
+            self.assertIn(str(status), self.why(fetching))
+
+    def test_torn(self) -> None:
+        """A stream that breaks off has failed, however well it began (Errors, note 10)."""
+        begun = reply_without_length(200, headers=MISS | CHUNKED)
+        for packets in ((begun, chunk(b"hello")), (reply(200, b"hello", MISS, 9),)):
+            for end in (Peer.hang_up, Peer.break_off):
+                fetching = self.fetch(packets)
+                end(self.network.peers[-1])
+                self.network.run()
+                self.assertRegex(self.why(fetching), r"^broke off after 5 bytes \(.+\)$")
+
+    def test_silence(self) -> None:
+        """A render may take its time to begin and to go on; one that says nothing has failed."""
+        fetching = self.fetch((reply(200, b"he", MISS, 5),))
+        self.network.advance(599)
+        self.network.peers[-1].say(b"l")
+        self.network.advance(599)
+        self.assertNoResult(fetching)
+        self.network.advance(1)
+        self.assertRegex(self.why(fetching), "broke off after 3 bytes .*600 seconds")
+        fetching = self.fetch()
+        self.network.advance(599.9)
+        self.assertNoResult(fetching)
+        self.network.advance(0.1)
+        self.assertEqual("no answer (no answer in time)", self.why(fetching))
+
+    def test_consumer(self) -> None:
+        """What takes the bytes is what Twisted asks for."""
+        self.assertTrue(verifyClass(fetching.IConsumer, fetching._Drain))
+
+
+class ShowTests(SynchronousTestCase):
+    """`show`"""
+
+    def test_no_secret(self) -> None:
+        """Whoever has a signature may use the URL, so it is not shown; nor is a query."""
+        for url, shown in (
+            (f"{URL}?token=x", "f:mp3/plain/local://a.wav"),
+            (f"https://a.test/mounted/{SIGNATURE}=/info/plain/x", "info/plain/x"),
+            (f"https://a.test/{SIGNATURE}", "a line without a signed URL"),
+            (SIGNATURE, "a line without a signed URL"),
+            ("http://a/insecure/plain/\x1b[2Jé", "plain/%1B%5B2J%C3%A9"),
+        ):
+            self.assertEqual(shown, show(url))
+
+
+class Bar:
+    """A progress bar that nobody sees."""
+
+    def set_postfix_str(self, text: str, refresh: bool) -> None:
+        """Take what would be shown."""
+        self.text = text
+
+    def update(self) -> None:
+        """Count."""
+
+    @staticmethod
+    def external_write_mode(file: Any) -> nullcontext[None]:
+        """Let others write."""
+        return nullcontext()
+
+
+class Slow:
+    """Fetches nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Deferred[str]] = []
+        self.asked: list[str] = []
+
+    async def fetch(self, url: str) -> str:
+        """Wait."""
+        self.asked.append(url)
+        self.waiting.append(Deferred(self.waiting.remove))
+        return await self.waiting[-1]
+
+
+class AllTests(SynchronousTestCase):
+    """`fetch_all`"""
+
+    def setUp(self) -> None:
+        self.fetcher = Slow()
+        self.said: list[str] = []
+        self.patch(warming, "complain", self.said.append)
+        self.tally = Tally(Bar(), lambda: 0.0)
+        self.read = 0
+
+    async def numbers(self, count: int) -> AsyncIterator[str]:
+        """Yield URLs that are numbers, and count those that were wanted."""
+        for number in range(count):
+            self.read += 1
+            yield str(number)
+
+    def begin(self, count: int, concurrency: int = 3) -> Deferred[None]:
+        """Begin to fetch so many."""
+        urls = self.numbers(count)
+        fetching = fetch_all(urls, self.fetcher, self.tally, concurrency)  # type: ignore[arg-type]
+        return Deferred.fromCoroutine(fetching)
+
+    def test_bounded(self) -> None:
+        """So many at a time and no more, and the list is read no faster, however long it is."""
+        begun = self.begin(10**9)
+        for done in range(20):
+            self.assertEqual((3, done + 3), (len(self.fetcher.waiting), self.read))
+            self.fetcher.waiting.pop(done % 3).callback(STORED)
+        begun.addErrback(lambda _: None)
+        begun.cancel()
+
+    def test_all(self) -> None:
+        """It is over when all of them are, be they fewer than there might be at a time."""
+        for count in (0, 1, 3, 7):
+            begun = self.begin(count)
+            for _ in range(count):
+                self.assertNoResult(begun)
+                self.fetcher.waiting.pop().callback(RENDERED)
+            self.successResultOf(begun)
+        self.assertEqual("11 URLs in 0.0 s: 11 rendered; 0 B", self.tally.summary())
+
+    def test_failures(self) -> None:
+        """One that fails stops no other one, and is told in a line."""
+        begun = self.begin(3)
+        self.fetcher.waiting.pop().errback(Hopeless("404"))
+        self.fetcher.waiting.pop().callback(RENDERED)
+        self.fetcher.waiting.pop().callback(OTHER)
+        self.successResultOf(begun)
+        self.assertEqual(["a line without a signed URL: 404"], self.said)
+        self.assertEqual(1, self.tally.failed)
+        parts = "1 rendered, 1 of no variant, 1 failed"
+        self.assertEqual(f"3 URLs in 0.0 s: {parts}; 0 B", self.tally.summary())
+
+    def test_cancelled(self) -> None:
+        """Whoever calls it off calls all of them off, and hears of no failures."""
+        begun = self.begin(9)
+        begun.addErrback(lambda _: None)
+        begun.cancel()
+        self.assertEqual(([], [], 3), (self.fetcher.waiting, self.said, self.read))
+
+    def test_crash(self) -> None:
+        """What nobody thought of does not pass for a success."""
+        begun = self.begin(1)
+        self.fetcher.waiting.pop().errback(RuntimeError("oh"))
+        self.failureResultOf(begun, RuntimeError)
+
+
+class ReadTests(SynchronousTestCase):
+    """`read_urls`"""
+
+    def read(self, *words: str, stdin: bytes = b"") -> list[str]:
+        """Return all of a list."""
+        path = Path(self.mktemp())
+        path.write_bytes(stdin)
+
+        async def read() -> list[str]:
+            with path.open("rb") as file:
+                urls = read_urls(words, lambda work: succeed(work()), file.fileno)
+                return [url async for url in urls]
+
+        return self.successResultOf(Deferred.fromCoroutine(read()))
+
+    def test_lines(self) -> None:
+        """Words, and the lines of the standard input in their place: no blank ones, no comments."""
+        text = b"# why\n\n  b \r\nc\n#d\ne\xff"
+        self.assertEqual(["a", "b", "c", "e\ufffd", "f"], self.read("a", "-", "f", stdin=text))
+
+    def test_pieces(self) -> None:
+        """A line may begin in one piece of the input and end in another."""
+        self.patch(warming, "_PIECE", 3)
+        self.assertEqual(["abcd", "efghijk", "l"], self.read("-", stdin=b"abcd\nefghijk\n\nl"))
+
+    def test_once(self) -> None:
+        """A URL that is there twice is asked for once, as far as can be remembered."""
+        self.assertEqual(["a", "b"], self.read("a", "-", "a", stdin=b"a\nb\na\nb\n"))
+        self.patch(warming, "_REMEMBERED", 2)
+        self.assertEqual(["a", "b", "c", "a"], self.read("-", stdin=b"a\nb\na\nc\nc\na\n"))
+
+
+class ServiceTests(ServiceCase):
+    """Before the real service"""
+
+    async def warm(self, port: int, *paths: bytes) -> Tally:
+        """Fetch what stands at these paths."""
+        client = warming.Trust(reactor, None).client()
+        self.said: list[str] = []
+        self.patch(warming, "complain", self.said.append)
+        tally = Tally(Bar(), reactor.seconds)
+        fetcher = Fetcher(client, reactor, 30, 3, tally.came)
+        urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
+        try:
+            await fetch_all(read_urls(urls, None, None), fetcher, tally, 2)  # type: ignore[arg-type]
+        finally:
+            await client.close()
+        return tally
+
+    async def test_rendered_and_stored(self) -> None:
+        """What was not there is rendered and then stored; what was is not rendered again."""
+        self.add("a.flac", short_flac())
+        port = self.start().port
+        path, info = signed("/f:mp3/plain/local://a.flac"), signed("/info/plain/local://a.flac")
+        first = await self.warm(port, path, info)
+        hit = await until_hit(port, path)
+        self.assertRegex(first.summary(), r"\A2 URLs in .+: 1 rendered, 1 of no variant; \S+ kB\Z")
+        self.assertLess(len(hit.body), first.received)
+        second = await self.warm(port, path)
+        self.assertIn("1 stored already;", second.summary())
+        self.assertEqual((len(hit.body), []), (second.received, self.said))
+
+    async def test_refusals(self) -> None:
+        """Each is a line with the service's own words, and without the signature."""
+        paths = [signed("/f:mp3/plain/local://nothing"), signed("/f:mp9/plain/local://a.flac")]
+        tally = await self.warm(self.start().port, *paths)
+        self.assertEqual(2, tally.failed)
+        missing, options = sorted(self.said)
+        self.assertTrue(missing.startswith("f:mp3/plain/local://nothing: 404 not_found: "), missing)
+        self.assertTrue(options.startswith("f:mp9/plain/local://a.flac: 422 invalid_"), options)
+
+
+class ProgramTests(ServiceCase):
+    """The command in a process of its own"""
+
+    def warm(self, *words: str, terminal: bool = False, **variables: str) -> Process:
+        """Start the command; it is killed at the end at the latest."""
+        process = Process()
+        command_line = [sys.executable, "-m", "audioproxy.cli.main", "warm", *words]
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **variables}
+        if terminal:
+            # A terminal without a size shows nothing.
+            command_line = [
+                "/bin/sh",
+                "-c",
+                'stty rows 24 cols 80 && exec "$@"',
+                "sh",
+                *command_line,
+            ]
+        reactor.spawnProcess(
+            process, command_line[0], command_line, env=environment, usePTY=terminal
+        )
+
+        async def kill() -> None:
+            process.signal(9)
+            await process.end()
+
+        self.addCleanup(lambda: Deferred.fromCoroutine(kill()))
+        return process
+
+    async def test_list(self) -> None:
+        """A list on the standard input, over TLS: a line for what fails, and then the summary."""
+        authority = Authority(Path(self.mktemp()).resolve())
+        origin = open_origin(self, authority.issue("localhost"))
+        good = origin.put("/s/plain/a", File(b"x" * 5000, headers=("X-Audio-Proxy: MISS",)))
+        torn = origin.put("/s/plain/b", File(b"x" * 5000, framing="chunked", sent=1000))
+        process = self.warm("--quiet", "-", SSL_CERT_FILE=str(authority.bundle))
+        process.transport.write(f"# a list\n\n{good}\n{torn}\n".encode())
+        process.transport.closeStdin()
+        self.assertEqual(1, await process.end(), process.stderr)
+        self.assertRegex(process.stdout, r"\A2 URLs in [0-9.]+ s: 1 rendered, 1 failed; 6 kB\n\Z")
+        self.assertRegex(
+            process.stderr, r"\Aaudioproxy: plain/b: broke off after 1000 bytes \(.+\)\n\Z"
+        )
+
+    async def test_interrupted(self) -> None:
+        """Ctrl-C ends it at once, whatever it waits for, with what was done and a status of 130."""
+        origin = open_origin(self)
+        done = origin.put("/s/plain/a", Status(302, ("X-Audio-Proxy: HIT",), b""))
+        process = self.warm("-c", "1", done, origin.put("/s/plain/b", STALL))
+        await until(lambda: origin.asked("/s/plain/b"), "both requests")
+        process.signal(2)
+        self.assertEqual((130, ""), (await process.end(), process.stderr))
+        self.assertRegex(process.stdout, r"\Astopped: 1 URL in .+ s: 1 stored already; 0 B\n\Z")
+        # This one waits for a list that does not go on.
+        process = self.warm("-")
+        process.transport.write(f"{origin.put('/s/plain/c', STALL)}\n".encode())
+        await until(lambda: origin.asked("/s/plain/c"), "the request")
+        process.signal(2)
+        self.assertEqual((130, ""), (await process.end(), process.stderr))
+        self.assertRegex(process.stdout, r"\Astopped: 0 URLs in [0-9.]+ s\n\Z")
+
+    async def test_progress(self) -> None:
+        """A terminal shows how far it is, unless that is not wanted."""
+        origin = open_origin(self)
+        url = origin.put("/s/plain/a", Status(302, ("X-Audio-Proxy: HIT",), b""))
+        for words, shown in (((), True), (("--quiet",), False)):
+            process = self.warm(*words, url, terminal=True)
+            self.assertEqual(0, await process.end(), process.stdout)
+            self.assertEqual(shown, "0/1" in process.stdout, process.stdout)
+            self.assertIn("1 URL in ", process.stdout)
+
+    def test_misuse(self) -> None:
+        """What cannot be meant is a mistake in the command."""
+        for words in ((), ("-c", "0", URL), ("-t", "x", URL), ("--tries", "9999999999", URL)):
+            self.assertEqual(2, command("warm", *words, environment=SECRETS).status)

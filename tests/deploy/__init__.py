@@ -1,0 +1,1 @@
+"""What is in deploy/, tested as it is deployed."""

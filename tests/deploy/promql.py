@@ -1,0 +1,112 @@
+"""What expressions of Prometheus speak of, and what the service has of that."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.live.test_metrics import promtool
+from tests.support.service import PROJECT
+from tests.test_metrics import full, parse
+
+PROMETHEUS = PROJECT / "deploy/prometheus"
+
+# Seconds; promtool takes one.
+_PATIENCE = 60
+
+_TEXT = re.compile(r'"[^"]*"')
+_NAME = re.compile(r"(?<![\w:$])(?:audio_proxy_\w+|\w+:[\w:]+|up)(?![\w:(])")
+_SELECTOR = re.compile(r"([\w:]+)\{([^}]*)\}")
+_MATCHER = re.compile(r'(\w+)(=|!=|=~|!~)"([^"]*)"')
+
+
+@dataclass(frozen=True)
+class Match:
+    """A condition on a label of a series.
+
+    :ivar values: all that it names.
+    """
+
+    name: str
+    label: str
+    values: tuple[str, ...]
+
+
+def names(expression: str) -> set[str]:
+    """Return the series that an expression reads: exposed, recorded, and ``up``."""
+    return set(_NAME.findall(_TEXT.sub('""', expression)))
+
+
+def matches(expression: str) -> Iterator[Match]:
+    """Yield the conditions of an expression."""
+    for name, conditions in _SELECTOR.findall(expression):
+        for label, operator, text in _MATCHER.findall(conditions):
+            values = tuple(text.split("|")) if "~" in operator else (text,)
+            yield Match(name, label, values)
+
+
+def exposed() -> dict[str, dict[str, set[str]]]:
+    """Return the values that each label of each series of the service can have."""
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for name, labels in parse(full().exposition()):
+        series = found[f"audio_proxy_{name}"]
+        for label, value in labels:
+            series[label].add(value)
+    # Of a histogram there is only what has happened; it has the labels of the counter.
+    outcomes = found["audio_proxy_renders_total"]
+    for part in ("bucket", "sum", "count"):
+        found[f"audio_proxy_render_duration_seconds_{part}"].update(outcomes)
+    return {name: dict(labels) for name, labels in found.items()}
+
+
+def metrics() -> set[str]:
+    """Return the names of the metrics, as their types are told."""
+    return set(re.findall(r"^# TYPE (\w+)", full().exposition().decode(), re.MULTILINE))
+
+
+def rules(kind: str) -> dict[str, dict[str, Any]]:
+    """Return the rules that record, or those that alert, by their names."""
+    groups = yaml.safe_load((PROMETHEUS / "rules.yml").read_text())["groups"]
+    return {rule[kind]: rule for group in groups for rule in group["rules"] if kind in rule}
+
+
+def unknown(expressions: dict[str, str]) -> list[str]:
+    """Return what is wrong with what some expressions, by their titles, read."""
+    series, recorded = exposed(), rules("record")
+    complaints = []
+    for title, expression in expressions.items():
+        for name in names(expression) - series.keys() - recorded.keys() - {"up"}:
+            complaints.append(f"{title}: there is no {name}")
+        for match in matches(expression):
+            known = series.get(match.name, {}).get(match.label)
+            if known is not None:
+                complaints += [
+                    f"{title}: no {match.label} of {match.name} is {value}"
+                    for value in match.values
+                    if value not in known and not value.startswith("$")
+                ]
+            elif match.label not in ("job", "instance"):
+                complaints.append(f"{title}: {match.name} has no {match.label}")
+    return complaints
+
+
+def run(*words: str | Path) -> tuple[int, str]:
+    """Return the status of promtool, and all that it says.
+
+    :raises SkipTest: where there is none, and need not be.
+    """
+    done = subprocess.run(
+        [promtool(), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_PATIENCE,
+    )
+    return done.returncode, done.stdout

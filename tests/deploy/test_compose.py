@@ -1,0 +1,290 @@
+"""The Compose file: well-formed, and all that it puts together fits."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+from compose_spec import PyCompose
+from twisted.trial.unittest import SynchronousTestCase
+
+import audioproxy
+from audioproxy.config import VARIABLES, Config, load
+from audioproxy.service import make_resource
+from tests.deploy.promql import run
+from tests.deploy.test_container import environment as image_environment
+from tests.support.balancer import installed
+from tests.support.service import PROJECT, reactor
+
+FOLDER = PROJECT / "deploy/compose"
+TEXT = (FOLDER / "compose.yaml").read_text()
+
+#: A variable of whoever starts it: ${NAME:?message} must be set, ${NAME:-default} may be.
+VARIABLE = re.compile(r"\$\{(\w+):([?-])([^}]*)\}")
+
+#: What a person may fill in.
+FILLED = {
+    "AP_KEY": "0" * 64,
+    "AP_SALT": "1" * 64,
+    "AWS_ACCESS_KEY_ID": "audioproxy",
+    "AWS_SECRET_ACCESS_KEY": "some-secret",
+    "MINIO_ROOT_USER": "administrator",
+    "MINIO_ROOT_PASSWORD": "another-secret",
+}
+
+_LINES = re.compile(r"(\w+)=(.*)")
+
+
+def filled(value: Any) -> Any:
+    """Return a part of the document with all variables filled in."""
+    if isinstance(value, dict):
+        return {name: filled(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [filled(part) for part in value]
+    if isinstance(value, str):
+        return VARIABLE.sub(lambda match: FILLED[match[1]] if match[2] == "?" else match[3], value)
+    return value
+
+
+def services() -> dict[str, dict[str, Any]]:
+    """Return the services by their names."""
+    found: dict[str, dict[str, Any]] = filled(yaml.safe_load(TEXT)["services"])
+    return found
+
+
+def nodes() -> dict[str, dict[str, Any]]:
+    """Return the services that are nodes."""
+    return {name: row for name, row in services().items() if "build" in row}
+
+
+def node() -> dict[str, Any]:
+    """Return what all nodes are like."""
+    first, *others = nodes().values()
+    assert all(other == first for other in others), "the nodes differ"
+    return first
+
+
+def configuration() -> Config:
+    """Return what a node makes of its environment."""
+    config, warnings = load(node()["environment"])
+    assert not warnings, warnings
+    return config
+
+
+def mounts(service: str) -> dict[str, Path]:
+    """Return the files and folders of the project that a service sees, by where it sees them."""
+    found = {}
+    for volume in services()[service].get("volumes", ()):
+        source, _, target = volume.partition(":")
+        if source.startswith("."):
+            target, _, mode = target.partition(":")
+            assert mode == "ro", f"{service} may write to {source}"
+            found[target] = (FOLDER / source).resolve()
+    return found
+
+
+def example() -> dict[str, str]:
+    """Return what the example of an environment sets."""
+    lines = (FOLDER / "example.env").read_text().splitlines()
+    return dict(match.groups() for line in lines if (match := _LINES.fullmatch(line)))
+
+
+def section(path: str, title: str) -> list[str]:
+    """Return the lines of a part of a configuration of HAProxy that say something."""
+    lines = (PROJECT / "deploy" / path).read_text().splitlines()
+    inside = lines[lines.index(title) + 1 :]
+    found = []
+    for line in inside:
+        if line and not line.startswith((" ", "#")):
+            break
+        if line.strip() and not line.strip().startswith("#"):
+            found.append(line.strip())
+    return found
+
+
+class FileTests(SynchronousTestCase):
+    """The file as such."""
+
+    def test_specification(self) -> None:
+        """It is what the Compose Specification says, with no field that it does not know."""
+        found = PyCompose.from_yaml(yaml.safe_dump(filled(yaml.safe_load(TEXT))))
+        found.validate()
+        self.assertEqual(sorted(services()), sorted(found.service_names()))
+
+    def test_specification_sees(self) -> None:
+        """A field that is misspelt would be found."""
+        with self.assertRaises(ValueError):
+            PyCompose.from_yaml("services: {a: {image: a, depend_on: [b]}, b: {image: b}}")
+
+    def test_files(self) -> None:
+        """Everything that is mounted exists, and nobody may write to it."""
+        for name in services():
+            for path in mounts(name).values():
+                self.assertTrue(path.exists(), f"{name}: {path}")
+
+    def test_images(self) -> None:
+        """Every image names its version, and that of the nodes is this one."""
+        for name, service in services().items():
+            self.assertRegex(service["image"], r":[\w.-]*\d[\w.-]*$", name)
+        self.assertEqual(f"audioproxy:{audioproxy.__version__}", node()["image"])
+        self.assertEqual(PROJECT, (FOLDER / node()["build"]["context"]).resolve())
+        self.assertTrue((PROJECT / node()["build"]["dockerfile"]).is_file())
+
+    def test_dependencies(self) -> None:
+        """Who waits for another to be well waits for one that says so."""
+        for name, service in services().items():
+            needed = service.get("depends_on", ())
+            for other in needed:
+                self.assertIn(other, services(), name)
+                condition = needed[other]["condition"] if isinstance(needed, dict) else None
+                if condition == "service_healthy":
+                    self.assertIn("test", services()[other]["healthcheck"], other)
+                elif condition is not None:
+                    self.assertEqual("service_completed_successfully", condition)
+                    self.assertEqual("no", services()[other]["restart"], other)
+
+    def test_monitoring_is_optional(self) -> None:
+        """Nothing of the monitoring is started unless it is asked for."""
+        optional = {name for name, row in services().items() if row.get("profiles")}
+        self.assertEqual({"prometheus", "grafana"}, optional)
+        for name in services().keys() - optional:
+            self.assertEqual(set(), set(services()[name].get("depends_on", ())) & optional, name)
+
+    def test_secrets(self) -> None:
+        """Every secret is the reader's own: none is here, and their file is not committed."""
+        required = {name for name, kind, _ in VARIABLE.findall(TEXT) if kind == "?"}
+        self.assertEqual(FILLED.keys(), required)
+        self.assertEqual(required | {"GRAFANA_PASSWORD"}, example().keys())
+        named = {"AWS_ACCESS_KEY_ID", "MINIO_ROOT_USER"}
+        self.assertEqual(named, {name for name, value in example().items() if value})
+        self.assertEqual(".env\n", (FOLDER / ".gitignore").read_text())
+
+
+class NodeTests(SynchronousTestCase):
+    """Three nodes with one store."""
+
+    def test_settings(self) -> None:
+        """Each setting is one of the service's, and together they have no fault (D33)."""
+        self.assertEqual(set(), node()["environment"].keys() - set(VARIABLES))
+        config = configuration()
+        self.assertTrue(config.variant_s3.configured)
+        self.assertEqual("proxy", config.serve_mode)
+        self.assertEqual(3, len(nodes()))
+
+    def test_no_rights(self) -> None:
+        """They have no rights, and write to no place but the one for temporary files (D46)."""
+        self.assertTrue(node()["read_only"])
+        self.assertEqual(["ALL"], node()["cap_drop"])
+        self.assertEqual([image_environment()["TMPDIR"]], node()["volumes"])
+
+    def test_time_to_end(self) -> None:
+        """A node that is told to go has time for its last renders (D39)."""
+        grace = int(node()["stop_grace_period"].removesuffix("s"))
+        self.assertGreater(grace, make_resource(configuration(), reactor).patience + 10)
+
+    def test_store(self) -> None:
+        """The store has the buckets that the nodes use, and lets them do what they must."""
+        config = configuration()
+        endpoint = urlsplit(config.variant_s3.endpoint or "")
+        self.assertIn(endpoint.hostname, services())
+        script = (FOLDER / "buckets.sh").read_text()
+        used = {f"store/{name}" for name in (*(config.source_allowlist or ()), "variants")}
+        self.assertEqual(used, set(re.findall(r"store/\w+", script)))
+        self.assertIn(f"http://{endpoint.netloc} ", script)
+        read = set(re.findall(r"\$(\w+)", script))
+        self.assertEqual(services()["buckets"]["environment"].keys(), read)
+        self.assertEqual(services()["s3"]["environment"].items() - FILLED.items(), set())
+
+    def test_script(self) -> None:
+        """What makes the buckets grants its policy once, however often it runs."""
+        folder = Path(self.mktemp()).resolve()
+        folder.mkdir()
+        log, state = folder / "log", folder / "state"
+        stub = folder / "mc"
+        stub.write_text(
+            f'#!/bin/sh\necho "$*" >>{log}\n'
+            f'case "$*" in *attach*) touch {state} ;;\n'
+            f'*"user info"*) [ ! -e {state} ] || echo "Policy: audioproxy-node" ;; esac\n'
+        )
+        stub.chmod(0o755)
+        environ = {"PATH": f"{folder}:/usr/bin:/bin", **FILLED}
+        command = ["sh", "-eu", str(FOLDER / "buckets.sh")]
+        for _ in range(2):
+            subprocess.run(command, env=environ, check=True, timeout=30)
+        lines = log.read_text().splitlines()
+        attached = [line for line in lines if "attach" in line]
+        self.assertEqual(["admin policy attach store audioproxy-node --user audioproxy"], attached)
+        self.assertEqual(2, lines.count("admin user add store audioproxy some-secret"))
+
+
+class BalancerTests(SynchronousTestCase):
+    """One address for the nodes."""
+
+    def test_configuration(self) -> None:
+        """HAProxy understands it; the nodes' names are known inside only."""
+        done = subprocess.run(
+            [installed("haproxy"), "-c", "-f", FOLDER / "haproxy.cfg"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        self.assertEqual(0, done.returncode, done.stderr)
+
+    def test_as_elsewhere(self) -> None:
+        """It treats the nodes as the configuration for HAProxy does that is for other places."""
+        for title in ("defaults base", "defaults nodes from base"):
+            there, here = (
+                section("haproxy/haproxy.cfg", title),
+                section("compose/haproxy.cfg", title),
+            )
+            self.assertEqual(there, [line for line in here if "resolvers" not in line])
+
+    def test_nodes(self) -> None:
+        """Every node is behind it, at the service's port."""
+        for backend in ("backend nodes from nodes", "backend busy from nodes"):
+            servers = [
+                line.split()
+                for line in section("compose/haproxy.cfg", backend)
+                if line.startswith("server ")
+            ]
+            expected = {name: f"{name}:{configuration().port}" for name in nodes()}
+            self.assertEqual(expected, {words[1]: words[2] for words in servers})
+        (port,) = services()["balancer"]["ports"]
+        self.assertIn(
+            f"bind :{port.rpartition(':')[2]}",
+            section("compose/haproxy.cfg", "frontend clients from base"),
+        )
+
+
+class MonitoringTests(SynchronousTestCase):
+    """Prometheus and Grafana, where they are asked for."""
+
+    def test_prometheus(self) -> None:
+        """Prometheus finds its configuration, the rules and every node."""
+        folder = Path(self.mktemp())
+        for target, path in mounts("prometheus").items():
+            copy = folder / target.lstrip("/")
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copy)
+        status, said = run("check", "config", folder / "etc/prometheus/prometheus.yml")
+        self.assertEqual(0, status, said)
+        self.assertIn("rules found", said)
+        (group,) = yaml.safe_load((folder / "etc/prometheus/targets.yml").read_text())
+        port = configuration().metrics_port
+        self.assertEqual([f"{name}:{port}" for name in nodes()], group["targets"])
+        self.assertEqual("0.0.0.0", configuration().metrics_bind)
+
+    def test_grafana(self) -> None:
+        """Grafana finds Prometheus, and the dashboard in the folder where it looks."""
+        (source,) = yaml.safe_load((FOLDER / "grafana.yml").read_text())["datasources"]
+        self.assertEqual(
+            ("prometheus", "prometheus"), (source["type"], urlsplit(source["url"]).hostname)
+        )
+        (provider,) = yaml.safe_load((FOLDER / "dashboards.yml").read_text())["providers"]
+        dashboards = mounts("grafana")[provider["options"]["path"]]
+        self.assertEqual(["audioproxy.json"], [path.name for path in dashboards.iterdir()])

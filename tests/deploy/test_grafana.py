@@ -1,0 +1,155 @@
+"""The dashboard: every metric is on it, and every panel can be read and drawn."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import yaml
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.deploy.promql import metrics, names, rules, run, unknown
+from tests.support.service import PROJECT
+
+DASHBOARD = json.loads((PROJECT / "deploy/grafana/audioproxy.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+# Columns of Grafana's grid.
+WIDTH = 24
+
+#: What Grafana puts in place of its variables.
+VALUES = {"__rate_interval": "1m", "job": "audioproxy", "instance": "a:9568|b:9568"}
+
+
+def expressions() -> dict[str, str]:
+    """Return every expression by the title of its panel."""
+    found = {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in PANELS
+        for target in panel["targets"]
+    }
+    return found | {note["name"]: note["expr"] for note in DASHBOARD["annotations"]["list"]}
+
+
+def variables(value: Any) -> Iterator[str]:
+    """Yield the variables that a part of the dashboard uses."""
+    yield from re.findall(r"\$\{?(\w+)", json.dumps(value))
+
+
+def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
+    """Tell whether two places share a field of the grid."""
+    return all(
+        max(one[start], other[start]) < min(one[start] + one[size], other[start] + other[size])
+        for start, size in (("x", "w"), ("y", "h"))
+    )
+
+
+class ExpressionTests(SynchronousTestCase):
+    """What is drawn is there."""
+
+    def test_every_metric(self) -> None:
+        """Each of the eleven metrics is on a panel (contract: Metrics)."""
+        read: set[str] = set()
+        for panel in PANELS:
+            for target in panel["targets"]:
+                read |= names(target["expr"])
+        shown = {re.sub("_(bucket|sum|count)$", "", name) for name in read} - {"up"}
+        self.assertEqual(metrics(), shown)
+
+    def test_what_panels_read(self) -> None:
+        """Panels read series and values of labels that the service has."""
+        notes = {note["name"] for note in DASHBOARD["annotations"]["list"]}
+        read = {title: text for title, text in expressions().items() if title not in notes}
+        self.assertEqual([], unknown(read))
+
+    def test_syntax(self) -> None:
+        """Prometheus understands every expression."""
+        written = [
+            {
+                "record": f"panel:{number}",
+                "expr": re.sub(r"\$(\w+)", lambda variable: VALUES[variable[1]], expression),
+            }
+            for number, expression in enumerate(expressions().values())
+        ]
+        path = Path(self.mktemp())
+        path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": written}]}))
+        status, said = run("check", "rules", path)
+        self.assertEqual(0, status, said)
+        self.assertIn(f"{len(written)} rules", said)
+
+    def test_choice_of_nodes(self) -> None:
+        """Whoever chooses nodes sees those on every panel, and no others."""
+        for title, expression in expressions().items():
+            if names(expression):
+                for selector in re.findall(r"\w+\{([^}]*)\}", expression):
+                    self.assertIn('job="$job", instance=~"$instance"', selector, title)
+                self.assertNotRegex(expression, r"(audio_proxy_\w+|\bup)(?!\w|\{)", title)
+
+    def test_variables(self) -> None:
+        """Every variable that is used can be chosen, or is Grafana's own."""
+        known = {row["name"] for row in DASHBOARD["templating"]["list"]}
+        used = set(variables(DASHBOARD["panels"])) | set(variables(DASHBOARD["templating"]))
+        self.assertEqual(known, {name for name in used if not name.startswith("__")})
+        for row in DASHBOARD["templating"]["list"]:
+            if row["type"] == "query":
+                self.assertEqual([], unknown({row["name"]: row["definition"]}))
+                self.assertEqual(row["definition"], row["query"]["query"])
+
+    def test_alerts(self) -> None:
+        """Every alert of the rules is drawn as a mark."""
+        (note,) = DASHBOARD["annotations"]["list"]
+        (pattern,) = re.findall(r'alertname=~"([^"]*)"', note["expr"])
+        for alert in rules("alert"):
+            self.assertRegex(alert, f"^(?:{pattern})$")
+
+
+class PanelTests(SynchronousTestCase):
+    """What is drawn can be read."""
+
+    def test_words_and_units(self) -> None:
+        """Each panel has a title of its own, says what it shows, and in which unit."""
+        titles = [panel["title"] for panel in DASHBOARD["panels"]]
+        self.assertEqual(len(titles), len(set(titles)))
+        for panel in PANELS:
+            self.assertTrue(panel["description"].endswith("."), panel["title"])
+            self.assertTrue(panel["fieldConfig"]["defaults"]["unit"], panel["title"])
+            for target in panel["targets"]:
+                self.assertTrue(target["legendFormat"], panel["title"])
+
+    def test_alerts_that_are_named(self) -> None:
+        """An alert that a description speaks of is in the rules."""
+        for panel in PANELS:
+            for alert in re.findall(r"AudioProxy\w+", panel["description"]):
+                self.assertIn(alert, rules("alert"), panel["title"])
+
+    def test_ids(self) -> None:
+        """No two panels, and no two expressions of a panel, have one identifier."""
+        ids = [panel["id"] for panel in DASHBOARD["panels"]]
+        self.assertEqual(len(ids), len(set(ids)))
+        for panel in PANELS:
+            letters = [target["refId"] for target in panel["targets"]]
+            self.assertEqual(len(letters), len(set(letters)), panel["title"])
+
+    def test_places(self) -> None:
+        """No two panels overlap, and none leaves the grid."""
+        for one, other in combinations(DASHBOARD["panels"], 2):
+            self.assertFalse(
+                overlap(one["gridPos"], other["gridPos"]), f"{one['title']}, {other['title']}"
+            )
+        for panel in DASHBOARD["panels"]:
+            place = panel["gridPos"]
+            self.assertTrue(place["x"] >= 0 and place["x"] + place["w"] <= WIDTH, panel["title"])
+
+    def test_data_source(self) -> None:
+        """Every panel asks the data source that is chosen, whatever it is called."""
+        (source,) = (
+            row["name"] for row in DASHBOARD["templating"]["list"] if row["type"] == "datasource"
+        )
+        asked = [DASHBOARD["annotations"]["list"][0], *PANELS]
+        asked += [target for panel in PANELS for target in panel["targets"]]
+        for each in asked:
+            self.assertEqual(f"${{{source}}}", each["datasource"]["uid"])

@@ -1,0 +1,1 @@
+"""The examples, as far as they do something of their own."""

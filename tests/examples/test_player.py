@@ -1,0 +1,260 @@
+"""The player's part of the service: what it lists, what it signs, and for whom."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.resource import Resource
+from twisted.web.static import Data
+
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.segments import split_signature, split_target
+from audioproxy.grammar.signature import verify
+from audioproxy.urls import Signer
+from examples.player import sources
+from examples.player.signing import describe_formats
+from examples.player.site import make_site
+from examples.player.sources import list_sources
+from tests.support.http import KEY, NOW, SALT, Connection, Response
+
+#: What could come out of a page as something else than the name of a file.
+HOSTILE = "<img src=x onerror=alert(1)>.wav"
+
+
+class PlayerCase(SynchronousTestCase):
+    """Tests with a folder of sources, and the application in front of it."""
+
+    def setUp(self) -> None:
+        """Make the folder."""
+        self.root = Path(self.mktemp()).resolve()
+        self.root.mkdir()
+
+    def add(self, *names: str | bytes) -> None:
+        """Put files below the root, empty ones."""
+        for name in names:
+            path = Path(os.fsdecode(os.path.join(os.fsencode(self.root), os.fsencode(name))))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    def ask(self, target: str, method: bytes = b"GET", host: bytes = b"127.0.0.1:4001") -> Response:
+        """Send a request to the application, with a stand-in for the service below /audio."""
+        proxy = Resource()
+        proxy.putChild(b"variant", Data(b"a variant", "audio/mpeg"))
+        signer = Signer(KEY, SALT, "/audio", now=lambda: NOW)
+        site = make_site(proxy, signer, self.root)
+        site.timeOut = None
+        connection = Connection(site)
+        connection.method = method
+        connection.send_raw(b"%s %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (method, target.encode(), host))
+        return connection.response
+
+    def sign(self, source: str = "a.wav", **parameters: str) -> Response:
+        """Ask for the URLs of a variant."""
+        return self.ask(f"/sign?{urlencode({'source': source, **parameters})}")
+
+    def document(self, source: str = "a.wav", **parameters: str) -> Any:
+        """Return the URLs of a variant."""
+        return json.loads(self.sign(source, **parameters).body)
+
+
+class ListingTests(PlayerCase):
+    """What there is to choose from."""
+
+    def listed(self) -> Any:
+        """Return the document."""
+        response = self.ask("/sources")
+        self.assertEqual(b"application/json", response["content-type"])
+        return json.loads(response.body)
+
+    def test_audio_in_order(self) -> None:
+        """Files whose names are those of audio are listed by their paths, in order; no others."""
+        self.add("b.WAV", "A.flac", "c/d.mp3", "notes.txt", "noext", "c/.hidden.wav", ".git/x.wav")
+        self.assertEqual(
+            ["A.flac", "b.WAV", "c/d.mp3"], [row["name"] for row in self.listed()["sources"]]
+        )
+        self.assertTrue(self.listed()["complete"])
+
+    def test_what_is_no_plain_file(self) -> None:
+        """Folders, links and pipes are not listed, whatever they are called."""
+        self.add("real.wav")
+        (self.root / "folder.wav").mkdir()
+        (self.root / "link.wav").symlink_to("real.wav")
+        (self.root / "around").symlink_to(self.root)
+        os.mkfifo(self.root / "pipe.wav")
+        self.assertEqual(["real.wav"], [row["name"] for row in self.listed()["sources"]])
+
+    def test_odd_names(self) -> None:
+        """A name that is no text, or markup, is listed so that the very file can be asked for."""
+        names = [b"\xff\n.wav", HOSTILE.encode(), "Größe %41.wav".encode()]
+        self.add(*names)
+        rows = self.listed()["sources"]
+        self.assertEqual({"�\n.wav", HOSTILE, "Größe %41.wav"}, {row["name"] for row in rows})
+        signed = set()
+        for row in rows:
+            path = self.document(row["source"])["url"].removeprefix("/audio").encode()
+            target = split_target(split_signature(path).signed)
+            signed.add(target.source)
+        self.assertEqual(3, len(signed))
+
+    def test_too_many(self) -> None:
+        """Of a large collection a part is listed, and it says so."""
+        self.add("a.wav", "b.wav", "c.wav", "d.txt")
+        self.patch(sources, "MOST", 2)
+        document = list_sources(self.root)
+        self.assertEqual((2, False), (len(document["sources"]), document["complete"]))
+        self.patch(sources, "MOST", 500)
+        self.patch(sources, "MOST_LOOKED_AT", 3)
+        self.assertFalse(list_sources(self.root)["complete"])
+        self.patch(sources, "MOST_LOOKED_AT", 4)
+        self.assertTrue(list_sources(self.root)["complete"])
+
+    def test_folder_that_is_gone(self) -> None:
+        """A folder that cannot be read is an empty one."""
+        self.root.rmdir()
+        self.assertEqual({"sources": [], "complete": True}, self.listed())
+
+
+class SigningTests(PlayerCase):
+    """URLs for the page, which never sees the key."""
+
+    def signed(self, document: dict[str, str], name: str) -> bytes:
+        """Return what stands behind the signature of a URL, which is verified."""
+        path = document[name]
+        self.assertTrue(path.startswith("/audio/"))
+        split = split_signature(path.removeprefix("/audio").encode())
+        assert split is not None
+        self.assertTrue(verify(KEY, SALT, split.signed, split.signature))
+        return split.signed
+
+    def test_urls(self) -> None:
+        """One answer has the sound, its waveform with the same shape, and the info document."""
+        document = self.document(f="opus", br="96", t="3:5", gain="-2.50", pts="300")
+        source = b"/plain/local://a.wav"
+        self.assertEqual(b"/br:96/f:opus/gain:-2.5/t:3:5" + source, self.signed(document, "url"))
+        self.assertEqual(
+            b"/ch:1/f:peaks/gain:-2.5/pk_bits:16/pk_fmt:json/pts:300/t:3:5" + source,
+            self.signed(document, "waveform"),
+        )
+        self.assertEqual(b"/info" + source, self.signed(document, "info"))
+        self.assertEqual("br:96/f:opus/gain:-2.5/t:3:5", document["canonical"])
+        self.assertRegex(document["key"], r"\A[0-9a-f]{64}\Z")
+
+    def test_waveform_alone(self) -> None:
+        """Under f:peaks the variant is the waveform, with all that was asked of it."""
+        document = self.document(f="peaks", pk_fmt="dat", dl="a.dat")
+        self.assertEqual(
+            b"/ch:1/dl:a.dat/f:peaks/pk_bits:16/pk_fmt:dat/pts:800/plain/local://a.wav",
+            self.signed(document, "url"),
+        )
+
+    def test_expiry(self) -> None:
+        """exp is given in seconds from now; it ends both URLs and is no part of the key."""
+        lasting, ending = self.document(f="wav"), self.document(f="wav", exp="60")
+        for name in ("url", "waveform"):
+            self.assertIn(b"/exp:%d/" % (NOW + 60), self.signed(ending, name))
+        self.assertEqual(lasting["key"], ending["key"])
+
+    def test_refusals(self) -> None:
+        """What the service would refuse gets its status and its words (D20)."""
+        for parameters, status, error, words in (
+            (
+                {"f": "mp3", "br": "9999"},
+                422,
+                "invalid_options",
+                '"br:9999" is not accepted: f:mp3',
+            ),
+            ({"br": "96", "q": "2"}, 422, "invalid_options", "exclude each other"),
+            ({"t": "1/f:wav"}, 422, "invalid_options", '"t:1/f:wav" is not accepted'),
+            ({"pts": "0"}, 422, "invalid_options", '"pts:0" is not accepted'),
+            ({"shape": "1"}, 422, "invalid_options", '"shape" is not accepted'),
+            ({"exp": "soon"}, 422, "invalid_options", '"exp" is not accepted'),
+            ({"exp": "-5"}, 410, "expired", "expired"),
+            ({"source": "../a.wav"}, 404, "not_found", "climbs out"),
+            ({"source": ""}, 404, "not_found", ""),
+        ):
+            response = self.sign(**parameters)
+            self.assertEqual(status, response.status, parameters)
+            document = json.loads(response.body)
+            self.assertEqual({"error", "message"}, document.keys())
+            self.assertEqual(error, document["error"])
+            self.assertIn(words, document["message"])
+
+    def test_parameter_given_twice(self) -> None:
+        """It is refused, as a segment would be that is given twice."""
+        self.assertEqual(422, self.ask("/sign?source=a.wav&br=96&br=128").status)
+
+    def test_formats(self) -> None:
+        """The page is told what goes with each format, and in the service's words what does not."""
+        formats = {row["token"]: row for row in json.loads(self.ask("/formats").body)["formats"]}
+        self.assertEqual(set(FORMATS), set(formats))
+        self.assertEqual([8, 320], formats["mp3"]["br"])
+        self.assertEqual([8000, 12000, 16000, 24000, 48000], formats["opus"]["sr"])
+        for token, unavailable in (
+            ("mp3", {"bd"}),
+            ("flac", {"br"}),
+            ("wav", {"br", "q"}),
+            ("peaks", {"br", "q", "sr", "bd"}),
+        ):
+            self.assertEqual(unavailable, set(formats[token]["unavailable"]))
+            for option, why in formats[token]["unavailable"].items():
+                value = "16" if option == "bd" else "8000" if option == "sr" else "1"
+                response = self.sign(f=token, **{option: value})
+                self.assertEqual(422, response.status)
+                self.assertIn(why, json.loads(response.body)["message"])
+
+    def test_offered_rates(self) -> None:
+        """Every rate that is offered for a format is accepted."""
+        for row in describe_formats()["formats"]:  # type: ignore[attr-defined]
+            for rate in row["sr"] if row["token"] != "peaks" else ():
+                self.assertEqual(200, self.sign(f=row["token"], sr=str(rate)).status)
+
+
+class SiteTests(PlayerCase):
+    """Who is answered, and with what around it."""
+
+    def test_page(self) -> None:
+        """The page may load what is its own and nothing else, and has the word of its policy."""
+        response = self.ask("/")
+        policy = response["content-security-policy"].decode()
+        self.assertIn("default-src 'self';", policy)
+        nonce = policy.split("'nonce-")[1].split("'")[0]
+        self.assertIn(f'nonce="{nonce}"'.encode(), response.body)
+        self.assertNotIn(nonce.encode(), self.ask("/").body)
+        for secret in (KEY.hex(), SALT.hex()):
+            self.assertNotIn(secret.encode(), response.body)
+
+    def test_other_names(self) -> None:
+        """A page elsewhere cannot ask by a name of its own that has this address."""
+        for host in (b"localhost:4001", b"127.0.0.1"):
+            self.assertEqual(200, self.ask("/formats", host=host).status, host)
+        for host in (b"evil.example", b"127.0.0.1.evil.example:4001", b""):
+            for target in (
+                "/",
+                "/sign?source=a.wav",
+                "/sources",
+                "/page/main.mjs",
+                "/audio/variant",
+            ):
+                self.assertEqual(421, self.ask(target, host=host).status, (host, target))
+
+    def test_other_methods(self) -> None:
+        """There is nothing to do but to look."""
+        for target in ("/", "/sign?source=a.wav", "/sources", "/page/main.mjs"):
+            self.assertEqual(200, self.ask(target, b"HEAD").status, target)
+            for method in (b"POST", b"PUT", b"DELETE"):
+                self.assertIn(self.ask(target, method).status, (405, 501), (target, method))
+
+    def test_only_what_belongs_to_it(self) -> None:
+        """No folder is listed, and nothing is reached that the page does not use."""
+        for target in ("/page", "/page/", "/page/index.html", "/page/..%2fsite.py", "/site.py"):
+            self.assertIn(self.ask(target).status, (404, 405), target)
+        for name in ("main.mjs", "style.css", "icon.svg"):
+            response = self.ask(f"/page/{name}", b"HEAD")
+            self.assertEqual(
+                (200, b"nosniff"), (response.status, response["x-content-type-options"])
+            )

@@ -1,0 +1,62 @@
+"""The examples, as programs of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from tests.support.service import Process, ServiceCase, ask, reactor, short_flac, until
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+
+
+class EmbedTests(ServiceCase):
+    """`examples/embed.py`"""
+
+    def start(self, root: Path, store: Path) -> Process:
+        """Start the example with folders and a port of this test's own in place of its."""
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            self.port = found.getsockname()[1]
+        text = (EXAMPLES / "embed.py").read_text()
+        for its, ours in (
+            ("/tmp/audio", str(root)),
+            ("/tmp/variants", str(store)),
+            ("8080", str(self.port)),
+        ):
+            self.assertIn(its, text)
+            text = text.replace(its, ours)
+        process = Process()
+        command = (sys.executable, "-c", text)
+        environment = {"PATH": os.environ["PATH"], "TMPDIR": str(root)}
+        reactor.spawnProcess(process, command[0], command, environment)
+        self.addCleanup(process.signal, signal.SIGKILL)
+        return process
+
+    async def test_renders(self) -> None:
+        """It prints a URL that renders a source, and ends well when it is asked to."""
+        folder = Path(self.mktemp()).resolve()
+        (folder / "variants").mkdir(parents=True)
+        (folder / "tone.flac").write_bytes(short_flac().read_bytes())
+        process = self.start(folder, folder / "variants")
+        await until(lambda: "\n" in process.stdout, "the URL")
+        origin = f"http://127.0.0.1:{self.port}"
+        url = process.stdout.strip()
+        self.assertTrue(url.startswith(f"{origin}/audio/"), url)
+        response = await ask(self.port, url.removeprefix(origin).encode())
+        self.assertEqual((200, b"audio/mpeg"), (response.status, response["content-type"]))
+        self.assertGreater(len(response.body), 10_000)
+        process.signal(signal.SIGTERM)
+        await process.end()
+        self.assertEqual("", process.stderr)
+
+    async def test_refused(self) -> None:
+        """Where the store is not there it says so in one line, and ends."""
+        folder = Path(self.mktemp()).resolve()
+        folder.mkdir()
+        process = self.start(folder, folder / "missing")
+        await process.end()
+        self.assertEqual(1, process.stdout.count("\n"), process.stdout)
+        self.assertIn("AP_VARIANT_STORE: not writable", process.stdout)

@@ -1,0 +1,163 @@
+"""`audioproxy doctor` before a real bucket: what it tries, and what it tells of a wrong clock."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+from botocore import auth
+from botocore.compat import get_current_datetime
+
+from audioproxy.cli.findings import Finding, Verdict
+from audioproxy.service import BootError, make_service
+from tests.support.authority import Authority
+from tests.support.examinations import examine, only
+from tests.support.origins import open_origin
+from tests.support.remote import CUT, PASS, RemoteCase, is_signed_url
+from tests.support.servers import free_port
+from tests.support.service import reactor
+
+
+class BucketCase(RemoteCase):
+    """Settings with a bucket for the variants."""
+
+    async def examine(self, **variables: str) -> list[Finding]:
+        """Examine a service that redirects to its store; no line holds a secret."""
+        environment = self.environment(**{"AP_SERVE_MODE": "redirect", **variables})
+        findings = await examine(self, environment)
+        lines = "\n".join(finding.line for finding in findings)
+        for name, value in environment.items():
+            if name in ("AP_KEY", "AP_SALT") or name.endswith(("_KEY", "_ID")):
+                self.assertNotIn(value, lines, name)
+        self.assertNotIn("X-Amz-Signature", lines)
+        return findings
+
+    def assert_verdicts(self, findings: list[Finding], **wanted: Verdict) -> None:
+        """Require these verdicts; underscores are blanks."""
+        for what, verdict in wanted.items():
+            found = only(findings, what.replace("_", " "))
+            self.assertIs(verdict, found.verdict, found.line)
+
+    def shift_clock(self, seconds: int) -> None:
+        """Have requests signed as if this machine's clock were ahead."""
+        self.patch(
+            auth,
+            "get_current_datetime",
+            lambda: get_current_datetime() + timedelta(seconds=seconds),
+        )
+
+
+class GoodTests(BucketCase):
+    """A bucket that is as it should be"""
+
+    async def test_all_is_well(self) -> None:
+        """Written, found, fetched without credentials and removed; the clock goes right."""
+        findings = await self.examine()
+        self.assertNotIn(Verdict.BAD, [finding.verdict for finding in findings])
+        self.assert_verdicts(
+            findings,
+            variant_store=Verdict.GOOD,
+            presigned_URLs=Verdict.GOOD,
+            way_to_the_store=Verdict.GOOD,
+            clock=Verdict.GOOD,
+        )
+        self.assertIn(f"s3://{self.variants} at ", only(findings, "variant store").text)
+        self.assertEqual([], self.stored())
+
+    async def test_sources_of_their_own(self) -> None:
+        """Where the sources are somebody else's, it is asked who that is; rights are not needed."""
+        nobody = self.server.add_user("nothing")
+        own = {
+            "AP_VARIANT_S3_ACCESS_KEY_ID": self.server.access_key,
+            "AP_VARIANT_S3_SECRET_ACCESS_KEY": self.server.secret_key,
+            "AP_VARIANT_S3_REGION": self.server.region,
+            "AWS_ACCESS_KEY_ID": nobody.access_key,
+        }
+        for secret, verdict in ((nobody.secret_key, Verdict.GOOD), ("x" * 40, Verdict.BAD)):
+            findings = await self.examine(**own, AWS_SECRET_ACCESS_KEY=secret)
+            self.assert_verdicts(findings, variant_store=Verdict.GOOD, bucket_sources=verdict)
+        self.assertIn("SignatureDoesNotMatch", only(findings, "bucket sources").text)
+
+
+class RefusedTests(BucketCase):
+    """A bucket that is not"""
+
+    async def test_refusals(self) -> None:
+        """The cause and what is required are those of the refusal at boot."""
+        reader = self.server.add_user("read")
+        who = {"AWS_ACCESS_KEY_ID": reader.access_key, "AWS_SECRET_ACCESS_KEY": reader.secret_key}
+        for variables, cause, required in (
+            ({"AP_VARIANT_STORE": "s3://no-such-bucket"}, "NoSuchBucket", "bucket that exists"),
+            (who, "AccessDenied", "credentials that may write"),
+            (
+                {"AP_S3_ENDPOINT": f"http://127.0.0.1:{free_port()}"},
+                "unreachable",
+                "that can be reached",
+            ),
+        ):
+            findings = await self.examine(**variables)
+            self.assert_verdicts(
+                findings,
+                variant_store=Verdict.BAD,
+                presigned_URLs=Verdict.NOTE,
+                temporary_files=Verdict.GOOD,
+            )
+            text = only(findings, "variant store").text
+            self.assertRegex(text, rf"\AAP_VARIANT_STORE: .*{cause}.*; .*{required}.* required\Z")
+
+    async def test_presigned(self) -> None:
+        """A store that does not give what a URL names fails, where clients are sent to it."""
+        road = self.road()
+        road.rule = lambda asked: CUT if is_signed_url(asked) else PASS
+        endpoint = f"http://127.0.0.1:{road.port}"
+        for mode, verdict in (("redirect", Verdict.BAD), ("proxy", Verdict.NOTE)):
+            findings = await self.examine(AP_S3_ENDPOINT=endpoint, AP_SERVE_MODE=mode)
+            self.assert_verdicts(findings, variant_store=Verdict.GOOD, presigned_URLs=verdict)
+        self.assertEqual([], self.stored())
+
+    async def test_certificates(self) -> None:
+        """A certificate that is not trusted names the setting; with its authority it is."""
+        authority = Authority(Path(self.mktemp()).resolve())
+        origin = open_origin(self, authority.issue("localhost"))
+        endpoint = {"AP_S3_ENDPOINT": f"https://localhost:{origin.port}"}
+        findings = await self.examine(**endpoint)
+        self.assertIn("AP_S3_CA_BUNDLE", only(findings, "variant store").text)
+        self.assert_verdicts(findings, way_to_the_store=Verdict.NOTE)
+        findings = await self.examine(**endpoint, AP_S3_CA_BUNDLE=str(authority.bundle))
+        way = only(findings, "way to the store")
+        self.assertEqual((Verdict.GOOD, True), (way.verdict, str(authority.bundle) in way.text))
+
+
+class ClockTests(BucketCase):
+    """A machine whose clock is wrong"""
+
+    AHEAD = r"this machine's is 120[234] s ahead of the store's"
+
+    async def test_refused(self) -> None:
+        """A store that refuses for it is the witness: doctor and the boot say how much."""
+        self.shift_clock(1203)
+        findings = await self.examine()
+        self.assert_verdicts(findings, variant_store=Verdict.BAD, clock=Verdict.BAD)
+        self.assertRegex(
+            only(findings, "variant store").text, f"RequestTimeTooSkewed.*{self.AHEAD}"
+        )
+        self.assertRegex(only(findings, "clock").text, rf"\A{self.AHEAD}; set it by NTP\Z")
+        service = make_service(self.config(), reactor)
+        try:
+            error = await self.assertFailure(service.startService(), BootError)
+        finally:
+            await service.stopService()
+        self.assertRegex(str(error), rf"a clock that is right is required: {self.AHEAD}\Z")
+
+    async def test_taken_all_the_same(self) -> None:
+        """A store that takes less of it tells it too, and what presigned URLs make of it."""
+        for seconds, verdict in ((60, Verdict.NOTE), (-400, Verdict.BAD)):
+            self.shift_clock(seconds)
+            findings = await self.examine()
+            self.assert_verdicts(findings, variant_store=Verdict.GOOD, clock=verdict)
+        # It was signed for 300 seconds that have passed there.
+        self.assert_verdicts(findings, presigned_URLs=Verdict.BAD)
+        text = only(findings, "clock").text
+        self.assertTrue(re.search("(399|400|401) s behind the store's", text), text)
+        self.assertEqual([], self.stored())

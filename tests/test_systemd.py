@@ -1,0 +1,117 @@
+"""What systemd hands over, and what it is told."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from contextlib import closing
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy import systemd
+from audioproxy.config import ConfigError
+from tests.support.processes import open_descriptors
+
+
+class SocketTests(SynchronousTestCase):
+    """A socket that was opened for the service"""
+
+    def find(self, given: socket.socket | None = None, **variables: str) -> socket.socket | None:
+        """Look for it in an environment where it is there, but for some variables.
+
+        Here it has another number than at a start, where the descriptors are free.
+        """
+        if given is not None:
+            self.patch(systemd, "_FIRST", given.detach())
+        return systemd.find_socket({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
+
+    def refusal(self, given: socket.socket | None = None, **variables: str) -> str:
+        """Return the one line in which it is refused."""
+        with self.assertRaises(ConfigError) as caught:
+            self.find(given, **variables)
+        (line,) = caught.exception.problems
+        return line
+
+    def test_found(self) -> None:
+        """One that listens is the service's, of either family, and no child's."""
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            if family == socket.AF_INET6 and not socket.has_dualstack_ipv6():
+                continue
+            given = socket.create_server((address, 0), family=family)
+            given.set_inheritable(True)
+            port = given.getsockname()[1]
+            found = self.find(given)
+            assert found is not None
+            with found:
+                self.assertEqual((family, port), (found.family, found.getsockname()[1]))
+                self.assertFalse(found.get_inheritable())
+
+    def test_nothing(self) -> None:
+        """Without the variables, or with none to be had, there is none."""
+        self.assertIsNone(systemd.find_socket({}, 7))
+        for count in ("0", ""):
+            self.assertIsNone(self.find(LISTEN_FDS=count))
+
+    def test_meant_for_another(self) -> None:
+        """What another process was handed, and this one only inherits, is left alone."""
+        for pid in ("8", "", "70"):
+            self.assertIsNone(self.find(LISTEN_PID=pid, LISTEN_FDS="many"))
+
+    def test_number(self) -> None:
+        """A count that is no number, or not one, is told with what to do."""
+        for count in ("many", "-1", "1.0", "2", "17"):
+            line = self.refusal(LISTEN_FDS=count)
+            self.assertTrue(line.startswith("LISTEN_FDS: "), line)
+            self.assertIn("one ListenStream=", line)
+
+    def test_not_listening(self) -> None:
+        """A descriptor of another kind is told with what to do, and closed."""
+        before = open_descriptors()
+        one, other = socket.socketpair()
+        wrong = [one, other, socket.socket(), socket.socket(type=socket.SOCK_DGRAM)]
+        wrong.append(socket.create_server(b"\0audioproxy-%d" % os.getpid(), family=socket.AF_UNIX))
+        for given in wrong:
+            line = self.refusal(given)
+            self.assertRegex(line, r"\ALISTEN_FDS: descriptor \d+ is not a listening TCP socket; ")
+            self.assertIn("ListenStream=", line)
+        self.assertEqual(before, open_descriptors())
+
+    def test_no_socket(self) -> None:
+        """So is a file, or nothing at all."""
+        reading, writing = os.pipe()
+        os.close(writing)
+        self.patch(systemd, "_FIRST", reading)
+        lines = [self.refusal()]
+        os.close(reading)
+        lines.append(self.refusal())
+        for line in lines:
+            self.assertTrue(re.match(r"LISTEN_FDS: descriptor \d+ is no socket ", line), line)
+            self.assertIn("ListenStream=", line)
+
+
+class NotifierTests(SynchronousTestCase):
+    """What systemd hears"""
+
+    def hear(self, address: str | bytes, variable: str) -> bytes:
+        """Listen somewhere, and return what is said there."""
+        with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listener:
+            listener.bind(address)
+            listener.setblocking(False)
+            systemd.find_notifier({"NOTIFY_SOCKET": variable})("READY=1")
+            return listener.recv(100)
+
+    def test_path(self) -> None:
+        """A state goes to a socket in the file system, as one datagram."""
+        # The name of a socket is short, and trial's folders may not be.
+        self.assertEqual(b"READY=1", self.hear("notify", "notify"))
+
+    def test_abstract(self) -> None:
+        """A state goes to an abstract socket, which is written with an @."""
+        name = f"audioproxy-notify-{os.getpid()}"
+        self.assertEqual(b"READY=1", self.hear(f"\0{name}", f"@{name}"))
+
+    def test_nobody(self) -> None:
+        """Where nobody listens, or wants to, nothing is said and nothing fails."""
+        for environ in ({}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}):
+            systemd.find_notifier(environ)("READY=1")
