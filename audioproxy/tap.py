@@ -62,8 +62,8 @@ class Options(UsageOptions):
             os.environ.pop(name, None)
         self.notify = find_notifier(environ)
         with _plain_exit():
-            self.listening = find_socket(environ, os.getpid())
             self.config, self.warnings = load(os.environ)
+            self.listening = find_socket(environ, os.getpid())
 
 
 class _TwistdService(ProxyService):

@@ -36,7 +36,6 @@ from audioproxy.grammar.sources import (
     LocalSource,
     S3Source,
     Source,
-    climbs_out,
     parse_source,
 )
 from audioproxy.grammar.values import percent_encode
@@ -66,9 +65,11 @@ _LEAST_KEY = 32
 # Clients rewrite a path with such a segment before they send it, and its signature goes with it
 # (RFC 3986, 5.2.4; URL standard, 4.4).
 _DOT_SEGMENT = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
-# Visible ASCII without # and ?.
-_PATH = re.compile(r"/[!\"$->@-~]*")
-_BASE = re.compile(r"(?:https?://[^/?#\s]+)?(?:/[^?#\s]*)?")
+# What browsers send as it is: visible ASCII but for # and ?, and for what they encode or turn into
+# a slash (URL standard, 1.3 and 4.4). Of an escaped dot they make what they make of a dot.
+_PATH = re.compile(r"/[!$-;=@-\[\]_a-z|~]*")
+_DOTS = re.compile(r"/(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
+_BASE = re.compile(r"(?:https?://[A-Za-z0-9._:\[\]-]+)?(?:/[!$-;=@-Z_a-z~]*)?")
 
 
 def local(path: str | bytes | os.PathLike[str]) -> LocalSource:
@@ -107,12 +108,9 @@ def read_source(text: SourceLike) -> Source:
     """
     try:
         raw = _bytes(text) if isinstance(text, str | bytes) else text.canonical
-        source = parse_source(raw)
+        return parse_source(raw)
     except ValueError as error:
         raise NotFound(str(error)) from None
-    if isinstance(source, LocalSource) and climbs_out(source.path):
-        raise NotFound("the path climbs out of the root")
-    return source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +281,8 @@ class Signer:
         """
         if _PATH.fullmatch(path) is None:
             raise ValueError("a path starts with a slash, is percent-encoded and has no query")
+        if _DOTS.search(path):
+            raise ValueError("clients take . and .. segments out of a path; enc/ has room for them")
         signature = sign(self.key, self.salt, path.encode("ascii")).decode("ascii")
         return f"{self.base.rstrip('/')}/{signature}{path}"
 

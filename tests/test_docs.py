@@ -183,7 +183,8 @@ class LinkTests(SynchronousTestCase):
                 place = (page.parent / file).resolve() if file else page
                 self.assertTrue(place.exists(), f"{page.name}: {file}")
                 if name:
-                    headings = re.findall(r"^#+ (.*)$", place.read_text(), re.MULTILINE)
+                    text = re.sub(r"^```.*?^```", "", place.read_text(), flags=re.M | re.S)
+                    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
                     self.assertIn(name, map(anchor, headings), f"{page.name}: {file}#{name}")
 
 

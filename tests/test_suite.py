@@ -54,13 +54,20 @@ class Module:
         """Return a complaint that says where it applies."""
         return f"{self.name}, line {getattr(node, 'lineno', 1)}: {what}"
 
-    def classes(self) -> Iterator[ast.ClassDef]:
-        """Yield the classes, inner ones too."""
-        return (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All that the module is made of."""
+        return list(ast.walk(self.tree))
 
-    def calls(self) -> Iterator[ast.Call]:
-        """Yield the calls."""
-        return (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
+    @cached_property
+    def classes(self) -> list[ast.ClassDef]:
+        """The classes, inner ones too."""
+        return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
+
+    @cached_property
+    def calls(self) -> list[ast.Call]:
+        """The calls."""
+        return [node for node in self.nodes if isinstance(node, ast.Call)]
 
     def full_name(self, node: ast.AST) -> str:
         """Return the full name of an expression like ``a.b``, whatever ``a`` was imported as."""
@@ -70,7 +77,7 @@ class Module:
     @cached_property
     def _imported(self) -> dict[str, str]:
         names = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     first = alias.name.partition(".")[0]
@@ -109,7 +116,7 @@ def never_run(modules: list[Module]) -> Iterator[str]:
     cases = {
         f"{module.name}.{case.name}": (module, case)
         for module in modules
-        for case in module.classes()
+        for case in module.classes
     }
 
     def ancestry(name: str) -> Iterator[str]:
@@ -131,7 +138,7 @@ def never_run(modules: list[Module]) -> Iterator[str]:
 def sleeps(modules: list[Module]) -> Iterator[str]:
     """Yield the waits for real time."""
     for module in modules:
-        for call in module.calls():
+        for call in module.calls:
             if (name := module.full_name(call.func)) in SLEEPS:
                 yield module.complaint(call, f"{name} is called")
 
@@ -139,7 +146,7 @@ def sleeps(modules: list[Module]) -> Iterator[str]:
 def fixed_ports(modules: list[Module]) -> Iterator[str]:
     """Yield the calls that open a port of a given number; 0 lets the system choose."""
     for module in modules:
-        for call in module.calls():
+        for call in module.calls:
             name = last_name(call.func)
             if name == "serverFromString":
                 _, _, port = str(constant(call.args[-1]) or "").partition(":")
@@ -167,7 +174,7 @@ def constant(node: ast.expr) -> object:
 def unpromised(modules: list[Module]) -> Iterator[str]:
     """Yield the tests that do not say what they promise."""
     for module in modules:
-        for case in module.classes():
+        for case in module.classes:
             for test in tests_of(case):
                 if not (ast.get_docstring(test) or "").strip():
                     yield module.complaint(test, f"{test.name} has no docstring")
@@ -176,8 +183,8 @@ def unpromised(modules: list[Module]) -> Iterator[str]:
 def silent_skips(modules: list[Module]) -> Iterator[str]:
     """Yield the skips without a reason, by call, by decorator and by attribute."""
     for module in modules:
-        called = {id(call.func) for call in module.calls()}
-        for node in ast.walk(module.tree):
+        called = {id(call.func) for call in module.calls}
+        for node in module.nodes:
             silent = False
             if isinstance(node, ast.Call) and last_name(node.func) in SKIPS:
                 given = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -216,34 +223,18 @@ def suite() -> list[Module]:
 class SuiteTests(SynchronousTestCase):
     """Every test of this suite can be trusted to run, to say what it is for, and to be quick."""
 
-    def assert_kept(self, rule: Callable[[list[Module]], Iterator[str]]) -> None:
-        """Assert that the suite gives the rule no reason to complain."""
-        self.assertEqual([], list(rule(suite())))
+    def test_rules(self) -> None:
+        """No module breaks a rule: those of whoever adds tests are read without further ado.
 
-    def test_every_module_is_read(self) -> None:
-        """Whoever adds tests has them checked without further ado."""
-        names = {module.name for module in suite()}
+        Each coroutine is awaited; nobody waits for real time to pass, or wants a certain port;
+        each test says in a sentence what a user may rely on, and each skip why.
+        """
+        # One test, since to read all of the modules takes longer than all of the rules.
+        modules = suite()
+        names = {module.name for module in modules}
         self.assertLessEqual({"tests.test_layers", "tests.test_suite"}, names)
-
-    def test_every_test_runs(self) -> None:
-        """A coroutine stands only in a test case that awaits it."""
-        self.assert_kept(never_run)
-
-    def test_no_sleep(self) -> None:
-        """No test waits for real time to pass."""
-        self.assert_kept(sleeps)
-
-    def test_no_fixed_port(self) -> None:
-        """Tests run beside each other and beside whatever the machine serves."""
-        self.assert_kept(fixed_ports)
-
-    def test_every_test_is_a_promise(self) -> None:
-        """Each test says in a sentence what a user may rely on."""
-        self.assert_kept(unpromised)
-
-    def test_every_skip_has_a_reason(self) -> None:
-        """Whoever reads a report learns what was left out, and why."""
-        self.assert_kept(silent_skips)
+        for rule in (never_run, sleeps, fixed_ports, unpromised, silent_skips):
+            self.assertEqual([], list(rule(modules)), rule.__name__)
 
 
 class RuleTests(SynchronousTestCase):

@@ -37,15 +37,11 @@ from audioproxy.cli.outcome import DONE, NO, complain
 from audioproxy.cli.running import run
 from audioproxy.service import AudioProxy, BootError, make_resource
 
-# What the service reads of the environment besides its settings.
-_ELSEWHERE = ("PATH", "SSL_CERT_FILE", "TMPDIR")
 _SETTING = re.compile(r"(?:AP|AWS)_\w+: ")
 
 
 def examine(environment: Mapping[str, str], *, as_json: bool) -> int:
     """Look at everything, print what was found, and return the exit status."""
-    # A file of settings is for all of the service's environment.
-    os.environ.update({name: environment[name] for name in _ELSEWHERE if name in environment})
     findings: list[Finding] = []
 
     def report(finding: Finding) -> None:
@@ -127,12 +123,13 @@ def _looks(
 ) -> list[tuple[str, AsyncIterator[Finding]]]:
     config = settled.config
     return [
+        # Too few of them make the programs look broken.
+        ("open files", look_at_files(config)),
         ("ffmpeg", look_at_programs(proxy)),
         ("local sources", look_at_local_sources(config)),
         ("variant store", look_at_stores(proxy, settled)),
         ("certificates", look_at_certificates(reactor, settled)),
         ("temporary files", look_at_room(config)),
-        ("open files", look_at_files(config)),
         ("ports", look_at_ports(reactor, settled, proxy)),
     ]
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import shtab
-from dotenv import dotenv_values
 
 from audioproxy.cli.outcome import Misuse
 from audioproxy.urls import Signer
+
+# What systemd, a shell and we read alike. They differ on comments behind a value, on backslashes,
+# and on blanks and quotes within one.
+_ASSIGNMENT = re.compile(
+    r"""([A-Za-z_]\w*)=(?:'([^'\\]*)'|"([^"\\$`]*)"|([\w./:,@%+=*\[\]-]*))""", re.ASCII
+)
+# What the service reads of the environment besides its settings.
+_ELSEWHERE = ("PATH", "SSL_CERT_FILE", "TMPDIR")
 
 
 def add_command(commands: Any, name: str, summary: str, description: str) -> ArgumentParser:
@@ -24,8 +34,8 @@ def add_command(commands: Any, name: str, summary: str, description: str) -> Arg
     file = parser.add_argument(
         "--env-file",
         metavar="FILE",
-        help="read the settings from FILE, in lines of NAME=value as systemd's EnvironmentFile has"
-        " them; they go ahead of the environment",
+        help="read the settings from FILE, in lines NAME=value, as the service's unit does; they go"
+        " ahead of the environment",
     )
     file.complete = shtab.FILE  # type: ignore[attr-defined]
     return parser
@@ -39,13 +49,25 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
     settings = dict(environ)
     if file is not None:
         try:
-            with open(file, encoding="utf-8") as stream:
-                # A $ in a secret is only that.
-                values = dotenv_values(stream=stream, interpolate=False)
+            text = Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise Misuse(f"--env-file: {file} cannot be read ({error})") from None
-        settings.update((name, value) for name, value in values.items() if value is not None)
+        for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+            if line and line[0] not in "#;":
+                match = _ASSIGNMENT.fullmatch(line)
+                if match is None:
+                    raise Misuse(
+                        f"--env-file: {file}, line {number}: NAME=value is expected, with the value"
+                        " in '...' where it has more in it than letters, digits and -_./:,@%+=*[]"
+                    )
+                name, *values = match.groups()
+                settings[name] = "".join(filter(None, values))
     return settings
+
+
+def adopt(settings: Mapping[str, str]) -> None:
+    """Take over what is not of the configuration, since a file is for all of an environment."""
+    os.environ.update({name: settings[name] for name in _ELSEWHERE if name in settings})
 
 
 def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = False) -> Signer:

@@ -14,7 +14,7 @@ from typing import Any
 from audioproxy.cli.addresses import read_address
 from audioproxy.cli.environment import make_signer
 from audioproxy.cli.meanings import meanings, unsaid
-from audioproxy.cli.outcome import DONE, REFUSED
+from audioproxy.cli.outcome import DONE, REFUSED, printable
 from audioproxy.cli.running import run
 from audioproxy.cli.signing import judge, moment
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore, load
@@ -48,7 +48,7 @@ class Explanation:
         width = max(map(len, self.parts)) + 2
         for title, what in self.parts.items():
             for number, line in enumerate([what] if isinstance(what, str) else what):
-                yield f"{'' if number else title:{width}}{line}"
+                yield f"{'' if number else title:{width}}{printable(line)}"
 
     def document(self) -> str:
         """Return the same for programs."""
@@ -194,5 +194,4 @@ def _assume(options: Options | None, source: Source) -> Plan:
 
 def _show(canonical: bytes) -> str:
     """Return a canonical source as printable text; what is not UTF-8 or prints nothing escaped."""
-    text = canonical.decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return printable(canonical.decode("utf-8", "backslashreplace"))

@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable
 from http import HTTPStatus
 from itertools import count
-from urllib.parse import quote
+from urllib.parse import urlsplit
 
 from twisted.internet.interfaces import IConsumer, IReactorTime
 from twisted.internet.task import deferLater
 from zope.interface import implementer
 
-from audioproxy.cli.addresses import read_address
+from audioproxy.cli.addresses import as_sent, read_address
 from audioproxy.cli.outcome import Misuse
 from audioproxy.storage.bodies import TooLong
 from audioproxy.storage.outbound import Answer, Outbound
@@ -32,6 +32,7 @@ _PAUSE, _LONGEST_PAUSE = 2.0, 60.0
 # Bytes of an error document.
 _DOCUMENT = 64 * 1024
 
+_SECONDS = re.compile(r"[0-9]+")
 _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?", re.IGNORECASE)
 
 
@@ -126,14 +127,17 @@ def _spell(url: str) -> str:
     match = _URL.fullmatch(url)
     if match is None:
         raise Hopeless("no http or https URL; `audioproxy sign --base` writes whole ones")
+    try:
+        urlsplit(url).port  # noqa: B018
+    except ValueError as error:
+        raise Hopeless(f"no host or no port ({error})") from None
     scheme, host, path, query = match[1].lower(), match[2], match[3] or "/", match[4] or ""
-    return scheme + host + quote(path + query, safe="".join(map(chr, range(33, 127))))
+    return scheme + host + as_sent(path + query)
 
 
 def _pause(answer: Answer) -> float:
     text = answer.header("retry-after") or ""
-    seconds = float(text) if text.isascii() and text[:9].isdecimal() else _PAUSE
-    return min(seconds, _LONGEST_PAUSE)
+    return min(float(text[:9]), _LONGEST_PAUSE) if _SECONDS.fullmatch(text) else _PAUSE
 
 
 async def _explain(answer: Answer) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from audioproxy.cli.amounts import listed_number
+from audioproxy.cli.outcome import printable
 
 # The longest name of what is always looked at.
 _WIDTH = 16
@@ -34,9 +35,8 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """The line for people, in which nothing moves a terminal's cursor."""
-        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in self.text)
-        return f"{self.verdict.value}  {self.what:{_WIDTH}}  {text}"
+        """The line for people."""
+        return f"{self.verdict.value}  {self.what:{_WIDTH}}  {printable(self.text)}"
 
 
 def good(what: str, text: str) -> Finding:

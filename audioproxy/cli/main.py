@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from audioproxy import __version__
 from audioproxy.cli import completion, doctor, explain, signing, warm
-from audioproxy.cli.environment import read_environment
+from audioproxy.cli.environment import adopt, read_environment
 from audioproxy.cli.outcome import MISUSE, NO, Misuse, complain
 from audioproxy.config import ConfigError
 from audioproxy.errors import Refusal
@@ -25,6 +25,7 @@ exit status:
   1  no, or not all of it
   2  a mistake in the command, or a setting that is missing
   3, 4  see `audioproxy verify --help`
+  130  stopped by Ctrl-C
 
 `audioproxy COMMAND --help` has examples of each command.
 """
@@ -34,7 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     asked = build_parser().parse_args(arguments)
     try:
-        return int(asked.run(asked, read_environment(os.environ, asked.env_file)))
+        if sys.stdout is None:
+            raise Misuse("there is no standard output")
+        environment = read_environment(os.environ, asked.env_file)
+        adopt(environment)
+        status = int(asked.run(asked, environment))
+        sys.stdout.flush()
+        return status
     except Misuse as error:
         complain(str(error))
         return MISUSE
@@ -44,8 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Refusal as refusal:
         complain(str(refusal))
         return NO
-    except BrokenPipeError:
-        # Whoever read it has seen enough. Python would complain once more at its end.
+    except OSError as error:
+        # Whoever read it has seen enough, or there is no room for more.
+        if not isinstance(error, BrokenPipeError):
+            complain(str(error))
+        # Python would complain once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO
     except KeyboardInterrupt:

@@ -20,7 +20,12 @@ class Misuse(Exception):
     """The command cannot be carried out as it was given; the text says what would be right."""
 
 
+def printable(text: str) -> str:
+    """Return text in one line that changes nothing of the terminal but what is written on it."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def complain(*lines: str) -> None:
     """Say what is wrong, where it does not mix with what was asked for."""
     for line in lines:
-        print(f"audioproxy: {line}", file=sys.stderr)
+        print(f"audioproxy: {printable(line)}", file=sys.stderr)

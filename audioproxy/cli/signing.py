@@ -11,7 +11,16 @@ from typing import Any
 
 from audioproxy.cli.addresses import read_address, read_lines
 from audioproxy.cli.environment import add_command, make_signer
-from audioproxy.cli.outcome import DONE, EXPIRED, NO, REFUSED, Misuse, complain
+from audioproxy.cli.outcome import (
+    DONE,
+    EXPIRED,
+    MISUSE,
+    NO,
+    REFUSED,
+    Misuse,
+    complain,
+    printable,
+)
 from audioproxy.errors import Refusal
 from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.reading import read_expiry, read_options, refuse_options
@@ -46,6 +55,7 @@ examples:
 exit status, the highest of all URLs:
   0  good
   1  the signature is wrong
+  2  it is no URL of the service
   3  the signature is good, and the URL has expired
   4  the signature is good, and the options or the source would be refused
 """
@@ -107,10 +117,13 @@ def _run_sign(asked: Namespace, environment: Mapping[str, str]) -> int:
     for source in read_lines(asked.sources):
         try:
             print(_sign_one(asked, signer, variant, source))
+        # One bad line of a thousand is no reason to lose the others.
         except Refusal as refusal:
-            # One bad line of a thousand is no reason to lose the others.
             complain(f"{source}: {refusal}")
-            status = NO
+            status = max(status, NO)
+        except Misuse as error:
+            complain(f"{source}: {error}")
+            status = MISUSE
     return status
 
 
@@ -129,8 +142,13 @@ def _run_verify(asked: Namespace, environment: Mapping[str, str]) -> int:
     signer = make_signer(environment)
     worst = DONE
     for url in read_lines(asked.urls):
-        status, verdict = judge(signer.key, signer.salt, read_address(url), time.time())
-        print(f"{verdict}: {url}")
+        try:
+            status, verdict = judge(signer.key, signer.salt, read_address(url), time.time())
+        except Misuse as error:
+            complain(str(error))
+            status = MISUSE
+        else:
+            print(f"{verdict}: {printable(url)}")
         worst = max(worst, status)
     return worst
 

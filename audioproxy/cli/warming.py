@@ -10,9 +10,9 @@ from typing import Any
 
 from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
-from twisted.python.failure import Failure
 
 from audioproxy.backends import BootError, Trust
+from audioproxy.cli.addresses import standard_input
 from audioproxy.cli.amounts import bytes_in_words, listed_number
 from audioproxy.cli.fetching import FAILED, OTHER, RENDERED, STORED, Fetcher, Hopeless, show
 from audioproxy.cli.outcome import DONE, NO, Misuse, complain
@@ -21,6 +21,8 @@ from audioproxy.threads import InThread, own_threads
 
 # Bytes of a list that are read at a time.
 _PIECE = 64 * 1024
+# Bytes of one line. No service takes a URL of so many.
+_LONGEST_LINE = 64 * 1024
 # URLs that are remembered, so that a list with the same one twice asks for it once.
 _REMEMBERED = 10_000
 
@@ -108,7 +110,7 @@ def warm(
         except BootError as error:
             raise Misuse(str(error)) from None
         fetcher = Fetcher(client, reactor, timeout, tries, tally.came)
-        urls = read_urls(words, own_threads(reactor), sys.stdin.fileno)
+        urls = read_urls(words, own_threads(reactor), lambda: standard_input().fileno())
         try:
             await fetch_all(urls, fetcher, tally, concurrency)
         finally:
@@ -130,17 +132,19 @@ async def fetch_all(
     """Fetch URLs, so many at a time; the list is read no faster than they are fetched."""
     slots = DeferredSemaphore(concurrency)
     running: set[Deferred[None]] = set()
-    crashes: list[Failure] = []
 
     async def fetch(url: str) -> None:
         try:
             tally.count(await fetcher.fetch(url))
         except Hopeless as error:
             tally.fail(url, str(error))
+        except CancelledError:
+            raise
+        except Exception as error:
+            # Of a thousand URLs it is one.
+            tally.fail(url, f"audioproxy warm itself has failed at this ({error!r})")
 
-    def end(outcome: Failure | None, fetching: Deferred[None]) -> None:
-        if isinstance(outcome, Failure) and not outcome.check(CancelledError):
-            crashes.append(outcome)
+    def end(_: object, fetching: Deferred[None]) -> None:
         running.discard(fetching)
         slots.release()
 
@@ -157,8 +161,6 @@ async def fetch_all(
     finally:
         for fetching in list(running):
             fetching.cancel()
-    for crash in crashes:
-        crash.raiseException()
 
 
 async def read_urls(
@@ -188,6 +190,8 @@ async def _read_lines(in_thread: InThread, descriptor: int) -> AsyncIterator[str
     rest = b""
     while piece := await in_thread(lambda: os.read(descriptor, _PIECE)):
         *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            raise Misuse(f"a line of the standard input has more than {_LONGEST_LINE} bytes")
         for line in lines:
             yield line.decode("utf-8", "replace").strip()
     yield rest.decode("utf-8", "replace").strip()

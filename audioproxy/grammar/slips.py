@@ -1,6 +1,7 @@
 """The usual slips of a hand-written signer, told from the signature that they lead to.
 
-Only somebody who holds the key can make any of them, so to name the slip tells a stranger nothing.
+A slip is made by somebody who holds the key, or out of a signature that such a one has made; nobody
+learns anything from its name that was not known before.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from audioproxy.grammar.values import percent_decode
 
 _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{64}")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{43}=*")
-_RIGHT = "it is base64url without padding that is expected"
+_RIGHT = "base64url without padding is expected"
+# Bytes of a path that is looked into. Nobody tries out signing with a longer one, and each slip is
+# a digest of all of it.
+_LONGEST = 2048
 
 
 def find_slip(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
@@ -26,7 +30,7 @@ def find_slip(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | N
     :returns: the end of a sentence, with what would be right.
     """
     digest, spelling = _read(signature)
-    if digest is None:
+    if digest is None or len(path) > _LONGEST:
         return None
     if verify(key, salt, path, digest):
         return spelling
@@ -40,13 +44,13 @@ def _read(signature: bytes) -> tuple[bytes | None, str]:
     """Return a signature as `sign` would spell it, and what is unusual about its spelling."""
     if _HEXADECIMAL.fullmatch(signature):
         raw = base64.urlsafe_b64encode(binascii.unhexlify(signature)).rstrip(b"=")
-        return raw, f"it is right but written in hexadecimal; {_RIGHT}"
+        return raw, f"its digest is right, and written in hexadecimal; {_RIGHT}"
     if not _ENCODED.fullmatch(signature):
         return None, ""
     raw = signature.rstrip(b"=").translate(bytes.maketrans(b"+/", b"-_"))
     if raw == signature.rstrip(b"="):
-        return raw, f"it is right but has too much padding; {_RIGHT}"
-    return raw, f"it is right but in the alphabet of base64 with + and /; {_RIGHT}"
+        return raw, f"its digest is right, and has too much padding; {_RIGHT}"
+    return raw, f"its digest is right, and in the alphabet with + and /; {_RIGHT}"
 
 
 def _slips(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:
@@ -60,8 +64,11 @@ def _slips(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:
         ):
             yield made, f"it was made with {what}; {bytes_wanted}"
     yield sign(key, b"", path), "it was made without AP_SALT; the salt goes ahead of the path"
-    yield sign(salt, key, path), "AP_KEY and AP_SALT were swapped"
-    yield sign(key, salt, path[1:]), "the path was signed without its leading slash"
+    yield sign(salt, key, path), "AP_KEY and AP_SALT were swapped; the salt goes ahead of the path"
+    yield (
+        sign(key, salt, path[1:]),
+        "the path was signed without its leading slash, which belongs to it",
+    )
     try:
         decoded = percent_decode(path)
     except ValueError:

@@ -118,6 +118,8 @@ def _parse_local(path: bytes) -> LocalSource:
             f"a local path has at most {_MAX_PATH_COMPONENTS} components"
             f" and {_MAX_PATH_BYTES} bytes"
         )
+    if climbs_out(path):
+        raise ValueError("the path climbs out of the root")
     return LocalSource(path)
 
 

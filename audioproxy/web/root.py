@@ -49,9 +49,7 @@ class Signer:
                 " for trying things out."
             )
         if self.key is None or self.salt is None:
-            raise InvalidSignature(
-                "No signature can match, since AP_KEY is not set; only the word insecure is taken."
-            )
+            raise InvalidSignature("No signature can match, since AP_KEY is not set.")
         if not verify(self.key, self.salt, path.signed, path.signature):
             slip = find_slip(self.key, self.salt, path.signed, path.signature)
             raise InvalidSignature(slip and f"The signature does not match: {slip}.")

@@ -65,8 +65,8 @@ class SettingsTests(DoctorCase):
         findings = await self.examine()
         self.assertEqual({GOOD}, {finding.verdict for finding in findings})
         self.assertEqual(
-            "audioproxy settings ffmpeg setpriv local_sources variant_store temporary_files"
-            " open_files AP_PORT AP_METRICS_PORT",
+            "audioproxy settings open_files ffmpeg setpriv local_sources variant_store"
+            " temporary_files AP_PORT AP_METRICS_PORT",
             " ".join(finding.what.replace(" ", "_") for finding in findings),
         )
         self.assertEqual([], os.listdir(self.store))

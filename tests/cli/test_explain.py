@@ -107,6 +107,8 @@ class UrlTests(ExplainCase):
         """A source of any bytes is shown in one line of printable text."""
         parts = self.explain(SIGNER.sign("/f:mp3/plain/local://a%0A%1B%5B31m%FF%C3%BC"))
         self.assertEqual("local://a\\n\\x1b[31m\\xffü", parts["source"])
+        ended = command("explain", "--no-probe", "/x/plain/local://%1B%5D0;evil%07")
+        self.assertTrue(ended.out.replace("\n", "").isprintable(), ended.out)
 
     def test_every_option(self) -> None:
         """Each option has words of its own, at its default too."""
@@ -159,6 +161,13 @@ class SourceTests(SynchronousTestCase):
         self.assertNotIn("assumed", parts)
         ran = subprocess.run(["sh", "-c", parts["ffmpeg"]], capture_output=True, check=True)
         self.assertEqual(8820, len(read_wav(ran.stdout)))
+
+    def test_too_large(self) -> None:
+        """A source that a render would be refused for its size is refused here too (413)."""
+        self.settings["AP_MAX_SRC_BYTES"] = "10"
+        status, parts, _ = self.explain(SIGNER.url("local://a b.flac"))
+        self.assertEqual(4, status)
+        self.assertIn("413 source_too_large: The source has", parts["refused"])
 
     def test_refusal(self) -> None:
         """What only the source tells is a refusal with its status, and says the reason."""

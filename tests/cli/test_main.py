@@ -82,6 +82,33 @@ class ProgramTests(SynchronousTestCase):
             )
         self.assertEqual((1, b""), (ended.returncode, ended.stderr))
 
+    def test_no_room(self) -> None:
+        """An output that takes nothing is told in a line."""
+        program = Path(sys.executable).with_name("audioproxy")
+        with open("/dev/full", "wb") as full:
+            ended = subprocess.run(
+                [program, "completion", "bash"],
+                env=SECRETS,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                check=False,
+                text=True,
+            )
+        self.assertEqual(1, ended.returncode)
+        self.assertRegex(ended.stderr, r"\Aaudioproxy: .*No space left on device.*\n\Z")
+
+    def test_no_streams(self) -> None:
+        """Without an output, or an input that is asked for, there is one line that says so."""
+        program = Path(sys.executable).with_name("audioproxy")
+        for redirection, words in ((">&-", "standard output"), ("<&-", "standard input")):
+            script = f'"$0" sign - {redirection}'
+            ended = subprocess.run(
+                ["sh", "-c", script, program], env=SECRETS, capture_output=True, check=False
+            )
+            self.assertEqual(2, ended.returncode, redirection)
+            self.assertIn(words, ended.stderr.decode())
+            self.assertEqual(1, ended.stderr.count(b"\n"))
+
 
 class CompletionTests(SynchronousTestCase):
     """What a shell completes."""

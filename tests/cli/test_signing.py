@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.grammar.signature import sign
+from audioproxy.cli.addresses import read_address
+from audioproxy.grammar.signature import sign, verify
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS, Ended, command
+from tests.support.strategies import PROMISE
 
 KEY, SALT = bytes.fromhex(SECRETS["AP_KEY"]), bytes.fromhex(SECRETS["AP_SALT"])
 SIGNER = Signer(KEY, SALT, "https://audio.example")
 PIECE = "local://masters/piece.wav"
+
+#: What `Signer.sign` refuses in a path: what clients would not send as it is.
+ODD = r"""[?#"<>\\^`{}]|(?:\.|%2[eE]){1,2}"""
 
 
 class SignTests(SynchronousTestCase):
@@ -85,13 +93,35 @@ class SignTests(SynchronousTestCase):
             self.assertEqual(2, ended.status, text)
             self.assertIn("a number with m, h or d", ended.err)
 
+    def test_bad_path(self) -> None:
+        """A path that cannot be one is named, and the others are signed all the same."""
+        ended = command("sign", "--path", "/a/plain/x", "b", "/c/../d", "/e/plain/y")
+        self.assertEqual((2, 2), (ended.status, len(ended.out.splitlines())))
+        self.assertIn("b: --path: a path starts with a slash", ended.err)
+        self.assertIn("/c/../d: --path: clients take . and .. segments out", ended.err)
+
     def test_file_of_settings(self) -> None:
         """A file in the format of systemd's takes the place of the environment."""
         file = Path(self.mktemp())
-        file.write_text(f"# keys\nAP_KEY='{SECRETS['AP_KEY']}'\nAP_SALT=fa11\nAP_PORT=\n")
+        lines = f"# keys\n\n; or so\n AP_KEY='{SECRETS['AP_KEY']}'\nAP_SALT=fa11\nAP_PORT=\n"
+        file.write_text(lines + 'AP_LOCAL_ROOT="/srv/a b"\nAP_SOURCE_ALLOWLIST=*.a.example,b\n')
         words = ("sign", "--env-file", str(file), "--base", "https://audio.example", PIECE)
         ended = command(*words, environment={"AP_SALT": "00"})
         self.assertEqual(SIGNER.url(PIECE) + "\n", ended.out)
+        for line in (
+            "AP_SALT=fa11 # the salt",
+            "AP_SALT",
+            "export AP_SALT=fa11",
+            "AP_LOCAL_ROOT=/srv/a b",
+            "AP_LOCAL_ROOT=/srv/$HOME",
+            'AP_LOCAL_ROOT="a\\"b"',
+            "AP_LOCAL_ROOT='a'b",
+        ):
+            # systemd and shells do not agree on what these mean.
+            file.write_text(f"AP_PORT=1\n{line}\n")
+            ended = command("sign", "--env-file", str(file), PIECE)
+            self.assertEqual((2, ""), (ended.status, ended.out), line)
+            self.assertIn(f"{file}, line 2: NAME=value is expected", ended.err)
         file.write_bytes(b"\xff")
         for name in (str(file), self.mktemp()):
             ended = command("sign", "--env-file", name, PIECE)
@@ -132,7 +162,7 @@ class VerifyTests(SynchronousTestCase):
         """The padded spelling is the other one that is accepted (Authentication, 2)."""
         signature, rest = SIGNER.url(PIECE).removeprefix(SIGNER.base + "/").split("/", 1)
         self.assert_verdict(f"/{signature}=/{rest}", 0, "good")
-        words = "it is right but has too much padding; it is base64url without padding that is"
+        words = "its digest is right, and has too much padding; base64url without padding is"
         self.assert_verdict(f"/{signature}==/{rest}", 1, f"wrong signature ({words} expected)")
 
     def test_expired(self) -> None:
@@ -160,6 +190,36 @@ class VerifyTests(SynchronousTestCase):
         good, bad = SIGNER.url(PIECE), SIGNER.sign("/x:1/plain/local://a")
         ended = command("verify", good, "-", stdin=f"{bad}\n{good}\n")
         self.assertEqual((4, 3), (ended.status, len(ended.out.splitlines())))
+
+    @PROMISE
+    @given(path=st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=40))
+    def test_as_it_travels(self, path: str) -> None:
+        """What `sign` prints for a path is what `verify` finds signed, whatever is in it."""
+        text = SIGNER.sign(f"/f:mp3/plain/{re.sub(ODD, '', path)}")
+        url = read_address(text)
+        self.assertTrue(verify(KEY, SALT, url.signed, url.signature), text)
+
+    def test_odd_bytes(self) -> None:
+        """What clients would encode is encoded, be it UTF-8 or not; the rest stands as it is."""
+        for text, signed in (
+            ("/x/plain/local://a[1]|b", b"/plain/local://a[1]|b"),
+            ("/x/plain/local://a b", b"/plain/local://a%20b"),
+            ("/x/plain/local://\xfc%C3", b"/plain/local://%C3%BC%C3"),
+            ("/x/plain/local://\udcff", b"/plain/local://%FF"),
+        ):
+            self.assertEqual(signed, read_address(text).signed, text)
+
+    def test_confinement(self) -> None:
+        """A path that leads out of the root is refused, as the service refuses it (404)."""
+        ended = command("verify", SIGNER.sign("/f:mp3/enc/bG9jYWw6Ly8uLi9h"))
+        self.assertEqual(4, ended.status)
+        self.assertIn("climbs out of the root", ended.out)
+
+    def test_no_url_among_others(self) -> None:
+        """A line that is no URL is told, and the others are judged all the same."""
+        ended = command("verify", "-", stdin=f"{SIGNER.url(PIECE)}\nno\n{SIGNER.url(PIECE)}\n")
+        self.assertEqual((2, 2), (ended.status, len(ended.out.splitlines())))
+        self.assertIn("'no' is no URL of the service", ended.err)
 
     def test_no_url(self) -> None:
         """What has no two segments is a mistake."""

@@ -130,7 +130,12 @@ class FetchTests(ClientCase):
 
     def test_pause(self) -> None:
         """Nobody makes it wait for longer than a minute."""
-        for text, seconds in (("86400", 60.0), ("soon", 2.0), ("9" * 5000, 60.0)):
+        for text, seconds in (
+            ("86400", 60.0),
+            ("soon", 2.0),
+            ("9" * 5000, 60.0),
+            ("123456789x", 2.0),
+        ):
             fetching = self.fetch(reply(429, headers={"Retry-After": text}), reply(200))
             self.network.advance(seconds - 0.1)
             self.assertNoResult(fetching)
@@ -189,7 +194,7 @@ class ShowTests(SynchronousTestCase):
             (f"https://a.test/mounted/{SIGNATURE}=/info/plain/x", "info/plain/x"),
             (f"https://a.test/{SIGNATURE}", "a line without a signed URL"),
             (SIGNATURE, "a line without a signed URL"),
-            ("http://a/insecure/plain/\x1b[2Jé", "plain/%1B%5B2J%C3%A9"),
+            ("http://a/insecure/plain/\x1b[2Jé", "plain/%1B[2J%C3%A9"),
         ):
             self.assertEqual(shown, show(url))
 
@@ -285,10 +290,14 @@ class AllTests(SynchronousTestCase):
         self.assertEqual(([], [], 3), (self.fetcher.waiting, self.said, self.read))
 
     def test_crash(self) -> None:
-        """What nobody thought of does not pass for a success."""
-        begun = self.begin(1)
+        """What nobody thought of is one failure, and costs nobody the others or the summary."""
+        begun = self.begin(2)
         self.fetcher.waiting.pop().errback(RuntimeError("oh"))
-        self.failureResultOf(begun, RuntimeError)
+        self.fetcher.waiting.pop().callback(RENDERED)
+        self.successResultOf(begun)
+        self.assertEqual(1, self.tally.failed)
+        (said,) = self.said
+        self.assertIn("RuntimeError('oh')", said)
 
 
 class ReadTests(SynchronousTestCase):

@@ -59,6 +59,7 @@ class LocalTests(SourceCase):
         """A path that leaves its root for one step is told from one that does not (Confinement)."""
         for path in (b"..", b"a/../..", b"../a", b"./../a/..", b"a//../../b"):
             self.assertTrue(climbs_out(path), path)
+            self.refuse(b"local://" + path, "climbs out of the root")
         for path in (b"a", b"a/..", b"a/../b", b"./a", b"a/b/../../c", b"...", b"..a"):
             self.assertFalse(climbs_out(path), path)
 
@@ -95,7 +96,7 @@ class LocalTests(SourceCase):
 
     def test_not_normalized(self) -> None:
         """Dot components, slashes and letter case are never rewritten (Confinement, 2)."""
-        for path in (b"a/../b", b"../a", b".", b"./a", b"a//b", b"a/", b"A.MP3"):
+        for path in (b"a/../b", b".", b"./a", b"a//b", b"a/", b"A.MP3"):
             source = self.read(b"local://" + path)
             self.assertEqual(source.canonical, b"local://" + path)
 

@@ -95,23 +95,22 @@ class Studio:
         self.threads = FakeThreads()
         encoder = Encoder(launcher)
         self.clients: list[Client] = []
-        self.renders = Renders(
-            Workshop(
-                clock=self.clock,
-                metrics=self.metrics,
-                sources=self.sources,
-                prober=Prober(launcher, "ffprobe", self.probe_slots, 10),
-                encoder=encoder,
-                waveforms=Waveforms(encoder, self.threads.in_thread),
-                slots=self.slots,
-                store=self.store if stored else None,
-                space=self.spare,
-                ffmpeg="ffmpeg",
-                max_source=100_000,
-                max_variant=max_variant,
-                timeout=timeout,
-            )
+        self.workshop = Workshop(
+            clock=self.clock,
+            metrics=self.metrics,
+            sources=self.sources,
+            prober=Prober(launcher, "ffprobe", self.probe_slots, 10),
+            encoder=encoder,
+            waveforms=Waveforms(encoder, self.threads.in_thread),
+            slots=self.slots,
+            store=self.store if stored else None,
+            space=self.spare,
+            ffmpeg="ffmpeg",
+            max_source=100_000,
+            max_variant=max_variant,
+            timeout=timeout,
         )
+        self.renders = Renders(self.workshop)
 
     def order(self, options: str = "", path: bytes = b"a.wav") -> Order:
         """Return an order."""
