@@ -1,5 +1,6 @@
 # Run by sh -eu in the store's image: two buckets, and a user who may do in them what the nodes do.
-# It changes nothing that is there.
+# Each start runs it again: the buckets and what is in them stay, the policy and the user's secret become
+# what policy.json and .env say now.
 
 export MC_CONFIG_DIR=/tmp/mc
 mc alias set store http://s3:9000 "$MINIO_ROOT_USER" "$MINIO_ROOT_PASSWORD"

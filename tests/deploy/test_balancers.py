@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from pathlib import Path
 
@@ -9,10 +10,16 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import TestCase
 
 from tests.support.authority import Authority, Certificate
-from tests.support.balancer import Balancer, HAProxy, Nginx, installed, shipped
-from tests.support.service import PROJECT
+from tests.support.balancer import Balancer, HAProxy, Nginx, balance, installed, shipped
+from tests.support.service import PROJECT, ask, signed
 
 NODES = {"one": 80, "two": 81}
+
+
+class NarrowNginx(Nginx):
+    """An nginx that takes one client, and has nothing left to ask a node with."""
+
+    connections = 3
 
 
 class BalancerTests(TestCase):
@@ -56,10 +63,29 @@ class BalancerTests(TestCase):
             for level in ("[warn]", "[error]"):
                 self.assertNotIn(level, said)
 
+    async def test_nginx_tells_no_url(self) -> None:
+        """Where no node can be asked, nothing that nginx writes has a URL that works.
+
+        Its own words for an error quote the request. They are left out, also where a node is gone,
+        and where nginx runs out of connections, which it takes for worse than an error.
+        """
+        path = signed("/f:mp3/plain/local://a.flac")
+        signature = path.decode().split("/")[1]
+        with socket.socket() as gone:
+            gone.bind(("127.0.0.1", 0))
+            for kind, status in ((Nginx, 502), (NarrowNginx, 500)):
+                nginx = await balance(self, kind, self.folder, {"one": gone.getsockname()[1]})
+                self.assertEqual(status, (await ask(nginx.port, path)).status)
+                await nginx.stop()
+                self.assertIn(f" {status} ", nginx.log.read_text())
+                files = [each for each in self.folder.rglob("*") if each.is_file()]
+                for said in [nginx.stderr, *(file.read_text() for file in files)]:
+                    self.assertNotIn(signature, said)
+
     def test_shipped(self) -> None:
         """A test that would change what is not in a file any more fails."""
-        text = shipped("haproxy/haproxy.cfg", {"bind :80": "bind :81"})
-        self.assertIn("\nbind :81\n", text)
-        self.assertNotIn("\nbind :80\n", text)
+        text = shipped("haproxy/haproxy.cfg", {"maxconn 4000": "maxconn 81"})
+        self.assertIn("\nmaxconn 81\n", text)
+        self.assertNotIn("\nmaxconn 4000\n", text)
         with self.assertRaises(AssertionError):
-            shipped("haproxy/haproxy.cfg", {"bind :81": "bind :82"})
+            shipped("haproxy/haproxy.cfg", {"maxconn 81": "maxconn 82"})

@@ -59,12 +59,12 @@ def services() -> dict[str, dict[str, Any]]:
 
 def nodes() -> dict[str, dict[str, Any]]:
     """Return the services that are nodes."""
-    return {name: row for name, row in services().items() if "build" in row}
+    return {name: row for name, row in services().items() if name.startswith("node")}
 
 
 def node() -> dict[str, Any]:
     """Return what all nodes are like."""
-    first, *others = nodes().values()
+    first, *others = ({**row, "build": None} for row in nodes().values())
     assert all(other == first for other in others), "the nodes differ"
     return first
 
@@ -128,12 +128,15 @@ class FileTests(SynchronousTestCase):
                 self.assertTrue(path.exists(), f"{name}: {path}")
 
     def test_images(self) -> None:
-        """Every image names its version, and that of the nodes is this one."""
+        """Every image names its version, and that of the nodes is this one, built once."""
         for name, service in services().items():
             self.assertRegex(service["image"], r":[\w.-]*\d[\w.-]*$", name)
         self.assertEqual(f"audioproxy:{audioproxy.__version__}", node()["image"])
-        self.assertEqual(PROJECT, (FOLDER / node()["build"]["context"]).resolve())
-        self.assertTrue((PROJECT / node()["build"]["dockerfile"]).is_file())
+        # No registry is asked for it.
+        self.assertEqual("never", node()["pull_policy"])
+        (build,) = [row["build"] for row in services().values() if "build" in row]
+        self.assertEqual(PROJECT, (FOLDER / build["context"]).resolve())
+        self.assertTrue((PROJECT / build["dockerfile"]).is_file())
 
     def test_dependencies(self) -> None:
         """Who waits for another to be well waits for one that says so."""
@@ -255,8 +258,9 @@ class BalancerTests(SynchronousTestCase):
             expected = {name: f"{name}:{configuration().port}" for name in nodes()}
             self.assertEqual(expected, {words[1]: words[2] for words in servers})
         (port,) = services()["balancer"]["ports"]
+        inside = port.rpartition(":")[2]
         self.assertIn(
-            f"bind :{port.rpartition(':')[2]}",
+            f"bind :{inside},:::{inside} v6only",
             section("compose/haproxy.cfg", "frontend clients from base"),
         )
 

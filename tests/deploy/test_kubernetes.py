@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from copy import deepcopy
 from typing import Any
 
@@ -208,6 +209,15 @@ class PodTests(SynchronousTestCase):
         drain = make_resource(configuration(), reactor).patience
         self.assertGreater(pod()["terminationGracePeriodSeconds"], int(words[1]) + drain + 10)
 
+    def test_readiness_is_lost_late(self) -> None:
+        """A Service has nobody for stored variants either when no pod is ready (nodes, 4).
+
+        So a pod stays ready until its queue is nearly full.
+        """
+        config = configuration()
+        self.assertGreater(config.ready_queue_threshold, 0.8 * config.queue_size)
+        self.assertLess(config.ready_queue_threshold, config.queue_size)
+
     def test_no_rights(self) -> None:
         """It runs as the image's user, without rights, and writes to nothing but its volume."""
         user, group = map(int, final("USER")[-1].split(":"))
@@ -296,7 +306,12 @@ class NetworkTests(SynchronousTestCase):
             for name, value in ingress["metadata"]["annotations"].items()
         }
         self.assertEqual(("$uri", "off"), (notes["upstream-hash-by"], notes["proxy-buffering"]))
-        self.assertEqual("error", notes["proxy-next-upstream"])
+        self.assertEqual("false", notes["enable-access-log"])
+        # As for the nginx of deploy/nginx.
+        asked_again = ("error timeout invalid_header", notes["proxy-read-timeout"])
+        self.assertEqual(
+            asked_again, (notes["proxy-next-upstream"], notes["proxy-next-upstream-timeout"])
+        )
         self.assertGreater(int(notes["proxy-read-timeout"]), 2 * configuration().render_timeout)
         (rule,) = ingress["spec"]["rules"]
         (path,) = rule["http"]["paths"]
@@ -313,3 +328,22 @@ class NetworkTests(SynchronousTestCase):
         self.assertIn(endpoint["port"], {row["name"] for row in service["spec"]["ports"]})
         (job,) = yaml.safe_load((PROMETHEUS / "scrape.yml").read_text())["scrape_configs"]
         self.assertEqual(job["job_name"], service["metadata"]["labels"][monitor["jobLabel"]])
+
+    def test_rules(self) -> None:
+        """The command for a PrometheusRule makes one, of the rules as they are."""
+        comment = [
+            line.removeprefix("#").strip()
+            for line in (FOLDER / "servicemonitor.yaml").read_text().splitlines()
+            if line.startswith("#")
+        ]
+        (command,) = re.findall(
+            r"^\((.*)\) \| kubectl apply -f -$", "\n".join(comment), re.M | re.S
+        )
+        made = subprocess.run(
+            ["sh", "-euc", command], cwd=PROJECT, capture_output=True, check=True, timeout=30
+        )
+        rule = yaml.safe_load(made.stdout)
+        self.assertEqual("PrometheusRule", rule["kind"])
+        for field in ("apiVersion", "metadata"):
+            self.assertEqual(only("ServiceMonitor")[field], rule[field])
+        self.assertEqual(yaml.safe_load((PROMETHEUS / "rules.yml").read_text()), rule["spec"])

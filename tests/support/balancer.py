@@ -10,7 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
@@ -69,7 +69,7 @@ async def until_told(look: Callable[[], Awaitable[T]], what: str) -> T:
         if reactor.seconds() > deadline:
             raise AssertionError(f"waited in vain for {what}")
         # Whoever is asked has better things to do.
-        await deferLater(reactor, 0.01)
+        await deferLater(reactor, 0.03)
     return value
 
 
@@ -117,6 +117,12 @@ class Balancer:
         )
         self._inherited = {_CLIENTS: clients.fileno(), _STATUS: status.fileno()}
         self.port, self._status_port = clients.getsockname()[1], status.getsockname()[1]
+
+    @property
+    def stderr(self) -> str:
+        """What it says beside its log."""
+        assert self._process is not None, "it was not started"
+        return self._process.stderr
 
     async def check(self) -> tuple[int, str]:
         """Return the status of the program's own check before a start, and all that it says."""
@@ -192,7 +198,7 @@ class HAProxy(Balancer):
     async def _statistics(self) -> dict[str, dict[str, str]]:
         assert self._process is not None, "it was not started"
         if self._process.code is not None:
-            raise AssertionError(f"HAProxy has ended: {self._process.stderr}")
+            raise AssertionError(f"HAProxy has ended: {self.stderr}")
         response = await ask(self._status_port, b"/;csv")
         rows = csv.DictReader(response.body.decode().removeprefix("# ").splitlines())
         return {row["svname"]: row for row in rows if row["pxname"] == "nodes"}
@@ -203,7 +209,7 @@ class HAProxy(Balancer):
             f"server {name} 127.0.0.1:{port} id {number}"
             for number, (name, port) in enumerate(self._nodes.items(), 1)
         ]
-        tls = "#bind :443 ssl crt /etc/haproxy/audioproxy.pem alpn h2,http/1.1"
+        tls = "#bind :443,:::443 v6only ssl crt /etc/haproxy/audioproxy.pem alpn h2,http/1.1"
         bind = f"bind fd@{_CLIENTS}"
         if self._certificate is not None:
             bind += f" ssl crt {self._certificate.both()} alpn h2,http/1.1"
@@ -215,7 +221,7 @@ class HAProxy(Balancer):
                 "chroot /var/lib/haproxy": "nbthread 1",
                 "user haproxy": "",
                 "group haproxy": "",
-                "bind :80": bind,
+                "bind :80,:::80 v6only": bind,
                 tls: "",
                 "bind 127.0.0.1:8404": f"bind fd@{_STATUS}",
                 # Nobody waits a second here.
@@ -238,7 +244,7 @@ _NGINX = """\
 daemon off;
 pid {folder}/nginx.pid;
 error_log stderr;
-events {{}}
+events {{ worker_connections {connections}; }}
 http {{
     client_body_temp_path {folder}/nginx-body;
     proxy_temp_path {folder}/nginx-proxy;
@@ -255,9 +261,13 @@ http {{
 
 
 class Nginx(Balancer):
-    """nginx, which notices what happens to its nodes when it needs them."""
+    """nginx, which notices what happens to its nodes when it needs them.
+
+    :cvar connections: how many it may have open, listening ones and its own pipe included.
+    """
 
     program = "nginx"
+    connections: ClassVar[int] = 512
 
     async def check(self) -> tuple[int, str]:
         return await self._check("-t", "-c", self._configuration())
@@ -281,6 +291,9 @@ class Nginx(Balancer):
             "access_log /var/log/nginx/audioproxy.log audioproxy;": (
                 f"access_log {self.log} audioproxy;"
             ),
+            "error_log /var/log/nginx/audioproxy.error.log emerg;": (
+                f"error_log {self._folder}/audioproxy.error.log emerg;"
+            ),
             "server 10.0.0.11:4000 max_fails=1 fail_timeout=2s;": "\n".join(servers),
             "server 10.0.0.12:4000 max_fails=1 fail_timeout=2s;": "",
             "server 10.0.0.13:4000 max_fails=1 fail_timeout=2s;": "",
@@ -302,5 +315,7 @@ class Nginx(Balancer):
         own = self._folder / "audioproxy.conf"
         own.write_text(shipped("nginx/audioproxy.conf", changes))
         path = self._folder / "nginx.conf"
-        path.write_text(_NGINX.format(folder=self._folder, names="\n".join(names)))
+        path.write_text(
+            _NGINX.format(folder=self._folder, names="\n".join(names), connections=self.connections)
+        )
         return str(path)
