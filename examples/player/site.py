@@ -56,7 +56,8 @@ class Page(Resource):
         request.setHeader(b"content-security-policy", _POLICY.format(nonce=nonce).encode())
         request.setHeader(b"content-type", b"text/html; charset=utf-8")
         request.setHeader(b"cache-control", b"no-store")
-        return (PAGE / "index.html").read_text("utf-8").replace("{{nonce}}", nonce).encode()
+        page = (PAGE / "index.html").read_text("utf-8").replace("{{nonce}}", nonce)
+        return _body(request, page.encode())
 
 
 class Document(Resource):
@@ -78,7 +79,15 @@ class Document(Resource):
         except Refusal as refusal:
             request.setResponseCode(refusal.status, HTTPStatus(refusal.status).phrase.encode())
             document = {"error": refusal.code, "message": str(refusal)}
-        return json.dumps(document).encode()
+        return _body(request, json.dumps(document).encode())
+
+
+def _body(request: Request, body: bytes) -> bytes:
+    """Return what to send of a body: for HEAD nothing, which Twisted would warn of."""
+    if request.method == b"HEAD":
+        request.setHeader(b"content-length", b"%d" % len(body))
+        return b""
+    return body
 
 
 def _parameters(request: Request) -> dict[str, str]:
@@ -91,7 +100,39 @@ def _parameters(request: Request) -> dict[str, str]:
     return parameters
 
 
-class Root(Resource):
+class _Words(Resource):
+    """A line of text in place of what was asked for."""
+
+    isLeaf = True
+
+    def __init__(self, status: HTTPStatus, text: str) -> None:
+        Resource.__init__(self)
+        self._status = status
+        self._text = text
+
+    def render(self, request: Request) -> bytes:
+        request.setResponseCode(self._status, self._status.phrase.encode())
+        request.setHeader(b"content-type", b"text/plain")
+        return _body(request, f"{self._text}\n".encode())
+
+
+_NOTHING = _Words(HTTPStatus.NOT_FOUND, "There is nothing of that name.")
+_STRANGE_HOST = _Words(
+    HTTPStatus.MISDIRECTED_REQUEST, "This application answers to 127.0.0.1 and localhost only."
+)
+
+
+class _Folder(Resource):
+    """Has names in it, and is nothing to look at itself."""
+
+    def getChild(self, name: bytes, request: Request) -> IResource:
+        return _NOTHING
+
+    def render(self, request: Request) -> bytes:
+        return _NOTHING.render(request)
+
+
+class Root(_Folder):
     """Everything, for those who ask for it by a name of this machine."""
 
     def __init__(self, proxy: Resource, signer: Signer, folder: Path) -> None:
@@ -106,7 +147,7 @@ class Root(Resource):
         self.putChild(b"sources", Document(lambda _: list_sources(folder)))
         self.putChild(b"formats", Document(lambda _: describe_formats()))
         self.putChild(b"sign", Document(partial(sign, signer)))
-        files = Resource()
+        files = _Folder()
         for name, path in FILES.items():
             files.putChild(name.encode(), File(str(path)))
         self.putChild(b"page", files)
@@ -115,17 +156,8 @@ class Root(Resource):
         """Find what is asked for, unless the Host header names some other site."""
         request.setHeader(b"x-content-type-options", b"nosniff")
         if request.getRequestHostname() not in NAMES:
-            return _StrangeHost()
+            return _STRANGE_HOST
         return Resource.getChildWithDefault(self, name, request)
-
-
-class _StrangeHost(Resource):
-    isLeaf = True
-
-    def render(self, request: Request) -> bytes:
-        request.setResponseCode(421, b"Misdirected Request")
-        request.setHeader(b"content-type", b"text/plain")
-        return b"This application answers to 127.0.0.1 and localhost only.\n"
 
 
 class TimedRequest(Request):

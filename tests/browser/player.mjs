@@ -42,7 +42,8 @@ async function open() {
 }
 
 const text = (page, id) => page.locator(`#${id}`).textContent();
-const passes = (page, time) => page.waitForFunction((it) => audio.currentTime > it && !audio.paused, time);
+const passes = (page, time) =>
+  page.waitForFunction((it) => audio.currentTime > it && !audio.paused, time, { polling: 50 });
 
 // Wait until the form is signed as it stands: the canonical options are these.
 const signed = (page, options) =>
@@ -115,6 +116,88 @@ async function hear(format) {
   return [format, { known, streamed, sought, answers }];
 }
 
+// Hold requests back, until the function that comes back is called.
+async function hold(page, method) {
+  let release;
+  const released = new Promise((resolve) => (release = resolve));
+  await page.route(/\/audio\//, async (route) => {
+    await (route.request().method() === method && released);
+    await route.fallback();
+  });
+  return release;
+}
+
+// Drag the slider: it tells of several places before anything else can happen.
+const drag = (page, ...times) =>
+  page.evaluate((it) => {
+    for (const time of it) {
+      seek.value = time;
+      seek.dispatchEvent(new Event("input"));
+    }
+  }, times);
+
+// What plays is changed faster than anybody answers.
+async function hurry(page) {
+  const seen = {};
+  const answerHeads = await hold(page, "HEAD");
+  for (const format of ["flac", "ogg"]) {
+    const asked = page.waitForRequest((request) => request.method() === "HEAD" && request.url().includes(`f:${format}`));
+    await page.locator(`input[value=${format}]`).check({ force: true });
+    await asked;
+  }
+  answerHeads();
+  await passes(page, 0);
+  await page.locator("#waveform.seekable").waitFor();
+
+  const answerGets = await hold(page, "GET");
+  await drag(page, 1, 4);
+  seen.aimed = await page.locator("#seek").inputValue();
+  const asked = page.waitForRequest((request) => request.method() === "GET" && request.url().includes("f:wav"));
+  await page.locator("input[value=wav]").check({ force: true });
+  await asked;
+  answerGets();
+  await passes(page, 0);
+  seen.afresh = await page.evaluate(() => audio.currentTime);
+  await page.unroute(/\/audio\//);
+
+  await page.locator("#waveform.seekable").waitFor();
+  await drag(page, 1, 4);
+  await page.waitForFunction(() => audio.readyState > 1 && !audio.seeking);
+  seen.dragged = await page.evaluate(() => audio.currentTime);
+
+  // By the keyboard, in steps that can be heard.
+  await page.locator("#play").click();
+  await page.locator("#seek").focus();
+  seen.steps = [];
+  for (const key of ["ArrowLeft", "ArrowRight"]) {
+    await page.keyboard.press(key);
+    seen.steps.push(await page.evaluate(() => audio.currentTime));
+  }
+  return seen;
+}
+
+// The service goes away; then it is back, with a file that is no audio.
+async function fail(page, broken, whole) {
+  const seen = {};
+  const told = page.locator(".address .refusal:not(:empty)");
+  const playable = () => page.locator("#play").isEnabled();
+  const shown = async () => [
+    ...(await Promise.all(["state", "url", "canonical", "key"].map((id) => text(page, id)))),
+    ...(await Promise.all(["waveform", "overview"].map((id) => page.locator(`#${id} > div`).isVisible()))),
+  ];
+  await page.route(/./, (route) => route.abort());
+  await page.locator("input[value=mp3]").check({ force: true });
+  seen.gone = [await told.textContent(), await text(page, "state"), await playable()];
+  await page.unroute(/./);
+  await page.locator("#source").selectOption({ label: broken });
+  await page.waitForFunction(() => !document.querySelector(".address .refusal").textContent.includes("answer"));
+  seen.broken = [await told.textContent(), await playable(), await shown()];
+  await page.locator("#source").selectOption({ label: whole });
+  await page.waitForFunction(() => !document.querySelector(".stale"));
+  seen.back = [await playable(), await shown()];
+  return seen;
+}
+
 const scenarios = {
   async hear() {
     const [, ...formats] = words;
@@ -122,7 +205,7 @@ const scenarios = {
   },
 
   async look() {
-    const [first, second, hostile] = words;
+    const [first, second, hostile, broken] = words;
     const page = await open();
     const option = (name) => page.locator(`[data-option=${name}]`);
     const choose = async (name) => {
@@ -193,6 +276,19 @@ const scenarios = {
     await page.locator("#state[data-state=HIT]").waitFor();
     await passes(page, 0.1);
     seen.failed = complaints.splice(0);
+
+    Object.assign(seen, await hurry(page));
+    seen.complaints.push(...complaints.splice(0));
+    Object.assign(seen, await fail(page, broken, first));
+    seen.missed = complaints.splice(0);
+
+    // In the few colours of a person's own choice, a picture says what is chosen.
+    await page.emulateMedia({ forcedColors: "active" });
+    seen.colours = await page.evaluate(() =>
+      ["#play", ".segments input:checked + span", ".segments input:not(:checked) + span"].map((selector) => {
+        return getComputedStyle(document.querySelector(selector)).backgroundColor;
+      }),
+    );
     return seen;
   },
 };

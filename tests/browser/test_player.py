@@ -110,7 +110,8 @@ class PlayerTests(PlayerCase):
         write_tone(self.root / "falling.wav", np.array([0.9, 0.1]))
         write_tone(self.root / "rising.wav", np.array([0.1, 0.9]))
         write_tone(self.root / HOSTILE, np.array([0.5, 0.5]))
-        seen = await self.use("look", "falling.wav", "rising.wav", HOSTILE)
+        (self.root / "text.wav").write_text("No sound.")
+        seen = await self.use("look", "falling.wav", "rising.wav", HOSTILE, "text.wav")
 
         for falling, rising in zip(seen["first"], seen["second"], strict=True):
             for columns, direction in ((falling, -1), (rising, 1)):
@@ -145,6 +146,26 @@ class PlayerTests(PlayerCase):
         self.assertIn("422", refused)
         (failed,) = seen["failed"]
         self.assertIn("ERR_FAILED", failed)
+
+        # The last place that was asked for is where it goes, in the variant that was meant.
+        self.assertEqual("4", seen["aimed"])
+        self.assertLess(seen["afresh"], 3)
+        self.assertGreaterEqual(seen["dragged"], 4)
+        self.assertEqual([0, 5], seen["steps"])
+
+        self.assertEqual(["The service does not answer.", "", False], seen["gone"])
+        reason, playable, shown = seen["broken"]
+        self.assertRegex(reason, "audio")
+        self.assertEqual((False, ["", "", "", "", False, False]), (playable, shown))
+        playable, shown = seen["back"]
+        self.assertTrue(playable)
+        self.assertNotIn("", shown)
+        self.assertNotIn(False, shown)
+        for line in seen["missed"]:
+            self.assertRegex(line, "ERR_FAILED|Failed to fetch|415")
+        play, chosen, other = seen["colours"]
+        self.assertEqual(play, chosen)
+        self.assertNotEqual(chosen, other)
 
 
 class StartTests(PlayerCase):

@@ -20,7 +20,7 @@ from examples.player import sources
 from examples.player.signing import describe_formats
 from examples.player.site import make_site
 from examples.player.sources import list_sources
-from tests.support.http import KEY, NOW, SALT, Connection, Response
+from tests.support.http import KEY, NOW, SALT, Connection, Log, Response
 
 #: What could come out of a page as something else than the name of a file.
 HOSTILE = "<img src=x onerror=alert(1)>.wav"
@@ -248,6 +248,18 @@ class SiteTests(PlayerCase):
             self.assertEqual(200, self.ask(target, b"HEAD").status, target)
             for method in (b"POST", b"PUT", b"DELETE"):
                 self.assertIn(self.ask(target, method).status, (405, 501), (target, method))
+
+    def test_head(self) -> None:
+        """HEAD is answered as GET is, without the body, and is nothing to log."""
+        log = Log()
+        self.addCleanup(log.keep())
+        # A page has a word of its own each time, of one length.
+        for target in ("/", "/sign?source=a.wav", "/sign?source=", "/formats", "/page", "/none"):
+            whole, head = self.ask(target), self.ask(target, b"HEAD")
+            self.assertEqual(whole.status, head.status, target)
+            self.assertEqual(whole["content-length"], head["content-length"], target)
+        self.assertEqual(b"", self.ask("/", b"HEAD", b"evil.example").body)
+        self.assertEqual([], log.events)
 
     def test_only_what_belongs_to_it(self) -> None:
         """No folder is listed, and nothing is reached that the page does not use."""

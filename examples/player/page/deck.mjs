@@ -9,10 +9,10 @@
 // then loaded anew, at the next moment when that is not heard. The service does not look at the query
 // string, so a number in it keeps the browser from answering that out of what it kept of the stream.
 
-import { ignoreAborted } from "./aborted.mjs";
-
 const FIRST_LOOK = 100;
 const LAST_LOOK = 2000;
+
+export const UNREACHABLE = { error: "unreachable", message: "The service does not answer." };
 
 export class Deck {
   #audio;
@@ -22,9 +22,14 @@ export class Deck {
   #asking = new AbortController();
   #pressed = 0;
   #waiting = null;
+  // Where to begin, as long as the element knows too little of what it loads to go there.
+  #aim = null;
+  // Whether to play what is being looked at.
+  #goes = false;
 
   // What is known of the current variant.
   known = {};
+  duration = 0;
 
   constructor(audio, changed) {
     this.#audio = audio;
@@ -32,8 +37,9 @@ export class Deck {
     for (const event of ["play", "pause", "ended", "timeupdate", "seeked", "durationchange"]) {
       audio.addEventListener(event, changed);
     }
+    audio.addEventListener("loadedmetadata", () => this.#arrive());
     audio.addEventListener("playing", () => this.#learn({ sound: this.known.sound ?? since(this.#pressed) }));
-    audio.addEventListener("error", () => audio.src && this.#fail().catch(ignoreAborted));
+    audio.addEventListener("error", () => audio.src && this.#fail().catch((error) => this.#miss(error)));
     new PerformanceObserver((list) => list.getEntries().forEach((entry) => this.#record(entry))).observe({
       type: "resource",
     });
@@ -44,7 +50,7 @@ export class Deck {
   }
 
   get time() {
-    return this.#audio.currentTime;
+    return this.#aim ?? this.#audio.currentTime;
   }
 
   // Whether what is loaded came out of the store.
@@ -57,15 +63,21 @@ export class Deck {
   // How long it is has to be told: a browser takes most streams for endless, one of m4a for as long as
   // what it has of it, and guesses for flac even when it is stored.
   async open(url, duration) {
-    this.duration = duration;
     if (url === this.#url) {
       return;
     }
-    const went = this.playing;
+    const goes = this.#goes || this.playing;
     this.close();
     this.#url = url;
+    this.#goes = goes;
+    this.duration = duration;
+    this.#changed();
     await this.#look();
-    if (went && this.#url === url && !this.known.refusal) {
+    if (this.#url !== url) {
+      return;
+    }
+    this.#goes = false;
+    if (goes && !this.known.refusal) {
       this.play();
     }
   }
@@ -75,6 +87,9 @@ export class Deck {
     this.#asking.abort();
     this.#asking = new AbortController();
     this.#url = null;
+    this.#aim = null;
+    this.#goes = false;
+    this.duration = 0;
     this.known = {};
     if (this.#audio.hasAttribute("src")) {
       this.#audio.removeAttribute("src");
@@ -103,7 +118,8 @@ export class Deck {
   seek(time) {
     const { loaded, stored } = this.known;
     if (this.seekable) {
-      this.#audio.currentTime = time;
+      this.#aim = time;
+      this.#arrive();
     } else if (stored) {
       const goes = this.playing;
       this.#load(time);
@@ -118,13 +134,19 @@ export class Deck {
     const audio = this.#audio;
     this.#visits += 1;
     audio.src = `${this.#url}?${this.#visits}`;
-    if (time > 0) {
-      audio.addEventListener("loadedmetadata", () => (audio.currentTime = time), { once: true });
-    }
+    this.#aim = time || null;
     this.#pressed = performance.now();
     this.#learn({ loaded: true, streams: !this.known.stored, sound: null });
     if (!this.known.stored) {
       this.#waiting = this.#wait();
+    }
+  }
+
+  // Go where it is to go. An element that is told so too soon keeps it for whatever it loads next.
+  #arrive() {
+    if (this.#aim !== null && this.#audio.readyState > 0) {
+      this.#audio.currentTime = this.#aim;
+      this.#aim = null;
     }
   }
 
@@ -149,9 +171,7 @@ export class Deck {
       const size = Number(response.headers.get("content-length")) || null;
       this.#learn({ stored, ...(stored ? { size } : {}), ...(this.known.state ? {} : { state }) });
     } catch (error) {
-      if (error.name !== "AbortError") {
-        this.#learn({ refusal: { error: "unreachable", message: "The service does not answer." } });
-      }
+      this.#miss(error);
     }
   }
 
@@ -168,6 +188,13 @@ export class Deck {
     }
     if (this.known.stored && !signal.aborted) {
       this.#learn({ rendered: since(began) });
+    }
+  }
+
+  // What was called off is no failure; otherwise nobody is there.
+  #miss(error) {
+    if (error.name !== "AbortError") {
+      this.#learn({ refusal: UNREACHABLE });
     }
   }
 

@@ -1,13 +1,15 @@
 // Joins the parts: the controls are signed, and what is signed is played, drawn and shown.
 
-import { ignoreAborted } from "./aborted.mjs";
 import { Controls } from "./controls.mjs";
-import { Deck } from "./deck.mjs";
+import { Deck, UNREACHABLE } from "./deck.mjs";
 import { showAddress, showInfo, showMeasurements, showName, showPlayer } from "./panels.mjs";
 import { readWaveform, span, Stage, Trimmer } from "./waves.mjs";
 
 // Milliseconds in which a slider may move on before anything is asked for.
 const PATIENCE = 180;
+
+// Seconds by which a key moves the position. The slider's own steps are as fine as a pointer wants them.
+const STEPS = { ArrowLeft: -5, ArrowDown: -5, ArrowRight: 5, ArrowUp: 5 };
 
 const at = (id) => document.getElementById(id);
 
@@ -20,8 +22,10 @@ const picker = at("source");
 const { document: listing } = await ask("sources");
 const { document: table } = await ask("formats");
 
-// Seconds of the source.
+// Seconds of the source; none as long as nothing is known of it.
 let whole = 0;
+// The source that the URL and the waveform are of.
+let shown = null;
 let work = new AbortController();
 let timer = 0;
 
@@ -34,14 +38,33 @@ const trimmer = new Trimmer(at("overview"), (start, duration) => {
 
 function changed() {
   clearTimeout(timer);
-  timer = setTimeout(() => run(update), PATIENCE);
+  timer = setTimeout(() => run(whole ? update : choose), PATIENCE);
 }
 
 // Run the newest work and call off what went before.
 async function run(what) {
   work.abort();
   work = new AbortController();
-  await what(work.signal).catch(ignoreAborted);
+  const { signal } = work;
+  try {
+    await what(signal);
+  } catch (error) {
+    if (!signal.aborted) {
+      console.error(error);
+      stop(UNREACHABLE);
+    }
+  }
+}
+
+// There is nothing to hear, and why. What belongs to another source than the chosen one goes.
+function stop(refusal) {
+  deck.close();
+  whole || trimmer.clear();
+  if (shown !== picker.value) {
+    showAddress(null);
+    stage.clear();
+  }
+  refuse(refusal);
 }
 
 // How long the variant will be.
@@ -52,10 +75,10 @@ function expected({ t }) {
 
 async function update(signal) {
   const { options } = controls;
-  const { ok, document: signed } = await ask("sign", { source: picker.value, ...options }, signal);
+  const source = picker.value;
+  const { ok, document: signed } = await ask("sign", { source, ...options }, signal);
   if (!ok) {
-    refuse(signed);
-    deck.close();
+    stop(signed);
     return;
   }
   refuse(null);
@@ -71,6 +94,7 @@ async function update(signal) {
       draw(signed.waveform, expected(options), signal),
     ]);
   }
+  shown = source;
 }
 
 // Draw a waveform, and answer what is to be told of its way here.
@@ -80,6 +104,7 @@ async function draw(url, duration, signal) {
   const began = performance.now();
   const response = await fetch(url, { signal });
   if (!response.ok) {
+    stage.clear();
     refuse(await response.json());
     return {};
   }
@@ -102,18 +127,19 @@ function refuse(refusal) {
 // Another source: what it is, all of it drawn, and then the variant.
 async function choose(signal) {
   deck.close();
+  whole = 0;
   for (const id of ["overview", "waveform"]) {
     at(id).classList.add("stale");
   }
   showName(picker.selectedOptions[0].textContent);
   const { ok, document: signed } = await ask("sign", { source: picker.value, f: "peaks", pk_bits: 8 }, signal);
   if (!ok) {
-    refuse(signed);
+    stop(signed);
     return;
   }
   const [info, waveform] = await Promise.all([fetch(signed.info, { signal }), fetch(signed.url, { signal })]);
   if (!info.ok || !waveform.ok) {
-    refuse(await (info.ok ? waveform : info).json());
+    stop(await (info.ok ? waveform : info).json());
     return;
   }
   const description = await info.json();
@@ -130,7 +156,7 @@ function show() {
   if (deck.known.refusal) {
     refuse(deck.known.refusal);
   }
-  stage.move(Math.min(deck.time, deck.duration ?? 0));
+  stage.move(Math.min(deck.time, deck.duration));
   showPlayer(deck, controls.format);
   showMeasurements(deck.known);
 }
@@ -147,6 +173,13 @@ at("audio").addEventListener("play", () => requestAnimationFrame(follow));
 
 at("play").addEventListener("click", () => deck.toggle());
 at("seek").addEventListener("input", ({ target }) => deck.seek(Number(target.value)));
+at("seek").addEventListener("keydown", (event) => {
+  const step = STEPS[event.key];
+  if (step && !event.altKey && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    deck.seek(Math.max(0, Math.min(deck.time + step, deck.duration)));
+  }
+});
 at("copy").addEventListener("click", async ({ target }) => {
   await navigator.clipboard.writeText(at("open").href);
   target.textContent = "Copied";

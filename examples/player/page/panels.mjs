@@ -30,8 +30,16 @@ function duration(milliseconds) {
   return milliseconds < 1000 ? `${milliseconds.toFixed(digits)} ms` : `${(milliseconds / 1000).toFixed(2)} s`;
 }
 
-// A URL with its three parts told apart: signature, options, source.
-export function showAddress({ url, canonical, key }) {
+// A URL with its three parts told apart: signature, options, source. Without one, nothing.
+export function showAddress(signed) {
+  if (!signed) {
+    for (const id of ["url", "canonical", "key"]) {
+      at(id).replaceChildren();
+    }
+    at("open").removeAttribute("href");
+    return;
+  }
+  const { url, canonical, key } = signed;
   const [, mount, signature, options, source] = /^(\/[^/]+\/)([^/]+)(\/.*?)(\/(?:plain|enc)\/.*)$/.exec(url);
   const part = (name, text) => element("span", { class: name }, [text]);
   at("url").replaceChildren(
@@ -48,7 +56,7 @@ export function showAddress({ url, canonical, key }) {
 export function showPlayer(deck, { token, content_type }) {
   const { loaded, state, stored, streams, refusal } = deck.known;
   const silent = content_type === null;
-  const length = deck.duration ?? 0;
+  const length = deck.duration;
   const seek = at("seek");
   Object.assign(seek, { max: length, value: deck.time, disabled: !stored });
   seek.style.setProperty("--share", length ? deck.time / length : 0);

@@ -1,7 +1,6 @@
 // Waveforms: reads the documents of f:peaks, and has wavesurfer.js draw them. It is given the peaks
 // and the duration, so that it fetches and decodes nothing itself.
 
-import { ignoreAborted } from "./aborted.mjs";
 import RegionsPlugin from "./regions.js";
 import WaveSurfer from "./wavesurfer.js";
 
@@ -57,14 +56,26 @@ class Drawing {
       ...this.#colours(),
       ...options,
     });
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    dark.addEventListener("change", () => this.#surfer.setOptions(this.#colours()));
+    for (const condition of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) {
+      matchMedia(condition).addEventListener("change", () => this.#surfer.setOptions(this.#colours()));
+    }
   }
 
   async draw(waveform, duration) {
     this.duration = duration;
-    await this.#surfer.load("", cut(waveform, duration), duration).catch(ignoreAborted);
+    await this.#surfer.load("", cut(waveform, duration), duration).catch((error) => {
+      // A newer drawing calls it off, which is no failure.
+      if (error.name !== "AbortError") {
+        throw error;
+      }
+    });
     this.container.dataset.drawn = "";
+  }
+
+  // Show nothing, until the next drawing.
+  clear() {
+    delete this.container.dataset.drawn;
+    this.container.classList.remove("stale");
   }
 
   // Colour what lies before a time.
