@@ -30,6 +30,8 @@ LINE = re.compile(
 class TapCase(ServiceCase):
     """What the cases below share."""
 
+    looks_at_ffmpeg = True
+
     async def refusal(self, **variables: str) -> list[str]:
         """Return what a start that fails says on stderr, line by line."""
         process = self.twistd(**variables)

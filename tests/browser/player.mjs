@@ -1,4 +1,6 @@
-// Usage: node player.mjs CHROMIUM URL SCENARIO [WORD ...]
+// Usage: node player.mjs CHROMIUM URL SCENARIOS
+//
+// SCENARIOS is a JSON object: the name of each, and its words.
 //
 // Use the player as a person would, by its own controls, and report what was to be seen.
 
@@ -6,7 +8,7 @@ import { chromium } from "playwright-core";
 
 import { answer } from "./parent.mjs";
 
-const [executablePath, url, scenario, ...words] = process.argv.slice(2);
+const [executablePath, url, asked] = process.argv.slice(2);
 
 const browser = await chromium.launch({
   executablePath,
@@ -62,7 +64,7 @@ const drawn = (page, id) =>
   }, id);
 
 // Play a format as it is made, and once more out of the store.
-async function hear(format) {
+async function hear(seconds, format) {
   const page = await open();
   const answers = [];
   page.on("response", (response) => {
@@ -104,7 +106,7 @@ async function hear(format) {
   await page.locator("#waveform").click({ position: { x: 0.7 * width, y: height / 2 } });
   await page.waitForFunction(() => audio.seekable.length && audio.seekable.end(0) > 0);
   await page.locator("#state[data-state=HIT]").waitFor();
-  await passes(page, 0.7 * Number(words[0]));
+  await passes(page, 0.7 * seconds);
   await page.waitForFunction(() => loudness() > 0.02);
   const sought = {
     time: await page.evaluate(() => audio.currentTime),
@@ -199,13 +201,11 @@ async function fail(page, broken, whole) {
 }
 
 const scenarios = {
-  async hear() {
-    const [, ...formats] = words;
-    return Object.fromEntries(await Promise.all(formats.map(hear)));
+  async hear(seconds, ...formats) {
+    return Object.fromEntries(await Promise.all(formats.map((it) => hear(seconds, it))));
   },
 
-  async look() {
-    const [first, second, hostile, broken] = words;
+  async look(first, second, hostile, broken) {
     const page = await open();
     const option = (name) => page.locator(`[data-option=${name}]`);
     const choose = async (name) => {
@@ -294,9 +294,12 @@ const scenarios = {
 };
 
 try {
-  const seen = await scenarios[scenario]();
+  const seen = {};
+  for (const [scenario, words] of Object.entries(JSON.parse(asked))) {
+    seen[scenario] = await scenarios[scenario](...words);
+  }
   await browser.close();
-  answer({ ...seen, complaints: [...(seen.complaints ?? []), ...complaints], strangers });
+  answer({ ...seen, complaints, strangers });
 } catch (error) {
   await browser.close();
   throw new Error(`The console says: ${complaints.join("; ") || "nothing"}`, { cause: error });

@@ -289,7 +289,6 @@ class HungDiskTests(ActorCase):
             real(descriptor)
 
         service = self.start(render_timeout=1)
-        await until(lambda: not self.children(), "the look at ffmpeg to end")
         await ask(service.port, target("good", "mp3"))
         await until_hit(service.port, target("good", "mp3"))
         before = await scrape(service.metrics_port)
@@ -322,7 +321,6 @@ class HungDiskTests(ActorCase):
         freeze = self.mount_frozen_at_will()
         service = self.start(render_timeout=1, max_concurrency=2, max_variant_bytes=5_000_000)
         port = service.port
-        await until(lambda: not self.children(), "the look at ffmpeg to end")
         await ask(port, target("good", "mp3"))
         await until_hit(port, target("good", "mp3"))
         before = await scrape(service.metrics_port)
@@ -353,7 +351,6 @@ class HungDiskTests(ActorCase):
         """An encoder that hangs in the disk is told of, and holds its slot until it is dead."""
         freeze = self.mount_frozen_at_will()
         service = self.start(render_timeout=1, max_concurrency=1, queue_size=0)
-        await until(lambda: not self.children(), "the look at ffmpeg to end")
         client, encoder = await self.steady(service.port, "writer")
         freeze("--freeze")
         os.kill(encoder, signal.SIGCONT)

@@ -82,7 +82,7 @@ class ActorCase(ServiceCase):
         port = await node.port()
         good = await ask(port, signed("/f:opus/plain/local://good.flac"))
         self.assertEqual(200, good.status)
-        await until(lambda: not children(node.pid), "the look at ffmpeg to end")
+        await until(lambda: not children(node.pid), "its children to be reaped")
         return node
 
     async def until_idle(self, node: Process) -> dict[str, float]:

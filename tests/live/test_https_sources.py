@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from audioproxy import service as service_module
 from audioproxy.config import Config
 from tests.support.authority import Authority, Certificate
 from tests.support.http import Log, Response
@@ -128,8 +127,6 @@ class HttpsCase(ServiceCase):
 
     def setUp(self) -> None:
         super().setUp()
-        # The look at ffmpeg is no matter of these tests, and each takes as long as some of them.
-        self.patch(service_module, "find_missing", _miss_nothing)
         self.log = Log()
         self.addCleanup(self.log.keep())
         self.trust(authority().bundle)
@@ -161,10 +158,6 @@ class HttpsCase(ServiceCase):
         """Return the names of the files in the store."""
         files = (path for path in self.store.rglob("*") if path.is_file())
         return [path.name for path in files if ".scratch" not in path.parts]
-
-
-async def _miss_nothing(*arguments: Any) -> list[str]:
-    return []
 
 
 #: What origins are like: a name, the source that suffers most, the answers, and whether ffprobe

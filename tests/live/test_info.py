@@ -206,6 +206,8 @@ class FileTests(ServiceCase):
     async def test_truncated(self) -> None:
         """A file that was cut off is described as far as it can be, or is a 415; never a 500."""
         port = self.start().port
+        one_of_each = {row.exactly["format"]: row.name for row in KINDS}
+        del one_of_each["aac"]
         for name, kept, status, duration in (
             # What is there counts, or what the header says of the whole.
             ("16.wav", 0.5, 200, LENGTH / 2),
@@ -219,7 +221,7 @@ class FileTests(ServiceCase):
             # The index is at the end.
             ("aac.m4a", 0.9, 415, None),
             # Nothing of the sound is left, or not even the header.
-            *((row.name, 24, 415, None) for row in KINDS if row.name != "a.aac"),
+            *((name, 24, 415, None) for name in one_of_each.values()),
         ):
             data = (folder() / name).read_bytes()
             cut = data[: kept if isinstance(kept, int) else int(len(data) * kept)]

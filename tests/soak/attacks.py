@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 from tests.soak.guests import any_short, together
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import Node, alive
-from tests.soak.rig import LONG_RENDER, SHIFTING, WOUNDED, Rig
+from tests.soak.rig import LONG_RENDER, WOUNDED, Rig
 from tests.soak.visits import Asked, Visit
 from tests.support.service import PATIENCE
 
@@ -168,7 +168,7 @@ class Attacks:
     async def change(self, _rig: Rig, chance: Random) -> None:
         """Rewrite a source while it is rendered."""
         rig = self._rig
-        asked = rig.variant(*chance.choice(SHIFTING))
+        asked = rig.variant(*chance.choice(rig.terms.shifting))
         over: list[bool] = []
         rewriting = Deferred.fromCoroutine(self._rewrite(asked, over))
         await rig.attend(rig.a, asked, "changing source", causes={"source changed"})

@@ -9,7 +9,7 @@ from tests.soak.checks import Check, check_store
 from tests.soak.guests import together
 from tests.soak.lines import pause
 from tests.soak.nodes import Node
-from tests.soak.rig import SHORT, Rig
+from tests.soak.rig import Rig
 
 _SIZE = 2 * 1024 * 1024
 _MOUNT_SECONDS = 10
@@ -53,13 +53,13 @@ async def _fill(rig: Rig, node: Node, check: Check) -> None:
     first = len(rig.journal.visits)
     filler = disk_filler(rig)
     rig.journal.faults["store: full"] += 1
-    for kind in SHORT:
+    for kind in rig.terms.short:
         await together(
             *(rig.attend(node, rig.variant(*kind), "full", causes={"store full"}) for _ in "ab")
         )
     full = rig.journal.visits[first:]
     os.unlink(filler)
-    asked = rig.variant(*SHORT[0])
+    asked = rig.variant(*rig.terms.short[0])
     await rig.attend(node, asked, "room again")
     await pause(0.5)
     again = await rig.attend(node, asked, "room again")

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from audioproxy import __version__
 from tests.soak.lines import leaving, patient
-from tests.soak.rig import LONG_RENDER, SHORT, Rig
+from tests.soak.rig import LONG_RENDER, Rig
 from tests.soak.sounds import FILM, MISSING, NOISE, SPEECH, STUMP, TONE
 from tests.soak.visits import Asked, Visit, Wanted
 from tests.support.http import Malformed, read_response
@@ -49,7 +49,7 @@ def refused(rest: str, status: int, code: str, endpoint: str = "render") -> Aske
 
 def any_short(rig: Rig, chance: Random, cold: bool) -> Asked:
     """Return a GET of some variant of a short source."""
-    return rig.variant(*chance.choice(SHORT), cold=cold)
+    return rig.variant(*chance.choice(rig.terms.short), cold=cold)
 
 
 async def hit(rig: Rig, chance: Random) -> None:

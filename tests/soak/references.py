@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -35,6 +36,7 @@ class Reference:
     body: bytes
 
 
+@cache
 def probe(source: Path) -> Probe:
     """Ask ffprobe about a source."""
     ended = _run(source, probe_arguments(_FFPROBE, local_input()))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tests.soak.guests import READY, mistakes, together
 from tests.soak.lines import leaving, wait_for
 from tests.soak.nodes import Metrics
-from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, SHORT, Rig
+from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
 
 _LEAVERS = 5
 
@@ -31,7 +31,7 @@ class Rehearsal:
     async def _count(self) -> None:
         rig, node = self._rig, self._rig.a
         before = await node.metrics()
-        for options, source in SHORT:
+        for options, source in rig.terms.short:
             asked = rig.variant(options, source, cold=False)
             await rig.attend(node, asked, "rehearsal")
             # The write-back follows the answer.
@@ -44,7 +44,7 @@ class Rehearsal:
         joined = rig.variant(*LONG_RENDER)
         await together(*(rig.attend(node, joined, "rehearsal") for _ in range(3)))
         states = Counter(v.state for v in rig.journal.at(node.name) if v.asked.method == b"GET")
-        count = len(SHORT)
+        count = len(rig.terms.short)
         wanted = Counter({"MISS": count + 1, "HIT": count, "COALESCED": 2, None: 3})
         if states != wanted:
             self.complaints.append(f"the states of the answers are {dict(states)}")
@@ -52,7 +52,7 @@ class Rehearsal:
         if before is None or after is None:
             self.complaints.append("there are no metrics")
         else:
-            self.complaints += _differences(before, after)
+            self.complaints += _differences(before, after, count)
 
     def _is_stored(self, key: str | None) -> bool:
         return (self._rig.store / (key or "")[:2] / (key or "")).exists()
@@ -68,8 +68,9 @@ class Rehearsal:
             await wait_for(lambda: node.encoders() == CAPACITY, 5)
             stay = leaving(0.7, 0, gently=True)
             first = len(rig.journal.visits)
+            short = rig.terms.short[0]
             await together(
-                *(rig.attend(node, rig.variant(*SHORT[0]), "queue", stay) for _ in range(_LEAVERS))
+                *(rig.attend(node, rig.variant(*short), "queue", stay) for _ in range(_LEAVERS))
             )
             left = sum("client left" in v.causes for v in rig.journal.visits[first:])
             queued = await self._queued()
@@ -89,8 +90,7 @@ class Rehearsal:
         return int(response.document["queued"]) if response is not None else -1
 
 
-def _differences(before: Metrics, after: Metrics) -> Iterator[str]:
-    count = len(SHORT)
+def _differences(before: Metrics, after: Metrics, count: int) -> Iterator[str]:
     wanted = [
         ("cache_lookups_total", {"outcome": "miss"}, count + 3),
         ("cache_lookups_total", {"outcome": "hit"}, count),

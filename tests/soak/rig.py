@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from twisted.internet.defer import DeferredLock
@@ -38,7 +38,6 @@ LONG_RENDER, LARGE = ("f:mp3", LONG), ("f:flac", LONG)
 WOUNDED = [LONG_RENDER, LONG_RENDER, ("f:wav", TONE), ("f:peaks", LONG)]
 #: What is asked of the source that changes.
 SHIFTING = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "aac", "m4a")]
-ASKED_FOR = [*SHORT, LONG_RENDER, LARGE, *WOUNDED, *SHIFTING]
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,8 @@ class Terms:
     :ivar timeout: seconds, as AP_RENDER_TIMEOUT.
     :ivar probe_timeout: seconds, as AP_PROBE_TIMEOUT.
     :ivar clients: how many ask at a time, besides those that are there for one fault alone.
+    :ivar short: what is rendered of short sources, as in `SHORT`.
+    :ivar shifting: what is asked of the source that changes, as in `SHIFTING`.
     """
 
     seconds: float
@@ -56,13 +57,24 @@ class Terms:
     probe_timeout: int = 4
     clients: int = 14
     idle: int = 200
+    short: Sequence[tuple[str, str]] = tuple(SHORT)
+    shifting: Sequence[tuple[str, str]] = tuple(SHIFTING)
 
     @classmethod
     def of(cls, seconds: float, seed: int) -> Terms:
         """Return the terms of a run of this length; a short one has no time for long waits."""
         if seconds >= 60:
             return cls(seconds, seed)
-        return cls(seconds, seed, timeout=5, probe_timeout=3, clients=10, idle=50)
+        short = cls(seconds, seed, timeout=5, probe_timeout=3, clients=10, idle=50)
+        if seconds >= 10:
+            return short
+        # To render all that could be asked for takes longer than such a run.
+        return replace(short, short=SHORT[::2], shifting=SHIFTING[:2])
+
+    @property
+    def asked_for(self) -> Iterator[tuple[str, str]]:
+        """Everything that is rendered, options and source."""
+        return chain(self.short, (LONG_RENDER, LARGE), WOUNDED, self.shifting)
 
 
 @dataclass
@@ -99,7 +111,7 @@ class Rig:
         nodes = [Node(name, base, environment) for name in "ab"]
         rig = cls(terms, base, Journal(terms.timeout), sounds, *nodes)
         # Nobody waits for ffmpeg once the load is on.
-        for options, source in ASKED_FOR:
+        for options, source in terms.asked_for:
             rig.reference(options, source)
         for source in (TONE, SPEECH):
             rig.info(source)

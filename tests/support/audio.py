@@ -1,7 +1,8 @@
 """Sound for the tests: sources made on the spot, real runs of ffmpeg, and what they put out.
 
 A run is the exact command line that the service would use, with the source as its descriptor 3,
-but synchronous: one process after the other, and everything in memory.
+but synchronous: one process after the other, and everything in memory. Where one source is rendered
+in several ways, one process does it for all of them, since it takes long to start.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import struct
 import subprocess
 import tempfile
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from operator import mul
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from audioproxy.errors import NothingDecoded, ProbeFailed, RenderFailed
 from audioproxy.grammar.options import Options
@@ -41,6 +46,7 @@ _OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
 _LOUDNESS = re.compile(rb"Integrated loudness:\s+I:\s+(-?[\d.]+) LUFS")
 _OPEN = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error"]
 _INPUT = ["-i", "file:/dev/fd/3"]
+_FLOATS = "-c:a pcm_f32le -f wav"
 
 
 @dataclass(frozen=True)
@@ -70,8 +76,16 @@ class Sound:
 # Runs
 
 
-def run(arguments: Sequence[str], source: bytes = b"", stdout: int = subprocess.PIPE) -> Ended:
-    """Run a program that finds ``source`` as its descriptor 3, seekable."""
+def run(
+    arguments: Sequence[str],
+    source: bytes = b"",
+    stdout: int = subprocess.PIPE,
+    more: Sequence[int] = (),
+) -> Ended:
+    """Run a program that finds ``source`` as its descriptor 3, seekable.
+
+    :param more: descriptors that it gets besides.
+    """
     with tempfile.NamedTemporaryFile() as file:
         file.write(source)
         file.flush()
@@ -81,6 +95,7 @@ def run(arguments: Sequence[str], source: bytes = b"", stdout: int = subprocess.
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.PIPE,
+            pass_fds=more,
             env=ENVIRONMENT,
             timeout=_PATIENCE,
             check=False,
@@ -135,23 +150,65 @@ def render(source: bytes, text: str) -> bytes:
     raise refusal(repr(ended.stderr[-2000:]))
 
 
+def render_all(source: bytes, texts: Iterable[str]) -> dict[str, bytes]:
+    """Render a source in several ways, none of which is refused; the outputs are as `render`'s."""
+    words: list[str] = []
+    with ExitStack() as stack:
+        spools = {text: stack.enter_context(tempfile.TemporaryFile()) for text in texts}
+        for text, spool in spools.items():
+            options = read(text)
+            found = examine(source, options)
+            command = encoder_arguments("ffmpeg", local_input(), options, found)
+            behind = command.index("-i") + 2
+            words = words or command[:behind]
+            assert words[:behind] == command[:behind], f"{text} wants the source in its own way"
+            words += [*command[behind:-1], f"pipe:{spool.fileno()}"]
+        ended = run(words, source, more=[spool.fileno() for spool in spools.values()])
+        assert ended.code == 0, ended.stderr
+        return {text: os.pread(spool.fileno(), 2**30, 0) for text, spool in spools.items()}
+
+
 def hear(source: bytes, text: str) -> Sound:
     """Render a source and decode the output."""
-    options, output = read(text), render(source, text)
-    if (options.f, options.bd) == ("wav", "32f"):
-        return read_wav(output)
-    # A frame or two are too few to be recognised by.
-    forms = {"aac": ("-f", "aac"), "mp3": ("-f", "mp3")}
-    return decode(output, *forms.get(options.f, ()))
+    return decode(render(source, text), *_recognised(text))
 
 
+def hear_all(source: bytes, texts: Iterable[str]) -> dict[str, Sound]:
+    """Do as `hear` does in several ways."""
+    outputs = render_all(source, texts)
+    packed = {text: output for text, output in outputs.items() if output[:4] != b"RIFF"}
+    heard = {text: read_wav(outputs[text]) for text in outputs.keys() - packed.keys()}
+    if packed:
+        words, decoding = [*_OPEN], []
+        with tempfile.TemporaryDirectory() as folder:
+            for number, (text, output) in enumerate(packed.items()):
+                path = Path(folder, str(number))
+                path.write_bytes(output)
+                words += [*_recognised(text), "-i", str(path)]
+                decoding += ["-map", f"{number}:a:0", *_FLOATS.split(), f"{path}.wav"]
+            ended = run(words + decoding)
+            assert ended.code == 0, ended.stderr
+            for number, text in enumerate(packed):
+                heard[text] = read_wav(Path(folder, f"{number}.wav").read_bytes())
+    return heard
+
+
+def _recognised(text: str) -> tuple[str, ...]:
+    """Return words for ffmpeg about a rendering: a frame or two are too few to be recognised by."""
+    form = read(text).f
+    return ("-f", form) if form in ("aac", "mp3") else ()
+
+
+@cache
 def decode(source: bytes, *words: str) -> Sound:
     """Decode the first audio stream of any file to floats, which hold 24 bits exactly.
 
     :param words: for ffmpeg, ahead of the input.
     """
-    out = ["-map", "0:a:0", "-c:a", "pcm_f32le", "-f", "wav", "-"]
-    ended = run([*_OPEN, *words, *_INPUT, *out], source)
+    if source[:4] == b"RIFF":
+        # To read these takes no ffmpeg, which takes a while to start.
+        return read_wav(source)
+    ended = run([*_OPEN, *words, *_INPUT, "-map", "0:a:0", *_FLOATS.split(), "-"], source)
     assert ended.code == 0, ended.stderr
     return read_wav(ended.stdout)
 
@@ -164,6 +221,20 @@ def convert(source: bytes, *words: str, name: str = "out") -> bytes:
         assert ended.code == 0, ended.stderr
         with open(path, "rb") as file:
             return file.read()
+
+
+def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict[str, bytes]:
+    """Return what one run of ffmpeg makes of a source, by the names of the forms.
+
+    :param forms: words for ffmpeg; the name tells the container where they do not.
+    :param more: words for another input.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {name: os.path.join(folder, name) for name in forms}
+        outputs = [word for name in forms for word in (*forms[name].split(), paths[name])]
+        ended = run([*_OPEN, *_INPUT, *more.split(), *outputs], source)
+        assert ended.code == 0, ended.stderr
+        return {name: Path(path).read_bytes() for name, path in paths.items()}
 
 
 def synthesise(graph: str) -> bytes:
@@ -193,18 +264,16 @@ def loudness(source: bytes) -> float:
 def write_wav(sound: Sound, depth: str = "16", mask: int | None = None) -> bytes:
     """Return a wav file of a sound; ``depth`` is 8, 16, 24, 32 or 32f."""
     width, count = int(depth.rstrip("f")) // 8, len(sound.channels)
-    frames = [value for frame in zip(*sound.channels, strict=True) for value in frame]
+    frames = np.array(sound.channels, np.float32).T
     if depth == "32f":
-        data = array("f", frames).tobytes()
+        data = frames.tobytes()
     else:
         scale = (1 << (8 * width - 1)) - 1
-        whole = [round(max(-1.0, min(1.0, value)) * scale) for value in frames]
+        whole = np.rint(np.clip(frames.astype(np.float64), -1, 1) * scale)
         if width == 1:
-            data = bytes(value + 128 for value in whole)
-        elif width == 3:
-            data = b"".join(value.to_bytes(3, "little", signed=True) for value in whole)
-        else:
-            data = array("h" if width == 2 else "i", whole).tobytes()
+            whole += 128
+        # Little-endian, and so the first bytes of more of them.
+        data = whole.astype("<i8").reshape(-1, 1).view(np.uint8)[:, :width].tobytes()
     tag = 3 if depth == "32f" else 1
     frame = count * width
     head = struct.pack("<HIIHH", count, sound.rate, sound.rate * frame, frame, width * 8)
@@ -222,16 +291,30 @@ def _chunk(name: bytes, body: bytes) -> bytes:
 
 
 def read_wav(file: bytes) -> Sound:
-    """Read a wav file of floats, of a stated length or of none."""
+    """Read a wav file of any depth, of a stated length or of none."""
     assert file[:4] == b"RIFF" and file[8:12] == b"WAVE", file[:12]
-    at, rate, count = 12, 0, 0
+    at, tag, count, rate, width = 12, 0, 0, 0, 0
     while (name := file[at : at + 4]) != b"data":
         (size,) = struct.unpack_from("<I", file, at + 4)
         if name == b"fmt ":
-            count, rate = struct.unpack_from("<HI", file, at + 10)
+            tag, count, rate, _, _, bits = struct.unpack_from("<HHIIHH", file, at + 8)
+            width = bits // 8
+            if tag == 0xFFFE:
+                (tag,) = struct.unpack_from("<H", file, at + 32)
         at += 8 + size + size % 2
-    body = file[at + 8 :]
-    frames = array("f", body[: len(body) // (4 * count) * 4 * count])
+    (size,) = struct.unpack_from("<I", file, at + 4)
+    body = file[at + 8 :][:size]
+    body = body[: len(body) // (width * count) * width * count]
+    if tag == 3:
+        samples = np.frombuffer(body, "<f4")
+    elif width == 1:
+        samples = (np.frombuffer(body, np.uint8) - np.float32(128)) / 128
+    else:
+        # To the left in 32 bits, so that full scale is the same for all.
+        left = np.zeros((len(body) // width, 4), np.uint8)
+        left[:, 4 - width :] = np.frombuffer(body, np.uint8).reshape(-1, width)
+        samples = left.view("<i4")[:, 0].astype(np.float32) / 2**31
+    frames = array("f", samples.astype(np.float32).tobytes())
     return Sound(rate, tuple(frames[channel::count] for channel in range(count)))
 
 

@@ -10,6 +10,7 @@ from audioproxy import service as service_module
 from audioproxy.cli import checks_machine
 from audioproxy.cli.checks import look
 from audioproxy.cli.findings import Finding
+from audioproxy.process.inspection import find_missing
 from tests.support.service import reactor
 
 
@@ -22,8 +23,10 @@ async def examine(case: Any, environment: Mapping[str, str], ffmpeg: bool = Fals
     case.patch(os, "environ", {"PATH": os.environ["PATH"], **environment})
     # The limit is the whole process's.
     case.patch(checks_machine, "raise_descriptor_limit", lambda: None)
-    if not ffmpeg:
-        case.patch(service_module, "find_missing", _nothing)
+    if ffmpeg:
+        # Services of the tests do not.
+        case.patch(service_module, "find_missing", find_missing)
+    else:
         case.patch(service_module, "find_version", _no_version)
     findings: list[Finding] = []
     await look(reactor, environment, findings.append, [])
@@ -35,10 +38,6 @@ def only(findings: list[Finding], what: str) -> Finding:
     found = [finding for finding in findings if finding.what == what]
     assert len(found) == 1, [finding.line for finding in findings]
     return found[0]
-
-
-async def _nothing(*arguments: Any) -> list[str]:
-    return []
 
 
 async def _no_version(*arguments: Any) -> str:

@@ -19,7 +19,6 @@ from twisted.protocols.portforward import (
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest
 
-from audioproxy import service as service_module
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.service import ProxyService, make_service
 from tests.live.test_service import until_hit
@@ -251,8 +250,6 @@ class RemoteCase(ServiceCase):
     async def setUp(self) -> None:
         """Make the buckets."""
         super().setUp()
-        # The look at ffmpeg is no matter of these tests, and each takes as long as some of them.
-        self.patch(service_module, "find_missing", _miss_nothing)
         self.server: S3Server = await s3_server(self.tls)
         self.sources, self.variants = self.server.make_bucket(), self.server.make_bucket()
 
@@ -369,11 +366,6 @@ def listening(process: Process) -> Iterator[str]:
             fields = line.split()
             if fields[3] == "0A" and fields[9] in sockets:
                 yield fields[1]
-
-
-async def _miss_nothing(*arguments: Any) -> list[str]:
-    """Find that nothing is missing."""
-    return []
 
 
 __all__ = [

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from twisted.internet import reactor as _reactor
 from twisted.internet.defer import Deferred
@@ -21,6 +21,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
+from audioproxy import service as service_module
 from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
 from audioproxy.service import AudioProxy, ProxyService, make_service
@@ -43,6 +44,13 @@ PROJECT = Path(__file__).parents[2]
 TWISTD = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
 if os.getuid():
     TWISTD = f"import audioproxy.tap as tap; tap.hide_from_children = lambda: None; {TWISTD}"
+
+#: What keeps a service from its look at ffmpeg, ahead of what starts twistd.
+BLINDLY = """\
+from audioproxy import service
+async def find_missing(*arguments): return []
+service.find_missing = find_missing
+"""
 
 
 async def until(condition: Callable[[], T], what: str = "the condition") -> T:
@@ -321,17 +329,27 @@ def begin(service: ProxyService | AudioProxy) -> None:
     assert starting.called, "the start takes its time"
 
 
+async def _miss_nothing(*arguments: Any) -> list[str]:
+    """Find that nothing is missing."""
+    return []
+
+
 class ServiceCase(TestCase):
     """Tests that run services; whatever they start ends with them.
 
+    :cvar looks_at_ffmpeg: whether services do that as they start, which takes longer than most
+        tests.
     :ivar root: the folder of the sources.
     :ivar store: the folder of the variants.
     """
 
     timeout = 2 * PATIENCE
+    looks_at_ffmpeg: ClassVar[bool] = False
 
     def setUp(self) -> None:
         """Make the folders."""
+        if not self.looks_at_ffmpeg:
+            self.patch(service_module, "find_missing", _miss_nothing)
         base = Path(self.mktemp()).resolve()
         self.root, self.store = base / "root", base / "store"
         for folder in (self.root, self.store):
@@ -394,7 +412,8 @@ class ServiceCase(TestCase):
     def twistd(self, *words: str, **variables: str) -> Process:
         """Start a service of its own process; it is killed at the end at the latest."""
         # The interpreter is named in full, since a test may take PATH away.
-        command = (sys.executable, "-c", TWISTD, "--nodaemon", "--pidfile=", *words, "audioproxy")
+        program = TWISTD if self.looks_at_ffmpeg else BLINDLY + TWISTD
+        command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", *words, "audioproxy")
         process = Process()
         environ = self.environment(**variables)
         reactor.spawnProcess(process, command[0], command, env=environ, path=str(self.root))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import struct
+import tempfile
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,15 +66,12 @@ def _read_dat(document: bytes) -> Drawing:
 
 def draw(frames: Frames, pixel: int, pixels: int) -> list[int]:
     """Return the values of a waveform: pixel after pixel, channel after channel (D26)."""
-    values: list[int] = []
-    for at in range(0, pixel * pixels, pixel):
-        part = frames[at : at + pixel]
-        if len(part):
-            extremes = np.stack((part.min(axis=0), part.max(axis=0)), axis=1)
-            values += extremes.reshape(-1).tolist()
-        else:
-            values += [0, 0] * frames.shape[1]
-    return values
+    drawn = frames[: pixel * pixels]
+    starts = np.arange(0, len(drawn), pixel)
+    lowest, highest = (extreme.reduceat(drawn, starts) for extreme in (np.minimum, np.maximum))
+    values = np.zeros((pixels, frames.shape[1], 2), np.int16)
+    values[: len(starts)] = np.stack((lowest, highest), axis=2)
+    return [int(value) for value in values.reshape(-1)]
 
 
 def mean(frames: Frames) -> Frames:
@@ -98,15 +97,23 @@ def noisy_frames(count: int, channels: int = 1, seed: int = 1) -> Frames:
     return chance.integers(-32768, 32768, (count, channels), np.int16)
 
 
-def decode_frames(source: bytes, channels: int, *words: str) -> Frames:
-    """Decode the first audio stream of a file of so many channels to 16 bits.
+def decode_frames(folder: Path, channels: Mapping[str, int]) -> dict[str, Frames]:
+    """Decode the first audio stream of each of some files to 16 bits, in one run of ffmpeg.
 
-    :param words: for ffmpeg, ahead of the output.
+    :param channels: how many each file has, by name.
     """
-    command = "ffmpeg -nostdin -v fatal -i file:/dev/fd/3 -map 0:a:0"
-    ended = run([*command.split(), *words, "-c:a", "pcm_s16le", "-f", "s16le", "-"], source)
-    assert ended.code == 0, ended.stderr
-    return frames_of(array("h", ended.stdout), channels)
+    words = "ffmpeg -nostdin -v fatal".split()
+    with tempfile.TemporaryDirectory() as decoded:
+        for name in channels:
+            words += ["-i", f"file:{folder / name}"]
+        for number, name in enumerate(channels):
+            words += f"-map {number}:a:0 -c:a pcm_s16le -f s16le {decoded}/{name}".split()
+        ended = run(words)
+        assert ended.code == 0, ended.stderr
+        return {
+            name: frames_of(array("h", Path(decoded, name).read_bytes()), count)
+            for name, count in channels.items()
+        }
 
 
 def frames_of_wav(file: bytes, channels: int) -> Frames:
