@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 # How many tests run at a time. Most of them wait, for ffmpeg to start or for one another.
-JOBS ?= 4
+JOBS ?= 3
 # How long `make soak` holds its load, and `make fuzz` goes on; and what the soak leaves to chance.
 SECONDS ?= 120
 SEED ?= 1

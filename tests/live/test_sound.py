@@ -15,19 +15,16 @@ from tests.support.audio import (
     decode,
     hear,
     hear_all,
-    level,
-    likeness,
     loudness,
     mix,
     noise,
-    peak,
     render,
     render_all,
-    strength,
     synthesise,
     tone,
     write_wav,
 )
+from tests.support.measures import level, likeness, peak, strength
 
 #: How to make each kind of source from a wav file.
 KINDS = {

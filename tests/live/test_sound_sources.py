@@ -29,10 +29,10 @@ from tests.support.audio import (
     render_all,
     run,
     silence,
-    strength,
     tone,
     write_wav,
 )
+from tests.support.measures import strength
 
 FORMS = tuple(form for form in ENCODERS if form != "peaks")
 PICTURE = "-f lavfi -i color=s=16x16:d=0.04 -map 0:a -map 1:v -frames:v 1"

@@ -14,7 +14,7 @@ SECONDS, SEED = "3", "11"
 
 
 class SoakTests(TestCase):
-    """The whole of the fault suite, for a few seconds."""
+    """The whole of the fault suite, for a few seconds, on half of the variants of a longer run."""
 
     timeout = 120
 

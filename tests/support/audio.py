@@ -7,6 +7,7 @@ in several ways, one process does it for all of them, since it takes long to sta
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
@@ -21,7 +22,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
-from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from audioproxy.grammar.options import Options
 from audioproxy.grammar.reading import read_options
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
-from audioproxy.media.inputs import local_input
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
 from audioproxy.media.regions import needs_measuring
 
@@ -154,7 +154,7 @@ def render_all(source: bytes, texts: Iterable[str]) -> dict[str, bytes]:
     """Render a source in several ways, none of which is refused; the outputs are as `render`'s."""
     words: list[str] = []
     with ExitStack() as stack:
-        spools = {text: stack.enter_context(tempfile.TemporaryFile()) for text in texts}
+        spools = {text: _open_spool(stack) for text in texts}
         for text, spool in spools.items():
             options = read(text)
             found = examine(source, options)
@@ -162,10 +162,18 @@ def render_all(source: bytes, texts: Iterable[str]) -> dict[str, bytes]:
             behind = command.index("-i") + 2
             words = words or command[:behind]
             assert words[:behind] == command[:behind], f"{text} wants the source in its own way"
-            words += [*command[behind:-1], f"pipe:{spool.fileno()}"]
-        ended = run(words, source, more=[spool.fileno() for spool in spools.values()])
+            words += [*command[behind:-1], f"pipe:{spool}"]
+        ended = run(words, source, more=[*spools.values()])
         assert ended.code == 0, ended.stderr
-        return {text: os.pread(spool.fileno(), 2**30, 0) for text, spool in spools.items()}
+        return {text: os.pread(spool, os.stat(spool).st_size, 0) for text, spool in spools.items()}
+
+
+def _open_spool(stack: ExitStack) -> int:
+    """Open a file without a name; its descriptor is none of those that a child has anyway."""
+    with tempfile.TemporaryFile() as file:
+        descriptor = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, SOURCE_DESCRIPTOR + 1)
+    stack.callback(os.close, descriptor)
+    return descriptor
 
 
 def hear(source: bytes, text: str) -> Sound:
@@ -365,32 +373,3 @@ def mix(*sounds: Sound) -> Sound:
             for parts in zip(*(sound.channels for sound in sounds), strict=True)
         ),
     )
-
-
-# Measures
-
-
-def level(samples: Sequence[float]) -> float:
-    """Return the level in dB of full scale, -inf for silence (root of the mean square)."""
-    power = math.fsum(map(mul, samples, samples)) / len(samples)
-    return 10 * math.log10(power) if power else -math.inf
-
-
-def peak(samples: Iterable[float]) -> float:
-    """Return the greatest absolute sample in dB of full scale."""
-    highest = max(map(abs, samples))
-    return 20 * math.log10(highest) if highest else -math.inf
-
-
-def strength(samples: Sequence[float], hertz: float, rate: int) -> float:
-    """Return the level of a sine at one frequency, in dB of a full-scale sine."""
-    turn = 2 * math.pi * hertz / rate
-    real = math.fsum(value * math.cos(turn * n) for n, value in enumerate(samples))
-    imaginary = math.fsum(value * math.sin(turn * n) for n, value in enumerate(samples))
-    return 20 * math.log10(2 * math.hypot(real, imaginary) / len(samples) + 1e-12)
-
-
-def likeness(samples: Sequence[float], others: Sequence[float]) -> float:
-    """Return the correlation of two equally long stretches: 1 where they are the same sound."""
-    power = math.fsum(map(mul, samples, samples)) * math.fsum(map(mul, others, others))
-    return math.fsum(map(mul, samples, others)) / math.sqrt(power) if power else 0.0

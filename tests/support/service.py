@@ -53,12 +53,14 @@ service.find_missing = find_missing
 """
 
 
-async def until(condition: Callable[[], T], what: str = "the condition") -> T:
+async def until(
+    condition: Callable[[], T], what: str = "the condition", seconds: float = PATIENCE
+) -> T:
     """Come back with the first true value of a condition.
 
     :raises AssertionError: past the deadline.
     """
-    deadline = reactor.seconds() + PATIENCE
+    deadline = reactor.seconds() + seconds
     while not (value := condition()):
         if reactor.seconds() > deadline:
             raise AssertionError(f"waited in vain for {what}")
