@@ -452,7 +452,7 @@ class LeftoverTests(TroubleCase):
         await ask(first.port, self.path(urls[-3], "info"))
         await first.stopService()
         before = open_descriptors()
-        service = self.start(max_src_bytes=2_000_000, probe_timeout=1, render_timeout=2)
+        service = self.start(max_src_bytes=2_000_000, probe_timeout=3, render_timeout=5)
         paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
         answers = await self.ask_all(service.port, paths)
         self.assertLessEqual({200, 404, 415, 502}, {each.status for each in answers})
