@@ -15,13 +15,11 @@ from difflib import get_close_matches
 from typing import Any
 
 from audioproxy import settings
+from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT
 from audioproxy.settings import choice, hexadecimal, listed, quote, whole_number
 
 #: Stands for a default that follows from other fields; no finished value holds it.
 DERIVED: Any = object()
-
-_MIN_KEY_BYTES = 32
-_MIN_SALT_BYTES = 1
 
 # Bounds where a slip of the finger would hurt: a petabyte, a day, more children than a node has
 # file descriptors for. SigV4 allows a presigned URL seven days.
@@ -178,8 +176,8 @@ def _variant_store(text: str) -> FileStore | BucketStore:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
-    "AP_KEY": hexadecimal(_MIN_KEY_BYTES),
-    "AP_SALT": hexadecimal(_MIN_SALT_BYTES),
+    "AP_KEY": hexadecimal(LEAST_KEY),
+    "AP_SALT": hexadecimal(LEAST_SALT),
     "AP_ALLOW_INSECURE": settings.switch,
     "AP_PORT": whole_number(0, 65_535),
     "AP_LOCAL_ROOT": settings.readable_directory,
@@ -309,8 +307,8 @@ def _incomplete(present: AbstractSet[str]) -> Iterator[str]:
 
 def _unsigned(config: Config, present: AbstractSet[str]) -> Iterator[str]:
     if not config.allow_insecure and present.isdisjoint(("AP_KEY", "AP_SALT")):
-        yield f"AP_KEY: not set; {settings.hexadecimal_wanted(_MIN_KEY_BYTES)}"
-        yield f"AP_SALT: not set; {settings.hexadecimal_wanted(_MIN_SALT_BYTES)}"
+        yield f"AP_KEY: not set; {settings.hexadecimal_wanted(LEAST_KEY)}"
+        yield f"AP_SALT: not set; {settings.hexadecimal_wanted(LEAST_SALT)}"
 
 
 def _same_port(config: Config, _present: AbstractSet[str]) -> Iterator[str]:

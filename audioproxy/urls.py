@@ -31,7 +31,7 @@ from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.keys import cache_key
 from audioproxy.grammar.options import Fade, Loudness, Options, Trim
 from audioproxy.grammar.reading import read_options
-from audioproxy.grammar.signature import sign
+from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT, sign
 from audioproxy.grammar.sources import (
     LocalSource,
     S3Source,
@@ -61,7 +61,6 @@ Number = int | float | str | Decimal
 #: `local`, `s3` or `read_source` made.
 SourceLike = str | bytes | Source
 
-_LEAST_KEY = 32
 # Clients rewrite a path with such a segment before they send it, and its signature goes with it
 # (RFC 3986, 5.2.4; URL standard, 4.4).
 _DOT_SEGMENT = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
@@ -211,11 +210,11 @@ class Signer:
     now: Callable[[], float] = field(default=time.time, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.key, bytes) or len(self.key) < _LEAST_KEY:
+        if not isinstance(self.key, bytes) or len(self.key) < LEAST_KEY:
             raise ValueError(
-                f"a key is at least {_LEAST_KEY} bytes; Signer.from_hex takes AP_KEY as it stands"
+                f"a key is at least {LEAST_KEY} bytes; Signer.from_hex takes AP_KEY as it stands"
             )
-        if not isinstance(self.salt, bytes) or not self.salt:
+        if not isinstance(self.salt, bytes) or len(self.salt) < LEAST_SALT:
             raise ValueError(
                 "a salt is at least 1 byte; Signer.from_hex takes AP_SALT as it stands"
             )
@@ -238,8 +237,8 @@ class Signer:
 
         :raises ValueError: for text that is not hexadecimal, or too short; it is not quoted.
         """
-        raw_key = _secret("AP_KEY", key, _LEAST_KEY)
-        return cls(raw_key, _secret("AP_SALT", salt, 1), base, encoded=encoded, now=now)
+        raw_key = _secret("AP_KEY", key, LEAST_KEY)
+        return cls(raw_key, _secret("AP_SALT", salt, LEAST_SALT), base, encoded=encoded, now=now)
 
     def url(
         self,

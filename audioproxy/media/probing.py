@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
-from audioproxy.errors import UndecodableSource, VideoSource
+from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.description import Description, describe
 from audioproxy.media.inputs import Input
 
@@ -50,6 +50,15 @@ class Probe:
     layout: str | None = None
     measured: bool = False
     description: Description = field(default_factory=Description)
+
+    def decoded(self, duration: Decimal) -> Probe:
+        """Return what is known once a full decode has found so many seconds.
+
+        :raises NothingDecoded: where it has found none.
+        """
+        if not duration:
+            raise NothingDecoded
+        return replace(self, duration=duration, exact=True, measured=True)
 
 
 def probe_arguments(ffprobe: str, source: Input) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -261,9 +261,7 @@ class Job:
         opened = await self._input(source, self._time_left(deadline), whole=True)
         arguments, left = measure_arguments(workshop.ffmpeg, opened), self._time_left(deadline)
         length = await workshop.encoder.measure(arguments, source.descriptors, left)
-        if not length:
-            raise NothingDecoded
-        return replace(probe, duration=length, exact=True, measured=True)
+        return probe.decoded(length)
 
     async def _check_trim(self, source: OpenSource, probe: Probe, deadline: float) -> None:
         """Find out whether a source that gave nothing ends before ``t``, whatever it says.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from audioproxy.errors import NothingDecoded, RenderTimeout, SourceTooLarge
+from audioproxy.errors import RenderTimeout, SourceTooLarge
 from audioproxy.grammar.keys import source_identity
 from audioproxy.grammar.options import Options
 from audioproxy.grammar.sources import Source
@@ -49,9 +49,7 @@ async def make_plan(
         if options is not None and needs_measuring(options, probe):
             measure = measure_arguments(workshop.ffmpeg, seen)
             length = await workshop.encoder.measure(measure, opened.descriptors, workshop.timeout)
-            if not length:
-                raise NothingDecoded
-            probe = replace(probe, duration=length, exact=True, measured=True)
+            probe = probe.decoded(length)
         return arrange(ffprobe, workshop.ffmpeg, seen, options, probe, measure)
     except TimeoutError:
         raise RenderTimeout from None

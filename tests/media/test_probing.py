@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.errors import UndecodableSource, VideoSource
+from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.inputs import local_input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
 from tests.support.strategies import PROMISE
@@ -137,6 +137,24 @@ class GateTests(SynchronousTestCase):
         )
         for stdout in (b"", b"{", b"\xff", *others):
             self.assertRaises(ValueError, read_probe, stdout, b"")
+
+
+class DecodedTests(SynchronousTestCase):
+    """What a full decode adds to a probe."""
+
+    def test_length(self) -> None:
+        """The length that was decoded takes the place of what the container says (D12)."""
+        stated = Probe("mp3", "mp3", Decimal(9), exact=False)
+        found = stated.decoded(Decimal("4.25"))
+        self.assertEqual(
+            (Decimal("4.25"), True, True), (found.duration, found.exact, found.measured)
+        )
+        self.assertEqual(stated.container, found.container)
+
+    def test_nothing(self) -> None:
+        """A source that gives not one sample has nothing to be rendered (415)."""
+        probe = Probe("mp3", "mp3", None, exact=False)
+        self.assertRaises(NothingDecoded, probe.decoded, Decimal(0))
 
 
 class FieldTests(SynchronousTestCase):

@@ -19,7 +19,7 @@ import tempfile
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -130,9 +130,7 @@ def measure(source: bytes, found: Probe) -> Probe:
     times = _OUT_TIME.findall(ended.stdout)
     if ended.code or not times:
         raise (classify(ended.stderr) or RenderFailed)(repr(ended.stderr[-2000:]))
-    if not int(times[-1]):
-        raise NothingDecoded
-    return replace(found, duration=Decimal(int(times[-1])) / 10**6, exact=True, measured=True)
+    return found.decoded(Decimal(int(times[-1])) / 10**6)
 
 
 def render(source: bytes, text: str) -> bytes:
