@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Any, Protocol, TextIO
 
 from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText
 from zope.interface import implementer
@@ -18,6 +20,20 @@ LEVELS = {
 
 _NAMES = {LogLevel.warn: "warning", LogLevel.critical: "error"}
 
+# Seconds for which lines of requests wait for others, and how many of them do. To write and flush
+# one costs more than to serve a small file.
+_BATCH_SECONDS = 0.05
+_BATCH_LINES = 500
+
+
+class Record(Protocol):
+    """What the log says of one request."""
+
+    @property
+    def request_id(self) -> str: ...  # noqa: D102
+    @property
+    def level(self) -> Any: ...  # noqa: D102
+
 
 @implementer(ILogObserver)
 class LineObserver:
@@ -27,25 +43,76 @@ class LineObserver:
     real one.
     """
 
-    def __init__(self, stream: TextIO, level: str) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        level: str,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
+    ) -> None:
+        """Write to a stream what is of a level or above it.
+
+        :param later: calls something in so many seconds: lines of requests are written in batches
+            then. None writes each at once.
+        """
         self._stream = stream
         self._level = LEVELS[level]
+        self._shown = {level for level in LogLevel.iterconstants() if level >= self._level}
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
+        self._later = later
+        self._waiting: list[str] = []
+        self._stamped = (0, "")
 
     def __call__(self, event: LogEvent) -> None:
         """Write one event, unless it is below the level."""
         level = event.get("log_level", LogLevel.info)
-        if level < self._level:
+        if level not in self._shown:
             return
-        seconds = event.get("log_time", 0.0)
-        time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
         request_id = f"request_id={event['request_id']} " if "request_id" in event else ""
         # Only an event begins at the start of a line, whatever its text is made of.
         text = "\n    ".join(
             eventAsText(event, includeTimestamp=False, includeSystem=False).splitlines()
         )
-        name = _NAMES.get(level, level.name)
-        line = f"{time.replace('+00:00', 'Z')} {request_id}[{name}] {text}\n"
+        stamp = self._stamp(event.get("log_time", 0.0))
+        self._waiting.append(f"{stamp} {request_id}[{_name(level)}] {text}\n")
+        self.flush()
+
+    def request(self, record: Record) -> None:
+        """Write the line of a request, soon.
+
+        It is the one that an event of the same words would have, without the detour.
+        """
+        level = record.level
+        if level not in self._shown:
+            return
+        stamp = self._stamp(time.time())
+        waiting = self._waiting
+        waiting.append(f"{stamp} request_id={record.request_id} [{_name(level)}] {record}\n")
+        if self._later is None or len(waiting) >= _BATCH_LINES:
+            self.flush()
+        elif len(waiting) == 1:
+            self._later(_BATCH_SECONDS, self.flush)
+
+    def settle(self) -> None:
+        """Write what waits, and every line at once from now on: the end may come at any moment."""
+        self._later = None
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if not self._waiting:
+            return
+        text, self._waiting = "".join(self._waiting), []
         # What a stream cannot spell would cost the whole line, and twisted.logger hides the error.
-        self._stream.write(line.encode(self._encoding, "backslashreplace").decode(self._encoding))
+        self._stream.write(text.encode(self._encoding, "backslashreplace").decode(self._encoding))
         self._stream.flush()
+
+    def _stamp(self, seconds: float) -> str:
+        milliseconds = int(seconds * 1000)
+        if milliseconds != self._stamped[0]:
+            text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+            self._stamped = (milliseconds, text.replace("+00:00", "Z"))
+        return self._stamped[1]
+
+
+def _name(level: Any) -> str:
+    return _NAMES.get(level) or str(level.name)

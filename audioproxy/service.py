@@ -43,12 +43,15 @@ from audioproxy.render.job import Workshop
 from audioproxy.render.plan import Plan, make_plan
 from audioproxy.render.table import Renders
 from audioproxy.storage.errands import Errands
+from audioproxy.storage.file_variants import FileVariants
 from audioproxy.storage.interfaces import Examination, Unwritable
 from audioproxy.storage.scratch import AnonymousSpace
 from audioproxy.threads import own_threads
 from audioproxy.web.cors import Cors
+from audioproxy.web.express import Express
 from audioproxy.web.info import Infos
 from audioproxy.web.listener import Listener, most_clients
+from audioproxy.web.record import Journal, log_request
 from audioproxy.web.root import AudioProxyResource, Signer
 from audioproxy.web.scrape import MetricsResource
 from audioproxy.web.site import ProxySite
@@ -75,13 +78,15 @@ class AudioProxy(Service):
 
     :ivar resource: to be mounted in a site, at its root or below it.
     :ivar metrics: the same for ``/metrics``, in a site that strangers do not reach.
+    :ivar express: the fast path, for a site that has the resource at its root.
     :ivar patience: seconds that a stop waits for renders and answers.
     """
 
-    def __init__(self, config: Config, reactor: Any) -> None:
+    def __init__(self, config: Config, reactor: Any, journal: Journal = log_request) -> None:
         """Build everything; nothing is opened yet.
 
         :param reactor: provides processes, time and threads.
+        :param journal: takes the record of each request.
         :raises BootError: for a configuration that cannot be served.
         """
         self._reactor = reactor
@@ -128,25 +133,32 @@ class AudioProxy(Service):
             timeout=config.render_timeout,
         )
         self._renders = Renders(self._workshop)
+        cors = Cors(config.allow_origin)
+        variants = Variants(
+            metrics,
+            self._renders,
+            sources,
+            self._store,
+            time.time,
+            config.max_src_bytes,
+            config.presign_ttl if config.serve_mode == "redirect" else None,
+        )
         self.resource = AudioProxyResource(
             Signer(config.key, config.salt, config.allow_insecure),
-            Cors(config.allow_origin),
-            Variants(
-                metrics,
-                self._renders,
-                sources,
-                self._store,
-                time.time,
-                config.max_src_bytes,
-                config.presign_ttl if config.serve_mode == "redirect" else None,
-            ),
+            cors,
+            variants,
             Infos(sources, prober),
             slots,
             readiness,
             reactor.seconds,
             metrics,
+            journal,
         )
-        self.metrics = MetricsResource(reactor.seconds, metrics)
+        shelf = self._store if isinstance(self._store, FileVariants) else None
+        self.express = Express(
+            self.resource.known, variants, shelf, cors, reactor.seconds, metrics, journal
+        )
+        self.metrics = MetricsResource(reactor.seconds, metrics, journal)
 
     def startService(self) -> Deferred[None]:
         """Prove the store writable, and look whether ffmpeg can do its part.
@@ -255,20 +267,26 @@ class ProxyService(Service):
     """
 
     def __init__(
-        self, config: Config, reactor: Any, listening: socket.socket | None = None
+        self,
+        config: Config,
+        reactor: Any,
+        listening: socket.socket | None = None,
+        journal: Journal = log_request,
     ) -> None:
         """Build everything; see `AudioProxy`.
 
         :param listening: takes the place of ``config.port``.
+        :param journal: takes the record of each request.
         """
         self.port = config.port
         self.metrics_port = config.metrics_port
         self._config = config
         self._reactor = reactor
         self._given = listening
-        self._proxy = AudioProxy(config, reactor)
+        self._proxy = AudioProxy(config, reactor, journal)
         most = most_clients(config.max_concurrency + config.max_probe_concurrency)
-        self._main = Listener(reactor, ProxySite(self._proxy.resource, reactor, most))
+        site = ProxySite(self._proxy.resource, reactor, most, self._proxy.express)
+        self._main = Listener(reactor, site)
         self._scrapes = Listener(reactor, ProxySite(self._proxy.metrics, reactor, _MOST_SCRAPERS))
         self._starting: Deferred[None] | None = None
 

@@ -27,6 +27,7 @@ from audioproxy.config import Config, ConfigError, load
 from audioproxy.logs import LineObserver
 from audioproxy.service import BootError, ProxyService
 from audioproxy.systemd import VARIABLES, find_notifier, find_socket
+from audioproxy.web.record import log_request
 
 # More connections than these hold would be too many for one process in other ways.
 _DESCRIPTORS = 16_384
@@ -75,17 +76,18 @@ class _TwistdService(ProxyService):
         raise_descriptor_limit()
         hide_from_children()
         reactor.suggestThreadPoolSize(_NAME_THREADS)  # type: ignore[attr-defined]
-        super().__init__(options.config, reactor, options.listening)
         self._options = options
         # Without twistd, in a test say, there are no options but ours.
         self._twistd: Any = getattr(options, "parent", None) or {}
+        self._lines = _find_log(self._twistd, options.config.log_level, reactor)
+        journal = log_request if self._lines is None else self._lines.request
+        super().__init__(options.config, reactor, options.listening, journal)
 
     def setServiceParent(self, parent: Any) -> None:
         """Join the application, and let it log in our format."""
         Service.setServiceParent(self, parent)
-        stream = _log_stream(self._twistd)
-        if isinstance(parent, Componentized) and stream is not None:
-            parent.setComponent(ILogObserver, LineObserver(stream, self._options.config.log_level))
+        if isinstance(parent, Componentized) and self._lines is not None:
+            parent.setComponent(ILogObserver, self._lines)
 
     def startService(self) -> Deferred[None]:
         """Start, or say in one line why not and exit with a status of 1."""
@@ -105,6 +107,8 @@ class _TwistdService(ProxyService):
     def stopService(self) -> Deferred[None]:
         """Drain; another signal meanwhile ends the process at once (D39)."""
         self._options.notify("STOPPING=1")
+        if self._lines is not None:
+            self._lines.settle()
         _set_handlers(signal.SIG_DFL)
         # twistd would end by the first signal once more, and so with another status than 0,
         # however well everything has ended. Twisted 26.10 has no public way to say otherwise.
@@ -199,12 +203,13 @@ def _complain(error: BaseException | None, stream: TextIO | None) -> None:
         print(f"audioproxy: {line}", file=stream, flush=True)
 
 
-def _log_stream(twistd: Any) -> TextIO | None:
-    """Return where log lines go; None where twistd was told to use a logger of its own.
+def _find_log(twistd: Any, level: str, clock: Any) -> LineObserver | None:
+    """Return what writes log lines; None where twistd was told to use a logger of its own.
 
     This is asked before twistd puts its log in the place of stdout.
     """
     if twistd.get("logger") or twistd.get("syslog"):
         return None
     path = twistd.get("logfile") or ("-" if twistd.get("nodaemon", True) else "twistd.log")
-    return sys.stdout if path == "-" else LogFile.fromFullPath(path)
+    stream: TextIO = sys.stdout if path == "-" else LogFile.fromFullPath(path)
+    return LineObserver(stream, level, clock.callLater)

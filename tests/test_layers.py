@@ -18,7 +18,7 @@ LAYERS = (
     {"audioproxy", "errors"},
     {"grammar"},
     {"settings"},
-    {"threads"},
+    {"recent", "threads"},
     {"config", "logs", "metrics", "urls"},
     {"media"},
     {"process", "storage"},

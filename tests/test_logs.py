@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, RenderTimeout
 from audioproxy.logs import LEVELS, LineObserver
-from audioproxy.web.record import RequestRecord
+from audioproxy.web.record import RequestRecord, log_request
 from audioproxy.web.scrape import MetricsResource
 from audioproxy.web.site import ProxySite
 from tests.render.studio import Studio
@@ -175,6 +175,88 @@ LINES = {
     r"\[error\] the encoder cannot be started: .*No such file or directory.*": "error",
     r"\[error\] a request crashed": "error",
 }
+
+
+class BatchTests(SynchronousTestCase):
+    """Lines of requests"""
+
+    RECORD = RequestRecord("abc", "render", 200, None, "f:mp3", b"local://a", "HIT", 7, 0)
+
+    def setUp(self) -> None:
+        self.stream = _Counted()
+        self.clock = Clock()
+
+    def observer(self, level: str = "info") -> LineObserver:
+        """Return an observer that writes in batches."""
+        return LineObserver(self.stream, level, self.clock.callLater)
+
+    def test_one_text(self) -> None:
+        """A line is the same by way of an event and without one (Request log)."""
+        observer = self.observer()
+        observer.request(self.RECORD)
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        log_request(self.RECORD)
+        lines = [line[len(STAMP) :] for line in self.stream.getvalue().splitlines()]
+        text = "render 200 opts=f:mp3 src=local://a cache=HIT 7 bytes in 0ms"
+        self.assertEqual(lines, [f" request_id=abc [info] {text}"] * 2)
+
+    def test_together(self) -> None:
+        """Lines of one moment are written at once, soon, and in their order."""
+        observer = self.observer()
+        for number in range(100):
+            observer.request(self.RECORD._replace(sent=number))
+        self.assertEqual(self.stream.getvalue(), "")
+        self.clock.advance(0.1)
+        self.assertEqual(self.stream.flushed, 1)
+        sent = re.findall(r" (\d+) bytes", self.stream.getvalue())
+        self.assertEqual(sent, [str(number) for number in range(100)])
+        self.clock.advance(10)
+        self.assertEqual(self.stream.flushed, 1)
+
+    def test_bounded(self) -> None:
+        """However many there are, few wait."""
+        observer = self.observer()
+        for _ in range(10_000):
+            observer.request(self.RECORD)
+        written = self.stream.getvalue().count("\n")
+        self.assertGreater(written, 9_000)
+        self.clock.advance(1)
+        self.assertEqual(self.stream.getvalue().count("\n"), 10_000)
+
+    def test_events(self) -> None:
+        """Any other event is written at once, behind the requests that came before it."""
+        observer = self.observer()
+        observer.request(self.RECORD)
+        observer({"log_time": TIME, "log_level": LogLevel.info, "log_format": "hello"})
+        lines = self.stream.getvalue().splitlines()
+        self.assertIn("request_id=abc", lines[0])
+        self.assertEqual(lines[1], f"{STAMP} [info] hello")
+
+    def test_end(self) -> None:
+        """From the beginning of a stop on nothing waits, so that no line is lost at the end."""
+        observer = self.observer()
+        observer.request(self.RECORD)
+        observer.settle()
+        observer.request(self.RECORD)
+        self.assertEqual(self.stream.getvalue().count("\n"), 2)
+
+    def test_levels(self) -> None:
+        """A level that is not asked for is not written (AP_LOG_LEVEL)."""
+        observer = self.observer("warning")
+        observer.request(self.RECORD)
+        observer.request(self.RECORD._replace(status=500, error_code="render_failed"))
+        observer.settle()
+        self.assertEqual(self.stream.getvalue().count("\n"), 1)
+
+
+class _Counted(io.StringIO):
+    """A stream that counts how often it is flushed."""
+
+    flushed = 0
+
+    def flush(self) -> None:
+        self.flushed += 1
 
 
 class LevelTests(SynchronousTestCase):

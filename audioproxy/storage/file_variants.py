@@ -21,6 +21,7 @@ import struct
 import zlib
 from contextlib import suppress
 from dataclasses import asdict
+from functools import lru_cache
 
 from twisted.logger import Logger
 
@@ -35,6 +36,8 @@ _FOOTER = struct.Struct(">II8s")
 # A record is some hundred bytes; a file name of 255 bytes is escaped to at most 1.6 KB, twice.
 _TAIL = 8192
 _SCRATCH = ".scratch"
+# Bytes of a file that is read whole at a glance: what a feed would send in one write.
+_SMALL = 64 * 1024
 
 # Seconds to wait for a disk: for a file to be made or removed, and for some gigabytes to be
 # flushed to one that is slow.
@@ -164,6 +167,22 @@ class FileVariants:
             return None
         return StoredFile(descriptor, *found)
 
+    def glance(self, key: str) -> tuple[VariantHeaders, bytes] | None:
+        """Return a small variant whole, in one read; None for all that is not one."""
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            data = os.pread(descriptor, _SMALL, 0)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        # One that fills the room may go on behind it.
+        found = _parse_trailer(data, len(data)) if len(data) < _SMALL else None
+        return None if found is None else (found[1], data[: found[0]])
+
     async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
         """Give a finished scratch file its trailer and its final name.
 
@@ -221,18 +240,29 @@ def _unreadable(error: OSError) -> UpstreamUnavailable:
 def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
     """Return size and headers of a variant; None for a file that is none, or not all of one."""
     length = os.fstat(descriptor).st_size
-    start = max(0, length - _TAIL)
-    tail = os.pread(descriptor, _TAIL, start)
+    return _parse_trailer(os.pread(descriptor, _TAIL, max(0, length - _TAIL)), length)
+
+
+def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | None:
+    """Read the end of a file that has so many bytes."""
     if len(tail) < _FOOTER.size:
         return None
     record_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     record = tail[-_FOOTER.size - record_length : -_FOOTER.size]
     if (magic, len(record), zlib.crc32(record)) != (_MAGIC, record_length, checksum):
         return None
+    found = _read_record(record)
+    return found if found and found[0] + record_length + _FOOTER.size == length else None
+
+
+# To read one costs as much as to read the file that it is in.
+@lru_cache(4096)
+def _read_record(record: bytes) -> tuple[int, VariantHeaders] | None:
     try:
         fields = json.loads(record)
         size = int(fields.pop("size"))
-        headers = VariantHeaders(**fields)
+        if not all(isinstance(value, str | None) for value in fields.values()):
+            return None
+        return size, VariantHeaders(**fields)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None
-    return (size, headers) if size + record_length + _FOOTER.size == length else None

@@ -180,6 +180,14 @@ class ScratchSpace(Protocol):
         ...
 
 
+class Shelf(Protocol):
+    """Stored variants that are at hand."""
+
+    def glance(self, key: str) -> tuple[VariantHeaders, bytes] | None:
+        """Return a small variant whole, without a wait; None for what would take more."""
+        ...
+
+
 class VariantStore(ScratchSpace, Protocol):
     """Where finished variants are kept under their cache keys."""
 

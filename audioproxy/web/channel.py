@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IDelayedCall, ITCPTransport
 from twisted.internet.protocol import connectionDone
+from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
@@ -78,6 +79,7 @@ class ProxyChannel(HTTPChannel):
             # A peer that vanished without a word is noticed by the system, within hours.
             transport.setTcpKeepAlive(True)
         transport.bufferSize = _SEND_BUFFER
+        self._direct = isinstance(transport, Connection) and not transport.TLS
         self.site.opened(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -94,11 +96,31 @@ class ProxyChannel(HTTPChannel):
         if self.phase in DEAF:
             return
         if self.phase is Phase.IDLE:
+            if self._answer_at_once(data):
+                return
             self._enter(Phase.READING)
         if self._buffer and self.paused and len(self._buffer) + len(data) > _MOST_AHEAD:
             self.abortConnection()
             return
         HTTPChannel.dataReceived(self, data)
+
+    def _answer_at_once(self, data: bytes) -> bool:
+        """Answer what is a whole request of the common kind, and nothing more."""
+        site = self.site
+        if site.express is None or site.stopping or self._buffer or not self.all_sent:
+            return False
+        answer = site.express.answer(data)
+        if answer is None:
+            return False
+        self._since = site.now()
+        site.answered(self)
+        if self._direct:
+            # Twisted would send it in its next turn, after two more calls of the system.
+            sent = self.transport.writeSomeData(answer)
+            answer = answer[sent:] if isinstance(sent, int) else answer
+        if answer:
+            self.transport.write(answer)
+        return True
 
     def rawDataReceived(self, data: bytes) -> None:
         """Take a part of a body, or what comes ahead of an answer."""

@@ -20,14 +20,23 @@ class Cors:
         """Whether preflights are answered."""
         return self._origin is not None
 
-    def add_to(self, headers: Headers) -> None:
-        """Add the headers that every response carries."""
+    def headers(self) -> dict[bytes, bytes]:
+        """Return the headers that every response carries."""
         if self._origin is None:
-            return
-        headers.setRawHeaders(b"access-control-allow-origin", [self._origin])
-        headers.setRawHeaders(b"access-control-expose-headers", [_EXPOSED])
-        if self._origin != b"*":
-            headers.addRawHeader(b"vary", b"Origin")
+            return {}
+        return {
+            b"access-control-allow-origin": self._origin,
+            b"access-control-expose-headers": _EXPOSED,
+            **({b"vary": b"Origin"} if self._origin != b"*" else {}),
+        }
+
+    def add_to(self, headers: Headers) -> None:
+        """Add them to what an application may have set by now."""
+        for name, value in self.headers().items():
+            if name == b"vary":
+                headers.addRawHeader(name, value)
+            else:
+                headers.setRawHeaders(name, [value])
 
     def preflight(self, requested: bytes | None) -> dict[bytes, bytes]:
         """Return the headers of an answer to OPTIONS.

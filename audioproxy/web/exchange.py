@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import uuid
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal
 from audioproxy.storage.interfaces import Flow
 from audioproxy.web.cors import Cors
-from audioproxy.web.record import RequestRecord, log_request
+from audioproxy.web.record import Journal, RequestRecord
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -33,6 +33,8 @@ _OF_A_VARIANT = (
 # status; nginx gave it its meaning.
 _CLIENT_GONE = 499
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+# Bytes of chance in an id of ours: as many as a random UUID has, and no two requests share one.
+_ID_BYTES = 16
 
 _log = Logger()
 
@@ -45,7 +47,12 @@ class Exchange:
     """
 
     def __init__(
-        self, request: Any, seconds: Callable[[], float], metrics: Metrics, cors: Cors
+        self,
+        request: Any,
+        seconds: Callable[[], float],
+        metrics: Metrics,
+        cors: Cors,
+        journal: Journal,
     ) -> None:
         # First of all: asked for after a disconnect, the notice never comes.
         gone: Deferred[None] = request.notifyFinish()
@@ -54,13 +61,16 @@ class Exchange:
         self._request = request
         self._seconds = seconds
         self._metrics = metrics
+        self._journal = journal
         self._since = seconds()
         self._error_code: str | None = None
         self._options: str | None = None
         self._source: bytes | None = None
         self._cache: str | None = None
         self._open = True
-        self._request_id = self._choose_id()
+        self._request_id = choose_id(
+            request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]
+        )
         # Without this, Twisted calls an answer HTML that says nothing of its type.
         request.defaultContentType = None
         request.setHeader(b"x-request-id", self._request_id)
@@ -149,17 +159,13 @@ class Exchange:
         # Twisted 26.10 has no words for 422 and 429, and says "Unknown Status".
         self._request.setResponseCode(status, HTTPStatus(status).phrase.encode("ascii"))
 
-    def _choose_id(self) -> bytes:
-        theirs = self._request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]
-        return theirs if _REQUEST_ID.fullmatch(theirs) else uuid.uuid4().hex.encode("ascii")
-
     def _close(self, outcome: object) -> None:
         self._open = False
         status = self._request.code if self._request.startedWriting else _CLIENT_GONE
         if isinstance(outcome, Failure) and self._error_code is None:
             _log.debug("the client of {id} is gone", id=self._request_id.decode("ascii"))
         self._metrics.request_ended(self.endpoint, status)
-        log_request(
+        self._journal(
             RequestRecord(
                 request_id=self._request_id.decode("ascii"),
                 endpoint=self.endpoint,
@@ -173,6 +179,13 @@ class Exchange:
             )
         )
         self.finished.callback(None)
+
+
+def choose_id(theirs: bytes) -> bytes:
+    """Return the id of a request: the client's own where that will do, else a new one (D27)."""
+    if _REQUEST_ID.fullmatch(theirs):
+        return theirs
+    return os.urandom(_ID_BYTES).hex().encode("ascii")
 
 
 def abort(channel: Any) -> None:

@@ -16,6 +16,7 @@ from audioproxy.render.tally import Tally
 from audioproxy.storage.feed import ConsumerGone
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
+from audioproxy.web.record import Journal, log_request
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -34,16 +35,24 @@ class Front(Resource):
 
     isLeaf = True
 
-    def __init__(self, seconds: Callable[[], float], metrics: Metrics, cors: Cors) -> None:
+    def __init__(
+        self,
+        seconds: Callable[[], float],
+        metrics: Metrics,
+        cors: Cors,
+        journal: Journal = log_request,
+    ) -> None:
         """Open for requests.
 
         :param seconds: a clock for durations.
+        :param journal: takes the record of each request.
         """
         Resource.__init__(self)
         self.active = Tally()
         self._seconds = seconds
         self._metrics = metrics
         self._cors = cors
+        self._journal = journal
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer a request.
@@ -65,7 +74,7 @@ class Front(Resource):
         self._begin(request).refuse(refusal)
 
     def _begin(self, request: Any) -> Exchange:
-        exchange = Exchange(request, self._seconds, self._metrics, self._cors)
+        exchange = Exchange(request, self._seconds, self._metrics, self._cors, self._journal)
         self.active.begin()
         exchange.finished.addCallback(lambda _: self.active.end())
         return exchange

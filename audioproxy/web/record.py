@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from twisted.logger import Logger, LogLevel
 
@@ -22,8 +23,7 @@ _SECRETS = re.compile(
 _log = Logger()
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
+class RequestRecord(NamedTuple):
     """What the log says of one completed request.
 
     :ivar options: canonical options, or None where they are not known.
@@ -57,19 +57,27 @@ class RequestRecord:
         return LogLevel.debug if self.endpoint in _QUIET_ENDPOINTS else LogLevel.info
 
     def __str__(self) -> str:
-        words = [self.endpoint, str(self.status)]
-        words += [self.error_code] if self.error_code else []
-        words += [f"opts={self.options}"] if self.options is not None else []
-        words += [f"src={_printable(self.source)}"] if self.source is not None else []
-        words += [f"cache={self.cache}"] if self.cache else []
-        return " ".join([*words, f"{self.sent} bytes in {self.milliseconds}ms"])
+        code = f" {self.error_code}" if self.error_code else ""
+        options = f" opts={self.options}" if self.options is not None else ""
+        source = f" src={_printable(self.source)}" if self.source is not None else ""
+        cache = f" cache={self.cache}" if self.cache else ""
+        return (
+            f"{self.endpoint} {self.status}{code}{options}{source}{cache}"
+            f" {self.sent} bytes in {self.milliseconds}ms"
+        )
+
+
+#: Where the records of requests go.
+Journal = Callable[[RequestRecord], None]
 
 
 def log_request(record: RequestRecord) -> None:
-    """Put one request on the log."""
+    """Put one request on the log of whatever application this is."""
     _log.emit(record.level, "{record}", record=record, request_id=record.request_id)
 
 
+# As many as a busy node serves again and again; the longest are some hundred bytes.
+@lru_cache(4096)
 def _printable(source: bytes) -> str:
     """Percent-encode what could break a line or a word (D28), and leave out what is secret."""
     if source.startswith(b"https://"):

@@ -6,16 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from audioproxy.errors import InvalidSignature, NotFound
-from audioproxy.grammar.segments import SignedPath, split_signature, split_target
+from audioproxy.errors import Expired, InvalidSignature, NotFound
+from audioproxy.grammar.expiry import expired
+from audioproxy.grammar.reading import read_expiry
+from audioproxy.grammar.segments import SignedPath, Target, split_signature, split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.slips import find_slip
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
+from audioproxy.web.asked import Asked, KnownPaths, read_asked
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.front import Front
 from audioproxy.web.info import Infos
+from audioproxy.web.record import Journal, log_request
 from audioproxy.web.status import answer_health, answer_ready
 from audioproxy.web.variant import Variants
 
@@ -56,7 +60,10 @@ class Signer:
 
 
 class AudioProxyResource(Front):
-    """Variants, info documents, health and readiness."""
+    """Variants, info documents, health and readiness.
+
+    :ivar known: what was asked for lately.
+    """
 
     def __init__(
         self,
@@ -68,13 +75,16 @@ class AudioProxyResource(Front):
         readiness: Readiness,
         seconds: Callable[[], float],
         metrics: Metrics,
+        journal: Journal = log_request,
     ) -> None:
         """Mount the parts.
 
         :param slots: of renders; its queue is what readiness reports.
         :param seconds: a clock for durations.
+        :param journal: takes the record of each request.
         """
-        Front.__init__(self, seconds, metrics, cors)
+        Front.__init__(self, seconds, metrics, cors, journal)
+        self.known = KnownPaths()
         self._signer = signer
         self._variants = variants
         self._infos = infos
@@ -101,6 +111,21 @@ class AudioProxyResource(Front):
             await self._answer_signed(exchange, path)
 
     async def _answer_signed(self, exchange: Exchange, path: bytes) -> None:
+        asked = self.known.find(path)
+        if asked is not None:
+            exchange.endpoint = "render"
+            if asked.is_over(self._variants.now()):
+                raise Expired
+            asked.describe(exchange)
+        else:
+            target = self._verify(exchange, path)
+            if target.info:
+                await self._infos.answer(exchange, target)
+                return
+            asked = self._read(exchange, path, target)
+        await self._variants.answer(exchange, asked)
+
+    def _verify(self, exchange: Exchange, path: bytes) -> Target:
         signed = split_signature(path)
         # /hls/ is reserved for a later version (contract: Versioning).
         if signed is None or signed.signature == b"hls":
@@ -110,5 +135,12 @@ class AudioProxyResource(Front):
         target = split_target(signed.signed)
         if target is None:
             raise NotFound("no source in the path")
-        answering = self._infos if target.info else self._variants
-        await answering.answer(exchange, target)
+        return target
+
+    def _read(self, exchange: Exchange, path: bytes, target: Target) -> Asked:
+        # An expired URL is told so whatever else is wrong with it.
+        if expired(read_expiry(target.options), self._variants.now()):
+            raise Expired
+        asked = read_asked(exchange, target)
+        self.known.keep(path, asked)
+        return asked

@@ -9,6 +9,7 @@ from audioproxy.errors import NotFound
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.front import Front
+from audioproxy.web.record import Journal, log_request
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -17,9 +18,11 @@ if TYPE_CHECKING:
 class MetricsResource(Front):
     """``/metrics``, and nothing else."""
 
-    def __init__(self, seconds: Callable[[], float], metrics: Metrics) -> None:
-        """Open for scrapes."""
-        Front.__init__(self, seconds, metrics, Cors(None))
+    def __init__(
+        self, seconds: Callable[[], float], metrics: Metrics, journal: Journal = log_request
+    ) -> None:
+        """Open for scrapes; see `Front`."""
+        Front.__init__(self, seconds, metrics, Cors(None), journal)
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer with all metrics; HEAD is answered as GET is (D19)."""

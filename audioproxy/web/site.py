@@ -15,6 +15,7 @@ from twisted.web.server import Request, Site
 from audioproxy.errors import BadRequest
 from audioproxy.render.tally import Tally
 from audioproxy.web.channel import SPARE, Phase, ProxyChannel
+from audioproxy.web.express import Express
 from audioproxy.web.front import Front
 
 # Bytes of a body that are read past without a word: nothing here has a use for one.
@@ -73,6 +74,7 @@ class ProxySite(Site):
     """A site that bounds the number of its connections, and what each may take.
 
     :ivar stopping: no connection outlasts the answer that it is at.
+    :ivar express: the fast path for what it can answer, or None.
     """
 
     protocol: Any = ProxyChannel
@@ -80,16 +82,22 @@ class ProxySite(Site):
     noisy = False
 
     def __init__(
-        self, resource: Front, clock: IReactorTime, most_connections: int | None = None
+        self,
+        resource: Front,
+        clock: IReactorTime,
+        most_connections: int | None = None,
+        express: Express | None = None,
     ) -> None:
         """Serve a resource.
 
         :param most_connections: for one more, the one is closed that has waited longest for a
             request and has nothing left to take; else the one that has taken nothing for
             longest, be that half a minute; else the new one. None is no limit.
+        :param express: answers what the resource need not see.
         """
         Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
         self.stopping = False
+        self.express = express
         self._clock = clock
         self._most = most_connections
         self._channels: set[ProxyChannel] = set()
@@ -156,6 +164,11 @@ class ProxySite(Site):
                 channels.setdefault(channel)
             else:
                 channels.pop(channel, None)
+
+    def answered(self, channel: ProxyChannel) -> None:
+        """Hear that a connection begins to wait anew, having been answered in no time."""
+        del self._spare[channel]
+        self._spare[channel] = None
 
     def closed(self, channel: ProxyChannel) -> None:
         """Hear of the end of a connection."""

@@ -6,15 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from audioproxy.errors import Expired, SourceTooLarge
-from audioproxy.grammar.expiry import clamp, expired
-from audioproxy.grammar.keys import cache_key, etag
-from audioproxy.grammar.options import Options
-from audioproxy.grammar.reading import read_expiry, read_options
-from audioproxy.grammar.segments import Target
-from audioproxy.grammar.sources import Source, read_source
+from audioproxy.errors import SourceTooLarge
+from audioproxy.grammar.expiry import clamp
 from audioproxy.render.job import Order
 from audioproxy.render.table import Renders, Seat
 from audioproxy.storage.feed import Feed
@@ -24,6 +18,7 @@ from audioproxy.storage.interfaces import (
     VariantHeaders,
     VariantStore,
 )
+from audioproxy.web.asked import CACHE_CONTROL, Asked
 from audioproxy.web.conditions import matches, range_applies
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.ranges import read_range
@@ -31,7 +26,6 @@ from audioproxy.web.ranges import read_range
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
 
-_CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
 _MAX_AGE = re.compile(r"max-age=(\d+)")
 
 
@@ -54,22 +48,15 @@ class Variants:
     max_source: int
     presign_ttl: int | None = None
 
-    async def answer(self, exchange: Exchange, target: Target) -> None:
-        """Answer a request whose signature is verified.
+    async def answer(self, exchange: Exchange, asked: Asked) -> None:
+        """Answer a request whose signature is verified and whose time is not over.
 
         :raises Refusal: for everything that is not answered with the variant.
         """
-        exp = self._check_expiry(target)
-        options, source = _read(exchange, target)
-        order = Order(
-            cache_key(options.canonical(), source.canonical),
-            options,
-            source,
-            VariantHeaders(options.content_type, _CACHE_CONTROL, _disposition(options)),
-        )
-        exchange.set_headers({b"etag": etag(order.key)})
-        if matches(exchange.header(b"if-none-match"), etag(order.key)):
-            exchange.set_headers({b"cache-control": self._clamped(_CACHE_CONTROL, exp)})
+        order, exp = asked.order, asked.exp
+        exchange.set_headers({b"etag": asked.tag})
+        if matches(exchange.header(b"if-none-match"), asked.tag):
+            exchange.set_headers({b"cache-control": self.clamped(CACHE_CONTROL, exp)})
             exchange.respond(304)
             return
         seat: Seat | None = None
@@ -79,34 +66,26 @@ class Variants:
                 seat = self.renders.join(order, admitted)
         if stored is not None:
             if exchange.method == b"GET":
-                self.metrics.hit(options.f)
-            await self._answer_hit(exchange, order, stored, exp)
+                self.metrics.hit(order.options.f)
+            await self._answer_hit(exchange, asked, stored)
         elif seat is not None:
             await self._answer_render(exchange, order, seat, exp)
         else:
             await self._answer_head_of_miss(exchange, order, exp)
 
-    def _check_expiry(self, target: Target) -> int | None:
-        exp = read_expiry(target.options)
-        if expired(exp, self.now()):
-            raise Expired
-        return exp
-
-    async def _answer_hit(
-        self, exchange: Exchange, order: Order, stored: StoredVariant, exp: int | None
-    ) -> None:
+    async def _answer_hit(self, exchange: Exchange, asked: Asked, stored: StoredVariant) -> None:
         try:
             exchange.set_cache_state("HIT")
-            exchange.set_headers(self._headers(stored.headers, exp))
+            exchange.set_headers(self.headers(stored.headers, asked.exp))
             exchange.set_headers({b"accept-ranges": b"bytes"})
-            location = self._presign(stored, exp)
+            location = self._presign(stored, asked.exp)
             if location is not None:
                 self._redirect(exchange, stored, location)
             elif exchange.method == b"HEAD":
                 exchange.set_headers({b"content-length": b"%d" % stored.size})
                 exchange.respond(200)
             else:
-                await self._send(exchange, order, stored)
+                await self._send(exchange, asked.tag, stored)
         finally:
             stored.close()
 
@@ -128,17 +107,14 @@ class Variants:
         else:
             exchange.respond(302, b"")
 
-    async def _send(self, exchange: Exchange, order: Order, stored: StoredVariant) -> None:
-        asked = None
-        if range_applies(exchange.header(b"if-range"), etag(order.key)):
-            asked = read_range(exchange.header(b"range"), stored.size)
-        start, stop = asked or (0, stored.size)
+    async def _send(self, exchange: Exchange, tag: bytes, stored: StoredVariant) -> None:
+        part = None
+        if range_applies(exchange.header(b"if-range"), tag):
+            part = read_range(exchange.header(b"range"), stored.size)
+        start, stop = part or (0, stored.size)
         flow = await stored.stretch(start, stop)
-        exchange.set_headers({b"content-length": b"%d" % (stop - start)})
-        if asked is not None:
-            content_range = b"bytes %d-%d/%d" % (start, stop - 1, stored.size)
-            exchange.set_headers({b"content-range": content_range})
-        await exchange.stream(206 if asked else 200, flow)
+        exchange.set_headers(size_headers(part, stored.size))
+        await exchange.stream(206 if part else 200, flow)
 
     async def _answer_head_of_miss(self, exchange: Exchange, order: Order, exp: int | None) -> None:
         source = await self.sources.open(order.source)
@@ -146,7 +122,7 @@ class Variants:
         source.close()
         SourceTooLarge.check(size, self.max_source)
         exchange.set_cache_state("MISS")
-        exchange.set_headers(self._headers(order.headers, exp))
+        exchange.set_headers(self.headers(order.headers, exp))
         exchange.respond(200)
 
     async def _answer_render(
@@ -157,37 +133,39 @@ class Variants:
         try:
             backlog = await seat.backlog
             exchange.set_cache_state("MISS" if seat.started else "COALESCED")
-            exchange.set_headers(self._headers(order.headers, exp))
+            exchange.set_headers(self.headers(order.headers, exp))
             await exchange.stream(200, Feed(backlog))
         finally:
             seat.leave()
 
-    def _headers(self, headers: VariantHeaders, exp: int | None) -> dict[bytes, bytes]:
+    def headers(self, headers: VariantHeaders, exp: int | None) -> dict[bytes, bytes]:
+        """Return what a variant was stored with, or will be, as headers for a URL until ``exp``."""
         disposition = headers.content_disposition
         return {
             b"content-type": headers.content_type.encode("ascii"),
-            b"cache-control": self._clamped(headers.cache_control, exp),
+            b"cache-control": self.clamped(headers.cache_control, exp),
             **({b"content-disposition": disposition.encode("ascii")} if disposition else {}),
         }
 
-    def _clamped(self, cache_control: str, exp: int | None) -> bytes:
+    def clamped(self, cache_control: str, exp: int | None) -> bytes:
         """Shorten a max-age to what is left until ``exp``; what is stored keeps its own."""
+        if exp is None:
+            return cache_control.encode("ascii")
         return _MAX_AGE.sub(
             lambda match: f"max-age={clamp(int(match[1]), exp, self.now())}", cache_control
         ).encode("ascii")
 
 
-def _read(exchange: Exchange, target: Target) -> tuple[Options, Source]:
-    options, _ = read_options(target.options)
-    exchange.about_options(options.canonical())
-    source = read_source(target.form, target.source)
-    exchange.about_source(source.canonical)
-    return options, source
+def size_headers(part: tuple[int, int] | None, size: int) -> dict[bytes, bytes]:
+    """Return the headers that say how long a body is.
 
-
-def _disposition(options: Options) -> str | None:
-    """Return the Content-Disposition that ``dl`` asks for (D10, RFC 6266)."""
-    if options.dl is None:
-        return None
-    plain = "".join(c if " " <= c <= "~" and c not in '"%' else "_" for c in options.dl)
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(options.dl, safe='')}"
+    :param part: its first offset and the one behind its last, where it is a range.
+    :param size: of the variant, in bytes.
+    """
+    if part is None:
+        return {b"content-length": b"%d" % size}
+    start, stop = part
+    return {
+        b"content-length": b"%d" % (stop - start),
+        b"content-range": b"bytes %d-%d/%d" % (start, stop - 1, size),
+    }

@@ -33,8 +33,8 @@ BUGS = [
     Bug(
         "a request is logged only if its client stays",
         "web/exchange.py",
-        "        log_request(\n",
-        "        if not isinstance(outcome, Failure): log_request(\n",
+        "        self._journal(\n",
+        "        if not isinstance(outcome, Failure): self._journal(\n",
         "log",
     ),
     Bug(
@@ -199,8 +199,8 @@ BUGS = [
     Bug(
         "a variant that lost a part is read",
         "storage/file_variants.py",
-        "if size + record_length + _FOOTER.size == length else None",
-        "if size else None",
+        "found if found and found[0] + record_length + _FOOTER.size == length else None",
+        "found",
         "answers",
     ),
     Bug(

@@ -244,6 +244,36 @@ class PlaceTests(StoreCase):
         self.assertEqual(self.read(key_of("b")), b"xyz")
 
 
+class GlanceTests(StoreCase):
+    """`FileVariants.glance`"""
+
+    def test_small(self) -> None:
+        """A small variant is there at a glance with its headers, and nothing stays open."""
+        before = open_descriptors()
+        for data in (b"", b"abc", bytes(60_000)):
+            self.commit(data)
+            self.assertEqual(self.store.glance(KEY), (HEADERS, data))
+        self.assertEqual(open_descriptors(), before)
+
+    def test_none(self) -> None:
+        """Nothing is seen where nothing is, and nothing of what is not a file."""
+        self.assertIsNone(self.store.glance(KEY))
+        self.path().mkdir(parents=True)
+        self.assertIsNone(self.store.glance(KEY))
+
+    def test_size(self) -> None:
+        """A larger one is never seen in part, also where its bytes look like a variant's end."""
+        self.commit(b"abc")
+        small = self.path().read_bytes()
+        for length in (65_535, 65_536, 70_000):
+            self.commit((small.rjust(65_536, b"-") + bytes(length))[:length])
+            self.assertIsNone(self.store.glance(KEY))
+            stored = self.lookup()
+            assert stored is not None
+            self.assertEqual(stored.size, length)
+            stored.close()
+
+
 class DamageTests(StoreCase):
     """What is not all of a variant is none"""
 
@@ -260,8 +290,11 @@ class DamageTests(StoreCase):
         """Tell whether a file is a variant, which then has to be the one that was stored."""
         self.path().write_bytes(content)
         stored = self.lookup()
+        glanced = self.store.glance(KEY)
+        self.assertEqual(stored is None, glanced is None)
         if stored is None:
             return False
+        self.assertEqual(glanced, (self.headers, self.DATA))
         self.assertEqual((stored.headers, stored.read(0, 999)), (self.headers, self.DATA))
         stored.close()
         return True
@@ -305,7 +338,16 @@ class DamageTests(StoreCase):
 
     def test_record_of_another_kind(self) -> None:
         """A record that is whole but says something else, as a later version's may, is none."""
-        for record in (b"", b"[]", b"{", b"{}", b'{"size":40}', b'{"size":40,"colour":"red"}'):
+        number = b'{"size":40,"content_type":["a"],"cache_control":"b"}'
+        for record in (
+            b"",
+            b"[]",
+            b"{",
+            b"{}",
+            b'{"size":40}',
+            b'{"size":40,"colour":"red"}',
+            number,
+        ):
             footer = struct.pack(">II8s", len(record), zlib.crc32(record), self.whole[-8:])
             self.assertFalse(self.verdict(self.DATA + record + footer), record)
 

@@ -137,7 +137,7 @@ async def plain(source: str, *words: str, folder: Path | None = None) -> bytes:
     :param words: ahead of the source.
     :param folder: where it runs.
     """
-    command = ["ffmpeg", "-nostdin", "-v", "error", *words, "-i", source, "-f", "s16le", "pipe:1"]
+    command = [FFMPEG, "-nostdin", "-v", "error", *words, "-i", source, "-f", "s16le", "pipe:1"]
     process = Process()
     environ = {"PATH": os.environ["PATH"]}
     where = None if folder is None else str(folder)

@@ -35,6 +35,7 @@ from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_argum
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
 from audioproxy.media.regions import needs_measuring
+from tests.support.programs import FFMPEG, FFPROBE
 
 #: As in the service: nothing of its own environment reaches a child (D45).
 ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
@@ -44,7 +45,7 @@ _PATIENCE = 120
 
 _OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
 _LOUDNESS = re.compile(rb"Integrated loudness:\s+I:\s+(-?[\d.]+) LUFS")
-_OPEN = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error"]
+_OPEN = [FFMPEG, "-nostdin", "-hide_banner", "-v", "error"]
 _INPUT = ["-i", "file:/dev/fd/3"]
 _FLOATS = "-c:a pcm_f32le -f wav"
 
@@ -253,14 +254,14 @@ def synthesise(graph: str) -> bytes:
 def describe(source: bytes) -> dict[str, Any]:
     """Return everything that ffprobe knows of a file."""
     words = "-v error -of json -show_format -show_streams -i file:/dev/fd/3"
-    answer: dict[str, Any] = json.loads(run(["ffprobe", *words.split()], source).stdout)
+    answer: dict[str, Any] = json.loads(run([FFPROBE, *words.split()], source).stdout)
     return answer
 
 
 def loudness(source: bytes) -> float:
     """Measure the integrated loudness in LUFS (EBU R 128)."""
     words = "-hide_banner -nostdin -i file:/dev/fd/3 -af ebur128 -f null -"
-    found = _LOUDNESS.findall(run(["ffmpeg", *words.split()], source).stderr)
+    found = _LOUDNESS.findall(run([FFMPEG, *words.split()], source).stderr)
     return float(found[-1])
 
 

@@ -26,6 +26,7 @@ from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
 from audioproxy.service import AudioProxy, ProxyService, make_service
 from tests.support.http import KEY, SALT, Response, read_response
+from tests.support.programs import FFMPEG
 from tests.support.servers import RUNNING
 
 reactor: Any = _reactor
@@ -157,7 +158,7 @@ def signed(rest: str) -> bytes:
 def make_sound(path: Path, *words: str) -> Path:
     """Make a file with ffmpeg, from its own synthesizers."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = ["ffmpeg", "-nostdin", "-v", "error", "-y", *words, "-bitexact", str(path)]
+    command = [FFMPEG, "-nostdin", "-v", "error", "-y", *words, "-bitexact", str(path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
     return path
 

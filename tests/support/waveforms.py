@@ -102,7 +102,7 @@ def decode_frames(folder: Path, channels: Mapping[str, int]) -> dict[str, Frames
 
     :param channels: how many each file has, by name.
     """
-    words = "ffmpeg -nostdin -v fatal".split()
+    words = [FFMPEG, "-nostdin", "-v", "fatal"]
     with tempfile.TemporaryDirectory() as decoded:
         for name in channels:
             words += ["-i", f"file:{folder / name}"]

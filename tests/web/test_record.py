@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,13 +56,13 @@ class RecordTests(SynchronousTestCase):
         }
         for values in itertools.product(*parts.values()):
             given_parts = dict(zip(parts, values, strict=True))
-            line = str(replace(PLAIN, **given_parts))
+            line = str(PLAIN._replace(**given_parts))
             middle = "".join(shown[name] for name, value in given_parts.items() if value)
             self.assertEqual(f"render 200{middle} 12 bytes in 34ms", line)
 
     def test_blank_and_control_characters(self) -> None:
         """They are percent-encoded in a source, with everything else outside ASCII (D28)."""
-        line = str(replace(PLAIN, options="f:mp3", source=b"local://a b\n\r\t\x00\x7f\xc3\xa9.mp3"))
+        line = str(PLAIN._replace(options="f:mp3", source=b"local://a b\n\r\t\x00\x7f\xc3\xa9.mp3"))
         self.assertIn(" src=local://a%20b%0A%0D%09%00%7F%C3%A9.mp3 ", line)
 
     def test_secrets(self) -> None:
@@ -94,7 +93,7 @@ class RecordTests(SynchronousTestCase):
             (b"local://a?token=t", "local://a?token=t"),
             (b"s3://b/k?sig=s", "s3://b/k?sig=s"),
         ):
-            line = str(replace(PLAIN, source=source))
+            line = str(PLAIN._replace(source=source))
             self.assertIn(f" src={shown} ", line)
 
     @PROMISE
@@ -108,7 +107,7 @@ class RecordTests(SynchronousTestCase):
             canonical = read_source(b"enc", encoded(source)).canonical
         except NotFound:
             canonical = None
-        record = replace(PLAIN, options=options.canonical(), source=canonical, cache=cache)
+        record = PLAIN._replace(options=options.canonical(), source=canonical, cache=cache)
         self.assertIsNotNone(SHAPE.fullmatch(str(record)), record)
 
     def test_levels(self) -> None:
@@ -136,20 +135,20 @@ class RecordTests(SynchronousTestCase):
         for (endpoint, status), level in rows.items():
             # All that is 400 or more is a refusal, but for the verdict of a node that is not ready.
             code = "some_code" if status >= 400 and endpoint != "ready" else None
-            record = replace(PLAIN, endpoint=endpoint, status=status, error_code=code)
+            record = PLAIN._replace(endpoint=endpoint, status=status, error_code=code)
             self.assertIs(level, record.level, (endpoint, status))
 
     def test_level_of_an_answer_that_was_broken_off(self) -> None:
         """A stream that failed behind its 200 warns as an error of the service does (Levels)."""
-        record = replace(PLAIN, status=200, error_code="render_timeout")
+        record = PLAIN._replace(status=200, error_code="render_timeout")
         self.assertIs(LogLevel.warn, record.level)
 
     def test_log(self) -> None:
         """The event has its level, the request id as a field and the line as its text."""
         log = Log()
         self.addCleanup(log.keep())
-        record = replace(
-            PLAIN, status=504, error_code="a_code", options="{braces}", source=b"{0}%s"
+        record = PLAIN._replace(
+            status=504, error_code="a_code", options="{braces}", source=b"{0}%s"
         )
         log_request(record)
         (event,) = log.events

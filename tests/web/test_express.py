@@ -1,0 +1,289 @@
+"""The fast path: the same bytes, the same counts and the same line as on the ordinary one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+
+from tests.support.http import NOW, Connection, House, Log, key_of
+from tests.support.strategies import PROMISE
+
+PATH = b"/f:mp3/plain/local://a.mp3"
+TAG = b'"' + key_of(PATH).encode() + b'"'
+DATA = bytes(range(256)) * 3
+_DATE = re.compile(rb"\r\nDate: [A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT\r\n")
+_OUR_ID = re.compile(rb"(?<=\r\nX-Request-Id: )[0-9a-f]{32}(?=\r\n)")
+
+#: Headers of requests that are answered on the fast path, where the variant is stored.
+COMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
+    {},
+    {"X-Request-Id": b"theirs"},
+    {"x-request-id": b"no good id"},
+    {"If-None-Match": TAG},
+    {"If-None-Match": b'W/"x", ' + TAG},
+    {"If-None-Match": b"*"},
+    {"If-None-Match": TAG, "Range": b"bytes=0-3"},
+    {"Range": b"bytes=1-3"},
+    {"RANGE": b"bytes=-4"},
+    {"Range": b"bytes=5-"},
+    {"Range": b"bytes=1-2,4-5"},
+    {"Range": b"lines=1-2"},
+    {"Range": b"bytes=1-3", "If-Range": TAG},
+    {"Range": b"bytes=1-3", "If-Range": b'"other"'},
+    {"If-Range": TAG},
+    {"Connection": b"Keep-Alive", "Accept": b"*/*", "User-Agent": b"a (b; c) d/1.0"},
+)
+
+#: Requests that are not, whatever is stored.
+UNCOMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
+    {"Connection": b"close"},
+    {"Connection": b"upgrade", "Upgrade": b"h2c"},
+    {"Content-Length": b"0"},
+    {"Expect": b"100-continue", "Content-Length": b"0"},
+    {"Range": [b"bytes=0-1", b"bytes=2-3"]},
+    {"If-None-Match": [b'"a"', TAG]},
+    {"X-Request-Id": [b"one", b"two"]},
+    {"Range": b"bytes=768-"},
+    {"X-Odd": b"\xff"},
+    {f"X-{number}": b"1" for number in range(80)},
+    {"X-Long": b"x" * 8192},
+)
+
+
+def comparable(answer: bytes) -> bytes:
+    """Return an answer without what the clock and chance have put in."""
+    return _OUR_ID.sub(b"ours", _DATE.sub(b"\r\nDate\r\n", answer))
+
+
+class ExpressCase(SynchronousTestCase):
+    """Two houses with one variant each, of which one has the fast path."""
+
+    def setUp(self) -> None:
+        self.houses = self.build()
+
+    def build(self, **options: Any) -> tuple[House, House]:
+        """Return a house without and one with the fast path; both know the path."""
+        plain, fast = House(**options), House(fast=True, **options)
+        for house in (plain, fast):
+            house.store_variant(PATH, DATA)
+            house.ask_signed(PATH)
+            house.calls.clear()
+        return plain, fast
+
+    def raw(self, house: House, path: bytes = PATH, **headers: Any) -> Connection:
+        """Send one request and return the connection."""
+        connection = house.connect()
+        lines = [b"GET %s HTTP/1.1" % house.path(path), b"Host: proxy.example"]
+        for name, given_values in headers.items():
+            values = given_values if isinstance(given_values, list) else [given_values]
+            lines += [name.encode() + b": " + value for value in values]
+        connection.send_raw(b"\r\n".join([*lines, b"", b""]))
+        return connection
+
+    def assert_equal_answers(self, houses: tuple[House, House], **headers: Any) -> House:
+        """Assert that both answer with the same bytes, and return the fast house."""
+        plain, fast = houses
+        answers = [comparable(self.raw(house, **headers).received) for house in houses]
+        self.assertEqual(*answers)
+        self.assertEqual(plain.metrics.exposition(), fast.metrics.exposition())
+        return fast
+
+
+class SameTests(ExpressCase):
+    """What is answered on the fast path"""
+
+    def test_answers(self) -> None:
+        """Status, headers and their order, body, counters: all as on the ordinary path."""
+        for headers in COMMON:
+            fast = self.assert_equal_answers(self.houses, **headers)
+            self.assertNotIn("lookup", fast.touched(), headers)
+
+    def test_other_configurations(self) -> None:
+        """With CORS for all or one, for a download, and for a URL with an end."""
+        for origin in ("*", "https://app.example"):
+            fast = self.assert_equal_answers(self.build(origin=origin))
+            self.assertNotIn("lookup", fast.touched())
+        for path in (b"/dl:x.mp3" + PATH, b"/exp:%d" % (NOW + 100) + PATH):
+            houses = self.build()
+            for house in houses:
+                house.store_variant(path, DATA, disposition="attachment; filename=x")
+                house.ask_signed(path)
+                house.calls.clear()
+            answers = [comparable(self.raw(house, path).received) for house in houses]
+            self.assertEqual(*answers)
+            self.assertEqual(houses[1].touched(), ["glance"])
+
+    def test_lines(self) -> None:
+        """Each request has the line that the ordinary path writes of it (Request log)."""
+        for headers in COMMON:
+            records = []
+            for house in self.houses:
+                log = Log()
+                stop = log.keep()
+                self.raw(house, **headers)
+                stop()
+                records.append([record._replace(request_id="") for record in log.requests])
+            self.assertEqual(*records)
+            self.assertEqual(len(records[0]), 1)
+
+    def test_in_turn(self) -> None:
+        """One connection takes one request after the other, on either path."""
+        _, fast = self.houses
+        connection = fast.connect()
+        for headers in (*COMMON, *UNCOMMON[2:3], *COMMON):
+            before = len(connection.received)
+            lines = [b"GET %s HTTP/1.1" % fast.path(PATH)]
+            lines += [name.encode() + b": " + value for name, value in headers.items()]  # type: ignore[operator]
+            connection.send_raw(b"\r\n".join([*lines, b"", b""]))
+            self.assertRegex(connection.received[before:], rb"^HTTP/1\.1 (200|206|304) ")
+        self.assertFalse(connection.closed)
+
+
+class LeftTests(ExpressCase):
+    """What is left to the ordinary path"""
+
+    def test_uncommon(self) -> None:
+        """Whatever is unusual is answered as if there were no fast path."""
+        for headers in UNCOMMON:
+            fast = self.assert_equal_answers(self.houses, **headers)
+            self.assertEqual(fast.touched()[-1], "lookup", headers)
+
+    def test_pieces(self) -> None:
+        """A request that comes in pieces, and two that come at once, are answered as ever."""
+        for plain_or_fast in self.houses:
+            path = plain_or_fast.path(PATH)
+            request = b"GET %s HTTP/1.1\r\nX-Request-Id: a\r\n\r\n" % path
+            whole = self.raw(plain_or_fast).received
+            for at in (1, 10, len(request) - 3, len(request) - 1):
+                connection = plain_or_fast.connect()
+                connection.send_raw(request[:at])
+                connection.send_raw(request[at:])
+                self.assertEqual(len(connection.received), len(whole) - 31)
+            twice = plain_or_fast.connect()
+            twice.send_raw(request * 2)
+            plain_or_fast.line_clock.advance(0)
+            self.assertEqual(len(twice.received), 2 * (len(whole) - 31))
+
+    def test_other_forms(self) -> None:
+        """Another method, version or form of the target, and what is no HTTP."""
+        path = self.houses[0].path(PATH)
+        for request in (
+            b"HEAD %s HTTP/1.1\r\n\r\n" % path,
+            b"GET %s HTTP/1.0\r\n\r\n" % path,
+            b"GET %s?x HTTP/1.1\r\n\r\n" % path,
+            b"GET http://h%s HTTP/1.1\r\n\r\n" % path,
+            b"GET %s HTTP/1.1\r\nA : b\r\n\r\n" % path,
+            b"GET %s HTTP/1.1\r\nA: b\r\n c\r\n\r\n" % path,
+            b"GET %s HTTP/1.1\nA: b\n\n" % path,
+            b"GET %s HTTP/1.1\r\nA\r\n\r\n" % path,
+            b"GET  %s HTTP/1.1\r\n\r\n" % path,
+            b"GET %s HTTP/2.0\r\n\r\n" % path,
+            b"OPTIONS %s HTTP/1.1\r\n\r\n" % path,
+        ):
+            answers = []
+            for house in self.houses:
+                connection = house.connect()
+                connection.send_raw(request)
+                answers.append((comparable(connection.received), connection.closed))
+            self.assertEqual(*answers, request)
+            self.assertNotIn("glance", self.houses[1].touched(), request)
+
+    def test_unknown(self) -> None:
+        """A path that differs in one byte is verified for itself (Authentication)."""
+        _, fast = self.houses
+        path = bytearray(fast.path(PATH))
+        path[-1] ^= 1
+        self.assertEqual(fast.ask(bytes(path)).status, 401)
+        self.assertEqual(fast.touched(), [])
+
+    def test_expired(self) -> None:
+        """A URL whose time is over is refused, however often it was served (D14)."""
+        path = b"/exp:%d" % (NOW + 1) + PATH
+        _, fast = self.houses
+        fast.store_variant(path, DATA)
+        self.assertEqual([fast.ask_signed(path).status for _ in range(2)], [200, 200])
+        fast.now = NOW + 2.0
+        self.assertEqual([fast.ask_signed(path).status for _ in range(2)], [410, 410])
+
+    def test_gone(self) -> None:
+        """A variant that is removed is rendered anew."""
+        _, fast = self.houses
+        assert isinstance(fast.stored, dict)
+        fast.stored.clear()
+        connection = fast.connect()
+        connection.send(fast.path(PATH))
+        self.assertEqual(fast.touched(), ["glance", "lookup", "join"])
+
+    def test_stores(self) -> None:
+        """Without a store, and while the service stops, there is nothing fast."""
+        house = House(fast=True, with_store=False)
+        connection = house.connect()
+        connection.send(house.path(PATH))
+        house.render(PATH).put_out(DATA)
+        house.render(PATH).end()
+        self.assertEqual(house.touched(), ["join"])
+        self.assertEqual(house.ask_signed(PATH, if_none_match=TAG).status, 304)
+        _, fast = self.houses
+        open_connection = fast.connect()
+        fast.site.stopping = True
+        open_connection.send(fast.path(PATH))
+        self.assertEqual(open_connection.response["connection"], b"close")
+
+    def test_a_client_that_takes_nothing(self) -> None:
+        """Answers do not pile up for a client that reads none of them."""
+        _, fast = self.houses
+        connection = fast.connect()
+        connection.pause()
+        for _ in range(3):
+            connection.send(fast.path(PATH))
+        self.assertNotIn("glance", fast.touched())
+
+    @PROMISE
+    @given(st.binary(max_size=60), st.binary(max_size=20), st.integers(0, 200))
+    def test_anything(self, noise: bytes, more: bytes, at: int) -> None:
+        """No bytes whatever are answered in another way than on the ordinary path."""
+        request = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % self.houses[0].path(PATH)
+        request = request[:at] + noise + request[at:] + more
+        answers = []
+        for house in self.houses:
+            connection = house.connect()
+            connection.send_raw(request)
+            house.line_clock.advance(0)
+            answers.append((comparable(connection.received), connection.closed))
+        self.assertEqual(*answers)
+
+
+class SendTests(ExpressCase):
+    """How an answer goes out"""
+
+    def test_partly_sent(self) -> None:
+        """What the system does not take at once follows behind it, byte for byte."""
+        _, fast = self.houses
+        expected = comparable(self.raw(fast).received)
+        for taken in (0, 1, 100, ValueError()):
+            wire = _Direct(taken)
+            channel = fast.site.buildProtocol(None)
+            channel.makeConnection(wire)
+            channel._direct = True
+            channel.dataReceived(b"GET %s HTTP/1.1\r\n\r\n" % fast.path(PATH))
+            self.assertEqual(comparable(bytes(wire.taken) + wire.value()), expected)
+
+
+class _Direct(StringTransport):
+    """A transport of which the system takes some bytes at once, or refuses to."""
+
+    def __init__(self, taking: int | Exception) -> None:
+        super().__init__()
+        self.taking = taking
+        self.taken = b""
+
+    def writeSomeData(self, data: bytes) -> int | Exception:
+        """Take the first bytes."""
+        if isinstance(self.taking, int):
+            self.taken = data[: self.taking]
+        return self.taking
