@@ -77,7 +77,7 @@ class LineObserver:
         self.flush()
 
     def request(self, record: Record) -> None:
-        """Write the line of a request, soon.
+        """Write the line of a request: soon, and at once for one that is worth a warning.
 
         It is the one that an event of the same words would have, without the detour.
         """
@@ -87,7 +87,8 @@ class LineObserver:
         stamp = self._stamp(time.time())
         waiting = self._waiting
         waiting.append(f"{stamp} request_id={record.request_id} [{_name(level)}] {record}\n")
-        if self._later is None or len(waiting) >= _BATCH_LINES:
+        # Who looks for an error finds it with what was said of it before.
+        if self._later is None or len(waiting) >= _BATCH_LINES or level is not LogLevel.info:
             self.flush()
         elif len(waiting) == 1:
             self._later(_BATCH_SECONDS, self.flush)

@@ -233,6 +233,13 @@ class BatchTests(SynchronousTestCase):
         self.assertIn("request_id=abc", lines[0])
         self.assertEqual(lines[1], f"{STAMP} [info] hello")
 
+    def test_warnings(self) -> None:
+        """An answer that is an error of the service has its line at once."""
+        observer = self.observer()
+        observer.request(self.RECORD)
+        observer.request(self.RECORD._replace(status=500, error_code="render_failed"))
+        self.assertEqual(self.stream.getvalue().count("\n"), 2)
+
     def test_end(self) -> None:
         """From the beginning of a stop on nothing waits, so that no line is lost at the end."""
         observer = self.observer()

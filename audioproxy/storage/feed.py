@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IPushProducer
@@ -20,6 +20,20 @@ class ConsumerGone(Exception):
     """The consumer went away before it had everything."""
 
 
+class FileConsumer(Protocol):
+    """A consumer that can do without what is read for it."""
+
+    def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
+        """Take some of the bytes that a file has from ``offset`` on.
+
+        :param count: how many are there.
+        :returns: how many were taken; less than all of them, and none, only once the producer is
+            paused. None where it takes none of these: they are to be written to it.
+        :raises EOFError: where the file has fewer.
+        """
+        ...
+
+
 @implementer(IPushProducer)
 class Feed:
     """Sends one stretch of a file, once, as fast as the consumer takes it and the file grows.
@@ -28,10 +42,19 @@ class Feed:
     :ivar sent: how far it has come: the offset of the next byte.
     """
 
-    def __init__(self, source: Readable | Growing, start: int = 0, stop: int | None = None) -> None:
+    def __init__(
+        self,
+        source: Readable | Growing,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        descriptor: int = -1,
+    ) -> None:
         """Prepare to send the bytes from ``start`` up to ``stop``.
 
         :param stop: an offset, or None for a file that grows and is sent to its end.
+        :param descriptor: of the file that has the bytes at these offsets, for a consumer that can
+            do without what is read; -1 for no such file.
         """
         self.sent = start
         self._source: Readable | None = source
@@ -41,6 +64,8 @@ class Feed:
         self._paused = False
         self._writing = False
         self._leave: Callable[[], None] = lambda: None
+        self._descriptor = descriptor
+        self._take: Callable[[int, int, int], int | None] | None = None
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
         """Register with the consumer and send what there is.
@@ -49,6 +74,8 @@ class Feed:
             `ConsumerGone`, or with the error of a read. Cancelling it stops the feed.
         """
         self._consumer = consumer
+        if self._descriptor >= 0:
+            self._take = getattr(consumer, "take_file", None)
         if self._growing is not None:
             self._leave = self._growing.follow(self._send)
         consumer.registerProducer(self, True)
@@ -88,6 +115,14 @@ class Feed:
     def _send_one(self) -> bool:
         """Write one chunk; false where there is none to write now, or never again."""
         assert self._source is not None
+        if self._take is not None:
+            there = self._stop if self._growing is None else self._growing.size
+            assert there is not None
+            if there > self.sent:
+                taken = self._take(self._descriptor, self.sent, there - self.sent)
+                if taken is not None:
+                    self.sent += taken
+                    return True
         limit = _CHUNK if self._stop is None else min(_CHUNK, self._stop - self.sent)
         data = self._source.read(self.sent, limit) if limit else b""
         if data:

@@ -57,22 +57,22 @@ class StoredFile:
     def __init__(self, descriptor: int, size: int, headers: VariantHeaders) -> None:
         self.size = size
         self.headers = headers
-        self._descriptor = descriptor
+        self.descriptor = descriptor
 
     def read(self, offset: int, limit: int) -> bytes:
         """Return bytes of the variant, never of its trailer."""
-        return os.pread(self._descriptor, max(0, min(limit, self.size - offset)), offset)
+        return os.pread(self.descriptor, max(0, min(limit, self.size - offset)), offset)
 
     async def stretch(self, start: int, stop: int) -> Feed:
         """Return the bytes from ``start`` up to ``stop``."""
-        return Feed(self, start, stop)
+        return Feed(self, start, stop, descriptor=self.descriptor)
 
     def presign(self, seconds: int) -> None:
         """Return nothing: no client can read this disk."""
 
     def close(self) -> None:
         """Close the file; again is harmless."""
-        descriptor, self._descriptor = self._descriptor, -1
+        descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 

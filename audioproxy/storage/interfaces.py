@@ -102,8 +102,13 @@ class Readable(Protocol):
 
 
 class Growing(Readable, Protocol):
-    """Bytes to which others are added."""
+    """Bytes to which others are added.
 
+    :ivar size: how many there are so far.
+    """
+
+    @property
+    def size(self) -> int: ...  # noqa: D102
     @property
     def ended(self) -> bool: ...  # noqa: D102
     @property

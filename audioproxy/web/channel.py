@@ -57,6 +57,7 @@ class ProxyChannel(HTTPChannel):
     would be served for ever; and it runs while the end of an answer is still being read.
 
     :ivar phase: what the connection is at.
+    :ivar straight: the transport is a socket, with nothing between.
     :ivar stalled_since: when the client last took something of what waits for it; None where
         nothing much waits.
     """
@@ -79,7 +80,7 @@ class ProxyChannel(HTTPChannel):
             # A peer that vanished without a word is noticed by the system, within hours.
             transport.setTcpKeepAlive(True)
         transport.bufferSize = _SEND_BUFFER
-        self._direct = isinstance(transport, Connection) and not transport.TLS
+        self.straight = isinstance(transport, Connection) and not transport.TLS
         self.site.opened(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -114,7 +115,7 @@ class ProxyChannel(HTTPChannel):
             return False
         self._since = site.now()
         site.answered(self)
-        if self._direct:
+        if self.straight:
             # Twisted would send it in its next turn, after two more calls of the system.
             sent = self.transport.writeSomeData(answer)
             answer = answer[sent:] if isinstance(sent, int) else answer

@@ -17,6 +17,7 @@ from audioproxy.render.tally import Tally
 from audioproxy.web.channel import SPARE, Phase, ProxyChannel
 from audioproxy.web.express import Express
 from audioproxy.web.front import Front
+from audioproxy.web.straight import Straight
 
 # Bytes of a body that are read past without a word: nothing here has a use for one.
 _LONGEST_BODY = 64 * 1024
@@ -36,6 +37,7 @@ class ProxyRequest(Request):
     """A request that reaches the resource whatever its target is, and leaves its body behind."""
 
     _body_length = 0
+    _straight: Straight | None = None
 
     def gotLength(self, length: int | None) -> None:
         """Have no place for a body."""
@@ -49,6 +51,19 @@ class ProxyRequest(Request):
             if self._body_length > _LONGEST_BODY:
                 channel: Any = self.channel
                 channel.turn_away()
+
+    def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
+        """Send bytes of a file without reading them; see `audioproxy.storage.feed.FileConsumer`."""
+        channel: Any = self.channel
+        if not channel.straight:
+            return None
+        if self._straight is None:
+            if not self.startedWriting:
+                Request.write(self, b"")
+            self._straight = Straight(channel, bool(self.chunked))
+        taken = self._straight.take(descriptor, offset, count)
+        self.sentLength += taken or 0
+        return taken
 
     def process(self) -> None:
         """Hand ``*`` to the resource too, which Twisted would answer with 405 itself."""

@@ -134,7 +134,7 @@ class Variants:
             backlog = await seat.backlog
             exchange.set_cache_state("MISS" if seat.started else "COALESCED")
             exchange.set_headers(self.headers(order.headers, exp))
-            await exchange.stream(200, Feed(backlog))
+            await exchange.stream(200, Feed(backlog, descriptor=backlog.descriptor))
         finally:
             seat.leave()
 

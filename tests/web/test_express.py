@@ -269,7 +269,7 @@ class SendTests(ExpressCase):
             wire = _Direct(taken)
             channel = fast.site.buildProtocol(None)
             channel.makeConnection(wire)
-            channel._direct = True
+            channel.straight = True
             channel.dataReceived(b"GET %s HTTP/1.1\r\n\r\n" % fast.path(PATH))
             self.assertEqual(comparable(bytes(wire.taken) + wire.value()), expected)
 
