@@ -16,10 +16,15 @@ from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
 from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
 from audioproxy.process.slots import Slots
+from audioproxy.recent import Recent
 
 # Bytes of an answer. A file may hold thousands of streams, and tags as long as a book; what is
 # needed comes first.
 _ANSWER_LIMIT = 1024 * 1024
+
+# Sources that are remembered. Each takes some kilobytes, most of them tags, of which the info
+# document has a limited number.
+_KNOWN = 512
 
 _log = Logger()
 
@@ -31,6 +36,7 @@ class Examined(Protocol):
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
     async def input(self, seconds: float, *, whole: bool) -> Input: ...  # noqa: D102
+    def revision(self) -> bytes: ...  # noqa: D102
 
 
 class Prober:
@@ -42,9 +48,10 @@ class Prober:
         self._slots = slots
         self._timeout = timeout
         self._running: dict[bytes, _Shared] = {}
+        self._known: Recent[tuple[bytes, bytes], Probe] = Recent(_KNOWN)
 
     async def probe(self, identity: bytes, source: Examined) -> Probe:
-        """Return what ffprobe finds in a source.
+        """Return what ffprobe finds in a source, or found while the source was what it is now.
 
         Whoever asks while a probe of the same source runs shares its answer. One who is
         cancelled leaves the others theirs.
@@ -54,14 +61,24 @@ class Prober:
         :raises UndecodableSource, VideoSource: for what the source is.
         :raises ProbeFailed, ProbeTimeout: for what went wrong here.
         """
+        revision = source.revision()
+        if revision and (known := self._known.get((identity, revision))) is not None:
+            return known
         shared = self._running.get(identity)
         if shared is not None:
             return await self._wait(identity, shared)
         shared = self._running[identity] = _Shared()
         mine = self._wait(identity, shared)
-        shared.running = Deferred.fromCoroutine(self._probe(source))
+        shared.running = Deferred.fromCoroutine(self._learn(identity, revision, source))
         shared.running.addBoth(self._share, identity, shared)
         return await mine
+
+    async def _learn(self, identity: bytes, revision: bytes, source: Examined) -> Probe:
+        probe = await self._probe(source)
+        # It may have been written to meanwhile.
+        if revision and source.revision() == revision:
+            self._known.keep((identity, revision), probe)
+        return probe
 
     def _wait(self, identity: bytes, shared: _Shared) -> Deferred[Probe]:
         def leave(waiter: Deferred[Probe]) -> None:

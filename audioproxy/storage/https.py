@@ -212,6 +212,11 @@ class RemoteFile:
             _spelled(self._state.source), USER_AGENT, self._origins.ca_file, ranges=self._ranges
         )
 
+    def revision(self) -> bytes:
+        """Return the entity tag with the size; a time in whole seconds is not enough."""
+        strong = self._state.tag and not self._state.tag.startswith("W/")
+        return self.material if strong else b""
+
     async def unchanged(self) -> bool:
         """Tell whether the origin says the same as before; a copy was of one state anyway."""
         if self._copy is not None or not self.material:

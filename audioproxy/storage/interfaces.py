@@ -71,6 +71,14 @@ class OpenSource(Protocol):
         """
         ...
 
+    def revision(self) -> bytes:
+        """Return what no other bytes of this source ever had; nothing where that is not certain.
+
+        It is stricter than ``material``, which may be the same for a change within one tick of a
+        clock, and not the same on every node.
+        """
+        ...
+
     async def unchanged(self) -> bool:
         """Tell whether the source is still what it was when it was opened."""
         ...

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource, climbs_out
@@ -21,13 +22,22 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # be a false one.
 _OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 
+# Seconds after which a change must show in a file's times: the coarsest file systems count two.
+_SETTLED = 3.0
+
 
 class LocalFile:
     """A regular file below the root, open for reading."""
 
-    def __init__(self, descriptor: int, status: os.stat_result) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        status: os.stat_result,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._descriptor = descriptor
         self._status = status
+        self._now = now
 
     @property
     def size(self) -> int:
@@ -47,6 +57,19 @@ class LocalFile:
     async def input(self, seconds: float, *, whole: bool) -> Input:
         """Return the inherited descriptor, opened as a file."""
         return local_input()
+
+    def revision(self) -> bytes:
+        """Return all that the system changes with a file, once that lies back for a while."""
+        status = os.fstat(self._descriptor)
+        if max(status.st_mtime, status.st_ctime) > self._now() - _SETTLED:
+            return b""
+        return b"%d-%d-%d-%d-%d" % (
+            status.st_dev,
+            status.st_ino,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+        )
 
     async def unchanged(self) -> bool:
         """Tell whether nobody has written into the file since it was opened."""

@@ -66,6 +66,10 @@ class RemoteObject:
             if_match=self.tag,
         )
 
+    def revision(self) -> bytes:
+        """Return the entity tag, which the store makes of the bytes, and which reads insist on."""
+        return self.material
+
     async def unchanged(self) -> bool:
         """Tell whether the object still has its entity tag.
 

@@ -41,13 +41,18 @@ class Opened:
 
     :ivar asked: with what time, and whether for all of it, its input was asked for.
     :ivar refusal: raised where the input is asked for, where it is set.
+    :ivar state: its revision.
     """
 
     def __init__(self, source: Input | None = None) -> None:
         self.asked: list[tuple[float, bool]] = []
         self.refusal: Exception | None = None
         self.descriptors: dict[int, int] = {}
+        self.state = b""
         self._source = source or local_input()
+
+    def revision(self) -> bytes:
+        return self.state
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
         self.asked.append((seconds, whole))
@@ -77,6 +82,67 @@ class ProberCase(SynchronousTestCase):
         self.assertIs(type(error), refusal)
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
         return error
+
+
+class MemoryTests(ProberCase):
+    """What was found out before"""
+
+    def opened(self, state: bytes) -> Opened:
+        """Return a source in a state."""
+        source = Opened()
+        source.state = state
+        return source
+
+    def learn(self, state: bytes, identity: bytes = b"a") -> Probe:
+        """Ask about a source whose probe is a child."""
+        before = len(self.spawner.children)
+        asked = self.ask(identity, self.opened(state))
+        self.assertEqual(len(self.spawner.children), before + 1)
+        self.spawner.last.say(answer(AUDIO))
+        self.spawner.last.die()
+        return self.successResultOf(asked)
+
+    def test_unchanged(self) -> None:
+        """A source that is as it was takes no child and no slot."""
+        learned = self.learn(b"1")
+        for _ in range(2):
+            self.assertEqual(self.successResultOf(self.ask(b"a", self.opened(b"1"))), learned)
+        self.assertEqual(len(self.spawner.children), 1)
+        self.assertEqual(self.slots.held, 0)
+
+    def test_changed(self) -> None:
+        """Another state, another source, and what has no certain state, are looked at anew."""
+        self.learn(b"1")
+        self.learn(b"2")
+        self.learn(b"1", b"b")
+        for _ in range(2):
+            self.learn(b"")
+
+    def test_changed_meanwhile(self) -> None:
+        """What was found in a source that changed while it was looked at is not kept."""
+        source = self.opened(b"1")
+        asked = self.ask(b"a", source)
+        source.state = b"2"
+        self.spawner.last.say(answer(AUDIO))
+        self.spawner.last.die()
+        self.successResultOf(asked)
+        self.learn(b"1")
+        self.learn(b"2")
+
+    def test_refused(self) -> None:
+        """A refusal is not kept: the next one may have another cause, or none."""
+        asked = self.ask(b"a", self.opened(b"1"))
+        self.spawner.last.die(1)
+        self.refused(asked, ProbeFailed)
+        self.learn(b"1")
+
+    def test_bounded(self) -> None:
+        """Only so many are kept, those that were asked for last."""
+        for number in range(2000):
+            self.learn(b"1", b"%d" % number)
+        self.assertLess(len(self.prober._known), 1000)
+        self.successResultOf(self.ask(b"1999", self.opened(b"1")))
+        self.learn(b"1", b"0")
 
 
 class AnswerTests(ProberCase):

@@ -105,6 +105,31 @@ class ServedTests(LocalCase):
         touched.close()
         self.assertNotEqual(first, b"3-1")
 
+    def test_revision(self) -> None:
+        """Nothing is certain of a file that changed just now, and every change tells later."""
+        path = self.root / "a.mp3"
+        seen = []
+        for change in (
+            lambda: None,
+            lambda: path.write_bytes(b"two"),
+            lambda: os.utime(path, (1, 1)),
+            lambda: (path.unlink(), path.write_bytes(b"two"), os.utime(path, (1, 1))),
+        ):
+            change()
+            descriptor = os.open(path, os.O_RDONLY)
+            status = os.fstat(descriptor)
+            now = status.st_ctime
+            opened = LocalFile(descriptor, status, lambda: now)  # noqa: B023
+            self.assertEqual(opened.revision(), b"")
+            now += 2
+            self.assertEqual(opened.revision(), b"")
+            now += 2
+            seen.append(opened.revision())
+            self.assertEqual(opened.revision(), seen[-1])
+            opened.close()
+        self.assertEqual(len(set(seen)), 4)
+        self.assertNotIn(b"", seen)
+
     def test_how_it_is_opened(self) -> None:
         """A child is given the descriptor and may open files only, whatever the name (D43)."""
         opened = self.open(b"a.mp3")

@@ -112,7 +112,7 @@ class OpenTests(SourceCase):
         """The size and the entity tag are the store's, and the tag tells one state from another."""
         opened = self.open(reply(200, length=1234, headers={"ETag": '"abc-1"'}))
         self.assertEqual((opened.size, opened.tag, opened.material), (1234, '"abc-1"', b'"abc-1"'))
-        self.assertEqual(opened.descriptors, {})
+        self.assertEqual((opened.revision(), opened.descriptors), (b'"abc-1"', {}))
         opened.close()
         opened.close()
 
@@ -120,6 +120,7 @@ class OpenTests(SourceCase):
         """What the store does not say is not made up."""
         opened = self.open(reply_without_length(200))
         self.assertEqual((opened.size, opened.tag, opened.material), (None, None, b""))
+        self.assertEqual(opened.revision(), b"")
 
     def test_tags_that_cannot_be_used(self) -> None:
         """A tag that cannot stand in a header of ffmpeg's, or proves nothing, is none."""

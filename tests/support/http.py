@@ -513,6 +513,10 @@ class FakeSource:
         """Return what every local source is opened by."""
         return local_input()
 
+    def revision(self) -> bytes:
+        """Return nothing: every probe is a child here."""
+        return b""
+
     async def unchanged(self) -> bool:
         """Tell whether nobody wrote into it."""
         return not self.written_to

@@ -47,6 +47,9 @@ class FakeSource:
             raise self.refusal
         return local_input()
 
+    def revision(self) -> bytes:
+        return b""
+
     async def unchanged(self) -> bool:
         assert not self.closed, "it was let go of"
         return not self.written_to
