@@ -24,7 +24,8 @@ _SAMPLE_EXACT = {
 }
 
 # Containers in which a seek lands where it should; measured sample by sample against a full
-# decode. Ogg Vorbis, matroska and AAC are not among them.
+# decode. Ogg Vorbis, matroska and bare AAC are not among them. Where AAC has noise in place of
+# samples (ISO/IEC 14496-3, 4.6.13), every decode of it has its own.
 _SEEKABLE = {
     ("wav", None),
     ("w64", None),
@@ -34,6 +35,7 @@ _SEEKABLE = {
     ("wv", "wavpack"),
     ("tta", "tta"),
     ("mov", "alac"),
+    ("mov", "aac"),
     ("ogg", "opus"),
     ("mp3", "mp3"),
 }

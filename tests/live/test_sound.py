@@ -32,7 +32,8 @@ KINDS = {
     "mp3": "-c:a libmp3lame -b:a 128k -f mp3",
     "ogg": "-c:a libvorbis -f ogg",
     "opus": "-c:a libopus -f ogg",
-    "m4a": "-c:a aac -f mp4",
+    # Without noise in place of samples, of which every decode has its own.
+    "m4a": "-c:a aac -aac_pns 0 -f mp4",
 }
 
 #: What is heard of a source as it is.

@@ -94,6 +94,7 @@ class RegionTests(SynchronousTestCase):
             ("wv", "wavpack"),
             ("tta", "tta"),
             ("mov", "alac"),
+            ("mov", "aac"),
             ("ogg", "opus"),
             ("mp3", "mp3"),
         ):
@@ -111,7 +112,6 @@ class RegionTests(SynchronousTestCase):
             ("ogg", "vorbis"),
             ("ogg", "flac"),
             ("matroska", "flac"),
-            ("mov", "aac"),
             ("mov", "pcm_s16le"),
             ("aac", "aac"),
             ("mp3", "mp2"),
