@@ -53,6 +53,9 @@ _SOURCES = (
     b"Not yet implemented in FFmpeg, patches welcome",
 )
 
+# What is said of cover art by an ffmpeg that has no decoders of pictures, whatever goes wrong then.
+_PICTURE = re.compile(rb"Could not find codec parameters for stream \d+ \(Video: [^\n]*")
+
 # What a remote source is told by that was there a moment ago, when it was asked about, and is not
 # given now. A certificate that does not hold is a fault of the source, like broken audio, and so is
 # a redirect, which nobody follows: ffmpeg calls it an input/output error. ffmpeg 5 names the input
@@ -110,7 +113,8 @@ def classify(stderr: bytes) -> type[Refusal] | None:
             return refusal
     if _NOTHING in stderr:
         return NothingDecoded
-    if any(phrase in stderr for phrase in _SOURCES):
+    heard = _PICTURE.sub(b"", stderr)
+    if any(phrase in heard for phrase in _SOURCES):
         return UndecodableSource
     return None
 

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import os
-import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from tempfile import SpooledTemporaryFile
 from threading import Event
+from typing import IO, TYPE_CHECKING
 
-import numpy as np
 from twisted.logger import Logger
 
 from audioproxy.errors import Refusal, RenderFailed
-from audioproxy.media.peaks import SAMPLE, Reduction, Shape, serialize
+from audioproxy.media.shape import Shape
 from audioproxy.process.encoder import Encoder
 from audioproxy.threads import InThread, forget, outlast
 
-# Bytes that are reduced at a time: whole frames, and few enough to stay in a CPU's cache.
-_CHUNK = 256 * 1024
+if TYPE_CHECKING:
+    from audioproxy.process.drawing import Drawing
+
 # Bytes of blocks that are kept in memory; more of them, for many pixels, go into a file.
 _IN_MEMORY = 4 * 1024 * 1024
-# Milliseconds without a sample after which a reader looks whether the child is still there.
-_PATIENCE = 500
 
 _log = Logger()
 
@@ -57,10 +55,9 @@ class Waveforms:
         """
         spool = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
         try:
-            reduction = Reduction(shape, spool)
-            await self._decode(arguments, descriptors, timeout, reduction)
-            write = partial(_write_document, reduction, shape, output)
-            await outlast(self._in_thread(write))
+            read = partial(_read_pipe, shape, spool)
+            drawing = await self._decode(arguments, descriptors, timeout, read)
+            await outlast(self._in_thread(partial(drawing.write, output)))
         except OSError as error:
             _log.warn("a waveform cannot be kept: {error}", error=error)
             raise RenderFailed("The waveform could not be kept.") from error
@@ -73,12 +70,12 @@ class Waveforms:
         arguments: Sequence[str],
         descriptors: Mapping[int, int],
         timeout: float,
-        reduction: Reduction,
-    ) -> None:
+        read: Callable[[int, Event], Drawing],
+    ) -> Drawing:
         readable, writable = os.pipe()
         ended = Event()
         try:
-            reading = self._in_thread(partial(_read_pipe, readable, reduction, ended))
+            reading = self._in_thread(partial(read, readable, ended))
         except OSError:
             os.close(readable)
             os.close(writable)
@@ -91,41 +88,18 @@ class Waveforms:
         finally:
             ended.set()
             # The reader's own failure goes first: ffmpeg knows of a broken pipe only.
-            await outlast(reading)
+            drawing = await outlast(reading)
         if refusal is not None:
             raise refusal
+        return drawing
 
 
-def _read_pipe(readable: int, reduction: Reduction, ended: Event) -> None:
-    """Reduce what comes out of a pipe until its end.
-
-    :param ended: set when the child is dead. A process that it left behind may hold the pipe
-        open for ever.
-    """
+def _read_pipe(shape: Shape, spool: IO[bytes], readable: int, ended: Event) -> Drawing:
+    # The decoder hears of whatever goes wrong here by the end of its pipe.
     with open(readable, "rb", buffering=0) as pipe:
-        buffer = bytearray(_CHUNK)
-        room = memoryview(buffer)
-        poll = select.poll()
-        poll.register(pipe, select.POLLIN)
-        filled = 0
-        while True:
-            over = ended.is_set()
-            if not poll.poll(_PATIENCE):
-                if over:
-                    break
-                continue
-            count = pipe.readinto(room[filled:])
-            if not count:
-                break
-            filled += count
-            if filled == _CHUNK:
-                reduction.add(np.frombuffer(buffer, SAMPLE))
-                filled = 0
-    # Whole frames alone: a child that was killed may have left a part of one.
-    filled -= filled % reduction.frame_bytes
-    reduction.add(np.frombuffer(room[:filled], SAMPLE))
+        # numpy is a fifth of the memory of a service that draws nothing, and of its start's time.
+        from audioproxy.process.drawing import Drawing
 
-
-def _write_document(reduction: Reduction, shape: Shape, output: int) -> None:
-    with open(output, "wb", closefd=False) as document:
-        document.writelines(serialize(reduction.finish(), shape))
+        drawing = Drawing(shape, spool)
+        drawing.read(pipe, ended)
+    return drawing

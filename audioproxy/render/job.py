@@ -23,9 +23,9 @@ from audioproxy.grammar.options import Options
 from audioproxy.grammar.sources import Source
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
 from audioproxy.media.inputs import Input
-from audioproxy.media.peaks import Shape
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import needs_measuring
+from audioproxy.media.shape import Shape
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots

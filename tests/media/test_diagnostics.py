@@ -161,6 +161,18 @@ class ClassifyTests(SynchronousTestCase):
         for stderr in (b"", b"Something new.\n", b"Conversion failed!\n", *SERVICE):
             self.assertIs(classify(stderr), None, stderr)
 
+    def test_cover(self) -> None:
+        """What an ffmpeg without pictures says of a cover blames no source (Errors, 500)."""
+        cover = (
+            b"[mp3 @ 0x1] Could not find codec parameters for stream 1 (Video: mjpeg, none):"
+            b" unspecified size\nConsider increasing the value for the 'analyzeduration' (0) and"
+            b" 'probesize' (5000000) options\nUnsupported codec with id 7 for input stream 1\n"
+        )
+        for stderr in (b"", *SERVICE):
+            self.assertIs(classify(cover + stderr), None, stderr)
+        for stderr in SOURCES:
+            self.assertIs(classify(cover + stderr), UndecodableSource, stderr)
+
     def test_service_first(self) -> None:
         """A full disk is a full disk, whatever the source was like (Errors, 500)."""
         for ours in SERVICE:

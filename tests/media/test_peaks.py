@@ -19,8 +19,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions, NothingDecoded, UndecodableSource
 from audioproxy.grammar.options import Options
 from audioproxy.media import peaks
-from audioproxy.media.peaks import SAMPLE, Reduction, Shape, Waveform, serialize
+from audioproxy.media.peaks import SAMPLE, Reduction, Waveform, serialize
 from audioproxy.media.probing import Probe
+from audioproxy.media.shape import Shape
 from tests.support.audio import read
 from tests.support.strategies import PROMISE
 from tests.support.waveforms import (

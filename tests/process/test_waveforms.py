@@ -24,7 +24,8 @@ from audioproxy.errors import (
     UndecodableSource,
 )
 from audioproxy.media import peaks
-from audioproxy.media.peaks import Shape
+from audioproxy.media.shape import Shape
+from audioproxy.process import drawing as drawing_module
 from audioproxy.process import waveforms
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
@@ -129,7 +130,7 @@ class GoodEndTests(DrawCase):
 
     def test_chunks(self) -> None:
         """Samples that come in odd pieces, over many chunks, are put together again."""
-        self.patch(waveforms, "_CHUNK", 12)
+        self.patch(drawing_module, "_CHUNK", 12)
         frames = noisy_frames(100, 2)
         data = frames.tobytes()
         for size in (1, 3, 5, 12, 24, 399):
@@ -170,7 +171,7 @@ class GoodEndTests(DrawCase):
 
     def test_pipe_that_stays_open(self) -> None:
         """A process that a dead child left behind, with the pipe open, holds nobody up."""
-        self.patch(waveforms, "_PATIENCE", 1)
+        self.patch(drawing_module, "_PATIENCE", 1)
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
         held = os.dup(self.spawner.last.inherited[1])
@@ -195,7 +196,7 @@ class GoodEndTests(DrawCase):
                     os.write(held, samples(3, 4))
                 return super().is_set()
 
-        self.patch(waveforms, "_PATIENCE", 1)
+        self.patch(drawing_module, "_PATIENCE", 1)
         self.patch(waveforms, "Event", Late)
         drawing = self.start()
         held = os.dup(self.spawner.last.inherited[1])
@@ -320,7 +321,7 @@ class BadEndTests(DrawCase):
 
     def test_reader_that_crashes(self) -> None:
         """What nobody has thought of is passed on as it is, and nothing is written."""
-        self.patch(waveforms, "SAMPLE", "no type")
+        self.patch(drawing_module, "SAMPLE", "no type")
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
         self.spawner.last.die()
@@ -408,7 +409,7 @@ class ThreadTests(TestCase):
 
     async def test_slow_child(self) -> None:
         """A child that is silent for longer than a reader's patience is waited for."""
-        self.patch(waveforms, "_PATIENCE", 1)
+        self.patch(drawing_module, "_PATIENCE", 1)
         self.patch(waveforms, "Event", CountingEvent)
         spawner, frames = FakeSpawner(), noisy_frames(20_000, 2)
         encoder = Encoder(Launcher(spawner, reactor, {}))
