@@ -105,6 +105,7 @@ class Launcher:
         *,
         stdout_limit: int = 0,
         precious: re.Pattern[bytes] | None = None,
+        niceness: int = 0,
     ) -> Child:
         """Start a program; its stdin is empty and its stderr is kept.
 
@@ -113,6 +114,7 @@ class Launcher:
         :param stdout_limit: capture at most so many bytes of stdout; 0 where ``descriptors``
             says what stdout is.
         :param precious: lines of stderr to keep, however much comes after them.
+        :param niceness: how far it stands back for other processes, by more than this one does.
         :raises SpawnFailed: where the program cannot be started.
         """
         child = Child(self.clock, stdout_limit, precious)
@@ -130,6 +132,8 @@ class Launcher:
                 os.close(stdin)
         except OSError as error:
             raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
+        if niceness:
+            child.stand_back(niceness)
         return child
 
 
@@ -173,6 +177,14 @@ class Child:
         if expired:
             raise ChildTimeout
         return ended
+
+    def stand_back(self, niceness: int) -> None:
+        """Let other processes go first; one that has ended already needs not be told."""
+        pid = self.protocol.pid
+        if pid is not None:
+            # After the spawn, since Twisted could otherwise not take posix_spawn.
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
 
     def stop(self) -> None:
         """Ask the child to end, and kill it where it does not."""

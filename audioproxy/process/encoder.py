@@ -19,6 +19,10 @@ from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnF
 _FIRST_LOOK = 0.002
 _NEXT_LOOK = 0.01
 
+# Encoders take all there is of a CPU for as long as a render lasts, while a stored variant takes
+# microseconds of it. Where both want it, requests are answered first.
+_NICENESS = 10
+
 # What `-progress` may print in one decode pass; it repeats a dozen short lines twice a second.
 _PROGRESS_LIMIT = 8 * 1024 * 1024
 _OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
@@ -106,7 +110,11 @@ class Encoder:
     ) -> Child:
         try:
             return self._launcher.launch(
-                arguments, descriptors, stdout_limit=stdout_limit, precious=CUT_SHORT
+                arguments,
+                descriptors,
+                stdout_limit=stdout_limit,
+                precious=CUT_SHORT,
+                niceness=_NICENESS,
             )
         except SpawnFailed as error:
             _log.error("the encoder cannot be started: {error}", error=error)

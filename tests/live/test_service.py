@@ -54,6 +54,15 @@ class StreamTests(ServiceCase):
         # Ten minutes at the 160 kbps that are the most for 22.05 kHz.
         self.assertApproximates(600 * 20_000, len(response.body), 20_000)
 
+    async def test_stands_back(self) -> None:
+        """An encoder leaves the CPU to requests, where both want it."""
+        client = await send(self.start().port, LONG)
+        await until(lambda: client.response)
+        (encoder,) = encoders()
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        self.assertEqual(os.getpriority(os.PRIO_PROCESS, encoder), min(19, niceness + 10))
+        await client.leave()
+
     async def test_second_client_joins_half_way(self) -> None:
         """It gets every byte from the first on, and no second encoder runs."""
         port = self.start().port
