@@ -9,6 +9,8 @@ JOBS ?= 3
 # How long `make soak` holds its load, and `make fuzz` goes on; and what the soak leaves to chance.
 SECONDS ?= 120
 SEED ?= 1
+# How often `make bench` measures each side of a comparison.
+ROUNDS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
 NODE_MODULES := tests/browser/node_modules
@@ -25,13 +27,13 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' audioproxy/__init__.py
 S3_TESTS = tests.support.test_buckets tests.support.test_names tests.live.test_cluster \
     $(patsubst %.py,%,$(subst /,.,$(wildcard tests/live/test_s3_*.py)))
 
-.PHONY: help install dev ffmpeg node browser player haproxy nginx promtool systemd names radosgw run demo \
-    check lint format types docs coverage test test-ceph soak guards fuzz container screenshots clean
+.PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names radosgw run demo \
+    check lint format types docs coverage test test-ceph test-ffmpeg soak guards bench wrk fuzz container screenshots clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
 
-install: ffmpeg $(VENV)/.installed ## make .venv with audioproxy in it, and install ffmpeg where it is missing
+install: system-ffmpeg $(VENV)/.installed ## make .venv with audioproxy in it, and install ffmpeg where it is missing
 
 run: install ## start the service on sample audio, and print a few URLs to try
 	@$(BIN)/python examples/quickstart.py
@@ -41,20 +43,26 @@ demo: install player ## start a page to hear, see and try all of it; AP_LOCAL_RO
 
 check: lint types docs coverage test ## everything that a change has to pass
 
-test: ffmpeg dev browser haproxy nginx systemd names promtool ## run the tests; JOBS=1 runs one at a time
+test: system-ffmpeg dev browser haproxy nginx systemd names promtool ## run the tests; JOBS=1 runs one at a time
 	AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_NSS_WRAPPER=required \
 	    AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
 	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
 
-test-ceph: ffmpeg dev names radosgw ## run the tests of buckets against Ceph's S3 server
+test-ffmpeg: system-ffmpeg ffmpeg ## run the tests with the service on the ffmpeg of `make ffmpeg`
+	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test
+
+test-ceph: system-ffmpeg dev names radosgw ## run the tests of buckets against Ceph's S3 server
 	AUDIOPROXY_S3=ceph AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
-soak: ffmpeg dev ## two nodes under load and faults, every byte compared; SECONDS=600 SEED=7 to vary it
+soak: system-ffmpeg dev ## two nodes under load and faults, every byte compared; SECONDS=600 SEED=7 to vary it
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
 
-guards: ffmpeg dev ## put known bugs into copies of the service, and require that soak sees each
+guards: system-ffmpeg dev ## put known bugs into copies of the service, and require that soak sees each
 	$(BIN)/python -m tests.soak.guards
+
+bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench build/bench/peers/.installed ## measure it beside its peers, and write docs/performance.md; ROUNDS=5
+	$(BIN)/python -m bench --rounds $(ROUNDS)
 
 lint: dev ## ruff: lint and format
 	$(BIN)/ruff check .
@@ -80,12 +88,15 @@ fuzz: dev ## arbitrary bytes against every reader; SECONDS=600 takes its time
 	    echo 'There is no atheris for this Python; Hypothesis does it alone.'
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
+ffmpeg: ## build build/ffmpeg/bin: an ffmpeg with nothing in it but audio, which starts at once
+	@tools/ffmpeg/build build/ffmpeg
+
 container: ## build the image audioproxy:VERSION, with buildah, podman or docker
 	$(or $(ENGINE),$(error There is neither buildah nor podman nor docker to build an image with)) \
 	    build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg VERSION=$(VERSION) \
-	    --tag audioproxy:$(VERSION) --file deploy/container/Containerfile .
+	    $(FFMPEG:%=--build-arg FFMPEG=%) --tag audioproxy:$(VERSION) --file deploy/container/Containerfile .
 
-screenshots: dev ffmpeg browser ## take the pictures of the player for the README
+screenshots: dev system-ffmpeg browser ## take the pictures of the player for the README
 	@[ -n "$$(fc-list : family 2>/dev/null | grep -x 'Inter.*')" ] || tools/system-package fonts-inter
 	@[ -n "$$(fc-list : family 2>/dev/null | grep -x 'JetBrains Mono.*')" ] || \
 	    tools/system-package fonts-jetbrains-mono
@@ -102,7 +113,7 @@ clean: ## remove all that was built; .run/ with its samples and variants stays
 dev: $(VENV)/.dev
 	@mkdir -p build
 
-ffmpeg:
+system-ffmpeg:
 	@command -v ffmpeg >/dev/null && command -v ffprobe >/dev/null || tools/system-package ffmpeg
 
 node:
@@ -118,6 +129,16 @@ player: $(PLAYER_MODULES)/.package-lock.json
 # For the tests only: a balancer for several nodes. As it is installed it listens nowhere.
 haproxy:
 	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
+
+# For the bench only: what asks as fast as one core can, and programs to be compared with.
+wrk:
+	@command -v wrk >/dev/null || tools/system-package wrk
+
+build/bench/peers/.installed: bench/peers.txt
+	$(PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement $< || \
+	    echo 'Not all peers can be installed here; the report says so.'
+	@touch $@
 
 # For the tests only: names of hosts that the system does not know.
 names:
@@ -148,9 +169,10 @@ systemd:
 	@touch $@
 
 $(VENV)/.dev: extras = [dev]
+$(VENV)/.bench: extras = [dev,bench]
 
 # An editable install of the default kind hides the twistd plugin.
-$(VENV)/.installed $(VENV)/.dev: setup.cfg pyproject.toml | $(BIN)/pip
+$(VENV)/.installed $(VENV)/.dev $(VENV)/.bench: setup.cfg pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check \
 	    --config-settings editable_mode=compat --editable '.$(extras)'
 	@touch $(VENV)/.installed $@

@@ -164,7 +164,10 @@ class Reduction:
 
 def _mean(frames: NDArray[np.int16]) -> NDArray[np.int16]:
     """Return the mean of two channels, truncated towards zero, as audiowaveform does."""
-    sums = np.add(frames[:, :1], frames[:, 1:], dtype=np.int32)
+    # Both in one word: to take every second number apart takes twice as long.
+    pairs = frames.view("<i4")
+    sums = pairs >> 16
+    sums += pairs.astype(np.int16)
     # Shifting rounds down: one more for what is negative.
     sums -= sums >> 31
     sums >>= 1

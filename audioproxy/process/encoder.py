@@ -14,10 +14,11 @@ from audioproxy.errors import Refusal, RenderFailed, RenderTimeout
 from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnFailed, describe
 
-# Seconds between two looks at the output: often until there is a first byte, since a client
-# waits for it; then seldom enough that each look finds a worthwhile chunk.
+# Seconds between two looks at the output: often until there is something to be heard, since a
+# client waits for it; then seldom enough that each look finds a worthwhile chunk, which is some
+# seconds of sound.
 _FIRST_LOOK = 0.002
-_NEXT_LOOK = 0.01
+_NEXT_LOOK = 0.03
 
 # Encoders take all there is of a CPU for as long as a render lasts, while a stored variant takes
 # microseconds of it. Where both want it, requests are answered first.
@@ -42,7 +43,7 @@ class Encoder:
         descriptors: Mapping[int, int],
         output: int,
         timeout: float,
-        grown: Callable[[], int],
+        grown: Callable[[], bool],
     ) -> None:
         """Run an encoder to its good end.
 
@@ -52,7 +53,7 @@ class Encoder:
         :param output: the descriptor that becomes the child's stdout.
         :param timeout: seconds.
         :param grown: called again and again while the child runs, and once after its end;
-            returns how many bytes there are. A `Refusal` from it stops the child.
+            returns whether there is anything to be heard yet. A `Refusal` from it stops the child.
         :raises RenderTimeout: past ``timeout``.
         :raises UndecodableSource: where the source is to blame.
         :raises RenderFailed: for every other end.
@@ -153,7 +154,7 @@ def _refusal(ended: Exit) -> Refusal:
 class _Watch:
     """Looks at a growing file until it is told to stop."""
 
-    def __init__(self, clock: IReactorTime, child: Child, grown: Callable[[], int]) -> None:
+    def __init__(self, clock: IReactorTime, child: Child, grown: Callable[[], bool]) -> None:
         self.refusal: Refusal | None = None
         self._clock = clock
         self._child = child
@@ -169,9 +170,9 @@ class _Watch:
     def _look(self) -> None:
         self._next = None
         try:
-            size = self._grown()
+            heard = self._grown()
         except Refusal as refusal:
             self.refusal = refusal
             self._child.stop()
         else:
-            self._next = self._clock.callLater(_NEXT_LOOK if size else _FIRST_LOOK, self._look)
+            self._next = self._clock.callLater(_NEXT_LOOK if heard else _FIRST_LOOK, self._look)

@@ -323,7 +323,7 @@ class Job:
             _log.warn("no scratch file: {error}", error=error)
             raise RenderFailed("There is no place for the output.") from error
 
-    def _grown(self) -> int:
+    def _grown(self) -> bool:
         backlog = self._backlog
         assert backlog is not None
         try:
@@ -334,7 +334,7 @@ class Job:
             raise
         if size > ENCODERS[self._order.options.f].empty:
             self._be_ready(backlog)
-        return size
+        return self._ready
 
     def _check_waveform(self, backlog: Backlog) -> None:
         try:

@@ -170,15 +170,15 @@ class ProxySite(Site):
 
     def moved(self, channel: ProxyChannel) -> None:
         """Hear that a connection is at something else now."""
-        stalled = channel.stalled_since is not None and channel.phase is not Phase.CUT
-        for is_one, channels in (
-            (channel.phase in SPARE, self._spare),
-            (stalled, self._stalled),
-        ):
-            if is_one:
-                channels.setdefault(channel)
-            else:
-                channels.pop(channel, None)
+        phase = channel.phase
+        if phase in SPARE:
+            self._spare.setdefault(channel)
+        else:
+            self._spare.pop(channel, None)
+        if channel.stalled_since is not None and phase is not Phase.CUT:
+            self._stalled.setdefault(channel)
+        else:
+            self._stalled.pop(channel, None)
 
     def answered(self, channel: ProxyChannel) -> None:
         """Hear that a connection begins to wait anew, having been answered in no time."""

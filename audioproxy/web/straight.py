@@ -9,8 +9,8 @@ from typing import Any
 # Bytes for which it is worth the while. Fewer are what an encoder has just put out: one write with
 # its chunk's frame around it is cheaper for those.
 _LEAST = 32 * 1024
-# Bytes that are moved before others have their turn. Fewer cost more calls, and more gain nothing.
-_MOST = 1024 * 1024
+# Bytes that are moved before others have their turn: more than a connection has room for, mostly.
+_MOST = 2 * 1024 * 1024
 # A file system that cannot do it says so.
 _UNABLE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 

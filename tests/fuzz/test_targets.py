@@ -167,7 +167,7 @@ class FrontTargetTests(SynchronousTestCase):
             assert response is not None
             if old:
                 with self.assertRaises(AssertionError, msg=new):
-                    check_answer(response, b"GET", replace(record, status=response.status))
+                    check_answer(response, b"GET", record._replace(status=response.status))
             else:
                 check_answer(response, b"GET", record)
 

@@ -75,7 +75,7 @@ class CommandTests(SecretsCase):
             self.assertEqual(200, (await ask(port, self.url("a b.flac", options))).status)
         commands = self.commands()
         self.assertEqual({"ffmpeg", "ffprobe"}, {words[0] for words in commands})
-        self.assertLessEqual(4, len(commands))
+        self.assertLessEqual(3, len(commands))
         for words in commands:
             url = words[words.index("-i") + 1]
             self.assertEqual(1, sum("X-Amz-" in word for word in words))

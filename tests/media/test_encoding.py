@@ -33,7 +33,7 @@ BEFORE = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error", *SOURCE.encoder_a
 STREAMS = "-map 0:a:0 -vn -sn -dn -map_metadata -1 -map_chapters -1"
 EXACT = "-fflags +bitexact -flags:a +bitexact"
 BEHIND = "-abort_on empty_output"
-FRAGMENTS = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
+FRAGMENTS = "-movflags empty_moov+default_base_moof -frag_duration 500000"
 
 
 def command(text: str, probe: Probe = CD) -> list[str]:
@@ -85,12 +85,12 @@ class CommandTests(SynchronousTestCase):
                 "f:opus",
                 "-c:a libopus -application audio -b:a 128k -vbr on -compression_level 10"
                 " -ar 48000 -ac 2",
-                "-f opus",
+                "-page_duration 500000 -f opus",
             ),
             (
                 "f:ogg",
                 "-c:a libvorbis -flags:a +qscale -global_quality:a 590 -ar 44100 -ac 2",
-                "-f ogg",
+                "-page_duration 500000 -f ogg",
             ),
             ("f:aac", "-c:a aac -b:a 160k -ar 44100 -ac 2", "-f adts"),
             ("f:m4a", "-c:a aac -b:a 160k -ar 44100 -ac 2", f"{FRAGMENTS} -f mp4"),

@@ -90,7 +90,7 @@ class EncodeTests(EncoderCase):
         self.spawner.last.say(b"a")
         self.clock.advance(0.001)
         self.assertEqual((len(self.looks), self.looks[-1][1]), (5, 1))
-        self.clock.pump([0.001] * 30)
+        self.clock.pump([0.001] * 90)
         self.assertEqual(len(self.looks), 8)
         self.spawner.last.die()
         self.successResultOf(encoding)

@@ -153,7 +153,7 @@ class Studio:
 
     def look(self) -> None:
         """Let the service look at the output."""
-        self.clock.advance(0.01)
+        self.clock.advance(0.03)
 
     def stored(self) -> bytes | None:
         """Return the bytes of the one variant that is stored."""

@@ -19,6 +19,7 @@ from twisted.internet import reactor as _reactor
 from twisted.internet.inotify import IN_OPEN, INotify
 from twisted.python.filepath import FilePath
 
+from tests.support.programs import FFMPEG
 from tests.support.service import Process, until
 
 reactor: Any = _reactor

@@ -149,7 +149,7 @@ def render(source: bytes, text: str) -> bytes:
     raise refusal(repr(ended.stderr[-2000:]))
 
 
-def render_all(source: bytes, texts: Iterable[str]) -> dict[str, bytes]:
+def render_all(source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg") -> dict[str, bytes]:
     """Render a source in several ways, none of which is refused; the outputs are as `render`'s."""
     words: list[str] = []
     with ExitStack() as stack:
@@ -157,7 +157,7 @@ def render_all(source: bytes, texts: Iterable[str]) -> dict[str, bytes]:
         for text, spool in spools.items():
             options = read(text)
             found = examine(source, options)
-            command = encoder_arguments("ffmpeg", local_input(), options, found)
+            command = encoder_arguments(ffmpeg, local_input(), options, found)
             behind = command.index("-i") + 2
             words = words or command[:behind]
             assert words[:behind] == command[:behind], f"{text} wants the source in its own way"

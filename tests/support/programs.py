@@ -17,7 +17,7 @@ OWN = Path(__file__).parents[2] / "build/ffmpeg/bin"
 
 def _complete(program: str) -> str:
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    others = [folder for folder in folders if Path(folder).resolve() != OWN]
+    others = [folder for folder in folders if Path(folder).resolve() != OWN.resolve()]
     return shutil.which(program, path=os.pathsep.join(others)) or program
 
 

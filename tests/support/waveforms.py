@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.support.audio import run
+from tests.support.programs import FFMPEG
 
 #: One row for each frame, one column for each channel.
 Frames = NDArray[np.int16]

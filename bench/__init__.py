@@ -1,0 +1,1 @@
+"""Measures the service beside its peers; ``make bench`` runs it."""

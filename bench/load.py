@@ -1,0 +1,113 @@
+"""Load from wrk, which one core of its own is enough for."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.programs import Program, pinned
+
+_REQUESTS = re.compile(r"(\d+) requests in ([\d.]+)(ms|s|m), ([\d.]+)(B|KB|MB|GB|TB) read")
+_ERRORS = re.compile(r"Non-2xx or 3xx responses: (\d+)|Socket errors: (.*)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_BYTES = {unit: 1024**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB"))}
+
+# Sends the requests of a list in turn, so that no server lives from one entry of its cache.
+_SCRIPT = """\
+local requests = {}
+local next = 0
+function init(arguments)
+  for path in io.lines(arguments[1]) do
+    table.insert(requests, wrk.format("GET", path%s))
+  end
+end
+function request()
+  next = next %% #requests + 1
+  return requests[next]
+end
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a server did in some seconds.
+
+    :ivar requests: a second.
+    :ivar megabytes: of 10^6 bytes, a second.
+    :ivar cpu: CPU seconds of the server for each second of it.
+    """
+
+    requests: float
+    megabytes: float
+    cpu: float
+
+    @property
+    def cpu_per_gigabyte(self) -> float:
+        """CPU seconds for 10^9 bytes."""
+        return self.cpu / self.megabytes * 1000
+
+    @property
+    def cpu_per_request(self) -> float:
+        """CPU seconds."""
+        return self.cpu / self.requests
+
+
+def load(
+    program: Program,
+    paths: Sequence[str],
+    *,
+    connections: int,
+    seconds: int,
+    core: int | None,
+    folder: Path,
+    headers: dict[str, str] | None = None,
+) -> Load:
+    """Ask a server for paths in turn, on connections that stay open.
+
+    :param core: that wrk runs on.
+    :param folder: for the list of paths.
+    :raises RuntimeError: where anything was answered with an error.
+    """
+    script, listed = folder / "wrk.lua", folder / "paths.txt"
+    words = "".join(f', {{["{name}"]=[[{text}]]}}' for name, text in (headers or {}).items())
+    script.write_text(_SCRIPT % words)
+    listed.write_text("".join(f"{path}\n" for path in paths))
+    before = program.cpu_seconds()
+    command = [
+        "wrk",
+        "-t1",
+        f"-c{connections}",
+        f"-d{seconds}s",
+        "--timeout",
+        "30s",
+        "-s",
+        script,
+        program.base,
+    ]
+    ended = subprocess.run(
+        pinned(core, [*command, "--", listed]),
+        capture_output=True,
+        text=True,
+        timeout=10 * seconds + 30,
+    )
+    used = program.cpu_seconds() - before
+    if ended.returncode or ended.stderr.strip():
+        raise RuntimeError(f"{program.base}: {ended.stdout} {ended.stderr}")
+    return read_report(ended.stdout, used)
+
+
+def read_report(text: str, used: float) -> Load:
+    """Return what wrk says of a load.
+
+    :param used: CPU seconds of the server.
+    :raises RuntimeError: where anything was answered with an error, or not at all.
+    """
+    errors, counted = _ERRORS.search(text), _REQUESTS.search(text)
+    if errors or counted is None:
+        raise RuntimeError(f"wrk says: {errors[0] if errors else text}")
+    took = float(counted[2]) * _SECONDS[counted[3]]
+    size = float(counted[4]) * _BYTES[counted[5]] / 1e6
+    return Load(int(counted[1]) / took, size / took, used / took)

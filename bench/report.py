@@ -1,0 +1,174 @@
+"""The documentation's page of performance, from a template and what was measured. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.figures import Curve, Figure, Results, Spread
+
+_BLANK = re.compile(r"\{\{ *([^{}]+?) *\}\}")
+
+
+@dataclass(slots=True)
+class Record:
+    """One whole run.
+
+    :ivar series: what each series found out.
+    :ivar failed: those that broke off, and why.
+    """
+
+    date: str
+    seconds: float
+    rounds: int
+    machine: dict[str, str]
+    versions: dict[str, str]
+    series: dict[str, Results] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it as JSON would have it."""
+        return {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "series": {name: results.document() for name, results in self.series.items()},
+        }
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Record:
+        """Return what `document` was made of."""
+        series = {name: Results.read(results) for name, results in document["series"].items()}
+        return cls(**{name: document[name] for name in _PLAIN}, series=series)
+
+    @property
+    def figures(self) -> list[Figure]:
+        """All rows that have samples."""
+        return [row for found in self.series.values() for row in found.figures if row.ours]
+
+    @property
+    def curves(self) -> list[Curve]:
+        """All plots."""
+        return [curve for found in self.series.values() for curve in found.curves]
+
+
+_PLAIN = ("date", "seconds", "rounds", "machine", "versions", "failed")
+
+
+def page(template: str, record: Record) -> str:
+    """Return the template with every ``{{ name }}`` in it filled.
+
+    :raises KeyError: for a name that means nothing.
+    """
+    parts = {
+        "targets": lambda: "\n".join(_targets(record.figures)),
+        "stated": lambda: "\n".join(_stated(record.figures)),
+        "remarks": lambda: "\n".join(_remarks(record.figures)),
+        "missing": lambda: "\n".join(_missing(record)),
+        "machine": lambda: "\n".join(_pairs(record.machine)),
+        "versions": lambda: "\n".join(_pairs(record.versions)),
+        "plots": lambda: "\n".join(_plots(record.curves)),
+        "summary": lambda: _summary(record.figures),
+        "date": lambda: record.date,
+        "rounds": lambda: f"{record.rounds} round{'s' if record.rounds > 1 else ''}",
+        "minutes": lambda: number(record.seconds / 60),
+    }
+    facts = {name: value for found in record.series.values() for name, value in found.facts.items()}
+
+    def fill(match: re.Match[str]) -> str:
+        name = match[1]
+        if name in parts:
+            return parts[name]()
+        # A series that broke off leaves a hole, and no figure of another day.
+        return number(facts[name]) if name in facts else _absent(name, record)
+
+    return _BLANK.sub(fill, template)
+
+
+def _absent(name: str, record: Record) -> str:
+    if not record.failed:
+        raise KeyError(name)
+    return "?"
+
+
+def number(value: float) -> str:
+    """Return a number with three digits that matter, or all of those before its point."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        # A narrow space every three digits would not be found by a search.
+        return f"{value:.0f}"
+    return f"{value:.3g}"
+
+
+def _span(samples: list[float]) -> str:
+    spread = Spread.of(samples)
+    if spread.least == spread.most:
+        return number(spread.middle)
+    return f"{number(spread.middle)} ({number(spread.least)}-{number(spread.most)})"
+
+
+def _targets(figures: list[Figure]) -> Iterator[str]:
+    yield "| Work | Measure | Target | Median (least-most) | Ours | The peer's | |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in figures:
+        if row.target is not None:
+            bound = "at least" if row.at_least else "at most"
+            verdict = "hit" if row.hit else "**missed**"
+            target = f"{bound} {number(row.target)}"
+            middle = f"{_span(row.compared)}{'' if row.theirs or not row.unit else f' {row.unit}'}"
+            cells = [row.work, row.measure, target, middle, *_sides(row), verdict]
+            yield f"| {' | '.join(cells)} |"
+
+
+def _sides(row: Figure) -> tuple[str, str]:
+    if not row.theirs:
+        return "", ""
+    ours, theirs = (number(Spread.of(side).middle) for side in (row.ours, row.theirs))
+    return f"{ours} {row.unit}", f"{theirs} {row.unit} ({row.peer})"
+
+
+def _stated(figures: list[Figure]) -> Iterator[str]:
+    yield "| Work | Measure | Ratio, or value | Ours | The peer's |"
+    yield "|---|---|---|---|---|"
+    for row in figures:
+        if row.target is None:
+            unit = "" if row.theirs or not row.unit else f" {row.unit}"
+            cells = [row.work, row.measure, _span(row.compared) + unit, *_sides(row)]
+            yield f"| {' | '.join(cells)} |"
+
+
+def _remarks(figures: list[Figure]) -> Iterator[str]:
+    remarks: dict[str, str] = {}
+    for row in figures:
+        if row.remark:
+            remarks.setdefault(row.remark, row.work)
+    yield from (f"- {work}: {remark}." for remark, work in remarks.items())
+
+
+def _missing(record: Record) -> Iterator[str]:
+    lacking = {name: why for found in record.series.values() for name, why in found.missing.items()}
+    for name, why in {**lacking, **record.failed}.items():
+        yield f"- Not measured: {name}; {' '.join(why.split())}."
+
+
+def _pairs(values: Mapping[str, str]) -> Iterator[str]:
+    yield "| | |"
+    yield "|---|---|"
+    yield from (f"| {name} | {value} |" for name, value in values.items())
+
+
+def _plots(curves: list[Curve]) -> Iterator[str]:
+    for curve in curves:
+        yield f"### {curve.title}"
+        yield ""
+        yield f"![{curve.title}](images/performance/{curve.name}.svg)"
+        yield ""
+        yield curve.remark
+        yield ""
+
+
+def _summary(figures: list[Figure]) -> str:
+    bound = [row for row in figures if row.target is not None]
+    hit = sum(bool(row.hit) for row in bound)
+    return f"{hit} of {len(bound)}"

@@ -1,0 +1,127 @@
+"""What nobody has asked for yet: the time to the first byte."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from audioproxy.media.encoding import ENCODERS
+from bench.bare import commands, first_byte, probe
+from bench.client import fetch
+from bench.figures import Results
+from bench.programs import OWN_FFMPEG, Service, own_path, service, settled
+from bench.settings import Bench
+
+_FORMATS = ("mp3", "opus", "m4a", "wav")
+# Seconds after which a file's times tell whether it has changed: before, no verdict is kept.
+_SETTLED = 4.0
+
+_OWN = "the project's own audio-only ffmpeg is not built (make ffmpeg)"
+
+
+def first_bytes(bench: Bench) -> Results:
+    """Measure a MISS of three minutes, of a source that is new and of one that was probed."""
+    results = Results()
+    folder = bench.folder("misses")
+    root = folder / "sources"
+    root.mkdir()
+    shutil.copy(bench.sounds / "three.flac", root / "first.flac")
+    # Under each of its names it is a source that nobody has looked at.
+    for name in _FORMATS:
+        for number in range(bench.many + 1):
+            (root / f"{name}{number}.flac").hardlink_to(root / "first.flac")
+    with ExitStack() as stack:
+        ours, own = _services(stack, folder, root)
+        time.sleep(_SETTLED)
+        for name in _FORMATS:
+            _measure(bench, results, name, root, ours, own)
+    if own is None:
+        results.missing["MISS, first body byte, with the project's own ffmpeg"] = _OWN
+    return results
+
+
+def _services(stack: ExitStack, folder: Path, root: Path) -> tuple[Service, Service | None]:
+    settings = {"AP_LOCAL_ROOT": str(root)}
+    ours = stack.enter_context(service(folder, settings))
+    if not (OWN_FFMPEG / "ffmpeg").exists():
+        return ours, None
+    (folder / "own").mkdir()
+    return ours, stack.enter_context(service(folder / "own", settings, path=own_path()))
+
+
+def _measure(
+    bench: Bench, results: Results, name: str, root: Path, ours: Service, own: Service | None
+) -> None:
+    work = f"MISS, first body byte, 3-minute FLAC to {name}"
+    fresh = results.figure(
+        work,
+        "over bare `ffprobe` then `ffmpeg`",
+        "ms",
+        target=1.05,
+        peer="ffprobe and ffmpeg",
+        remark="to the first byte behind the container's headers, on both sides",
+    )
+    known = results.figure(
+        f"{work}, source probed before", "over bare `ffmpeg`", "ms", target=1.15, peer="ffmpeg"
+    )
+    lean = own and results.figure(
+        f"{work}, with the project's own ffmpeg",
+        "over Debian's bare pair",
+        "ms",
+        target=0.25,
+        peer="ffprobe and ffmpeg",
+    )
+    # Neither side's time ends at the container's headers, which the service holds back until there
+    # is something to hear.
+    headers = ENCODERS[name].empty
+    bare = commands(root, ours.path(f"f:{name}", "first.flac"))
+    other = commands(root, ours.path(f"f:{name}/gain:-1", "first.flac"))
+    # One more round, of which nothing is kept: caches fill, and modules are imported.
+    for number in range(bench.many + 1):
+        source = f"{name}{number}.flac"
+        new = _ask(ours, f"f:{name}", source)
+        start = time.perf_counter()
+        probe(bare.ffprobe)
+        pair = time.perf_counter() - start
+        alone = first_byte(bare.ffmpeg, headers)
+        # Other options on the same source: it is not looked at again.
+        again = _ask(ours, f"f:{name}/gain:-1", source)
+        single = first_byte(other.ffmpeg, headers)
+        if number:
+            fresh.add(1000 * new, 1000 * (pair + alone))
+            known.add(1000 * again, 1000 * single)
+        if own is not None and lean is not None:
+            quick = _ask(own, f"f:{name}", source)
+            if number:
+                lean.add(1000 * quick, 1000 * (pair + alone))
+
+
+def _ask(program: Service, options: str, source: str) -> float:
+    took = fetch(program.port, program.path(options, source), whole=False).first
+    # Its encoder has lost its one listener; it should not run beside the next measurement.
+    settled(program)
+    return took
+
+
+def previews(bench: Bench) -> Results:
+    """Measure half a minute from deep inside an hour, beside one from its beginning."""
+    results = Results()
+    folder = bench.folder("previews")
+    with service(folder, {"AP_LOCAL_ROOT": str(bench.sounds)}) as ours:
+        for name in ("flac", "wav", "ogg", "opus", "m4a", "mp3"):
+            figure = results.figure(
+                f"a 30-second preview at 50 minutes into a 1-hour {name}",
+                "first byte over the same preview at 0",
+                "ms",
+                target=1.3,
+                peer="the preview at 0",
+            )
+            source = f"hour.{name}"
+            for number in range(bench.rounds + 3):
+                deep = _ask(ours, "f:mp3/t:3000:30", source)
+                early = _ask(ours, "f:mp3/t:0:30", source)
+                if number:
+                    figure.add(1000 * deep, 1000 * early)
+    return results

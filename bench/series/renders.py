@@ -1,0 +1,176 @@
+"""Whole renders of an hour, beside bare ffmpeg at the same work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TypeVar
+
+from bench.bare import commands, heard, whole
+from bench.client import Fetched, fetch
+from bench.figures import Figure, Results
+from bench.programs import FFMPEG, Service, move, service, settled
+from bench.settings import CLIENT, SERVER, Bench
+
+T = TypeVar("T")
+
+_AUDIOWAVEFORM = shutil.which("audiowaveform")
+
+_MINUTE = 60
+_TOGETHER = (
+    "mono, 24 kHz, as for spoken words; both at the same time, each on a core of its own, which"
+    " they exchange after every round"
+)
+
+
+def encoded(bench: Bench) -> Results:
+    """Measure what an encoder keeps a core busy with: the service and bare ffmpeg side by side."""
+    results = Results()
+    folder = bench.folder("encoded")
+    with service(folder, {"AP_LOCAL_ROOT": str(bench.sounds)}) as ours:
+        for name in ("mp3", "opus", "aac"):
+            work = f"MISS, whole render, 1-hour FLAC to {name}"
+            took = results.figure(
+                work,
+                "wall time over bare `ffmpeg`",
+                "s",
+                target=1.03,
+                peer="ffmpeg",
+                remark=_TOGETHER,
+            )
+            used = results.figure(work, "service's CPU", "s", target=1.5)
+            bare = commands(bench.sounds, ours.path(f"f:{name}", "spoken.flac")).ffmpeg
+            for number in range(bench.rounds):
+                # Another URL each time: one whose last client has just gone may still be joined.
+                path = ours.path(f"f:{name}/cb:{number}", "spoken.flac")
+                cores = (SERVER, CLIENT) if number % 2 else (CLIENT, SERVER)
+                _side_by_side(ours, path, bare, cores, took, used)
+    return results
+
+
+def _side_by_side(
+    ours: Service,
+    path: str,
+    bare: Sequence[str],
+    cores: tuple[int, int],
+    took: Figure,
+    used: Figure,
+) -> None:
+    """Render by the service and by ffmpeg alone, at the same time.
+
+    What reads the output shares the core of what it reads: it costs both sides the same.
+    """
+    move(ours, cores[0])
+    before = ours.cpu_seconds()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(_on, cores[0], lambda: fetch(ours.port, path))
+        second = pool.submit(_on, cores[1], lambda: heard(bare))
+        fetched, (alone, size) = first.result(), second.result()
+    settled(ours)
+    _compare(fetched, size)
+    took.add(fetched.last, alone)
+    used.add(ours.cpu_seconds() - before)
+
+
+def _on(core: int, work: Callable[[], T]) -> T:
+    """Do some work on one core; what this thread starts inherits it."""
+    os.sched_setaffinity(0, {core})
+    return work()
+
+
+def _compare(fetched: Fetched, size: int) -> None:
+    """Require that the two sides have made the same: the headers of chunks are ours alone."""
+    if not size <= fetched.size <= 1.05 * size:
+        raise RuntimeError(f"{fetched.size} bytes through the service, {size} without it")
+
+
+def uncompressed(bench: Bench) -> Results:
+    """Measure what moves many bytes and encodes nothing, one side after the other."""
+    results = Results()
+    folder = bench.folder("uncompressed")
+    work = "MISS, whole render, 1-hour FLAC to wav"
+    took = results.figure(
+        work, "wall time over bare `ffmpeg`", "s", target=1.10, peer="ffmpeg", remark="stereo"
+    )
+    used = results.figure(work, "service's CPU for each GB", "s", target=2.2)
+    with service(folder, {"AP_LOCAL_ROOT": str(bench.sounds)}) as ours:
+        bare = commands(bench.sounds, ours.path("f:wav", "hour.flac")).ffmpeg
+        for number in range(bench.rounds):
+            path = ours.path(f"f:wav/cb:{number}", "hour.flac")
+            before = ours.cpu_seconds()
+            fetched = fetch(ours.port, path)
+            settled(ours)
+            after = ours.cpu_seconds()
+            alone, size = heard(bare)
+            _compare(fetched, size)
+            took.add(fetched.last, alone)
+            used.add((after - before) / size * 1e9)
+    return results
+
+
+def speeds(bench: Bench) -> Results:
+    """Measure how many times faster than it sounds a minute goes through each encoder."""
+    results = Results()
+    with rooted(bench, "speeds") as ours:
+        for name, options in {
+            **{name: f"f:{name}" for name in ("wav", "flac", "opus", "ogg", "mp3", "aac", "m4a")},
+            "enhance": "f:mp3/enhance:voice",
+            "norm": "f:mp3/norm:ebu",
+        }.items():
+            path = ours.path(f"{options}/t:0:{_MINUTE}", "three.flac")
+            bare = commands(bench.sounds, path).ffmpeg
+            took = [whole(bare)[0] for _ in range(bench.few)]
+            results.facts[f"speed of {name}"] = _MINUTE / median(took)
+    return results
+
+
+@contextmanager
+def rooted(bench: Bench, name: str) -> Iterator[Service]:
+    """Run the service on the sounds, with nothing else set."""
+    with service(bench.folder(name), {"AP_LOCAL_ROOT": str(bench.sounds)}) as ours:
+        yield ours
+
+
+def peaks(bench: Bench) -> Results:
+    """Measure waveforms of an hour, which take all of its samples."""
+    results = Results()
+    with rooted(bench, "peaks") as ours:
+        for name, target in (("wav", 2.0), ("flac", 1.2), ("mp3", 0.8)):
+            figure = results.figure(
+                f"peaks of a 1-hour stereo {name}",
+                "over bare `ffmpeg` decoding to `-f s16le`",
+                "s",
+                target=1.15,
+                peer="ffmpeg",
+            )
+            source = bench.sounds / f"hour.{name}"
+            bare = [FFMPEG, "-v", "error", "-nostdin", "-i", str(source)]
+            bare += ["-map", "0:a:0", "-f", "s16le", "pipe:1"]
+            other = _audiowaveform(results, source, target) if _AUDIOWAVEFORM else None
+            for number in range(bench.rounds):
+                drawn = fetch(ours.port, ours.path(f"f:peaks/cb:{number}", source.name)).last
+                settled(ours)
+                figure.add(drawn, whole(bare)[0])
+                if other is not None:
+                    other(drawn)
+    if not _AUDIOWAVEFORM:
+        results.missing["peaks over audiowaveform"] = "audiowaveform is not installed"
+    return results
+
+
+def _audiowaveform(results: Results, source: Path, target: float) -> Callable[[float], None]:
+    """Add a figure beside audiowaveform, and return what takes our seconds of a round for it."""
+    figure = results.figure(
+        f"peaks of a 1-hour stereo {source.suffix[1:]}",
+        "over `audiowaveform`",
+        "s",
+        target=target,
+        peer="audiowaveform",
+    )
+    command = [_AUDIOWAVEFORM, "--quiet", "-i", str(source), "--output-format", "dat", "-o", "-"]
+    return lambda drawn: figure.add(drawn, whole(command)[0])

@@ -1,0 +1,181 @@
+"""Redirect mode, which asks a bucket and signs; and supysonic, which transcodes too."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+
+from audioproxy.storage.signing import Identity
+from audioproxy.urls import Variant
+from bench.client import fetch, read
+from bench.figures import Results
+from bench.peers import Missing, gateway, nginx, supysonic
+from bench.programs import Program, Service, service, settled
+from bench.series.hits import SMALL, ask, small_service
+from bench.settings import CLIENT, SERVER, Bench
+
+_SIGNATURES = 500
+
+# What answers as a bucket does where the object is there, whatever it is asked for.
+_STUB = """
+    location / {
+        add_header ETag '"00112233445566778899aabbccddeeff"';
+        add_header Cache-Control 'public, max-age=31536000, immutable';
+        return 200 'variant';
+    }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """A bucket, and who may use it.
+
+    :ivar name: what the store is called here.
+    """
+
+    name: str
+    store: Program
+    bucket: str
+    key: str
+    secret: str
+    region: str = "us-east-1"
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.key, self.secret, None, self.region)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {
+            "AP_VARIANT_STORE": f"s3://{self.bucket}",
+            "AP_SERVE_MODE": "redirect",
+            "AP_S3_ENDPOINT": self.store.base,
+            "AWS_ACCESS_KEY_ID": self.key,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
+            "AWS_REGION": self.region,
+        }
+
+    def object(self, key: str) -> str:
+        return f"{self.store.base}/{self.bucket}/{key}"
+
+
+def redirects(bench: Bench) -> Results:
+    """Measure redirects to a bucket, and what of one is the store's part and what is signing."""
+    results = Results()
+    folder = bench.folder("redirects")
+    with gateway(folder / "gateway", core=CLIENT) as (store, program):
+        name = store.make_bucket()
+        keys = store.access_key, store.secret_key, store.region
+        _redirect(bench, results, _Bucket("an S3 gateway", program, name, *keys), folder)
+    with nginx(folder, _STUB, core=CLIENT) as stub:
+        name = "a stub of nginx"
+        _redirect(bench, results, _Bucket(name, stub, "stub", "stub", "s" * 40), folder)
+    return results
+
+
+def _redirect(bench: Bench, results: Results, bucket: _Bucket, folder: Path) -> None:
+    work = f"HIT in redirect mode, {bucket.name}"
+    remark = "the store shares the core of the load generator, the service has one of its own"
+    speed = results.figure(work, "requests/s", "requests/s", remark=remark)
+    whole = results.figure(work, "service's CPU for each", "µs")
+    signing = results.figure(work, "of it signing, a HEAD and a URL", "µs")
+    lookup = results.figure(work, "the store's own CPU for its lookup", "µs")
+    settings = {"AP_LOCAL_ROOT": str(bench.sounds), **bucket.settings}
+    with service(folder, settings, core=SERVER) as ours:
+        path = ours.path(SMALL, "short.wav")
+        _store(ours, path)
+        key = Variant.read(SMALL).key("local://short.wav")
+        for _ in range(bench.rounds):
+            before = bucket.store.cpu_seconds()
+            done = ask(bench, ours, [path], folder)
+            store = bucket.store.cpu_seconds() - before
+            speed.add(done.requests)
+            whole.add(1e6 * done.cpu_per_request)
+            signing.add(_sign(bucket, key))
+            lookup.add(1e6 * store / done.requests / bench.seconds)
+
+
+def _store(ours: Service, path: str) -> None:
+    """Ask for a variant until it is a redirect."""
+    connection = HTTPConnection("127.0.0.1", ours.port, timeout=20)
+    deadline = time.monotonic() + 20
+    while True:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status == 302:
+            connection.close()
+            return
+        if answer.status != 200 or time.monotonic() > deadline:
+            raise RuntimeError(f"a variant is answered {answer.status} and is not stored")
+
+
+def _sign(bucket: _Bucket, key: str) -> float:
+    """Return the microseconds for what is signed in a redirect."""
+    identity, url = bucket.identity, bucket.object(key)
+    start = time.perf_counter()
+    for _ in range(_SIGNATURES):
+        identity.sign("HEAD", url, {})
+        identity.presign("GET", url, 300)
+    return (time.perf_counter() - start) / _SIGNATURES * 1e6
+
+
+def beside_supysonic(bench: Bench) -> Results:
+    """Measure a transcoding and a stored one beside supysonic's."""
+    results = Results()
+    folder = bench.folder("supysonic")
+    music = folder / "music"
+    music.mkdir()
+    (music / "short.wav").hardlink_to(bench.sounds / "short.wav")
+    for number in range(bench.rounds + 1):
+        (music / f"{number}.flac").hardlink_to(bench.sounds / "three.flac")
+    settings = small_service(bench, folder) | {"AP_LOCAL_ROOT": str(music)}
+    try:
+        with (
+            service(folder, settings, core=SERVER) as ours,
+            supysonic(folder / "peer", music, core=SERVER) as (peer, streams),
+        ):
+            _beside(bench, results, ours, peer, streams, folder)
+    except Missing as missing:
+        results.missing["supysonic"] = str(missing)
+    return results
+
+
+def _beside(
+    bench: Bench,
+    results: Results,
+    ours: Service,
+    peer: Program,
+    streams: dict[str, str],
+    folder: Path,
+) -> None:
+    cold = results.figure(
+        "MISS, first body byte, 3-minute FLAC to mp3",
+        "over supysonic",
+        "ms",
+        peer="supysonic, which has probed its library before",
+        remark="both on one core",
+    )
+    stored = results.figure(
+        "HIT, proxy mode",
+        "requests/s over supysonic",
+        "requests/s",
+        peer="supysonic",
+        remark="a second of mp3, 16 KB",
+    )
+    for number in range(bench.rounds + 1):
+        path = ours.path("f:mp3/br:128", f"{number}.flac")
+        mine = fetch(ours.port, path).first
+        settled(ours)
+        # To the end: it takes no other request while one is still transcoded.
+        other = fetch(peer.port, streams[f"{number}.flac"]).first
+        if number:
+            cold.add(1000 * mine, 1000 * other)
+    path = ours.path("f:mp3/br:128", "short.wav")
+    for program, address in ((ours, path), (peer, streams["short.wav"])):
+        read(program.base, address)
+    for _ in range(bench.rounds):
+        hits = ask(bench, ours, [path], folder).requests
+        stored.add(hits, ask(bench, peer, [streams["short.wav"]], folder).requests)

@@ -1,0 +1,77 @@
+"""The sounds that are measured with: made once, from two synthetic minutes, and kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bench.programs import FOLDER
+
+# Voices that come and go over a floor of noise: encoders find neither silence nor noise alone.
+_TONES = (
+    "0.2*sin(440*2*PI*t)*(1+sin(2*PI*t/3))",
+    "0.15*sin(1870*2*PI*t+3*sin(5*t))+0.2*sin(110*2*PI*t)*sin(2*PI*t/7)",
+)
+_SECONDS = 120
+
+#: For each sound: what it is made of, how many times over, for how many seconds, by which words.
+#: What can be cut anywhere is lengthened without encoding it again.
+_RECIPES: dict[str, tuple[str, int, int, str]] = {
+    "short.wav": ("stereo.wav", 0, 1, "-c copy"),
+    "three.flac": ("stereo.wav", 2, 180, "-c:a flac"),
+    "hour.wav": ("stereo.wav", 30, 3600, "-c copy"),
+    "hour.flac": ("stereo.wav", 30, 3600, "-c:a flac"),
+    "spoken.flac": ("mono.wav", 30, 3600, "-ar 24000 -c:a flac"),
+    "long.flac": ("mono.wav", 120, 14400, "-c:a flac"),
+    "two.mp3": ("stereo.wav", 0, 120, "-c:a libmp3lame -b:a 128k"),
+    "two.ogg": ("stereo.wav", 0, 120, "-c:a libvorbis"),
+    "two.opus": ("stereo.wav", 0, 120, "-c:a libopus"),
+    "two.m4a": ("stereo.wav", 0, 120, "-c:a aac"),
+    "hour.mp3": ("two.mp3", 30, 3600, "-c copy"),
+    "hour.ogg": ("two.ogg", 30, 3600, "-c copy"),
+    "hour.opus": ("two.opus", 30, 3600, "-c copy"),
+    "hour.m4a": ("two.m4a", 30, 3600, "-c copy"),
+    # 50 MB of audio as it is, for downloads.
+    "big.wav": ("stereo.wav", 3, 284, "-c copy"),
+    # 5 MB of output of 24 bits a sample, and nothing to encode.
+    "five.wav": ("stereo.wav", 0, 29, "-c copy"),
+}
+
+
+def sounds() -> Path:
+    """Return the folder with all of them."""
+    folder = FOLDER / "sounds"
+    folder.mkdir(parents=True, exist_ok=True)
+    _make(folder / "stereo.wav", *_synthesis())
+    _make(folder / "mono.wav", "-i", folder / "stereo.wav", "-ac", "1")
+    for wave in (("stereo", "mono"), ("two",)):
+        rows = {n: row for n, row in _RECIPES.items() if (row[0].partition(".")[0] in wave)}
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for job in [pool.submit(_derive, folder, name) for name in rows]:
+                job.result()
+    return folder
+
+
+def _synthesis() -> list[str]:
+    voices = f"aevalsrc='{'|'.join(_TONES)}':s=44100:d={_SECONDS}"
+    noise = f"anoisesrc=r=44100:d={_SECONDS}:color=pink:amplitude=0.05:seed=1"
+    graph = f"{voices}[a];{noise},pan=stereo|c0=c0|c1=c0[b];[a][b]amix=normalize=0"
+    return ["-filter_complex", graph, "-c:a", "pcm_s16le"]
+
+
+def _derive(folder: Path, name: str) -> None:
+    source, times, seconds, words = _RECIPES[name]
+    loop = ["-stream_loop", str(times - 1)] if times else []
+    _make(folder / name, *loop, "-i", folder / source, "-t", str(seconds), *words.split())
+
+
+def _make(path: Path, *words: str | Path) -> None:
+    if path.exists():
+        return
+    part = path.with_stem(f"{path.stem}.part")
+    command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *words, "-bitexact", part]
+    # Repeated packets make it talk of their time stamps, which it then sets right.
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+    part.rename(path)

@@ -1,0 +1,140 @@
+"""What the harness makes of its samples."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from bench.figures import Curve, Figure, Panel, Results
+from bench.load import read_report
+from bench.report import Record, number, page
+
+SAID = """\
+Running 2s test @ http://127.0.0.1:4000
+  2 threads and 64 connections
+  60123 requests in {took}, {size} read
+{errors}Requests/sec:  30061.50
+"""
+
+
+def figure(**rest: Any) -> Figure:
+    """Return a row with three rounds behind it."""
+    row = Figure("a HIT", "over nginx", "requests/s", peer="nginx", **rest)
+    for ours, theirs in ((40.0, 100.0), (10.0, 20.0), (90.0, 300.0)):
+        row.add(ours, theirs)
+    return row
+
+
+def record(**rest: Any) -> Record:
+    """Return a run of one series."""
+    panel = Panel("seconds", {"the service": [[1.0, 2.0], [3.0, 4.0]]})
+    results = Results(
+        [figure(target=0.35, at_least=True), figure(remark="on one core")],
+        [Curve("lengths", "Render length", "minutes", [1.0, 240.0], [panel], remark="It grows.")],
+        {"peaks over audiowaveform": "audiowaveform is not installed"},
+        {"speed of mp3": 112.34},
+    )
+    return Record("2026-11-21", 600.0, 3, {"cores": "2"}, {"nginx": "1.22"}, {"x": results}, **rest)
+
+
+class FigureTests(SynchronousTestCase):
+    """A figure is what its rounds say."""
+
+    def test_ratio(self) -> None:
+        """A ratio is formed round by round, of two that saw the same machine."""
+        self.assertEqual([0.4, 0.5, 0.3], figure().compared)
+
+    def test_rounds_without_a_peer(self) -> None:
+        """What has no peer is held against its target as it is."""
+        row = Figure("idle service", "resident memory", "MB", [61.0, 59.0, 58.0], target=60)
+        self.assertEqual([61.0, 59.0, 58.0], row.compared)
+        self.assertIs(True, row.hit)
+
+    def test_uneven_rounds(self) -> None:
+        """A round that lacks a side is no round: nothing is compared then."""
+        row = figure()
+        row.ours.append(1.0)
+        self.assertRaises(ValueError, lambda: row.compared)
+
+    def test_target(self) -> None:
+        """The median reaches a target or does not, from the side that it is a bound of."""
+        for target, at_least, hit in ((0.4, True, True), (0.41, True, False), (0.4, False, True)):
+            self.assertIs(hit, figure(target=target, at_least=at_least).hit)
+        self.assertIs(False, figure(target=0.39).hit)
+        self.assertIsNone(figure().hit)
+
+
+class PageTests(SynchronousTestCase):
+    """The page says what was measured, and nothing else."""
+
+    def test_rows(self) -> None:
+        """A row has target, median, least and most, both sides' own medians, and the verdict."""
+        self.assertIn(
+            "| a HIT | over nginx | at least 0.35 | 0.4 (0.3-0.5) | 40 requests/s"
+            " | 100 requests/s (nginx) | hit |",
+            page("{{ targets }}", record()),
+        )
+
+    def test_row_without_target(self) -> None:
+        """What is only stated stands in a table of its own, with its remark."""
+        text = page("{{ stated }}\n{{ remarks }}", record())
+        self.assertIn("| a HIT | over nginx | 0.4 (0.3-0.5) |", text)
+        self.assertIn("- a HIT: on one core.", text)
+        self.assertNotIn("at least", text)
+
+    def test_what_is_missing(self) -> None:
+        """A peer that is not there and a series that broke off are named with the reason."""
+        text = page("{{ missing }}", record(failed={"nodes": "RuntimeError: no\nport"}))
+        self.assertIn("peaks over audiowaveform; audiowaveform is not installed.", text)
+        self.assertIn("nodes; RuntimeError: no port.", text)
+
+    def test_facts(self) -> None:
+        """A figure within the prose comes from the run, or is a question mark, never an old one."""
+        self.assertEqual("mp3 112", page("mp3 {{ speed of mp3 }}", record()))
+        self.assertEqual("aac ?", page("aac {{ speed of aac }}", record(failed={"speeds": "no"})))
+        self.assertRaises(KeyError, page, "{{ speed of aac }}", record())
+
+    def test_plots(self) -> None:
+        """Each curve has its heading, its picture and what is to be seen."""
+        text = page("{{ plots }}", record())
+        for part in ("### Render length", "](images/performance/lengths.svg)", "It grows."):
+            self.assertIn(part, text)
+
+    def test_written_again(self) -> None:
+        """The kept samples give the same page as the run itself."""
+        template = "{{ targets }}{{ stated }}{{ missing }}{{ plots }}{{ machine }}{{ summary }}"
+        kept = json.loads(json.dumps(record().document()))
+        self.assertEqual(page(template, record()), page(template, Record.read(kept)))
+
+    def test_numbers(self) -> None:
+        """A number has three digits that matter, and no exponent."""
+        for value, text in ((0.0, "0"), (0.01234, "0.0123"), (1.0, "1"), (30061.5, "30062")):
+            self.assertEqual(text, number(value))
+
+
+class LoadTests(SynchronousTestCase):
+    """What wrk says is read as it means it."""
+
+    def test_units(self) -> None:
+        """Requests, bytes and CPU are counted for each second, whatever units wrk picks."""
+        for took, size, megabytes in (
+            ("2.00s", "1.00GB", 536.870912),
+            ("500.00ms", "4KB", 0.008192),
+        ):
+            load = read_report(SAID.format(took=took, size=size, errors=""), 0.5)
+            seconds = 2.0 if took == "2.00s" else 0.5
+            self.assertEqual(60123 / seconds, load.requests)
+            self.assertAlmostEqual(megabytes, load.megabytes)
+            self.assertEqual(0.5 / seconds, load.cpu)
+
+    def test_errors(self) -> None:
+        """A load with anything but good answers in it is none."""
+        for errors in (
+            "  Non-2xx or 3xx responses: 12\n",
+            "  Socket errors: connect 0, read 7, write 0, timeout 0\n",
+        ):
+            said = SAID.format(took="2.00s", size="1.00GB", errors=errors)
+            self.assertRaisesRegex(RuntimeError, "wrk says", read_report, said, 0.5)
+        self.assertRaises(RuntimeError, read_report, "unable to connect", 0.5)

@@ -1,0 +1,299 @@
+"""The project's own ffmpeg: what is in it, and that it does what Debian's does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import wave
+from collections.abc import Iterator, Mapping
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from audioproxy.errors import Refusal
+from audioproxy.media.diagnostics import classify
+from audioproxy.media.encoding import ENCODERS, measure_arguments
+from audioproxy.media.features import LISTS
+from audioproxy.media.inputs import local_input, remote_input
+from audioproxy.media.probing import Probe, probe_arguments, read_probe
+from tests.live import test_info
+from tests.support.audio import (
+    convert,
+    convert_all,
+    mix,
+    noise,
+    render_all,
+    run,
+    tone,
+    write_wav,
+)
+from tests.support.programs import FFMPEG, FFPROBE, OWN
+from tests.support.service import PROJECT
+
+COMPONENTS = PROJECT / "tools/ffmpeg/components"
+
+#: What `configure` calls some demuxers and a muxer that ffmpeg itself calls otherwise.
+RENAMED = {"mpeg": "mpegps", "s16le": "pcm_s16le"}
+
+#: Those by whose look streams are known that no container is opened with.
+RECOGNISED = set("dts h264 hevc loas m4v mpegvideo spdif truehd".split())
+
+#: What comes without being named: for the frame of every filter graph, and for fragmented MP4.
+FRAME = set(
+    "abuffer abuffersink anull buffer buffersink format hflip null transpose trim vflip".split()
+)
+BESIDE = {"mov"}
+
+#: Filters and options that are compared, beside the plain formats.
+TREATED = [
+    "f:mp3/br:96",
+    "f:mp3/q:2",
+    "f:opus/br:48/sr:16000",
+    "f:ogg/q:-1",
+    "f:ogg/br:96/ch:1",
+    "f:aac/q:1.2",
+    "f:m4a/br:64/sr:22050",
+    "f:flac/q:12/bd:24",
+    "f:wav/bd:32f/sr:96000",
+    "f:wav/bd:24/sr:11025/ch:1",
+    "f:wav/norm:ebu",
+    "f:mp3/norm:ebu:-23:-2:7/enhance:voice",
+    "f:opus/enhance:voice/gain:-3",
+    "f:flac/fade:0.1:0.1/gain:2.5/ch:1",
+    "f:wav/t:0.1:0.2/fade:0.05:0.05",
+    "f:peaks/ch:2/norm:ebu",
+]
+
+#: The codecs that Debian's ffmpeg can encode and the service may be given, by the ending of a file
+#: that they are put into, beside the files of `tests.live.test_info`.
+CODECS = {
+    "wav": "adpcm_ima_wav adpcm_ms adpcm_swf adpcm_yamaha pcm_alaw pcm_mulaw pcm_f64le wmav1 mp2"
+    " ac3 eac3 libmp3lame flac",
+    "mov": "adpcm_ima_qt pcm_f32be pcm_f64be pcm_s16be pcm_s24be pcm_s32be pcm_s8 pcm_alaw ac3",
+    "mka": "wavpack tta dca libvorbis libopus opus eac3 truehd mlp pcm_s32be libtwolame alac",
+    "caf": "pcm_f32be pcm_s24le alac",
+    "aiff": "pcm_f64be pcm_mulaw",
+    "au": "pcm_alaw pcm_f32be",
+    "asf": "wmav1 ac3",
+    "eac3": "eac3",
+}
+#: Audio in containers of films: these are known, and not opened.
+REFUSED = {"avi": "libmp3lame", "flv": "libmp3lame", "ts": "aac", "mpg": "mp2"}
+#: Codecs of speech, for one channel.
+SPEECH = {
+    "wav": "g722 g723_1 g726 libgsm_ms",
+    "mov": "libgsm nellymoser",
+    "mka": "real_144",
+    "ogg": "libspeex",
+}
+
+
+#: Half a second in two channels, in which no two stretches are alike.
+STEREO = write_wav(noise(44100, 22050, 2))
+
+
+@cache
+def listed() -> dict[str, set[str]]:
+    """Return the components by their kinds, as they are spelled for `configure`."""
+    found: dict[str, set[str]] = {}
+    for line in COMPONENTS.read_text().splitlines():
+        kind, *names = line.partition("#")[0].split() or ["", ""]
+        found.setdefault(kind, set()).update(names)
+    found.pop("", None)
+    return found
+
+
+def own(program: str) -> str:
+    """Return the path of the project's own program.
+
+    :raises SkipTest: where another one is under test, unless that may not be.
+    """
+    if shutil.which(program) == str(OWN / program):
+        return str(OWN / program)
+    reason = "It is not the project's own ffmpeg that is tested; `make test-ffmpeg` does that."
+    if os.environ.get("AUDIOPROXY_OWN_FFMPEG") == "required":
+        raise AssertionError(reason)
+    raise SkipTest(reason)
+
+
+def said(*words: str) -> str:
+    """Return what a program prints."""
+    return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout
+
+
+def named(program: str, flag: str) -> set[str]:
+    """Return the names on one of ffmpeg's lists."""
+    text = said(program, "-hide_banner", "-v", "error", flag)
+    rows = re.findall(r"^ [ A-Z.|]{1,6} +([\w,]+)", text.partition("--\n")[2] or text, re.MULTILINE)
+    firsts = {row.partition(",")[0] for row in rows}
+    return {RENAMED.get(name, name) for name in firsts}
+
+
+def after(words: list[str], option: str) -> set[str]:
+    """Return the names in the list that follows an option."""
+    return {RENAMED.get(name, name) for name in words[words.index(option) + 1].split(",")}
+
+
+class ComponentsTests(SynchronousTestCase):
+    """The list of what is built in, and what the service uses"""
+
+    def test_containers(self) -> None:
+        """What may be opened is all there, and nothing that may not be (D43)."""
+        opened = after(local_input().probe_arguments(), "-format_whitelist")
+        self.assertEqual(opened | RECOGNISED, listed()["demuxer"])
+
+    def test_protocols(self) -> None:
+        """So are all ways to read a source, with two pipes to write to (rule 5)."""
+        used = {"pipe"}
+        for source in (
+            local_input(),
+            remote_input("http://h/", ""),
+            remote_input("https://h/", ""),
+        ):
+            used |= after(source.probe_arguments(), "-protocol_whitelist")
+        self.assertEqual(used, listed()["protocol"])
+
+    def test_outputs(self) -> None:
+        """So are the encoders, the filters and the containers of all outputs (D34)."""
+        for flag, kind, needed in LISTS:
+            self.assertEqual(set(needed), listed()[kind], flag)
+        made = [["", *encoder.muxer] for encoder in ENCODERS.values()]
+        made.append(measure_arguments("ffmpeg", local_input()))
+        used = {RENAMED.get(form, form) for words in made for form in [words[-1]] if form != "-"}
+        self.assertEqual(used | {"null"}, listed()["muxer"])
+
+
+class BuildTests(SynchronousTestCase):
+    """What was built"""
+
+    def test_nothing_else(self) -> None:
+        """There is in it what is on the list, and nothing else."""
+        program = own("ffmpeg")
+        for flag, kind, more in (
+            ("-demuxers", "demuxer", set()),
+            ("-muxers", "muxer", BESIDE),
+            ("-encoders", "encoder", set()),
+            ("-filters", "filter", FRAME),
+        ):
+            self.assertEqual(listed()[kind] | more, named(program, flag), kind)
+        protocols = said(program, "-hide_banner", "-protocols").partition("Input:")[2].split()
+        self.assertEqual(listed()["protocol"], set(protocols) - {"Output:"})
+        self.assertEqual(set(), named(program, "-devices"))
+        # It calls some by other names than `configure` does, and knows no pictures.
+        text = said(program, "-hide_banner", "-decoders").partition("------")[2]
+        rows = re.findall(r"^ ([A-Z.]{6}) ", text, re.MULTILINE)
+        self.assertEqual({"A"}, {row[0] for row in rows})
+        self.assertEqual(len(listed()["decoder"]), len(rows))
+
+    def test_nothing_beside(self) -> None:
+        """Both programs need the C library, and no other."""
+        for program in ("ffmpeg", "ffprobe"):
+            text = said("ldd", own(program))
+            libraries = {Path(line.split()[0]).name for line in text.splitlines()}
+            self.assertEqual(
+                {"libc.so.6", "libm.so.6"},
+                {name for name in libraries if not name.startswith(("linux-vdso", "ld-linux"))},
+            )
+
+    def test_version(self) -> None:
+        """It is Debian's version, with a word that tells the build: nodes can be compared (D44)."""
+        ours, complete = (
+            said(program, "-version").split()[2] for program in (own("ffmpeg"), FFMPEG)
+        )
+        self.assertRegex(ours, rf"^{re.escape(complete)}\+audioproxy\.[0-9a-f]{{8}}$")
+        self.assertEqual(ours, said(own("ffprobe"), "-version").split()[2])
+
+    def test_start(self) -> None:
+        """It starts ten times faster than Debian's, by the time that the CPU was busy."""
+        programs = (own("ffmpeg"), FFMPEG)
+        times: dict[str, list[float]] = {program: [] for program in programs}
+        for _ in range(5):
+            for program in programs:
+                times[program].append(busy(program, "-version"))
+        ours, complete = (min(times[program]) for program in programs)
+        self.assertLess(10 * ours, complete)
+
+
+def busy(*words: str) -> float:
+    """Return the CPU time that a program takes."""
+    with open(os.devnull, "w") as null:
+        files = [(os.POSIX_SPAWN_DUP2, null.fileno(), 1)]
+        pid = os.posix_spawn(words[0], words, {"LC_ALL": "C"}, file_actions=files)
+        _, status, usage = os.wait4(pid, 0)
+    assert status == 0, words
+    return usage.ru_utime + usage.ru_stime
+
+
+class SameTests(SynchronousTestCase):
+    """Beside Debian's ffmpeg of that version"""
+
+    def setUp(self) -> None:
+        """Look for it."""
+        self.ffmpeg, self.ffprobe = own("ffmpeg"), own("ffprobe")
+
+    def assert_alike(self, name: str, source: bytes, texts: list[str]) -> None:
+        """Assert that both tell the same of a source, and render it the same."""
+        ours, complete = (told(program, source) for program in (self.ffprobe, FFPROBE))
+        self.assertEqual(ours, complete, name)
+        outputs = [render_all(source, texts, program) for program in (self.ffmpeg, FFMPEG) if texts]
+        for text in texts:
+            self.assertTrue(outputs[0][text] == outputs[1][text], f"{text} of {name}")
+
+    def test_options(self) -> None:
+        """Every format, with every option that changes the sound, is the same to the byte (D44)."""
+        loud = mix(tone(44100, 22050, 440, 660), noise(44100, 22050, 2))
+        plain = [f"f:{form}" for form in ENCODERS]
+        for depth in ("16", "24", "32f"):
+            self.assert_alike(depth, write_wav(loud, depth), plain + TREATED)
+        self.assert_alike("6", write_wav(noise(48000, 24000, 6), "16", 0x3F), plain + TREATED[-7:])
+
+    def test_sources(self) -> None:
+        """Every kind of source is known for what it is, and decodes to the same samples."""
+        for name, source in audible():
+            self.assert_alike(name, source, ["f:wav/bd:32f", "f:mp3"])
+
+    def test_refusals(self) -> None:
+        """A film is known for one, with as many streams, in every container of films (rule 4)."""
+        for name in test_info.FILMS:
+            self.assert_alike(name, (test_info.folder() / name).read_bytes(), [])
+        for name, source in convert_all(STEREO, encoded(REFUSED)).items():
+            self.assert_alike(name, source, [])
+
+
+def told(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
+    """Return what a program tells of a source, or the refusal that it earns."""
+    ended = run(probe_arguments(ffprobe, local_input()), source)
+    if ended.code:
+        return classify(ended.stderr)
+    try:
+        return read_probe(ended.stdout, ended.stderr)
+    except Refusal as refusal:
+        return type(refusal)
+
+
+def audible() -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents of sources of all kinds that are rendered."""
+    for row in test_info.KINDS:
+        yield row.name, (test_info.folder() / row.name).read_bytes()
+    yield from convert_all(STEREO, encoded(CODECS)).items()
+    # The wav file says that these are samples, and it is AC-3.
+    wrapped = convert(STEREO, "-c:a", "ac3", "-f", "spdif")
+    disguise = BytesIO()
+    with wave.open(disguise, "wb") as file:
+        file.setparams((2, 2, 44100, 0, "NONE", ""))
+        file.writeframes(wrapped)
+    yield "spdif.wav", disguise.getvalue()
+    yield from convert_all(write_wav(tone(8000, 4000, 300)), encoded(SPEECH)).items()
+
+
+def encoded(codecs: Mapping[str, str]) -> dict[str, str]:
+    """Return words for ffmpeg, by the names of the files."""
+    return {
+        f"{codec}.{ending}": f"-strict experimental -bitexact -c:a {codec}"
+        for ending, names in codecs.items()
+        for codec in names.split()
+    }
