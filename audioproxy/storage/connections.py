@@ -28,6 +28,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
+from audioproxy.recent import Recent
 from audioproxy.storage.bodies import Upload
 from audioproxy.storage.wire import Unreachable
 
@@ -35,12 +36,13 @@ from audioproxy.storage.wire import Unreachable
 _CONNECT = 5.0
 # Connections to one host that are kept, and seconds for which an idle one is. Object stores close
 # theirs after 20 seconds and more; a request on one that was just closed would be lost.
-_KEPT = 32
+_KEPT = 100
 _KEPT_SECONDS = 15
 # Seconds for the others to say goodbye.
 _CLOSE = 1.0
-# Hosts whose TLS contexts are kept. To read the system's certificates takes some milliseconds.
-_CONTEXTS = 32
+# Hosts whose TLS contexts, and how they are reached, are kept. To read the system's certificates
+# takes some milliseconds.
+_HOSTS = 32
 # Bytes of the headers of an answer, and of what is read with them of its body: a few at most where
 # it comes in small pieces, and as much as the connection reads at a time where it does not.
 _HEADERS = 512 * 1024
@@ -58,7 +60,9 @@ class Connections:
         self._pool.maxPersistentPerHost = _KEPT
         self._pool.cachedConnectionTimeout = _KEPT_SECONDS
         self._agent = Agent(reactor, pool=self._pool)
-        self._policy = HostnameCachingHTTPSPolicy(BrowserLikePolicyForHTTPS(trust), _CONTEXTS)
+        self._policy = HostnameCachingHTTPSPolicy(BrowserLikePolicyForHTTPS(trust), _HOSTS)
+        # To make one costs as much as to sign a request.
+        self._endpoints: Recent[tuple[bytes, bytes, int], IStreamClientEndpoint] = Recent(_HOSTS)
         self._open: set[Connection] = set()
         self._closed = False
 
@@ -69,11 +73,14 @@ class Connections:
         if self._closed:
             return fail(Unreachable("the service has ended"))
         uri = URI.fromBytes(url)
-        try:
-            endpoint = self._endpoint(uri)
-        except UnicodeError:
-            return fail(Unreachable("TLS has no such names of hosts"))
         key = (uri.scheme, uri.host, uri.port)
+        endpoint = self._endpoints.get(key)
+        if endpoint is None:
+            try:
+                endpoint = self._endpoint(uri)
+            except UnicodeError:
+                return fail(Unreachable("TLS has no such names of hosts"))
+            self._endpoints.keep(key, endpoint)
         # Twisted 26.10's public method spells the URL anew, and so loses a `;` at the end of a
         # path; with Python 3.13 it makes four slashes of two at the beginning of one.
         target = _TARGET.sub(b"", url, count=1)
