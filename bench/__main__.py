@@ -22,6 +22,7 @@ from bench.sounds import sounds
 #: In the order of the page.
 SERIES: dict[str, Callable[[Bench], Results]] = {
     "first-bytes": misses.first_bytes,
+    "starts": misses.starts,
     "encoded": renders.encoded,
     "uncompressed": renders.uncompressed,
     "previews": misses.previews,

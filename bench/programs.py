@@ -24,7 +24,7 @@ FOLDER = PROJECT / "build" / "bench"
 #: Where `make ffmpeg` puts the project's own programs.
 OWN_FFMPEG = PROJECT / "build" / "ffmpeg" / "bin"
 
-#: The system's, whatever stands in PATH.
+#: That of Debian's package, whatever stands in PATH.
 FFMPEG = "/usr/bin/ffmpeg"
 
 KEY, SALT = b"k" * 32, b"s" * 16

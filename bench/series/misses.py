@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 from audioproxy.media.encoding import ENCODERS
-from bench.bare import commands, first_byte, probe
+from bench.bare import commands, first_byte, probe, whole
 from bench.client import fetch
 from bench.figures import Results
-from bench.programs import OWN_FFMPEG, Service, own_path, service, settled
+from bench.programs import FFMPEG, OWN_FFMPEG, Service, own_path, service, settled
 from bench.settings import Bench
 
 _FORMATS = ("mp3", "opus", "m4a", "wav")
@@ -103,6 +104,43 @@ def _ask(program: Service, options: str, source: str) -> float:
     # Its encoder has lost its one listener; it should not run beside the next measurement.
     settled(program)
     return took
+
+
+def starts(bench: Bench) -> Results:
+    """Measure how long both builds of ffmpeg take for next to nothing."""
+    results = Results()
+    if not (OWN_FFMPEG / "ffmpeg").exists():
+        results.missing["the start of the project's own ffmpeg"] = _OWN
+        return results
+    folder = bench.folder("starts")
+    with service(folder, {"AP_LOCAL_ROOT": str(bench.sounds)}) as ours:
+        for what, take, program, words in _first_things(ours, bench.sounds):
+            figure = results.figure(
+                f"{what}, the project's own ffmpeg", "over Debian's", "ms", peer="Debian's"
+            )
+            for _ in range(bench.many):
+                own, other = (
+                    take([str(place / program), *words])
+                    for place in (OWN_FFMPEG, Path(FFMPEG).parent)
+                )
+                figure.add(1000 * own, 1000 * other)
+    return results
+
+
+def _first_things(
+    ours: Service, root: Path
+) -> Iterator[tuple[str, Callable[[list[str]], float], str, list[str]]]:
+    """Yield what is done, what measures it, and a program with its arguments."""
+    yield "start, `ffmpeg -version`", _run, "ffmpeg", ["-version"]
+    found = commands(root, ours.path("f:mp3", "short.wav"))
+    yield "start, `ffprobe` of a source", _run, "ffprobe", found.ffprobe[1:]
+    for name in _FORMATS:
+        words = commands(root, ours.path(f"f:{name}", "short.wav")).ffmpeg[1:]
+        yield f"start, first byte of {name}", first_byte, "ffmpeg", words
+
+
+def _run(command: list[str]) -> float:
+    return whole(command)[0]
 
 
 def previews(bench: Bench) -> Results:
