@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO
 
@@ -60,6 +61,7 @@ class LineObserver:
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._later = later
         self._waiting: list[str] = []
+        self._expected = False
         self._stamped = (0, "")
 
     def __call__(self, event: LogEvent) -> None:
@@ -85,13 +87,14 @@ class LineObserver:
         if level not in self._shown:
             return
         stamp = self._stamp(time.time())
-        waiting = self._waiting
-        waiting.append(f"{stamp} request_id={record.request_id} [{_name(level)}] {record}\n")
+        self._waiting.append(f"{stamp} request_id={record.request_id} [{_name(level)}] {record}\n")
         # Who looks for an error finds it with what was said of it before.
-        if self._later is None or len(waiting) >= _BATCH_LINES or level is not LogLevel.info:
+        at_once = self._later is None or level is not LogLevel.info
+        if at_once or len(self._waiting) >= _BATCH_LINES:
             self.flush()
-        elif len(waiting) == 1:
-            self._later(_BATCH_SECONDS, self.flush)
+        elif not self._expected and self._later is not None:
+            self._expected = True
+            self._later(_BATCH_SECONDS, self._flush_as_expected)
 
     def settle(self) -> None:
         """Write what waits, and every line at once from now on: the end may come at any moment."""
@@ -99,13 +102,20 @@ class LineObserver:
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
-        if not self._waiting:
+        """Write what waits. What a stream does not take, on a full disk say, is lost."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
             return
-        text, self._waiting = "".join(self._waiting), []
         # What a stream cannot spell would cost the whole line, and twisted.logger hides the error.
-        self._stream.write(text.encode(self._encoding, "backslashreplace").decode(self._encoding))
-        self._stream.flush()
+        text = "".join(waiting).encode(self._encoding, "backslashreplace").decode(self._encoding)
+        # A request is not to fail for its line. A closed stream is a ValueError.
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+            self._stream.flush()
+
+    def _flush_as_expected(self) -> None:
+        self._expected = False
+        self.flush()
 
     def _stamp(self, seconds: float) -> str:
         milliseconds = int(seconds * 1000)

@@ -38,10 +38,5 @@ class Recent(Generic[K, V]):
             self._old, self._young = self._young, {}
         self._young[key] = value
 
-    def forget(self, key: K) -> None:
-        """Keep nothing for a key any more."""
-        self._young.pop(key, None)
-        self._old.pop(key, None)
-
     def __len__(self) -> int:
         return len(self._young.keys() | self._old.keys())

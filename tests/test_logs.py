@@ -248,6 +248,17 @@ class BatchTests(SynchronousTestCase):
         observer.request(self.RECORD)
         self.assertEqual(self.stream.getvalue().count("\n"), 2)
 
+    def test_stream_that_fails(self) -> None:
+        """A full disk costs the lines, and never a request."""
+        for error in (OSError(28, "No space left on device"), ValueError("closed")):
+            self.stream.error = error
+            observer = LineObserver(self.stream, "info")
+            observer.request(self.RECORD)
+            observer({"log_time": TIME, "log_level": LogLevel.info, "log_format": "hello"})
+        self.stream.error = None
+        observer.request(self.RECORD)
+        self.assertEqual(self.stream.getvalue().count("\n"), 1)
+
     def test_levels(self) -> None:
         """A level that is not asked for is not written (AP_LOG_LEVEL)."""
         observer = self.observer("warning")
@@ -258,9 +269,15 @@ class BatchTests(SynchronousTestCase):
 
 
 class _Counted(io.StringIO):
-    """A stream that counts how often it is flushed."""
+    """A stream that counts how often it is flushed, and fails where it is told to."""
 
     flushed = 0
+    error: Exception | None = None
+
+    def write(self, text: str) -> int:
+        if self.error is not None:
+            raise self.error
+        return super().write(text)
 
     def flush(self) -> None:
         self.flushed += 1

@@ -14,15 +14,12 @@ class RecentTests(SynchronousTestCase):
     """`Recent`"""
 
     def test_kept(self) -> None:
-        """What is kept is found until it is forgotten, and the last word on a key counts."""
+        """What is kept is found, and the last word on a key counts."""
         recent: Recent[str, int] = Recent(4)
         self.assertIsNone(recent.get("a"))
         recent.keep("a", 1)
         recent.keep("a", 2)
         self.assertEqual((recent.get("a"), len(recent)), (2, 1))
-        recent.forget("a")
-        recent.forget("a")
-        self.assertEqual((recent.get("a"), len(recent)), (None, 0))
 
     def test_use(self) -> None:
         """What is asked for again and again stays, whatever comes and goes beside it."""

@@ -78,8 +78,8 @@ class Waveforms:
     ) -> Drawing:
         readable, writable = os.pipe()
         # A decoder that waits for its reader at every turn is a fifth slower. Where all have taken
-        # too much for their pipes already, the usual size has to do.
-        with suppress(OSError):
+        # too much for their pipes already, or there is no such call, the usual size has to do.
+        with suppress(OSError, AttributeError):
             fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, _PIPE)
         ended = Event()
         try:

@@ -174,13 +174,15 @@ class FileVariants:
         except OSError:
             return None
         try:
+            length = os.fstat(descriptor).st_size
+            if length > _SMALL:
+                return None
             data = os.pread(descriptor, _SMALL, 0)
         except OSError:
             return None
         finally:
             os.close(descriptor)
-        # One that fills the room may go on behind it.
-        found = _parse_trailer(data, len(data)) if len(data) < _SMALL else None
+        found = _parse_trailer(data, length)
         return None if found is None else (found[1], data[: found[0]])
 
     async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
@@ -261,8 +263,11 @@ def _read_record(record: bytes) -> tuple[int, VariantHeaders] | None:
     try:
         fields = json.loads(record)
         size = int(fields.pop("size"))
-        if not all(isinstance(value, str | None) for value in fields.values()):
+        headers = VariantHeaders(**fields)
+        words = (headers.content_type, headers.cache_control, headers.content_disposition or "")
+        # Nothing but what a header can say.
+        if not all(word.isascii() and word.isprintable() for word in words):
             return None
-        return size, VariantHeaders(**fields)
+        return size, headers
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return None

@@ -213,9 +213,11 @@ class RemoteFile:
         )
 
     def revision(self) -> bytes:
-        """Return the entity tag with the size; a time in whole seconds is not enough."""
-        strong = self._state.tag and not self._state.tag.startswith("W/")
-        return self.material if strong else b""
+        """Return nothing: whoever reads it may get another version than the one that was asked for.
+
+        Not every origin keeps one entity tag for one version, so that reads cannot insist on it.
+        """
+        return b""
 
     async def unchanged(self) -> bool:
         """Tell whether the origin says the same as before; a copy was of one state anyway."""

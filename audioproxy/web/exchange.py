@@ -165,20 +165,23 @@ class Exchange:
         if isinstance(outcome, Failure) and self._error_code is None:
             _log.debug("the client of {id} is gone", id=self._request_id.decode("ascii"))
         self._metrics.request_ended(self.endpoint, status)
-        self._journal(
-            RequestRecord(
-                request_id=self._request_id.decode("ascii"),
-                endpoint=self.endpoint,
-                status=status,
-                error_code=self._error_code,
-                options=self._options,
-                source=self._source,
-                cache=self._cache,
-                sent=self._request.sentLength,
-                milliseconds=round((self._seconds() - self._since) * 1000),
-            )
+        try:
+            self._journal(self._record(status))
+        finally:
+            self.finished.callback(None)
+
+    def _record(self, status: int) -> RequestRecord:
+        return RequestRecord(
+            request_id=self._request_id.decode("ascii"),
+            endpoint=self.endpoint,
+            status=status,
+            error_code=self._error_code,
+            options=self._options,
+            source=self._source,
+            cache=self._cache,
+            sent=self._request.sentLength,
+            milliseconds=round((self._seconds() - self._since) * 1000),
         )
-        self.finished.callback(None)
 
 
 def choose_id(theirs: bytes) -> bytes:

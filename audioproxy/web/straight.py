@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from typing import Any
 
@@ -10,9 +9,7 @@ from typing import Any
 # its chunk's frame around it is cheaper for those.
 _LEAST = 32 * 1024
 # Bytes that are moved before others have their turn: more than a connection has room for, mostly.
-_MOST = 2 * 1024 * 1024
-# A file system that cannot do it says so.
-_UNABLE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_MOST = 1024 * 1024
 
 
 class Straight:
@@ -65,13 +62,9 @@ class Straight:
             moved = os.sendfile(transport.fileno(), descriptor, offset, count)
         except BlockingIOError:
             return 0
-        except OSError as error:
-            if error.errno == errno.EIO:
-                raise
-            if error.errno not in _UNABLE:
-                # All else is the connection's, of which nothing comes any more.
-                self._channel.abortConnection()
-                return 0
+        except OSError:
+            # The file system may be without it. Or one of the two is broken: then a read fails as
+            # it should, or the transport finds out when it sends.
             data = os.pread(descriptor, min(count, _LEAST), offset)
             transport.write(data)
             moved = len(data)

@@ -155,6 +155,17 @@ class EndTests(ServiceCase):
         hit = await ask(await again.port(), LONG)
         self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
 
+    async def test_last_lines(self) -> None:
+        """The last requests before a stop, and those while it goes on, have their lines."""
+        node, port, client, encoder = await self.start_and_hold()
+        self.assertEqual(404, (await ask(port, b"/no-route")).status)
+        node.signal(signal.SIGTERM)
+        os.kill(encoder, signal.SIGCONT)
+        await client.end()
+        self.assertEqual(0, await node.end())
+        lines = [line for line in node.stdout.splitlines() if "request_id=" in line]
+        self.assertEqual([" 404 " in lines[0], "cache=MISS" in lines[-1]], [True, True], lines)
+
     async def test_drain_has_a_limit(self) -> None:
         """A render that hangs is ended after AP_RENDER_TIMEOUT, and the status is still 0."""
         node, _, client, encoder = await self.start_and_hold(AP_RENDER_TIMEOUT="1")

@@ -33,7 +33,7 @@ BEFORE = ["ffmpeg", "-nostdin", "-hide_banner", "-v", "error", *SOURCE.encoder_a
 STREAMS = "-map 0:a:0 -vn -sn -dn -map_metadata -1 -map_chapters -1"
 EXACT = "-fflags +bitexact -flags:a +bitexact"
 BEHIND = "-abort_on empty_output"
-FRAGMENTS = "-movflags empty_moov+default_base_moof -frag_duration 500000"
+FRAGMENTS = "-movflags empty_moov+default_base_moof -frag_duration 1000000"
 
 
 def command(text: str, probe: Probe = CD) -> list[str]:
