@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import wave
 from collections.abc import Iterator, Mapping
@@ -189,15 +190,46 @@ class BuildTests(SynchronousTestCase):
         self.assertEqual({"A"}, {row[0] for row in rows})
         self.assertEqual(len(listed()["decoder"]), len(rows))
 
+    def test_documented(self) -> None:
+        """The documentation counts what is in it."""
+        program = own("ffmpeg")
+        decoders = said(program, "-hide_banner", "-decoders").partition("------")[2]
+        kinds = re.findall(r"^ ([AVS])[A-Z.]{5} ", decoders, re.MULTILINE)
+        protocols = said(program, "-hide_banner", "-protocols").partition("Input:")[2]
+        counted = {
+            "containers read": [len(named(program, "-demuxers"))],
+            "decoders: audio, video, subtitles": [kinds.count(kind) for kind in "AVS"],
+            "encoders": [len(named(program, "-encoders"))],
+            "containers written": [len(named(program, "-muxers"))],
+            "filters": [len(named(program, "-filters"))],
+            "protocols": [len(set(protocols.split()) - {"Output:"})],
+            "shared libraries loaded": [len(loaded(program))],
+        }
+        text = (PROJECT / "docs/ffmpeg.md").read_text()
+        rows = dict(re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE))
+        for name, numbers in counted.items():
+            self.assertEqual(numbers, [int(word) for word in re.findall(r"\d+", rows[name])], name)
+
     def test_nothing_beside(self) -> None:
         """Both programs need the C library, and no other."""
         for program in ("ffmpeg", "ffprobe"):
-            text = said("ldd", own(program))
-            libraries = {Path(line.split()[0]).name for line in text.splitlines()}
-            self.assertEqual(
-                {"libc.so.6", "libm.so.6"},
-                {name for name in libraries if not name.startswith(("linux-vdso", "ld-linux"))},
+            self.assertEqual({"libc.so.6", "libm.so.6"}, loaded(own(program)))
+
+    def test_out_of_reach(self) -> None:
+        """Without the archive nobody is told that it is up to date, whatever was known before."""
+        own("ffmpeg")
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            proxy = f"http://127.0.0.1:{closed.getsockname()[1]}"
+            ended = subprocess.run(
+                [PROJECT / "tools/ffmpeg/build", "--check", OWN.parent],
+                env={**os.environ, "http_proxy": proxy, "https_proxy": proxy},
+                capture_output=True,
+                text=True,
+                timeout=30,
             )
+        self.assertEqual((2, ""), (ended.returncode, ended.stdout))
+        self.assertIn("out of reach", ended.stderr)
 
     def test_version(self) -> None:
         """It is Debian's version, with a word that tells the build: nodes can be compared (D44)."""
@@ -216,6 +248,12 @@ class BuildTests(SynchronousTestCase):
                 times[program].append(busy(program, "-version"))
         ours, complete = (min(times[program]) for program in programs)
         self.assertLess(10 * ours, complete)
+
+
+def loaded(program: str) -> set[str]:
+    """Return the names of the libraries that a program loads, beside what loads them."""
+    names = {Path(line.split()[0]).name for line in said("ldd", program).splitlines()}
+    return {name for name in names if not name.startswith(("linux-vdso", "ld-linux"))}
 
 
 def busy(*words: str) -> float:
