@@ -17,7 +17,6 @@ import errno
 import os
 import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.inspection import find_missing, find_version
+from audioproxy.process.leash import find_leash, find_session
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
@@ -65,7 +65,6 @@ _LAST_WAIT = 1.0
 _PROBE_RETRY = 1.0
 # Prometheus needs one connection, and a person who looks needs another.
 _MOST_SCRAPERS = 64
-_LEASH_SECONDS = 5
 
 _log = Logger()
 
@@ -101,7 +100,9 @@ class AudioProxy(Service):
         self._store = self._backends.store
         self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
         self._ffprobe = shutil.which("ffprobe") or "ffprobe"
-        self._launcher = Launcher(reactor, reactor, _child_environment(), _leash())
+        self._launcher = Launcher(
+            reactor, reactor, _child_environment(), find_leash(), find_session()
+        )
         metrics = Metrics()
         readiness = Readiness(config.ready_queue_threshold)
         slots = Slots(
@@ -361,25 +362,6 @@ def make_service(config: Config, reactor: Any) -> ProxyService:
 def _child_environment() -> dict[str, str]:
     """Return all that ffmpeg and ffprobe are told of ours: where programs are (D45)."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-
-
-def _leash() -> tuple[str, ...]:
-    """Return the words that end a child when this process dies, however that happens (D40).
-
-    The encoder writes into a file, so no broken pipe would tell it. Where util-linux is
-    missing, a child of a killed service runs to its own end, into a file without a name.
-    """
-    leash: tuple[str, ...] = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
-    # A terminal sends Ctrl-C to encoders too, which would leave the drain nothing to wait for.
-    if os.isatty(0) and (setsid := shutil.which("setsid")):
-        leash = (setsid, *leash)
-    try:
-        # Other programs of that name do not know the option.
-        subprocess.run([*leash, "true"], check=True, capture_output=True, timeout=_LEASH_SECONDS)
-    except (OSError, subprocess.SubprocessError):
-        _log.warn("util-linux's setpriv is not there: encoders may outlive a killed service")
-        return ()
-    return leash
 
 
 @contextmanager

@@ -45,6 +45,8 @@ SERIES: dict[str, Callable[[Bench], Results]] = {
 }
 
 _SAMPLES = FOLDER / "samples.json"
+# Fewer say nothing of how far a median is to be trusted.
+_LEAST_ROUNDS = 5
 _PAGE = PROJECT / "docs" / "performance.md"
 _IMAGES = PROJECT / "docs" / "images" / "performance"
 
@@ -64,6 +66,9 @@ def main() -> int:
             # A page is one run.
             return bool(record.failed)
         _SAMPLES.write_text(json.dumps(record.document(), indent=1))
+    if record.rounds < _LEAST_ROUNDS:
+        print(f"no page is written of fewer than {_LEAST_ROUNDS} rounds")
+        return bool(record.failed)
     write(record)
     print(f"{_PAGE.relative_to(PROJECT)} is written, after {record.seconds / 60:.1f} minutes")
     return bool(record.failed)
@@ -90,7 +95,7 @@ def measure(names: list[str], rounds: int, seconds: int) -> Record:
         try:
             record.series[name] = results = SERIES[name](bench)
         except Exception as error:
-            # Whatever it is: an hour's other figures are worth more than its traceback.
+            # Whatever it is: all the other figures are worth more than its traceback.
             traceback.print_exc()
             record.failed[name] = f"{type(error).__name__}: {error}"[:200]
             continue

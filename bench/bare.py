@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.programs import KEY, PROJECT, SALT
+from bench.programs import KEY, PROJECT, SALT, SYSTEM
 
 # What a pipe holds at the most for anybody, and how much is read of it at once.
 _READ = 1 << 20
@@ -32,7 +32,7 @@ def commands(root: Path, url: str) -> Commands:
     :param url: signed.
     """
     environment = {
-        "PATH": os.environ["PATH"],
+        "PATH": SYSTEM,
         "AP_KEY": KEY.hex(),
         "AP_SALT": SALT.hex(),
         "AP_LOCAL_ROOT": str(root),

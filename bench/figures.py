@@ -36,6 +36,8 @@ class Figure:
     :ivar at_least: the target is a lower bound.
     :ivar peer: who the peer is.
     :ivar remark: what has to be known to read it.
+    :ivar reason: why the target is out of reach, where it is.
+    :ivar exact: every sample has to be the target itself.
     """
 
     work: str
@@ -47,6 +49,8 @@ class Figure:
     at_least: bool = False
     peer: str = ""
     remark: str = ""
+    reason: str = ""
+    exact: bool = False
 
     def add(self, ours: float, theirs: float | None = None) -> None:
         """Take the samples of one more round."""
@@ -66,6 +70,8 @@ class Figure:
         """Whether the target is reached by the median; None where there is none."""
         if self.target is None:
             return None
+        if self.exact:
+            return set(self.compared) == {self.target}
         middle = Spread.of(self.compared).middle
         return middle >= self.target if self.at_least else middle <= self.target
 

@@ -1,4 +1,4 @@
-"""The least that a Python program can answer, by aiohttp on uvloop: a 304, whatever is asked."""
+"""The least that a Python program can answer, by aiohttp on uvloop: a 304."""
 
 import sys
 
@@ -17,7 +17,7 @@ async def answer(request: web.Request) -> web.Response:
 if __name__ == "__main__":
     uvloop.install()
     application = web.Application()
-    application.router.add_get("/{path:.*}", answer)
+    application.router.add_get("/", answer)
     web.run_app(
         application, host="127.0.0.1", port=int(sys.argv[1]), access_log=None, print=lambda _: None
     )

@@ -27,6 +27,7 @@ def machine() -> dict[str, str]:
         "memory": f"{memory / 2**30:.0f} GiB",
         "kernel": platform.release(),
         "filesystem": _said(["findmnt", "-no", "FSTYPE", "--target", FOLDER], r"\S+"),
+        "load, at the beginning": f"{os.getloadavg()[0]:.2f}",
         "system": platform.freedesktop_os_release().get("PRETTY_NAME", "?"),
     }
 

@@ -36,6 +36,7 @@ def _required(path: Path) -> Path:
 
 # The log is written in batches, as the service's own is.
 _NGINX = """\
+{user}
 worker_processes 1;
 daemon off;
 pid {folder}/nginx.pid;
@@ -69,8 +70,10 @@ def nginx(
     """
     port = free_port()
     listens = f"{more}\nserver {{ listen 127.0.0.1:{port} backlog=4096; {server} }}"
+    # As root it would serve as somebody who may not look into our folders.
+    user = "" if os.geteuid() else "user root;"
     path = folder / "nginx.conf"
-    path.write_text(_NGINX.format(folder=folder, more=listens))
+    path.write_text(_NGINX.format(folder=folder, more=listens, user=user))
     return started([_required(NGINX), "-c", path, "-p", folder], port, core=core)
 
 

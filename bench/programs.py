@@ -27,6 +27,9 @@ OWN_FFMPEG = PROJECT / "build" / "ffmpeg" / "bin"
 #: That of Debian's package, whatever stands in PATH.
 FFMPEG = "/usr/bin/ffmpeg"
 
+#: PATH of what is to find that one.
+SYSTEM = "/usr/bin:/bin"
+
 KEY, SALT = b"k" * 32, b"s" * 16
 
 # Seconds after which a program that does not start, or does not end, has failed.
@@ -196,7 +199,7 @@ class Service(Program):
 
 def own_path() -> str:
     """Return a PATH with the project's own programs ahead of the system's."""
-    return f"{OWN_FFMPEG}:{os.environ['PATH']}"
+    return f"{OWN_FFMPEG}:{SYSTEM}"
 
 
 @contextmanager
@@ -213,7 +216,9 @@ def service(
     :param path: PATH, where another ffmpeg than the system's is asked for.
     """
     environment = {
-        "PATH": path or os.environ["PATH"],
+        "PATH": path or SYSTEM,
+        # Where renders grow, on the disk that the page names.
+        "TMPDIR": str(folder),
         "AP_KEY": KEY.hex(),
         "AP_SALT": SALT.hex(),
         "AP_PORT": "0",

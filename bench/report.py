@@ -12,6 +12,15 @@ from bench.figures import Curve, Figure, Results, Spread
 _BLANK = re.compile(r"\{\{ *([^{}]+?) *\}\}")
 
 
+# The parts of the table, by the first words of what was done.
+_GROUPS = (
+    ("Nobody has asked before: the first byte", ("MISS, first byte", "MISS, first body", "start,")),
+    ("Nobody has asked before: all of it", ("MISS, whole", "peaks of")),
+    ("A preview from deep inside", ("a 30-second preview",)),
+    ("It is stored", ("HIT", "304", "hits beside")),
+)
+
+
 @dataclass(slots=True)
 class Record:
     """One whole run.
@@ -63,6 +72,8 @@ def page(template: str, record: Record) -> str:
     parts = {
         "targets": lambda: "\n".join(_targets(record.figures)),
         "stated": lambda: "\n".join(_stated(record.figures)),
+        "reasons": lambda: "\n".join(_reasons(record.figures)),
+        "few": lambda: number(min(3, record.rounds)),
         "remarks": lambda: "\n".join(_remarks(record.figures)),
         "missing": lambda: "\n".join(_missing(record)),
         "machine": lambda: "\n".join(_pairs(record.machine)),
@@ -109,16 +120,46 @@ def _span(samples: list[float]) -> str:
 
 
 def _targets(figures: list[Figure]) -> Iterator[str]:
-    yield "| Work | Measure | Target | Median (least-most) | Ours | The peer's | |"
-    yield "|---|---|---|---|---|---|---|"
-    for row in figures:
-        if row.target is not None:
-            bound = "at least" if row.at_least else "at most"
-            verdict = "hit" if row.hit else "**missed**"
-            target = f"{bound} {number(row.target)}"
+    for title, rows in _groups([row for row in figures if row.target is not None]):
+        yield f"### {title}"
+        yield ""
+        yield "| Work | Measure | Target | Median (least-most) | Ours | The peer's | Met |"
+        yield "|---|---|---|---|---|---|---|"
+        for row in rows:
+            assert row.target is not None
+            bound = "" if row.exact else "at least " if row.at_least else "at most "
+            verdict = "yes" if row.hit else "**no**"
+            unit = "" if row.theirs or not row.unit else f" {row.unit}"
+            target = f"{bound}{number(row.target)}{unit}"
             middle = f"{_span(row.compared)}{'' if row.theirs or not row.unit else f' {row.unit}'}"
             cells = [row.work, row.measure, target, middle, *_sides(row), verdict]
             yield f"| {' | '.join(cells)} |"
+        yield ""
+
+
+def _groups(figures: list[Figure]) -> Iterator[tuple[str, list[Figure]]]:
+    """Yield the parts of the table, each with its title."""
+    left = list(figures)
+    for title, words in _GROUPS:
+        rows = [row for row in left if row.work.startswith(words)]
+        left = [row for row in left if row not in rows]
+        if rows:
+            yield title, rows
+    if left:
+        yield "The node, and everything else", left
+
+
+def _reasons(figures: list[Figure]) -> Iterator[str]:
+    reasons = dict.fromkeys(row.reason for row in figures if row.hit is False and row.reason)
+    for reason in reasons:
+        works = [row.work for row in figures if row.hit is False and row.reason == reason]
+        yield f"- {_listed(works)}: {reason}."
+
+
+def _listed(works: list[str]) -> str:
+    """Return the first of some, and how many go with it."""
+    works = list(dict.fromkeys(works))
+    return works[0] if len(works) == 1 else f"{works[0]}, and {len(works) - 1} more like it"
 
 
 def _sides(row: Figure) -> tuple[str, str]:
@@ -139,11 +180,9 @@ def _stated(figures: list[Figure]) -> Iterator[str]:
 
 
 def _remarks(figures: list[Figure]) -> Iterator[str]:
-    remarks: dict[str, str] = {}
-    for row in figures:
-        if row.remark:
-            remarks.setdefault(row.remark, row.work)
-    yield from (f"- {work}: {remark}." for remark, work in remarks.items())
+    for remark in dict.fromkeys(row.remark for row in figures if row.remark):
+        works = [row.work for row in figures if row.remark == remark]
+        yield f"- {_listed(works)}: {remark}."
 
 
 def _missing(record: Record) -> Iterator[str]:

@@ -90,13 +90,15 @@ class Launcher:
     """Everything that all children have in common.
 
     :ivar environment: their whole environment; nothing of the service's own leaks in (D45).
-    :ivar prefix: words put ahead of every command line, to tie a child's life to ours (D40).
+    :ivar prefix: words put ahead of a command line to tie a child's life to ours (D40).
+    :ivar session: words put ahead of all of that, to give each child a session of its own.
     """
 
     spawner: Spawner
     clock: IReactorTime
     environment: Mapping[str, str]
     prefix: tuple[str, ...] = ()
+    session: tuple[str, ...] = ()
 
     def launch(
         self,
@@ -106,6 +108,7 @@ class Launcher:
         stdout_limit: int = 0,
         precious: re.Pattern[bytes] | None = None,
         niceness: int = 0,
+        tied: bool = True,
     ) -> Child:
         """Start a program; its stdin is empty and its stderr is kept.
 
@@ -115,10 +118,12 @@ class Launcher:
             says what stdout is.
         :param precious: lines of stderr to keep, however much comes after them.
         :param niceness: how far it stands back for other processes, by more than this one does.
+        :param tied: it would not end by itself when we do. What writes into a pipe of ours does,
+            and is spared the start of one more program.
         :raises SpawnFailed: where the program cannot be started.
         """
         child = Child(self.clock, stdout_limit, precious)
-        command = [*self.prefix, *arguments]
+        command = [*self.session, *(self.prefix if tied else ()), *arguments]
         try:
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             try:

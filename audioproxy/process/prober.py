@@ -114,6 +114,7 @@ class Prober:
                     source.descriptors,
                     stdout_limit=_ANSWER_LIMIT,
                     precious=CUT_SHORT,
+                    tied=False,
                 )
                 ended = await child.wait(max(0.0, deadline - self._launcher.clock.seconds()))
             except SpawnFailed as error:

@@ -72,7 +72,7 @@ def _several(bench: Bench, results: Results, count: int, stack: ExitStack) -> No
         "requests/s",
         remark="nginx, the nodes and the load generator share the cores",
     )
-    renders = results.figure(work, "renders for each cold URL", "", target=1)
+    renders = results.figure(work, "renders for each cold URL", "", target=1, exact=True)
     paths = list(stocked(nodes[0], folder).paths)
     for number in range(bench.rounds):
         speed.add(

@@ -73,7 +73,7 @@ class PageTests(SynchronousTestCase):
         """A row has target, median, least and most, both sides' own medians, and the verdict."""
         self.assertIn(
             "| a HIT | over nginx | at least 0.35 | 0.4 (0.3-0.5) | 40 requests/s"
-            " | 100 requests/s (nginx) | hit |",
+            " | 100 requests/s (nginx) | yes |",
             page("{{ targets }}", record()),
         )
 

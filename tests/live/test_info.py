@@ -502,8 +502,9 @@ class ProbeTests(ServiceCase):
         self.use_path(f"{self.bin}:{os.environ['PATH']}")
 
     def use_path(self, path: str) -> None:
-        """Set the PATH that a service finds."""
-        self.patch(os, "environ", {**os.environ, "PATH": path})
+        """Set the PATH that a service finds, and the system for it."""
+        self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
+        os.environ["PATH"] = path
 
     def count(self) -> int:
         """Return how many probes have begun."""

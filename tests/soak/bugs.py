@@ -184,7 +184,7 @@ BUGS = [
     ),
     Bug(
         "children outlive the service",
-        "service.py",
+        "process/leash.py",
         '"--pdeathsig", "KILL"',
         '"--reset-env"',
         "on the way",

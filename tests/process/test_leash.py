@@ -1,4 +1,4 @@
-"""What the object graph is built with."""
+"""The words ahead of a child's command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy import service
+from audioproxy.process import leash
 
 # Prints whether the process leads a group of its own.
 LEADS = "import os; print(os.getpgid(0) == os.getpid())"
@@ -19,8 +19,8 @@ class LeashTests(SynchronousTestCase):
 
     def leads_a_group(self, terminal: bool) -> bool:
         """Tell whether a child leads a group of its own."""
-        self.patch(service.os, "isatty", lambda descriptor: terminal)
-        command = [*service._leash(), sys.executable, "-c", LEADS]
+        self.patch(leash.os, "isatty", lambda descriptor: terminal)
+        command = [*leash.find_session(), *leash.find_leash(), sys.executable, "-c", LEADS]
         return subprocess.run(command, capture_output=True, check=True).stdout == b"True\n"
 
     def test_in_a_terminal(self) -> None:
@@ -34,4 +34,5 @@ class LeashTests(SynchronousTestCase):
     def test_without_util_linux(self) -> None:
         """Where the programs are missing, children run without a leash."""
         self.patch(os, "environ", {"PATH": "/nowhere"})
-        self.assertEqual((), service._leash())
+        self.patch(leash.os, "isatty", lambda descriptor: True)
+        self.assertEqual(((), ()), (leash.find_session(), leash.find_leash()))
