@@ -23,7 +23,7 @@ _RECIPES: dict[str, tuple[str, int, int, str]] = {
     "three.flac": ("stereo.wav", 2, 180, "-c:a flac"),
     "hour.wav": ("stereo.wav", 30, 3600, "-c copy"),
     "hour.flac": ("stereo.wav", 30, 3600, "-c:a flac"),
-    "spoken.flac": ("mono.wav", 30, 3600, "-ar 24000 -c:a flac"),
+    "spoken.flac": ("mono.wav", 30, 3600, "-ar 16000 -c:a flac"),
     "long.flac": ("mono.wav", 120, 14400, "-c:a flac"),
     "two.mp3": ("stereo.wav", 0, 120, "-c:a libmp3lame -b:a 128k"),
     "two.ogg": ("stereo.wav", 0, 120, "-c:a libvorbis"),

@@ -24,8 +24,8 @@ _SEEKS = {
     "mp3": "an exact place in it is found by a look at every frame up to there",
 }
 _HELD = {
-    "m4a": "its fragments are a second long by contract, and the service looks for them every 2 ms",
-    "opus": "two pages have to be whole, and the service looks for them every 2 ms",
+    "m4a": "its first fragment has to be encoded, which is a second long by contract",
+    "opus": "two pages have to be encoded first",
 }
 _OWN = "the project's own audio-only ffmpeg is not built (make ffmpeg)"
 

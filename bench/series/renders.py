@@ -23,8 +23,8 @@ _AUDIOWAVEFORM = shutil.which("audiowaveform")
 
 _MINUTE = 60
 _TOGETHER = (
-    "mono, 24 kHz, as for spoken words; both at the same time, each on a core of its own, which"
-    " they exchange after every round"
+    "mono, 16 kHz, as of spoken words; of music it takes several times as long, and as much CPU;"
+    " both at the same time, each on a core of its own, which they exchange after every round"
 )
 
 

@@ -85,10 +85,10 @@ class EncodeTests(EncoderCase):
     def test_cadence(self) -> None:
         """The file is looked at often until there is a first byte, and seldom then."""
         encoding = self.encode()
-        self.clock.pump([0.001] * 9)
+        self.clock.pump([0.0005] * 9)
         self.assertEqual(len(self.looks), 4)
         self.spawner.last.say(b"a")
-        self.clock.advance(0.001)
+        self.clock.advance(0.0005)
         self.assertEqual((len(self.looks), self.looks[-1][1]), (5, 1))
         self.clock.pump([0.001] * 90)
         self.assertEqual(len(self.looks), 8)
