@@ -65,7 +65,7 @@ class Terms:
         """Return the terms of a run of this length; a short one has no time for long waits."""
         if seconds >= 60:
             return cls(seconds, seed)
-        short = cls(seconds, seed, timeout=5, probe_timeout=3, clients=10, idle=50)
+        short = cls(seconds, seed, timeout=8, probe_timeout=3, clients=10, idle=50)
         if seconds >= 10:
             return short
         # To render all that could be asked for takes longer than such a run.
