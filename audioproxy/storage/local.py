@@ -59,7 +59,12 @@ class LocalFile:
         return local_input()
 
     def revision(self) -> bytes:
-        """Return all that the system changes with a file, once that lies back for a while."""
+        """Return all that the system changes with a file, once that lies back for a while.
+
+        Of one that is closed nothing is certain: those who share a probe may outlast who began it.
+        """
+        if self._descriptor < 0:
+            return b""
         status = os.fstat(self._descriptor)
         if max(status.st_mtime, status.st_ctime) > self._now() - _SETTLED:
             return b""

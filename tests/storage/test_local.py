@@ -127,6 +127,7 @@ class ServedTests(LocalCase):
             seen.append(opened.revision())
             self.assertEqual(opened.revision(), seen[-1])
             opened.close()
+            self.assertEqual(opened.revision(), b"")
         self.assertEqual(len(set(seen)), 4)
         self.assertNotIn(b"", seen)
 
