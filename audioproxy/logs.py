@@ -56,8 +56,7 @@ class LineObserver:
             then. None writes each at once.
         """
         self._stream = stream
-        self._level = LEVELS[level]
-        self._shown = {level for level in LogLevel.iterconstants() if level >= self._level}
+        self._shown = {each for each in LogLevel.iterconstants() if each >= LEVELS[level]}
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._later = later
         self._waiting: list[str] = []

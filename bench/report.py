@@ -14,7 +14,7 @@ _BLANK = re.compile(r"\{\{ *([^{}]+?) *\}\}")
 
 # The parts of the table, by the first words of what was done.
 _GROUPS = (
-    ("Nobody has asked before: the first byte", ("MISS, first byte", "MISS, first body", "start,")),
+    ("Nobody has asked before: the first byte", ("MISS, first body", "start,")),
     ("Nobody has asked before: all of it", ("MISS, whole", "peaks of")),
     ("A preview from deep inside", ("a 30-second preview",)),
     ("It is stored", ("HIT", "304", "hits beside")),

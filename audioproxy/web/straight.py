@@ -20,7 +20,7 @@ class Straight:
     when there is room, and is stopped when the connection is lost, as ever.
     """
 
-    __slots__ = ("_channel", "_chunked", "_descriptor", "_owed")
+    __slots__ = ("_channel", "_chunked", "_owed")
 
     def __init__(self, channel: Any, chunked: bool) -> None:
         """Take over after the headers.
