@@ -7,11 +7,9 @@ is proved elsewhere, by writing.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any
 
 from audioproxy import settings
@@ -29,10 +27,6 @@ _MAX_RENDERS = 4_096
 _MAX_PROBES = 65_536
 _MAX_QUEUE = 1_000_000
 _MAX_PRESIGN_SECONDS = 604_800
-
-_NAME = re.compile(r"\w+", re.ASCII)
-# An allowlist entry that can match something. No name has a slash, bracket, blank or port.
-_MATCHABLE = re.compile(r"(?![^:]*:\d+\Z)(?:\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+)")
 
 
 class ConfigError(Exception):
@@ -103,7 +97,8 @@ class Config:
     """All settings of one service. Each field is named as its AP_* variable is.
 
     It can be built in code with few arguments; what is left out gets the same default as an
-    unset variable. `load` also refuses settings that do not go together; this class does not.
+    unset variable. Key, salt and ``allow_insecure`` are checked here, in every configuration. Of
+    the other settings `load` checks the text, and which of them contradict each other.
 
     :ivar key: signs URLs, with ``salt``; None only where ``insecure`` alone is accepted.
     :ivar salt: put ahead of every path that is signed.
@@ -122,7 +117,10 @@ class Config:
     :ivar queue_size: renders that may wait.
     :ivar ready_queue_threshold: waiting renders that make the node not ready; 0 is never.
     :ivar render_timeout: seconds for a render, and for the wait before it.
-    :ivar probe_timeout: seconds for a probe; left out, 10, or ``render_timeout`` if that is less.
+    :ivar probe_timeout: seconds for a probe; left out, 10, or half of ``render_timeout`` where
+        that is 10 or less (D50).
+    :raises ConfigError: for a key or a salt that is too short or not bytes, and for one that is
+        missing where ``allow_insecure`` does not replace both.
     """
 
     key: bytes | None = field(default=None, repr=False)
@@ -147,9 +145,11 @@ class Config:
     queue_size: int = 32
     ready_queue_threshold: int = DERIVED
     render_timeout: int = 300
-    probe_timeout: int = DERIVED
+    probe_timeout: float = DERIVED
 
     def __post_init__(self) -> None:
+        if problems := list(settings.signing_problems(self.key, self.salt, self.allow_insecure)):
+            raise ConfigError(problems)
         for name, derive in _DERIVED_DEFAULTS.items():
             if getattr(self, name) is DERIVED:
                 object.__setattr__(self, name, derive(self))
@@ -161,7 +161,7 @@ _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
     "max_probe_concurrency": lambda config: 4 * config.max_concurrency,
     # Half of no queue is no check; half of a short one is still one.
     "ready_queue_threshold": lambda config: min(config.queue_size, max(1, config.queue_size // 2)),
-    "probe_timeout": lambda config: min(10, config.render_timeout),
+    "probe_timeout": lambda config: 10 if config.render_timeout > 10 else config.render_timeout / 2,
 }
 
 
@@ -230,8 +230,11 @@ _VARIANT_IDENTITY = (
     "AP_VARIANT_S3_SECRET_ACCESS_KEY",
     "AP_VARIANT_S3_REGION",
 )
+# A key and a salt that `Config` accepts.
+_ACCEPTABLE = {"AP_KEY": bytes(LEAST_KEY), "AP_SALT": bytes(LEAST_SALT)}
+
 # Variables that are set together or not at all.
-_GROUPS = (("AP_KEY", "AP_SALT"), _SHARED_IDENTITY, _VARIANT_IDENTITY)
+_GROUPS = (_SHARED_IDENTITY, _VARIANT_IDENTITY)
 # A session token belongs to the key pair that it was issued with, so it never stands alone.
 _TOKENS = {
     "AWS_SESSION_TOKEN": _SHARED_IDENTITY,
@@ -242,11 +245,16 @@ _TOKENS = {
 def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     """Read and check all settings; return them with the warnings to log at boot.
 
-    An empty value counts as unset.
+    An empty value counts as unset, except for AP_SOURCE_ALLOWLIST: where a template left it empty,
+    unset would allow every bucket (D49).
 
     :raises ConfigError: with every problem found, not only the first.
     """
-    given = {name: environ[name] for name in _READERS if environ.get(name)}
+    given = {
+        name: environ[name]
+        for name in _READERS
+        if environ.get(name) or (name == "AP_SOURCE_ALLOWLIST" and name in environ)
+    }
     if "AWS_REGION" in given:
         given.pop("AWS_DEFAULT_REGION", None)
     values: dict[str, Any] = {}
@@ -259,13 +267,20 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     failed = given.keys() - values.keys()
     present = {_ALIASES.get(name, name) for name in given}
     values = {_ALIASES.get(name, name): value for name, value in values.items()}
+    # A value that could not be read has been reported; an acceptable one takes its place here.
+    judged = values | {name: _ACCEPTABLE[name] for name in failed & _ACCEPTABLE.keys()}
+    insecure = "AP_ALLOW_INSECURE" in failed or values.get("AP_ALLOW_INSECURE", False)
+    unsigned = [*settings.signing_problems(judged.get("AP_KEY"), judged.get("AP_SALT"), insecure)]
+    problems += unsigned
     problems += _incomplete(present)
-    config = _assemble(values)
+    # `Config` refuses wrong ones itself; this one then only serves to find all other problems.
+    signed = not unsigned and failed.isdisjoint(("AP_KEY", "AP_SALT", "AP_ALLOW_INSECURE"))
+    config = _assemble(values if signed else values | _ACCEPTABLE)
     for variables, conflict in _CONFLICTS:
         # A value that could not be read has been reported; the default in its place proves nothing.
         if failed.isdisjoint(variables):
             problems += conflict(config, present)
-    warnings = (*_unknown(environ), *_warnings(config))
+    warnings = (*settings.unknown(environ, _READERS), *_warnings(config))
     if problems:
         raise ConfigError(problems, warnings)
     return config, warnings
@@ -299,16 +314,10 @@ def _incomplete(present: AbstractSet[str]) -> Iterator[str]:
     for group in _GROUPS:
         if some := [name for name in group if name in present]:
             for name in [name for name in group if name not in present]:
-                yield f"{name}: missing beside {listed(some)}; set {listed(group)} together"
+                yield settings.missing_beside(name, some, group)
     for token, group in _TOKENS.items():
         if token in present and present.isdisjoint(group):
             yield f"{token}: set on its own; it belongs to {listed(group)}"
-
-
-def _unsigned(config: Config, present: AbstractSet[str]) -> Iterator[str]:
-    if not config.allow_insecure and present.isdisjoint(("AP_KEY", "AP_SALT")):
-        yield f"AP_KEY: not set; {settings.hexadecimal_wanted(LEAST_KEY)}"
-        yield f"AP_SALT: not set; {settings.hexadecimal_wanted(LEAST_SALT)}"
 
 
 def _same_port(config: Config, _present: AbstractSet[str]) -> Iterator[str]:
@@ -361,22 +370,12 @@ def _probe_outlasts_render(config: Config, present: AbstractSet[str]) -> Iterato
 _CONFLICTS: tuple[
     tuple[tuple[str, ...], Callable[[Config, AbstractSet[str]], Iterator[str]]], ...
 ] = (
-    (("AP_ALLOW_INSECURE",), _unsigned),
     (("AP_METRICS_PORT", "AP_PORT"), _same_port),
     (("AP_SERVE_MODE", "AP_VARIANT_STORE"), _cannot_presign),
     (("AP_VARIANT_STORE",), _no_identity),
     (("AP_READY_QUEUE_THRESHOLD", "AP_QUEUE_SIZE"), _threshold_above_queue),
     (("AP_PROBE_TIMEOUT", "AP_RENDER_TIMEOUT"), _probe_outlasts_render),
 )
-
-
-def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
-    known = [name for name in _READERS if name.startswith("AP_")]
-    for name, value in environ.items():
-        if value and name.startswith("AP_") and name not in known:
-            (nearest,) = get_close_matches(name, known, n=1, cutoff=0)
-            shown = name if _NAME.fullmatch(name) else quote(name)
-            yield f"{shown}: no such setting, so it is ignored; the nearest is {nearest}"
 
 
 def _warnings(config: Config) -> Iterator[str]:
@@ -391,7 +390,7 @@ def _warnings(config: Config) -> Iterator[str]:
             "insecure"
         )
     for entry in config.source_allowlist or ():
-        if _MATCHABLE.fullmatch(entry) is None:
+        if not settings.can_match(entry):
             yield (
                 f"AP_SOURCE_ALLOWLIST: {quote(entry)} matches nothing; write a bare name, "
                 "prefix*, *.suffix or *"

@@ -157,6 +157,12 @@ class RenderFailed(Refusal):
     default_message = "The render failed."
 
 
+class OutputTooLarge(RenderFailed):
+    """A render had more output than AP_MAX_VARIANT_BYTES."""
+
+    default_message = "The output is larger than AP_MAX_VARIANT_BYTES."
+
+
 class NotConfigured(Refusal):
     """The storage that this request needs is not configured, or wrongly."""
 

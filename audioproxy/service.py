@@ -33,15 +33,15 @@ from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
-from audioproxy.process.inspection import find_missing, find_version
+from audioproxy.process.inspection import await_usable, find_missing, find_version
 from audioproxy.process.leash import find_leash, find_session
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.job import Workshop
 from audioproxy.render.plan import Plan, make_plan
 from audioproxy.render.table import Renders
+from audioproxy.render.workshop import Workshop
 from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants
 from audioproxy.storage.interfaces import Examination, Unwritable
@@ -90,7 +90,8 @@ class AudioProxy(Service):
         """
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
-        self._looking: Deferred[None] | None = None
+        self._programs_check: Deferred[None] | None = None
+        self._checking_programs = False
         self.patience = min(_DRAIN, config.render_timeout)
         threads = own_threads(reactor)
         errands = Errands(reactor, threads)
@@ -101,10 +102,15 @@ class AudioProxy(Service):
         self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
         self._ffprobe = shutil.which("ffprobe") or "ffprobe"
         self._launcher = Launcher(
-            reactor, reactor, _child_environment(), find_leash(), find_session()
+            reactor,
+            reactor,
+            _child_environment(),
+            find_leash(),
+            find_session(),
+            self._check_programs_again,
         )
         metrics = Metrics()
-        readiness = Readiness(config.ready_queue_threshold)
+        self._readiness = readiness = Readiness(config.ready_queue_threshold)
         slots = Slots(
             reactor,
             config.max_concurrency,
@@ -229,35 +235,45 @@ class AudioProxy(Service):
             except Unwritable as error:
                 self.running = 0
                 raise BootError(f"AP_VARIANT_STORE: {error}") from error
-        self._looking = Deferred.fromCoroutine(self._report_missing())
+        self._check_programs_again()
 
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self.patience
         if self._starting is not None:
             self._starting.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
-            await self._looking
+        if self._programs_check is not None:
+            self._programs_check.cancel()
+            await self._programs_check
         await self._renders.drain(self._reactor, self.patience)
         await self.resource.active.wait(self._reactor, deadline - self._reactor.seconds())
         if self._store is not None:
             await self._store.close(max(_LAST_WAIT, deadline - self._reactor.seconds()))
         await self._backends.close()
 
-    async def _report_missing(self) -> None:
+    def _check_programs_again(self) -> None:
+        """Check ffmpeg and ffprobe, unless a check is under way."""
+        if self.running and not self._checking_programs:
+            self._checking_programs = True
+            self._programs_check = Deferred.fromCoroutine(self._check_programs())
+
+    async def _check_programs(self) -> None:
         try:
             missing = await self.find_missing()
+            if missing:
+                _log.error(
+                    "renders will fail: {missing}; a complete ffmpeg on the PATH is required, such"
+                    " as Debian's package of that name",
+                    missing=", ".join(missing),
+                )
+                # A node without them is not ready (D34).
+                programs = (self._ffmpeg, self._ffprobe)
+                await await_usable(self._launcher, programs, self._readiness.programs_checked)
         except CancelledError:
             return
         except Exception:
-            _log.failure("the look at ffmpeg failed")
-            return
-        if missing:
-            _log.error(
-                "renders will fail: {missing}; a complete ffmpeg on the PATH is required, such as"
-                " Debian's package of that name",
-                missing=", ".join(missing),
-            )
+            _log.failure("the check of ffmpeg failed")
+        finally:
+            self._checking_programs = False
 
 
 class ProxyService(Service):

@@ -12,11 +12,16 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT
 
 _QUOTE_LIMIT = 200
 
+_NAME = re.compile(r"\w+", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _NOT_HEXADECIMAL = re.compile(r"[^0-9A-Fa-f]")
 _VISIBLE = re.compile(r"[!-~]+")
@@ -27,6 +32,8 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 _HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::([0-9]{0,5}))?")
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
+# An allowlist entry that can match something. No name has a slash, bracket, blank or port.
+_MATCHABLE = re.compile(r"(?![^:]*:\d+\Z)(?:\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+)")
 # The URL standard takes a host whose last label is a number for an IPv4 address.
 _NUMBER_LAST = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -99,13 +106,55 @@ def hexadecimal(least: int) -> Callable[[str], bytes]:
             fault = f"character {alien.start() + 1} of {digits} is not a hexadecimal digit"
         elif digits % 2:
             fault = f"an odd number of hexadecimal digits, {digits}, where each byte takes two"
-        elif digits < 2 * least:
-            fault = f"{digits // 2} byte{'' if digits == 2 else 's'}"
         else:
-            return bytes.fromhex(text)
+            return long_enough(bytes.fromhex(text), least)
         raise ValueError(f"{fault}; {hexadecimal_wanted(least)}")
 
     return read
+
+
+def long_enough(secret: bytes, least: int) -> bytes:
+    """Return a decoded secret.
+
+    :raises ValueError: where it has fewer than ``least`` bytes.
+    """
+    if len(secret) < least:
+        amount = f"{len(secret)} byte{'' if len(secret) == 1 else 's'}"
+        raise ValueError(f"{amount}; {hexadecimal_wanted(least)}")
+    return secret
+
+
+def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
+    """Yield what is wrong with the settings that decide whose URLs are accepted.
+
+    `audioproxy.config.Config` checks them wherever it is made: with an empty key anyone can sign
+    (Authentication, 4; D31, D32).
+    """
+    if not isinstance(allow_insecure, bool):
+        yield f"AP_ALLOW_INSECURE: {type(allow_insecure).__name__}; True or False is required"
+    signing = {"AP_KEY": (key, LEAST_KEY), "AP_SALT": (salt, LEAST_SALT)}
+    missing = [name for name, (value, _) in signing.items() if value is None]
+    for name, (value, least) in signing.items():
+        if value is None:
+            if len(missing) == 1:
+                yield missing_beside(name, signing.keys() - {name}, signing)
+            elif not allow_insecure:
+                yield f"{name}: not set; {hexadecimal_wanted(least)}"
+        elif not isinstance(value, bytes):
+            yield (
+                f"{name}: {type(value).__name__}; bytes are required, which bytes.fromhex makes of"
+                " hexadecimal text"
+            )
+        else:
+            try:
+                long_enough(value, least)
+            except ValueError as error:
+                yield f"{name}: {error}"
+
+
+def missing_beside(name: str, present: Iterable[str], group: Iterable[str]) -> str:
+    """Return the problem of a variable that is missing while others of its group are set."""
+    return f"{name}: missing beside {listed(present)}; set {listed(group)} together"
 
 
 def credential(text: str) -> str:
@@ -189,6 +238,11 @@ def bucket(text: str) -> str:
 
 def allowlist(text: str) -> tuple[str, ...]:
     """Read comma-separated entries; blanks around each are dropped."""
+    if not text.strip():
+        raise ValueError(
+            "set but empty, which would allow every bucket; names with a comma between each two"
+            " are required, * for everything, or no such variable at all"
+        )
     entries = tuple(entry.strip() for entry in text.split(","))
     if "" in entries:
         raise ValueError(
@@ -196,6 +250,21 @@ def allowlist(text: str) -> tuple[str, ...]:
             "between each two are required"
         )
     return entries
+
+
+def can_match(entry: str) -> bool:
+    """Return whether an entry of the allowlist can match a bucket or a host."""
+    return _MATCHABLE.fullmatch(entry) is not None
+
+
+def unknown(environ: Mapping[str, str], variables: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each AP_* variable that is none of ``variables`` (D33)."""
+    known = [name for name in variables if name.startswith("AP_")]
+    for name, value in environ.items():
+        if value and name.startswith("AP_") and name not in known:
+            (nearest,) = get_close_matches(name, known, n=1, cutoff=0)
+            shown = name if _NAME.fullmatch(name) else quote(name)
+            yield f"{shown}: no such setting, so it is ignored; the nearest is {nearest}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ class Variant:
 
         It is the variant's ETag and its name in the store.
         """
-        return cache_key(self.canonical, read_source(source).canonical)
+        return cache_key(self._options, read_source(source).canonical)
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,7 @@ class DefaultsTests(ConfigCase):
         built = Config(key=bytes.fromhex(KEY), salt=bytes.fromhex(SALT))
         self.assertEqual(built, load(SIGNED)[0])
         built = Config(
+            allow_insecure=True,
             max_src_bytes=7,
             max_concurrency=3,
             queue_size=9,
@@ -145,22 +146,24 @@ class DefaultsTests(ConfigCase):
             (built.max_variant_bytes, built.max_probe_concurrency, built.ready_queue_threshold),
             (7, 12, 4),
         )
-        self.assertEqual(built.probe_timeout, 4)
+        self.assertEqual(built.probe_timeout, 2)
         self.assertEqual(built.variant_s3, S3Config("https://s3.example", "path"))
         self.assertEqual(replace(built, port=1).max_variant_bytes, 7)
 
     def test_frozen(self) -> None:
         """A configuration never changes under a running service."""
-        for value, name in ((Config(), "port"), (S3Config(), "region"), (FileStore("/"), "path")):
+        config = Config(allow_insecure=True)
+        for value, name in ((config, "port"), (S3Config(), "region"), (FileStore("/"), "path")):
             self.assertRaises(FrozenInstanceError, setattr, value, name, "x")
 
     def test_empty_is_unset(self) -> None:
-        """A variable with an empty value counts as unset, whichever it is."""
+        """A variable with an empty value counts as unset, but for the allowlist (D49)."""
         empty = dict.fromkeys(KNOWN, "") | {"AP_ANYTHING": ""}
+        del empty["AP_SOURCE_ALLOWLIST"]
         self.assertEqual(load(empty | SIGNED), load(SIGNED))
 
     def test_derived_limits(self) -> None:
-        """A default that depends on another limit follows that limit (Limits)."""
+        """A default that depends on another limit follows that limit (Limits; D50)."""
         for variables, field, value in (
             ({"AP_MAX_SRC_BYTES": "5"}, "max_variant_bytes", 5),
             ({"AP_MAX_SRC_BYTES": "5", "AP_MAX_VARIANT_BYTES": "9"}, "max_variant_bytes", 9),
@@ -177,8 +180,8 @@ class DefaultsTests(ConfigCase):
             ({"AP_READY_QUEUE_THRESHOLD": "0"}, "ready_queue_threshold", 0),
             ({"AP_READY_QUEUE_THRESHOLD": "32"}, "ready_queue_threshold", 32),
             ({"AP_RENDER_TIMEOUT": "11"}, "probe_timeout", 10),
-            ({"AP_RENDER_TIMEOUT": "5"}, "probe_timeout", 5),
-            ({"AP_RENDER_TIMEOUT": "1"}, "probe_timeout", 1),
+            ({"AP_RENDER_TIMEOUT": "10"}, "probe_timeout", 5),
+            ({"AP_RENDER_TIMEOUT": "1"}, "probe_timeout", 0.5),
             ({"AP_RENDER_TIMEOUT": "60", "AP_PROBE_TIMEOUT": "59"}, "probe_timeout", 59),
         ):
             self.assertEqual(getattr(self.config(**variables), field), value, variables)
@@ -339,6 +342,39 @@ class SigningTests(ConfigCase):
                     f"{missing}: missing beside {present}; set AP_KEY and AP_SALT together",
                     self.problems(environ),
                 )
+
+    def test_in_code(self) -> None:
+        """A `Config` made in code has the same checks, with the same messages (D31, D32)."""
+        short_key = f"AP_KEY: {{}}; at least 32 bytes {NEEDED.format('are', 32)}"
+        short_salt = f"AP_SALT: {{}}; at least 1 byte {NEEDED.format('is', 16)}"
+        unlike = "AP_{}: {}; bytes are required, which bytes.fromhex makes of hexadecimal text"
+        beside = "{}: missing beside {}; set AP_KEY and AP_SALT together"
+        key, salt = bytes(32), b"s"
+        for arguments, problems in (
+            ({}, (short_key.format("not set"), short_salt.format("not set"))),
+            (
+                {"key": b"", "salt": b""},
+                (short_key.format("0 bytes"), short_salt.format("0 bytes")),
+            ),
+            ({"key": bytes(31), "salt": salt}, (short_key.format("31 bytes"),)),
+            ({"key": b"k", "salt": salt}, (short_key.format("1 byte"),)),
+            ({"key": b"", "salt": salt, "allow_insecure": True}, (short_key.format("0 bytes"),)),
+            ({"key": key, "salt": b""}, (short_salt.format("0 bytes"),)),
+            ({"key": key}, (beside.format("AP_SALT", "AP_KEY"),)),
+            ({"salt": salt, "allow_insecure": True}, (beside.format("AP_KEY", "AP_SALT"),)),
+            (
+                {"key": KEY, "salt": bytearray(salt)},
+                (unlike.format("KEY", "str"), unlike.format("SALT", "bytearray")),
+            ),
+            (
+                {"key": key, "salt": salt, "allow_insecure": "no"},
+                ("AP_ALLOW_INSECURE: str; True or False is required",),
+            ),
+        ):
+            error = self.assertRaises(ConfigError, Config, **arguments)
+            self.assertEqual(problems, error.problems, arguments)
+        self.assertTrue(Config(allow_insecure=True).allow_insecure)
+        self.assertEqual((key, salt), (Config(key=key, salt=salt).key, salt))
 
     def test_insecure_spellings(self) -> None:
         """The switch knows eight words in any letter case, and no other (D31)."""
@@ -778,9 +814,15 @@ class AllowlistTests(ConfigCase):
             ("a,,b", "2 of 3"),
             ("a,", "2 of 2"),
             (",a", "1 of 2"),
-            (" ", "1 of 1"),
+            (" ,", "1 of 2"),
         ):
             self.assert_refused("AP_SOURCE_ALLOWLIST", (text,), f"entry {place} is empty")
+
+    def test_empty(self) -> None:
+        """A list that is set and empty is refused, since unset allows every bucket (D49)."""
+        self.assert_refused(
+            "AP_SOURCE_ALLOWLIST", ("", " "), "set but empty, which would allow every"
+        )
 
     def test_entry_that_matches_nothing(self) -> None:
         """An entry that no bucket or host can match is accepted with a warning that quotes it."""

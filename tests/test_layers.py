@@ -18,7 +18,7 @@ LAYERS = (
     {"audioproxy", "errors"},
     {"grammar"},
     {"settings"},
-    {"recent", "threads"},
+    {"log_context", "recent", "threads"},
     {"config", "logs", "metrics", "urls"},
     {"media"},
     {"process", "storage"},

@@ -144,9 +144,9 @@ LINES = {
     r"request_id=ready \[debug\] ready 200 \d+ bytes in 0ms": "debug",
     r"request_id=unready \[debug\] ready 503 \d+ bytes in 0ms": "debug",
     r"request_id=scrape \[debug\] metrics 200 \d+ bytes in 0ms": "debug",
-    r"\[debug\] the client of gone is gone": "debug",
-    r"\[debug\] the client of left is gone": "debug",
-    r"\[debug\] a 404 is for this reason: no such route": "debug",
+    r"request_id=gone \[debug\] the client has disconnected": "debug",
+    r"request_id=left \[debug\] the client has disconnected": "debug",
+    r"request_id=missing \[debug\] a 404 is for this reason: no such route": "debug",
     r"\[debug\] the render of \S+ has a slot": "debug",
     r"\[debug\] the render of \S+ has ended: 3 bytes": "debug",
     r"\[debug\] the render of \S+ is stored": "debug",
@@ -173,7 +173,7 @@ LINES = {
     ),
     r"\[warning\] the encoder failed \(.*\): Invalid data found when processing input": "warning",
     r"\[error\] the encoder cannot be started: .*No such file or directory.*": "error",
-    r"\[error\] a request crashed": "error",
+    r"request_id=crash \[error\] a request crashed": "error",
 }
 
 
@@ -374,7 +374,7 @@ class LevelTests(SynchronousTestCase):
         ids = Counter(
             match[1]
             for line in self.lines("debug")
-            if (match := re.search(r"request_id=(\S+) ", line))
+            if (match := re.search(r"request_id=(\S+) .* in 0ms", line))
         )
-        self.assertEqual(len([pattern for pattern in LINES if "request_id" in pattern]), len(ids))
+        self.assertEqual(len([pattern for pattern in LINES if " in 0ms" in pattern]), len(ids))
         self.assertEqual({1}, set(ids.values()))

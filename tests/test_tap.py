@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
+from audioproxy.process import inspection
 from tests.live.test_service import until_hit
 from tests.support.http import KEY, SALT
 from tests.support.service import Process, ServiceCase, ask, short_flac, signed, until
@@ -254,7 +256,9 @@ class RunTests(TapCase):
             "seven": ("info", r"preflight 204 0 bytes in \d+ms"),
         }
         for request_id, (level, text) in expected.items():
-            (line,) = [line for line in lines if line["id"] == f"request_id={request_id} "]
+            its = [line for line in lines if line["id"] == f"request_id={request_id} "]
+            # The life of a render has the id too (D54).
+            (line,) = [line for line in its if line["text"].endswith("ms")]
             self.assertEqual(level, line["level"], request_id)
             self.assertRegex(line["text"], rf"\A{text}\Z")
         self.assertNotIn("secret", process.stdout)
@@ -276,11 +280,12 @@ class RunTests(TapCase):
         self.assertIn(b'audio_proxy_renders_total{format="mp3",outcome="success"} 1.0\n', body)
         await until(lambda: "request_id=scrape" in process.stdout, "the line")
         debug = [line for line in self.lines(process) if line["level"] == "debug"]
-        (scrape,) = [line["text"] for line in debug if line["id"]]
+        ids = ("request_id=scrape ", "request_id=render ")
+        (scrape,), life = ([line["text"] for line in debug if line["id"] == each] for each in ids)
         self.assertRegex(scrape, rf"\Ametrics 200 {len(body)} bytes in \d+ms\Z")
         self.assertEqual(
             ["has a slot", "has ended", "is stored"],
-            [" ".join(line["text"].split(":")[0].split()[4:]) for line in debug if not line["id"]],
+            [" ".join(text.split(":")[0].split()[4:]) for text in life],
         )
 
     async def test_log_file(self) -> None:
@@ -332,6 +337,7 @@ class RunTests(TapCase):
         self.assertEqual(1, len(errors), errors)
         for program in ("ffmpeg", "ffprobe"):
             self.assertIn(program, errors[0])
+        await self.assert_not_ready(port)
         response = await ask(port, signed("/f:wav/plain/local://short.flac"))
         self.assertEqual((500, b"no-store"), (response.status, response["cache-control"]))
         self.assertIn(response.error, ("probe_failed", "render_failed"))
@@ -340,6 +346,47 @@ class RunTests(TapCase):
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
         self.lines(process)
+
+    async def assert_not_ready(self, port: int) -> None:
+        """Require the verdict of a node that should get no new work."""
+        while (answer := await ask(port, b"/ready")).status == 200:
+            pass
+        self.assertEqual(503, answer.status)
+        self.assertEqual({"status": "not_ready", "queued": 0, "threshold": 16}, answer.document)
+        self.assertEqual((b"no-store", None), (answer["cache-control"], answer["retry-after"]))
+
+    async def test_ffmpeg_that_goes_and_comes(self) -> None:
+        """A node is ready for as long as ffmpeg and ffprobe can run, whenever that is (D34)."""
+        self.add("short.flac", short_flac())
+        programs = self.root / "programs"
+        programs.mkdir()
+        self.patch(inspection, "_RETRY", 0.05)
+        for name in ("ffmpeg", "ffprobe", "setpriv"):
+            os.symlink(shutil.which(name) or name, programs / name)
+        self.patch(os, "environ", {**os.environ, "PATH": str(programs)})
+        port = self.start(queue_size=32).port
+        self.assertEqual(200, (await ask(port, b"/ready")).status)
+        for name, options in (("ffmpeg", "f:wav/cb:1"), ("ffprobe", "info")):
+            target = (programs / name).readlink()
+            (programs / name).unlink()
+            # Nobody looks before something has to be started.
+            self.assertEqual(200, (await ask(port, b"/ready")).status)
+            os.utime(self.root / "short.flac")
+            answer = await ask(port, signed(f"/{options}/plain/local://short.flac"))
+            self.assertEqual(500, answer.status)
+            await self.assert_not_ready(port)
+            os.symlink(target, programs / name)
+            while (await ask(port, b"/ready")).status == 503:
+                pass
+            answer = await ask(port, signed(f"/{options}/plain/local://short.flac"))
+            self.assertEqual(200, answer.status)
+
+    async def test_without_ffmpeg_and_without_a_threshold(self) -> None:
+        """With a threshold of 0 a node is always ready (Readiness states; D34)."""
+        process = self.twistd(PATH=str(self.root), AP_READY_QUEUE_THRESHOLD="0")
+        port = await process.port()
+        await until(lambda: "[error]" in process.stdout, "the error line")
+        self.assertEqual(200, (await ask(port, b"/ready")).status)
 
     async def test_from_anywhere(self) -> None:
         """The command works in any folder, and says what it is for."""

@@ -245,12 +245,12 @@ class CanonicalTests(SynchronousTestCase):
             self.assertEqual({"plain", "enc"}, forms)
 
     def test_keys(self) -> None:
-        """A cache key is the SHA-256 of both canonical strings, whoever computes it (D5)."""
+        """A cache key is the SHA-256 of a revision and both canonical strings (D5)."""
         for row in rows("keys"):
             options, _ = read_options(cut(row["options"]))
             source = source_of(row["source"]).canonical
-            self.assertEqual(row["key"], cache_key(options.canonical(), source), row)
-            material = options.canonical().encode("ascii") + b"\n" + source
+            self.assertEqual(row["key"], cache_key(options, source), row)
+            material = b"1\n" + options.canonical().encode("ascii") + b"\n" + source
             self.assertEqual(row["key"], hashlib.sha256(material).hexdigest(), row)
 
     def test_paths(self) -> None:

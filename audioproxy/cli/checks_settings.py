@@ -74,14 +74,17 @@ def _rescue(environment: Mapping[str, str]) -> tuple[Config, frozenset[str]]:
         blamed = _changeable(kept, {problem.partition(":")[0] for problem in problems})
         blamed = blamed or _changeable(kept, set(_NAMES.findall("\n".join(problems))))
         if not blamed:
-            return Config(), frozenset(VARIABLES)
+            return Config(allow_insecure=True), frozenset(VARIABLES)
         refused |= blamed
-        kept.update((name, _HARMLESS.get(name, "")) for name in blamed)
+        for name in blamed:
+            kept.pop(name, None)
+            if name in _HARMLESS:
+                kept[name] = _HARMLESS[name]
 
 
 def _changeable(kept: Mapping[str, str], names: set[str]) -> set[str]:
     known = names.intersection(VARIABLES)
-    return {name for name in known if kept.get(name, "") != _HARMLESS.get(name, "")}
+    return {name for name in known if kept.get(name) != _HARMLESS.get(name)}
 
 
 def _sum_up(config: Config) -> str:

@@ -55,6 +55,8 @@ class Format:
     :ivar q: bounds of ``q``, or None.
     :ivar q_whole: ``q`` is a compression level, a whole number.
     :ivar depths: values of ``bd``.
+    :ivar revision: the format's byte revision, part of every cache key (D5). Raise it with each
+        change that alters the bytes of the format, such as new encoder arguments or filters.
     """
 
     token: str
@@ -65,6 +67,7 @@ class Format:
     q: tuple[str, str] | None = None
     q_whole: bool = False
     depths: tuple[str, ...] = ()
+    revision: int = 1
 
 
 # ISO/IEC 11172-3, 13818-3 and LAME's MPEG 2.5.

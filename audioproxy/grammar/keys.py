@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import hashlib
 
+from audioproxy.grammar.options import Options
 
-def cache_key(canonical_options: str, canonical_source: bytes) -> str:
-    """Return the lower-case hex SHA-256 of options, a newline and the source (D5)."""
-    return hashlib.sha256(canonical_options.encode("ascii") + b"\n" + canonical_source).hexdigest()
+
+def cache_key(options: Options, canonical_source: bytes) -> str:
+    """Return the cache key of a variant: lower-case hex SHA-256 of three lines (D5).
+
+    The lines are the byte revision of the output format, the canonical options, and the canonical
+    source, which no newline follows. Versions that make different bytes share no key.
+    """
+    lines = f"{options.format.revision}\n{options.canonical()}\n".encode("ascii")
+    return hashlib.sha256(lines + canonical_source).hexdigest()
 
 
 def source_identity(canonical_source: bytes, material: bytes) -> bytes:

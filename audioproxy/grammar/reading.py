@@ -187,5 +187,5 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
     "pk_bits": lambda text: int(_choice("8", "16")(text)),
     "dl": _filename,
     "cb": _opaque,
-    "exp": _integer(1, _LAST_SECOND),
+    "exp": _integer(0, _LAST_SECOND),
 }

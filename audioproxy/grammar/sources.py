@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ _URL = re.compile(rb"https://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?", re.IGNORECASE
 _PRINTABLE = re.compile(rb"[!-~]*")
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?")
 _HTTPS_PORT = 443
+
+# What is percent-encoded in a log line: all but visible ASCII, and the escape character itself, so
+# that two sources never look alike. The percent-encoding of an https URL is part of its spelling.
+_ESCAPED = re.compile(rb"[^!-$&-~]")
+_QUERY_DIGITS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +83,19 @@ def read_source(form: bytes, raw: bytes) -> Source:
         return parse_source(_decode_base64url(raw) if form == b"enc" else percent_decode(raw))
     except ValueError as error:
         raise NotFound(str(error)) from None
+
+
+def log_name(canonical: bytes) -> str:
+    """Return a canonical source as the log names it: one word of visible ASCII (D28).
+
+    The query of an https source can hold a credential under any name, so the first 8 hexadecimal
+    digits of its SHA-256 stand for it (D47).
+    """
+    if canonical.startswith(b"https://"):
+        address, mark, query = canonical.partition(b"?")
+        digest = hashlib.sha256(query).hexdigest()[:_QUERY_DIGITS] if mark else ""
+        return (address + mark).decode("ascii") + digest
+    return _ESCAPED.sub(lambda match: b"%%%02X" % match[0][0], canonical).decode("ascii")
 
 
 def _decode_base64url(raw: bytes) -> bytes:

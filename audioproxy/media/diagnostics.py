@@ -57,13 +57,14 @@ _SOURCES = (
 _PICTURE = re.compile(rb"Could not find codec parameters for stream \d+ \(Video: [^\n]*")
 
 # What a remote source is told by that was there a moment ago, when it was asked about, and is not
-# given now. A certificate that does not hold is a fault of the source, like broken audio, and so is
-# a redirect, which nobody follows: ffmpeg calls it an input/output error. ffmpeg 5 names the input
-# ahead of what is wrong with it, later versions name the step.
+# given now. A certificate that does not hold is the origin's fault, as it is when the service asks
+# (D48). A redirect, which nobody follows, is a fault of the source, like broken audio: ffmpeg calls
+# it an input/output error. ffmpeg 5 names the input ahead of what is wrong with it, later versions
+# name the step.
 _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
     (
         re.compile(rb"Peer certificate failed verification|certificate's owner does not match"),
-        UndecodableSource,
+        UpstreamUnavailable,
     ),
     (re.compile(rb"Server returned 40[134] "), NotFound),
     (
@@ -91,6 +92,9 @@ CUT_SHORT = re.compile(
     rb"|(?:^https?://\S+|Error during demuxing): Connection (?:reset by peer|timed out)$",
     re.MULTILINE,
 )
+
+# ffmpeg 5 ends with status 0 all the same; later versions do not.
+_END_LOST = re.compile(rb"^(?:\[[^\]\n]*\] )?Error (?:writing trailer|closing file)", re.MULTILINE)
 
 # With `-abort_on empty_output`, of an output without a single packet.
 _NOTHING = b"Empty output"
@@ -122,6 +126,16 @@ def classify(stderr: bytes) -> type[Refusal] | None:
 def was_cut_short(stderr: bytes) -> bool:
     """Tell whether a remote source stopped before its end."""
     return CUT_SHORT.search(stderr) is not None
+
+
+def lacks_end(stderr: bytes) -> bool:
+    """Return whether the last bytes of the output could not be written."""
+    return _END_LOST.search(stderr) is not None
+
+
+def passed_limit(stderr: bytes) -> bool:
+    """Return whether a write failed at the limit of the size of files (EFBIG)."""
+    return b"File too large" in stderr
 
 
 def redact(stderr: bytes) -> str:

@@ -10,7 +10,7 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import Options
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bitrates import bitrate_bounds
-from audioproxy.media.filters import filter_chain, output_channels
+from audioproxy.media.filters import filter_chain, output_channels, output_rate
 from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import find_region
@@ -134,11 +134,6 @@ ENCODERS = {
     # Bare samples, which `audioproxy.media.peaks` reduces.
     "peaks": Encoder(lambda depth: ["-c:a", "pcm_s16le"], lambda options: [], ("-f", "s16le"), 0),
 }
-
-
-def output_rate(options: Options, probe: Probe) -> int:
-    """Return the output's sample rate in Hz: ``sr``, else the nearest to the source's (D8)."""
-    return options.sr or options.format.rates.nearest(probe.sample_rate)
 
 
 def output_depth(options: Options, probe: Probe) -> str:

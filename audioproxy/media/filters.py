@@ -1,9 +1,10 @@
 """The filter chain of a render: one fixed order, whatever the order of the options.
 
-    downmix, trim, enhance, norm, gain, fade
+    trim, enhance, channels, norm, gain, fade, length
 
-Channels come first, so that loudness is measured on what is heard. Gain follows norm, which
-would undo it; fades follow norm, which would lift them.
+Enhance comes ahead of every other stage (contract: enhance; D51), so it hears each channel of the
+source. Loudness is measured on the channels that are heard. Gain follows norm, which would undo it;
+fades follow norm, which would lift them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _MISTAKEN_CHANNELS = 3
 
 _LOUDNORM_RATE = 192_000
 _SAMPLES_TO_NORMALIZE = 100
+# libswresample puts out nothing for fewer samples than its filter has taps: 33 at the lower of the
+# two rates (measured on ffmpeg 5.1).
+_SAMPLES_TO_RESAMPLE = 64
 
 
 def output_channels(options: Options, probe: Probe) -> int:
@@ -36,6 +40,11 @@ def output_channels(options: Options, probe: Probe) -> int:
     if options.f == "peaks" and probe.channels == 2 and not _processes(options):
         return 2
     return options.ch or min(probe.channels, 2)
+
+
+def output_rate(options: Options, probe: Probe) -> int:
+    """Return the output's sample rate in Hz: ``sr``, else the nearest to the source's (D8)."""
+    return options.sr or options.format.rates.nearest(probe.sample_rate)
 
 
 def _processes(options: Options) -> bool:
@@ -56,17 +65,23 @@ def filter_chain(options: Options, probe: Probe, region: Region) -> str:
     stages = list(_stages(options, probe, region, pin))
     if stages and stages[-1] != pin:
         stages.append(pin)
+    stages += _lengthen(output_rate(options, probe), probe, region)
     return ",".join(stages)
 
 
 def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterator[str]:
-    yield from _downmix(probe, output_channels(options, probe))
+    channels = output_channels(options, probe)
+    if _is_unlabelled(probe):
+        # The filters of `enhance` need a layout.
+        yield _pan(probe.channels, channels)
     if region.start or region.end is not None:
         yield pin
         yield from _trim(region)
     if options.enhance is not None:
         yield pin
         yield from _enhance(options.enhance, probe.sample_rate)
+    if not _is_unlabelled(probe):
+        yield from _mix(probe.channels, channels)
     if options.norm is not None:
         yield from _normalize(options.norm, probe, region, pin)
     if options.gain is not None:
@@ -75,14 +90,18 @@ def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterato
         yield from _fades(options.fade, region, probe.sample_rate)
 
 
-def _downmix(probe: Probe, channels: int) -> Iterator[str]:
-    unlabelled = probe.layout is None and probe.channels == _MISTAKEN_CHANNELS
-    if unlabelled or probe.channels > _GUESSED_CHANNELS:
-        yield _pan(probe.channels, channels)
-    elif (probe.channels, channels) == (1, 2):
+def _is_unlabelled(probe: Probe) -> bool:
+    """Return whether the channels have no layout that ffmpeg knows or guesses rightly."""
+    mistaken = probe.layout is None and probe.channels == _MISTAKEN_CHANNELS
+    return mistaken or probe.channels > _GUESSED_CHANNELS
+
+
+def _mix(source: int, channels: int) -> Iterator[str]:
+    """Mix channels that have a layout."""
+    if (source, channels) == (1, 2):
         # ffmpeg's own mix takes 3 dB off each side. One voice from two speakers is that voice.
         yield "pan=stereo|c0=c0|c1=c0"
-    elif probe.channels != channels:
+    elif source != channels:
         # Left to itself, ffmpeg mixes floats louder than integers, and past full scale.
         yield "aresample=rematrix_maxval=1"
         yield f"aformat=channel_layouts={_LAYOUTS[channels]}"
@@ -142,6 +161,23 @@ def _normalize(norm: Loudness, probe: Probe, region: Region, pin: str) -> Iterat
     yield pin
     if length is not None:
         yield f"atrim=end_sample={length}"
+
+
+def _lengthen(output: int, probe: Probe, region: Region) -> Iterator[str]:
+    """Give the resampler enough samples, and cut its output to the length of what was there (D13).
+
+    Only what was measured is known well enough: silence in place of a source that gives nothing
+    would make it look decodable.
+
+    :param output: the output's rate in Hz.
+    """
+    rate, length = probe.sample_rate, region.length
+    enough = _SAMPLES_TO_RESAMPLE * -(-rate // output)
+    if output == rate or not probe.measured or length is None or length >= enough:
+        return
+    yield f"apad=whole_len={2 * enough}"
+    yield f"aformat=sample_rates={output}"
+    yield f"atrim=end_sample={max(1, round(length * output / rate))}"
 
 
 def _fades(fade: Fade, region: Region, rate: int) -> Iterator[str]:

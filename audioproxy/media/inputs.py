@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Containers of audio. Whatever can name another file (HLS, DASH, concat scripts, image
-#: sequences) is missing, so that such a file is undecodable under any name (D43).
-_AUDIO_DEMUXERS = (
+#: Containers that can hold audio alone; the last row is those of broadcasters. One list serves
+#: probe and encoder, so that /info and a render agree. Containers that can name another file (HLS,
+#: DASH, concat scripts, image sequences) are missing: under any name they are undecodable (D43).
+_DEMUXERS = (
     "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"
+    ",avi,mpegts,mpeg,mxf,flv"
 )
-#: The probe knows these too, so that a film is refused as video and not as noise.
-_VIDEO_DEMUXERS = "avi,mpegts,mpeg,flv"
 
 # Contract: Format and encoding options, rule 5. Cleartext is for an object store at a development
 # endpoint, never for an https source.
@@ -49,7 +49,7 @@ class Input:
 
     def probe_arguments(self) -> list[str]:
         """Return the words that open the source in ffprobe."""
-        return [*self._whitelists(f"{_AUDIO_DEMUXERS},{_VIDEO_DEMUXERS}"), "-i", self.url]
+        return [*self._whitelists(), "-i", self.url]
 
     def encoder_arguments(self, seek: str | None = None) -> list[str]:
         """Return the words that open the source in ffmpeg.
@@ -57,14 +57,14 @@ class Input:
         :param seek: where decoding starts, in seconds.
         """
         start = [] if seek is None else ["-ss", seek]
-        return [*self._whitelists(_AUDIO_DEMUXERS), *start, "-i", self.url]
+        return [*self._whitelists(), *start, "-i", self.url]
 
-    def _whitelists(self, demuxers: str) -> list[str]:
+    def _whitelists(self) -> list[str]:
         return [
             "-protocol_whitelist",
             ",".join(self.protocols),
             "-format_whitelist",
-            demuxers,
+            _DEMUXERS,
             *self.options,
         ]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audioproxy.grammar.options import PEAKS_DEFAULTS, Options
-from audioproxy.media.encoding import output_rate
-from audioproxy.media.filters import output_channels
+from audioproxy.media.filters import output_channels, output_rate
 from audioproxy.media.probing import Probe
 
 

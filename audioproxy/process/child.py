@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,8 +16,9 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.interfaces import IDelayedCall, IProcessTransport, IReactorTime
 from twisted.internet.protocol import ProcessProtocol
-from twisted.logger import Logger
 from twisted.python.failure import Failure
+
+from audioproxy.log_context import Logger
 
 # Only the end of what a child says on stderr is kept: the last words name the cause.
 _STDERR_LIMIT = 8 * 1024
@@ -92,6 +95,7 @@ class Launcher:
     :ivar environment: their whole environment; nothing of the service's own leaks in (D45).
     :ivar prefix: words put ahead of a command line to tie a child's life to ours (D40).
     :ivar session: words put ahead of all of that, to give each child a session of its own.
+    :ivar not_started: called where a program could not be started.
     """
 
     spawner: Spawner
@@ -99,6 +103,7 @@ class Launcher:
     environment: Mapping[str, str]
     prefix: tuple[str, ...] = ()
     session: tuple[str, ...] = ()
+    not_started: Callable[[], object] = lambda: None
 
     def launch(
         self,
@@ -108,6 +113,7 @@ class Launcher:
         stdout_limit: int = 0,
         precious: re.Pattern[bytes] | None = None,
         niceness: int = 0,
+        output_limit: int | None = None,
         tied: bool = True,
     ) -> Child:
         """Start a program; its stdin is empty and its stderr is kept.
@@ -118,11 +124,12 @@ class Launcher:
             says what stdout is.
         :param precious: lines of stderr to keep, however much comes after them.
         :param niceness: how far it stands back for other processes, by more than this one does.
+        :param output_limit: bytes that a file may grow to by its writes.
         :param tied: it would not end by itself when we do. What writes into a pipe of ours does,
             and is spared the start of one more program.
         :raises SpawnFailed: where the program cannot be started.
         """
-        child = Child(self.clock, stdout_limit, precious)
+        child = Child(self.clock, stdout_limit, precious, self.not_started)
         command = [*self.session, *(self.prefix if tied else ()), *arguments]
         try:
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -136,7 +143,10 @@ class Launcher:
             finally:
                 os.close(stdin)
         except OSError as error:
+            self.not_started()
             raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
+        if output_limit is not None:
+            child.limit_output(output_limit)
         if niceness:
             child.stand_back(niceness)
         return child
@@ -150,12 +160,16 @@ class Child:
         clock: IReactorTime,
         stdout_limit: int = 0,
         precious: re.Pattern[bytes] | None = None,
+        not_started: Callable[[], object] = lambda: None,
     ) -> None:
+        self._not_started = not_started
         self.protocol = _Ends(clock, self, stdout_limit, precious)
         self._clock = clock
         self._exit: Exit | None = None
         self._waiting: list[Deferred[Exit]] = []
         self._expected: IDelayedCall | None = None
+        # Timers run outside of it, and what they log belongs to the same request (D54).
+        self._context = copy_context()
 
     async def wait(self, timeout: float) -> Exit:
         """Return how the child ended, once it is dead and its pipes are read.
@@ -165,7 +179,7 @@ class Child:
         :param timeout: seconds; past them the child is stopped.
         :raises ChildTimeout: when it is dead, having been stopped for the timeout.
         """
-        deadline = self._clock.callLater(timeout, self.stop)
+        deadline = self._clock.callLater(timeout, self._context.run, self.stop)
         try:
             ended = await self._ended()
         except CancelledError:
@@ -191,6 +205,20 @@ class Child:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
 
+    def limit_output(self, size: int) -> None:
+        """Have the system stop the child from writing past ``size`` bytes of a file (D52).
+
+        It ends by SIGXFSZ then, without a core dump. The limit is in force before the child writes:
+        Twisted leaves no way to set it ahead of the spawn, but the child first starts a second
+        program and loads its libraries.
+        """
+        pid = self.protocol.pid
+        if pid is not None:
+            # Only Linux can limit another process. A lower limit of the service's own stays.
+            with suppress(AttributeError, OSError, ValueError):
+                resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
+
     def stop(self) -> None:
         """Ask the child to end, and kill it where it does not."""
         if self._exit is None and self._expected is None:
@@ -207,13 +235,15 @@ class Child:
         """Hear from the protocol that the child is reaped."""
         self._exit = how
         self._forget_expectation()
+        if how.never_ran:
+            self._not_started()
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             waiter.callback(how)
 
     def _expect_end(self, seconds: float, otherwise: Callable[[], None]) -> None:
         self._forget_expectation()
-        self._expected = self._clock.callLater(seconds, otherwise)
+        self._expected = self._clock.callLater(seconds, self._context.run, otherwise)
 
     def _forget_expectation(self) -> None:
         if self._expected is not None and self._expected.active():

@@ -9,6 +9,7 @@ from typing import IO
 
 import numpy as np
 
+from audioproxy.errors import OutputTooLarge
 from audioproxy.media.peaks import SAMPLE, Reduction, serialize
 from audioproxy.media.shape import Shape
 
@@ -58,11 +59,18 @@ class Drawing:
         filled -= filled % reduction.frame_bytes
         reduction.add(np.frombuffer(room[:filled], SAMPLE))
 
-    def write(self, output: int) -> None:
+    def write(self, output: int, limit: int) -> None:
         """Write the document of all that was read.
 
+        :param limit: bytes; not one more is written (D52).
         :raises NothingDecoded: where that is nothing.
         :raises InvalidOptions: where the serialization cannot hold it.
+        :raises OutputTooLarge: past ``limit``.
         """
+        size = 0
         with open(output, "wb", closefd=False) as document:
-            document.writelines(serialize(self._reduction.finish(), self._shape))
+            for piece in serialize(self._reduction.finish(), self._shape):
+                size += len(piece)
+                if size > limit:
+                    raise OutputTooLarge
+                document.write(piece)

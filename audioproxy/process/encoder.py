@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
-from twisted.logger import Logger
 
-from audioproxy.errors import Refusal, RenderFailed, RenderTimeout
-from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
+from audioproxy.errors import OutputTooLarge, Refusal, RenderFailed, RenderTimeout
+from audioproxy.log_context import Logger
+from audioproxy.media.diagnostics import (
+    CUT_SHORT,
+    classify,
+    lacks_end,
+    passed_limit,
+    redact,
+    was_cut_short,
+)
 from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnFailed, describe
 
 # Seconds between two looks at the output: often until there is something to be heard, since a
@@ -44,6 +52,7 @@ class Encoder:
         output: int,
         timeout: float,
         grown: Callable[[], bool],
+        limit: int,
     ) -> None:
         """Run an encoder to its good end.
 
@@ -54,11 +63,13 @@ class Encoder:
         :param timeout: seconds.
         :param grown: called again and again while the child runs, and once after its end;
             returns whether there is anything to be heard yet. A `Refusal` from it stops the child.
+        :param limit: bytes; the system stops a child that writes more (D52).
+        :raises OutputTooLarge: past ``limit``.
         :raises RenderTimeout: past ``timeout``.
         :raises UndecodableSource: where the source is to blame.
         :raises RenderFailed: for every other end.
         """
-        child = self._launch(arguments, {**descriptors, 1: output})
+        child = self._launch(arguments, {**descriptors, 1: output}, output_limit=limit)
         watch = _Watch(self._launcher.clock, child, grown)
         try:
             ended = await child.wait(timeout)
@@ -107,7 +118,12 @@ class Encoder:
         return Decimal(int(times[-1])) / 1_000_000
 
     def _launch(
-        self, arguments: Sequence[str], descriptors: Mapping[int, int], stdout_limit: int = 0
+        self,
+        arguments: Sequence[str],
+        descriptors: Mapping[int, int],
+        *,
+        stdout_limit: int = 0,
+        output_limit: int | None = None,
     ) -> Child:
         try:
             return self._launcher.launch(
@@ -116,6 +132,7 @@ class Encoder:
                 stdout_limit=stdout_limit,
                 precious=CUT_SHORT,
                 niceness=_NICENESS,
+                output_limit=output_limit,
             )
         except SpawnFailed as error:
             _log.error("the encoder cannot be started: {error}", error=error)
@@ -134,12 +151,18 @@ def _stopped(refusal: Refusal) -> Refusal:
 
 
 def _check(ended: Exit) -> None:
-    """Refuse an end that is not good: ffmpeg takes a lost connection for the source's own end."""
-    if not ended.ok or was_cut_short(ended.stderr):
+    """Refuse an end that is not good.
+
+    ffmpeg 5 ends with 0 where a connection was lost, and where its last bytes could not be written.
+    """
+    if not ended.ok or was_cut_short(ended.stderr) or lacks_end(ended.stderr):
         raise _refusal(ended)
 
 
 def _refusal(ended: Exit) -> Refusal:
+    # The limit is a signal; where that is ignored, it is an error of each write.
+    if ended.signal == signal.SIGXFSZ or passed_limit(ended.stderr):
+        return _stopped(OutputTooLarge())
     log = _log.error if ended.never_ran else _log.warn
     log(
         "the encoder failed ({how}): {diagnostic}",

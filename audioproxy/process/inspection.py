@@ -1,9 +1,12 @@
-"""Looks at boot whether the programs are there and can do what the formats need (D34)."""
+"""Whether the programs are there and can do what the formats need (D34)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
+
+from twisted.internet.task import deferLater
 
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.features import LISTS, list_arguments, missing_from
@@ -11,13 +14,14 @@ from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, descri
 
 _LISTING_LIMIT = 1024 * 1024
 _SECONDS = 20.0
+# Seconds between two checks of programs that cannot be run.
+_RETRY = 10.0
 _VERSION = re.compile(rb"\S+ version ([!-~]{1,60})")
 
 
 async def find_missing(launcher: Launcher, ffmpeg: str, ffprobe: str) -> list[str]:
     """Return what is missing, in words: programs first, then encoders and filters."""
-    commands = [_version_arguments(program) for program in (ffmpeg, ffprobe)]
-    missing = [why for command in commands if (why := (await _run(launcher, command)).failure)]
+    missing = await find_unusable(launcher, ffmpeg, ffprobe)
     if missing:
         return missing
     for flag, kind, needed in LISTS:
@@ -28,6 +32,25 @@ async def find_missing(launcher: Launcher, ffmpeg: str, ffprobe: str) -> list[st
             lacking = missing_from(answer.listing, needed)
             missing += [f"{ffmpeg} lacks the {kind} {name}" for name in lacking]
     return missing
+
+
+async def find_unusable(launcher: Launcher, *programs: str) -> list[str]:
+    """Return why programs cannot be run at all, in words."""
+    answers = [await _run(launcher, _version_arguments(program)) for program in programs]
+    return [answer.failure for answer in answers if answer.failure]
+
+
+async def await_usable(
+    launcher: Launcher, programs: Sequence[str], report: Callable[[bool], object]
+) -> None:
+    """Check programs every 10 seconds until all of them can be run.
+
+    :param report: called after each check with whether they can.
+    """
+    while await find_unusable(launcher, *programs):
+        report(False)
+        await deferLater(launcher.clock, _RETRY)
+    report(True)
 
 
 async def find_version(launcher: Launcher, program: str) -> str:

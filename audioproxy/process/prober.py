@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from audioproxy.errors import NotFound, ProbeFailed, ProbeTimeout, UpstreamUnavailable
+from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe

@@ -1,4 +1,4 @@
-"""Whether the node should receive new work: two marks on the depth of the queue."""
+"""Whether the node should receive new work: the depth of the queue, and whether ffmpeg runs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,27 @@ class Readiness:
     """Ready until the queue reaches ``threshold``, and again once it is down to half of it.
 
     A threshold of 0 disables the check. Depths are reported as they change, so one excursion
-    is one period of not being ready, however seldom anyone asks.
+    is one period of not being ready, however seldom anyone asks. The node is not ready either
+    where ffmpeg or ffprobe cannot run (D34).
     """
 
     def __init__(self, threshold: int) -> None:
         self.threshold = threshold
-        self.ready = True
+        self._queue_is_short = True
+        self._programs_run = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether new work should be routed to the node."""
+        return not self.threshold or (self._queue_is_short and self._programs_run)
+
+    def programs_checked(self, run: bool) -> None:
+        """Take note of whether ffmpeg and ffprobe can run."""
+        self._programs_run = run
 
     def depth_changed(self, depth: int) -> None:
         """Take note of how many wait for a slot."""
-        if not self.threshold:
-            return
         if depth >= self.threshold:
-            self.ready = False
+            self._queue_is_short = False
         elif depth <= self.threshold // 2:
-            self.ready = True
+            self._queue_is_short = True

@@ -11,9 +11,8 @@ from tempfile import SpooledTemporaryFile
 from threading import Event
 from typing import IO, TYPE_CHECKING
 
-from twisted.logger import Logger
-
-from audioproxy.errors import Refusal, RenderFailed
+from audioproxy.errors import OutputTooLarge, Refusal, RenderFailed
+from audioproxy.log_context import Logger
 from audioproxy.media.shape import Shape
 from audioproxy.process.encoder import Encoder
 from audioproxy.threads import InThread, forget, outlast
@@ -47,12 +46,15 @@ class Waveforms:
         output: int,
         timeout: float,
         shape: Shape,
+        limit: int,
     ) -> None:
         """Decode once and write the document of the waveform.
 
         :param arguments: a command that puts out bare samples of 16 bits.
         :param output: the descriptor that is written to, when everything is decoded.
         :param timeout: seconds.
+        :param limit: bytes of the document.
+        :raises OutputTooLarge: for a document of more.
         :raises NothingDecoded: where there is not one sample.
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises RenderTimeout, UndecodableSource, RenderFailed: as `Encoder.encode`.
@@ -61,7 +63,10 @@ class Waveforms:
         try:
             read = partial(_read_pipe, shape, spool)
             drawing = await self._decode(arguments, descriptors, timeout, read)
-            await outlast(self._in_thread(partial(drawing.write, output)))
+            await outlast(self._in_thread(partial(drawing.write, output, limit)))
+        except OutputTooLarge as refusal:
+            _log.warn("a waveform was dropped: {why}", why=refusal.message)
+            raise
         except OSError as error:
             _log.warn("a waveform cannot be kept: {error}", error=error)
             raise RenderFailed("The waveform could not be kept.") from error

@@ -16,13 +16,18 @@ class Backlog:
     the memory that a reader costs does not depend on how far it lags (D38). The file is closed
     when its render and its last reader have let go of it.
 
-    :ivar size: bytes so far.
+    :ivar size: bytes so far that readers are given.
     :ivar ended: nothing will be added.
     :ivar failure: why the bytes are not the whole variant and never will be, or None.
     """
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, scratch: Scratch, limit: int) -> None:
+        """Follow an empty file.
+
+        :param limit: bytes that readers are given at most, however large the file is (D52).
+        """
         self.size = 0
+        self._limit = limit
         self.ended = False
         self.failure: Refusal | None = None
         self._scratch = scratch
@@ -40,11 +45,12 @@ class Backlog:
         return self._scratch
 
     def grow(self) -> int:
-        """See how far the encoder has come, tell the followers and return the size."""
+        """Look at the file, notify the followers of new bytes and return its size."""
         size = os.fstat(self._scratch.descriptor).st_size
-        if size > self.size:
-            self.size = size
-            self._scratch.grown(size)
+        readable = min(size, self._limit)
+        if readable > self.size:
+            self.size = readable
+            self._scratch.grown(readable)
             self._tell()
         return size
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorTime
-from twisted.logger import Logger
 
 from audioproxy.errors import (
     NothingDecoded,
+    OutputTooLarge,
     Refusal,
     RenderFailed,
     RenderTimeout,
@@ -19,71 +17,28 @@ from audioproxy.errors import (
     UndecodableSource,
 )
 from audioproxy.grammar.keys import source_identity
-from audioproxy.grammar.options import Options
-from audioproxy.grammar.sources import Source
+from audioproxy.log_context import Logger
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
+from audioproxy.media.filters import output_rate
 from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import needs_measuring
 from audioproxy.media.shape import Shape
-from audioproxy.process.encoder import Encoder
-from audioproxy.process.prober import Prober
-from audioproxy.process.slots import Slots
-from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.backlog import Backlog
+from audioproxy.render.workshop import Order, Workshop
 from audioproxy.storage.interfaces import (
     OpenSource,
     Scratch,
-    ScratchSpace,
-    SourceStore,
-    VariantHeaders,
     VariantStore,
 )
 
 if TYPE_CHECKING:
-    from audioproxy.metrics import Metrics
+    pass
 
-# Seconds for which a finished render can still be joined (D37).
+# Seconds for which a stored render can still be joined (D37).
 _LINGER = 1.0
 
 _log = Logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be rendered, and the headers that it is stored with."""
-
-    key: str
-    options: Options
-    source: Source
-    headers: VariantHeaders
-
-
-@dataclass(frozen=True, slots=True)
-class Workshop:
-    """What every render works with.
-
-    :ivar store: None where nothing is stored.
-    :ivar space: where output grows, when the store has no room for it or there is none.
-    :ivar ffmpeg: path of the encoder.
-    :ivar max_source: bytes; larger sources are refused.
-    :ivar max_variant: bytes; a render that puts out more is stopped.
-    :ivar timeout: seconds that a render may hold its slot.
-    """
-
-    clock: IReactorTime
-    metrics: Metrics
-    sources: SourceStore
-    prober: Prober
-    encoder: Encoder
-    waveforms: Waveforms
-    slots: Slots
-    store: VariantStore | None
-    space: ScratchSpace
-    ffmpeg: str
-    max_source: int
-    max_variant: int
-    timeout: float
 
 
 class Job:
@@ -218,29 +173,19 @@ class Job:
                 deadline.cancel()
 
     async def _encode_until(self, deadline: float, source: OpenSource, probe: Probe) -> None:
-        workshop, options = self._workshop, self._order.options
-        if needs_measuring(options, probe):
+        if needs_measuring(self._order.options, probe):
             probe = await self._measure(source, probe, deadline)
         arguments = await self._arguments(source, probe, self._time_left(deadline))
-        backlog = await self._open_backlog(self._time_left(deadline))
-        left = self._time_left(deadline)
         try:
-            if options.f == "peaks":
-                shape = Shape.of(options, probe)
-                await workshop.waveforms.draw(
-                    arguments, source.descriptors, backlog.descriptor, left, shape
-                )
-                self._check_waveform(backlog)
-            else:
-                await workshop.encoder.encode(
-                    arguments, source.descriptors, backlog.descriptor, left, self._grown
-                )
-            if ENCODERS[options.f].put_nothing(backlog.size):
-                raise NothingDecoded
+            try:
+                backlog = await self._run_encoder(arguments, source, probe, deadline)
+            except NothingDecoded:
+                probe = await self._measure_nothing(source, probe, deadline)
+                again = await self._arguments(source, probe, self._time_left(deadline))
+                if again == arguments:
+                    raise
+                backlog = await self._run_encoder(again, source, probe, deadline)
             await self._check_unchanged(source)
-        except NothingDecoded:
-            await self._check_trim(source, probe, deadline)
-            raise
         except UndecodableSource:
             # One that was replaced meanwhile may look broken.
             await self._check_unchanged(source)
@@ -251,6 +196,30 @@ class Job:
         self._finished = True
         backlog.end()
         self._be_ready(backlog)
+
+    async def _run_encoder(
+        self, arguments: list[str], source: OpenSource, probe: Probe, deadline: float
+    ) -> Backlog:
+        """Encode into a new backlog and return it.
+
+        :raises NothingDecoded: where the output holds no audio.
+        """
+        workshop, options = self._workshop, self._order.options
+        backlog = await self._open_backlog(self._time_left(deadline))
+        left, limit = self._time_left(deadline), workshop.max_variant
+        if options.f == "peaks":
+            shape = Shape.of(options, probe)
+            await workshop.waveforms.draw(
+                arguments, source.descriptors, backlog.descriptor, left, shape, limit
+            )
+            backlog.grow()
+        else:
+            await workshop.encoder.encode(
+                arguments, source.descriptors, backlog.descriptor, left, self._grown, limit
+            )
+        if ENCODERS[options.f].put_nothing(backlog.size):
+            raise NothingDecoded
+        return backlog
 
     async def _measure(self, source: OpenSource, probe: Probe, deadline: float) -> Probe:
         """Decode the source to its end and return the probe with the length that it has.
@@ -263,19 +232,24 @@ class Job:
         length = await workshop.encoder.measure(arguments, source.descriptors, left)
         return probe.decoded(length)
 
-    async def _check_trim(self, source: OpenSource, probe: Probe, deadline: float) -> None:
-        """Find out whether a source that gave nothing ends before ``t``, whatever it says.
+    async def _measure_nothing(self, source: OpenSource, probe: Probe, deadline: float) -> Probe:
+        """Measure a source whose render gave no audio.
 
-        :raises InvalidOptions: naming the real end, where it does.
+        The source may end before ``t``, whatever it states; or it has fewer samples than a
+        resampler needs, which are padded once their number is known (D13).
+
+        :raises NothingDecoded: where the source is not known to hold audio.
         """
-        if self._order.options.t is None or probe.measured:
-            return
+        options = self._order.options
+        resampled = output_rate(options, probe) != probe.sample_rate
+        if probe.measured or not (options.t or resampled):
+            raise NothingDecoded
         try:
             measured = await self._measure(source, probe, deadline)
         except (RenderTimeout, RenderFailed):
-            return
+            raise NothingDecoded from None
         await self._check_unchanged(source)
-        await self._arguments(source, measured, self._time_left(deadline))
+        return measured
 
     async def _input(self, source: OpenSource, seconds: float, *, whole: bool) -> Input:
         try:
@@ -303,7 +277,10 @@ class Job:
         return left
 
     async def _open_backlog(self, left: float) -> Backlog:
-        self._backlog = Backlog(await self._create_scratch(left))
+        earlier, self._backlog = self._backlog, None
+        if earlier is not None:
+            earlier.release()
+        self._backlog = Backlog(await self._create_scratch(left), self._workshop.max_variant)
         return self._backlog
 
     async def _create_scratch(self, left: float) -> Scratch:
@@ -326,28 +303,15 @@ class Job:
     def _grown(self) -> bool:
         backlog = self._backlog
         assert backlog is not None
-        try:
-            size = self._check_size(backlog)
-        except RenderFailed as refusal:
+        size = backlog.grow()
+        if size > self._workshop.max_variant:
+            refusal = OutputTooLarge()
             # The child may take its time to die.
             self._fail(refusal)
-            raise
+            raise refusal
         if size > ENCODERS[self._order.options.f].empty:
             self._be_ready(backlog)
         return self._ready
-
-    def _check_waveform(self, backlog: Backlog) -> None:
-        try:
-            self._check_size(backlog)
-        except RenderFailed as refusal:
-            _log.warn("a waveform was dropped: {why}", why=refusal.message)
-            raise
-
-    def _check_size(self, backlog: Backlog) -> int:
-        size = backlog.grow()
-        if size > self._workshop.max_variant:
-            raise RenderFailed("The output is larger than AP_MAX_VARIANT_BYTES.")
-        return size
 
     def _be_ready(self, backlog: Backlog) -> None:
         self._ready = True
@@ -366,15 +330,17 @@ class Job:
             waiter.errback(refusal)
 
     async def _store(self) -> None:
-        """Hand the finished bytes to the store, and stay attachable a little longer.
+        """Hand the finished bytes to the store; once stored, stay joinable a little longer.
 
-        Without a store, that is so that clients who ask at almost the same time share one
-        render; with one, so that nobody who looked it up just before the write-back, and
-        comes here just after, finds neither (D37).
+        A request whose lookup began just before the write-back ended joins here just after it.
+        Bytes that no store has are given to no later request: every one renders (D37).
         """
         workshop = self._workshop
-        if workshop.store is not None and not await self._commit(workshop.store):
+        if workshop.store is None:
+            return
+        if not await self._commit(workshop.store):
             workshop.metrics.write_failed()
+            return
         if self._hurried:
             return
         self._linger = Deferred()

@@ -90,8 +90,17 @@ class Relay(Protocol):
         response: IResponse,
         size: int | None,
         seconds: float | None = None,
+        closed_securely: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Prepare to send.
+
+        :param size: bytes, or None where nothing says so.
+        :param seconds: for which progress is waited for.
+        :param closed_securely: returns whether the server closed the connection in a way that
+            marks the end of the body.
+        """
         self._clock = clock
+        self._closed_securely = closed_securely
         self._seconds = seconds or STALL
         self._response = response
         self._size = size
@@ -140,8 +149,10 @@ class Relay(Protocol):
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         """Hear that the body has come to an end, be it the right one."""
         marked = reason.check(ResponseDone) is not None
-        # Without a mark, whatever ended the connection looks like the end of the body.
-        if not marked and not (reason.check(PotentialDataLoss) and self._size is not None):
+        if reason.check(PotentialDataLoss):
+            # Without a mark, whatever ended the connection looks like the end of the body.
+            marked = self._size is not None or self._closed_securely()
+        if not marked:
             self._end(explain(reason.value))
         elif self._size not in (None, self._came):
             self._end(Unreachable(f"the body has {self._came} bytes in place of {self._size}"))

@@ -8,10 +8,12 @@ from typing import Any
 import idna
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, wrapClientTLS
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import (
     IProtocol,
     IProtocolFactory,
     IReactorTime,
+    ISSLTransport,
     IStreamClientEndpoint,
 )
 from twisted.internet.protocol import Factory
@@ -156,10 +158,15 @@ class Connection(ProtocolWrapper):
 
     That one reads headers without a limit. So from a request on, until its answer's body is asked
     for, only so many bytes may come: once the headers are complete, it reads no more until then.
+
+
+    :ivar closed_securely: the server has closed it by the close message of TLS, which nobody on the
+        way can forge (RFC 8446, 6.1).
     """
 
     transport: Any
     factory: Any
+    closed_securely = False
     _came: int | None = None
 
     def connectionMade(self) -> None:
@@ -170,7 +177,17 @@ class Connection(ProtocolWrapper):
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         """Go out of it."""
         self.factory.opened.discard(self)
+        # Twisted reports an end of TLS without that message as ConnectionLost.
+        secure = ISSLTransport.providedBy(self.transport)
+        self.closed_securely = secure and reason.check(ConnectionDone) is not None
         ProtocolWrapper.connectionLost(self, reason)
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether the current response marks the end of its body itself."""
+        # Twisted 26.10 keeps the header from the response, and has no public word for it.
+        parser = getattr(self.wrappedProtocol, "_parser", None)
+        return parser is not None and parser.connHeaders.hasHeader(b"transfer-encoding")
 
     def abortConnection(self) -> None:
         """Close it at once: over TLS, ``loseConnection`` waits for the other side."""
@@ -205,6 +222,15 @@ class Connection(ProtocolWrapper):
                 self.abortConnection()
                 return
         self.wrappedProtocol.dataReceived(data)
+
+
+def connection_of(response: IResponse) -> Connection | None:
+    """Return the connection of a response that has just come; None where it has ended by now.
+
+    Twisted 26.10 has no public way from a response to its connection.
+    """
+    connection = getattr(getattr(response, "_transport", None), "_producer", None)
+    return connection if isinstance(connection, Connection) else None
 
 
 def _is_name(host: bytes) -> bool:

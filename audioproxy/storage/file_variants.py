@@ -23,9 +23,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
 
-from twisted.logger import Logger
-
 from audioproxy.errors import UpstreamUnavailable
+from audioproxy.log_context import Logger
 from audioproxy.storage.errands import Errands
 from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import Examination, Scratch, Unwritable, VariantHeaders

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from urllib.parse import urljoin
 
 from twisted.internet.interfaces import IReactorTime
-from twisted.logger import Logger
 
 from audioproxy.errors import (
     NotFound,
@@ -19,6 +18,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.grammar.sources import HttpsSource, parse_https
+from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input, remote_input
 from audioproxy.storage.allowlist import Allowlist
@@ -30,6 +30,8 @@ from audioproxy.threads import InThread
 
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
+# What comes with the whole of a source.
+_WHOLE = (200, 203)
 # How an origin says that it has no HEAD (D41). One that signs its URLs refuses it with a 403.
 _NO_HEAD = (403, 405, 501)
 # Troubles that pass, and say nothing of whether there is such a source.
@@ -51,6 +53,10 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _log = Logger()
 
 
+class Unfit(UpstreamUnavailable):
+    """The origin answers, but not in a way that a source can be read from."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """What an origin says of a source.
@@ -60,6 +66,8 @@ class State:
     :ivar tag: its entity tag, or nothing.
     :ivar modified: when it says that the source was changed, or nothing.
     :ivar ranges: whether it has served a range; None where it was not asked for one.
+    :ivar until_close: only the end of the connection ends the body.
+    :ivar fault: why what it sends cannot be read as a source; nothing where it can.
     """
 
     source: HttpsSource
@@ -67,6 +75,8 @@ class State:
     tag: str
     modified: str
     ranges: bool | None
+    until_close: bool = False
+    fault: str = ""
 
     @property
     def material(self) -> bytes:
@@ -79,6 +89,8 @@ class State:
 
         The servers of one origin may give one file unlike entity tags.
         """
+        if self.fault != later.fault:
+            return False
         if self.size is not None and later.size is not None and self.size != later.size:
             return False
         if self.tag and self.tag == later.tag:
@@ -109,8 +121,8 @@ class Origins:
         """Find out what an origin says of a source.
 
         :raises NotFound: where it has none, refuses it, or redirects to where nobody may go.
-        :raises UndecodableSource: where it cannot be read in a way that is safe.
-        :raises UpstreamUnavailable: where the origin cannot be reached, or is broken or busy.
+        :raises UpstreamUnavailable: where the origin cannot be reached or trusted, is broken or
+            busy, or redirects without end (D48).
         """
         return RemoteFile(self, source, await self.ask(source))
 
@@ -128,7 +140,8 @@ class Origins:
             if answer.status not in _REDIRECTS:
                 return _read(source, answer)
             source = self._next(source, answer)
-        raise UndecodableSource(f"The source is behind more than {_MOST_REDIRECTS} redirects.")
+        _log.warn("the origin {host} redirects without end", host=source.host)
+        raise Unfit(f"The source is behind more than {_MOST_REDIRECTS} redirects.")
 
     async def get(self, source: HttpsSource, stretch: str | None = None) -> Answer:
         """Ask for a source, or for a stretch of it such as ``0-0``."""
@@ -148,8 +161,8 @@ class Origins:
                 method, _spelled(source), {"accept-encoding": "identity", **headers}
             )
         except Untrusted as error:
-            _log.info("the origin {host} is not trusted: {error}", host=source.host, error=error)
-            raise UndecodableSource("The origin's certificate cannot be verified.") from error
+            _log.warn("the origin {host} is not trusted: {error}", host=source.host, error=error)
+            raise Unfit("The origin's certificate cannot be verified.") from error
         except Unreachable as error:
             _log.warn("the origin {host} is unreachable: {error}", host=source.host, error=error)
             raise UpstreamUnavailable("The origin could not be reached.") from error
@@ -157,11 +170,12 @@ class Origins:
     def _next(self, source: HttpsSource, answer: Answer) -> HttpsSource:
         location = answer.header("location")
         if location is None:
-            raise UndecodableSource("The source is a redirect to nowhere.")
+            raise NotFound("a redirect without a location")
         try:
             there = parse_https(_resolve(source.url, location).encode("latin-1"))
         except ValueError as error:
-            raise UndecodableSource("The source is a redirect to no https address.") from error
+            # The error may quote the address, whose query stays out of the log (D47).
+            raise NotFound("a redirect to no https address") from error
         if not self.allowlist.admits(there):
             raise NotFound("a redirect to a host that is not on the allowlist")
         return there
@@ -180,7 +194,9 @@ class RemoteFile:
         self._source = source
         self._state = state
         self._ranges = state.ranges
+        self._until_close = state.until_close
         self._copy: Scratch | None = None
+        self._copied = 0
 
     @property
     def size(self) -> int | None:
@@ -203,6 +219,10 @@ class RemoteFile:
         :raises Refusal: where it cannot be had.
         :raises TimeoutError: where it cannot be had in time.
         """
+        if self._state.fault:
+            raise UndecodableSource(self._state.fault)
+        if whole:
+            SourceTooLarge.check(self._copied, self._origins.limit)
         if self._copy is None:
             await within(self._origins.clock, seconds, self._make_ready(seconds, whole))
         if self._copy is not None:
@@ -226,6 +246,8 @@ class RemoteFile:
         try:
             # The address behind a redirect may have been one for a short time.
             return self._state.agrees(await self._origins.ask(self._source))
+        except Unfit:
+            return False
         except UpstreamUnavailable:
             # It was read to its end, and now there is nobody to ask.
             return True
@@ -243,15 +265,16 @@ class RemoteFile:
             # The address behind a redirect may be one for a short time, and the queue was long.
             self._renew(await self._origins.ask(self._source))
         ranges = await self._serves_ranges()
-        # Several ranges of what has no validator may be of two versions.
-        if whole and not (ranges and self.material):
-            await self._fetch(seconds)
+        # Several ranges of what has no validator may be of two versions. A body that only the end
+        # of the connection ends has to be read to there before anything is said of it (D48).
+        if self._until_close or (whole and not (ranges and self.material)):
+            await self._fetch(seconds, self._origins.limit if whole else None)
 
     def _renew(self, state: State) -> None:
         if not self._state.agrees(state):
             raise RenderFailed(_CHANGED)
         if state.source != self._state.source:
-            self._ranges = state.ranges
+            self._ranges, self._until_close = state.ranges, state.until_close
         self._state = state
 
     async def _serves_ranges(self) -> bool:
@@ -262,51 +285,54 @@ class RemoteFile:
             answer = await self._origins.get(self._state.source, f"{last}-{last}")
             await answer.drop()
             self._ranges = answer.status == 206 and _stretch(answer) == (last, last, size)
+            self._until_close = _has_no_end(answer) and size is None
         return self._ranges
 
-    async def _fetch(self, seconds: float) -> None:
+    async def _fetch(self, seconds: float, limit: int | None) -> None:
+        """Make a copy.
+
+        :param limit: bytes; None for a probe, to which no limit applies (Info, 4).
+        """
         origins = self._origins
         answer = await origins.get(self._state.source)
         try:
-            self._check(answer)
+            self._check(answer, limit)
             copy = await origins.space.create(seconds)
         except (Refusal, OSError) as error:
             await answer.drop()
-            raise _refusal(error, origins.limit) from None
+            raise _refusal(error, limit) from None
         size = self._state.size if answer.length is None else answer.length
         try:
-            await Spool(copy.descriptor, origins.limit, origins.in_thread).take(answer.flow(size))
+            spool = Spool(copy.descriptor, limit, origins.in_thread)
+            self._copied = await spool.take(answer.flow(size))
         except BaseException as error:
             copy.close()
-            raise _refusal(error, origins.limit) from None
+            raise _refusal(error, limit) from None
         self._copy = copy
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: Answer, limit: int | None) -> None:
         state = _read(self._state.source, answer)
-        if answer.status not in (200, 203):
+        if state.fault:
+            raise UndecodableSource(state.fault)
+        if answer.status not in _WHOLE:
             raise UpstreamUnavailable("The origin does not give the source any more.")
         if not self._state.agrees(state):
             raise RenderFailed(_CHANGED)
-        SourceTooLarge.check(state.size, self._origins.limit)
+        if limit is not None:
+            SourceTooLarge.check(state.size, limit)
 
 
 def _read(source: HttpsSource, answer: Answer) -> State:
     """Return what an answer says of a source.
 
-    :raises Refusal: for one that says that there is none to be had.
+    :raises NotFound, UpstreamUnavailable: for one that says that there is none to be had.
     """
     status = answer.status
     if status >= 500 or status in _PASSING:
         _log.warn("the origin {host} answers {status}", host=source.host, status=status)
         raise UpstreamUnavailable("The origin is broken or busy.")
-    if status == 416:
-        raise UndecodableSource("The source is empty.")
-    if status >= 400:
+    if status >= 400 and status != 416:
         raise NotFound(f"the origin answers {status}")
-    if status not in (200, 203, 206):
-        raise UndecodableSource("The origin's answer is neither the source nor a redirect.")
-    if (answer.header("content-encoding") or "identity").lower() != "identity":
-        raise UndecodableSource("The origin sends the source compressed, unasked.")
     stretch = _stretch(answer) if status == 206 else None
     size = answer.length if status != 206 else stretch[2] if stretch else None
     return State(
@@ -315,7 +341,28 @@ def _read(source: HttpsSource, answer: Answer) -> State:
         answer.header("etag") or "",
         answer.header("last-modified") or "",
         None if answer.bodiless else stretch is not None,
+        _has_no_end(answer),
+        _fault(answer),
     )
+
+
+def _has_no_end(answer: Answer) -> bool:
+    """Return whether nothing but the end of the connection ends the source in an answer."""
+    return answer.status in _WHOLE and answer.until_close
+
+
+def _fault(answer: Answer) -> str:
+    """Return why the body of an answer cannot be read as a source; nothing where it can.
+
+    HEAD answers 200 all the same: a 415 is for those who want the body (D48).
+    """
+    if answer.status == 416:
+        return "The source is empty."
+    if answer.status not in (*_WHOLE, 206):
+        return "The origin's answer is neither the source nor a redirect."
+    if (answer.header("content-encoding") or "identity").lower() != "identity":
+        return "The origin sends the source compressed, unasked."
+    return ""
 
 
 def _resolve(base: str, location: str) -> str:
@@ -335,7 +382,7 @@ def _stretch(answer: Answer) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def _refusal(error: BaseException, limit: int) -> BaseException:
+def _refusal(error: BaseException, limit: int | None) -> BaseException:
     """Return what an error means that came while a source was fetched."""
     if isinstance(error, TooMuch):
         return SourceTooLarge(f"The source has more than {limit} bytes, and no more are accepted.")

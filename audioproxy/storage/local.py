@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Mapping
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
-from audioproxy.grammar.sources import LocalSource, climbs_out
+from audioproxy.grammar.sources import LocalSource, climbs_out, log_name
+from audioproxy.log_context import Logger
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
+from audioproxy.recent import Recent
 
 # Directories on the way are opened only to be walked through, for which Linux asks no right to
 # list them.
@@ -24,6 +26,14 @@ _OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 
 # Seconds after which a change must show in a file's times: the coarsest file systems count two.
 _SETTLED = 3.0
+
+
+# Seconds between two log lines about one source that may not be read, and how many such sources are
+# remembered (D56).
+_REPORT_EVERY = 60.0
+_REPORTED = 1024
+
+_log = Logger()
 
 
 class LocalFile:
@@ -90,8 +100,14 @@ class LocalFile:
 class LocalFiles:
     """The files below one root."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, now: Callable[[], float] = time.monotonic) -> None:
+        """Serve what lies below a root.
+
+        :param now: seconds of a clock.
+        """
         self._root = os.path.abspath(os.fsencode(root))
+        self._now = now
+        self._reported: Recent[bytes, float] = Recent(_REPORTED)
 
     async def open(self, source: LocalSource) -> LocalFile:
         """Open a source after following every symbolic link of its path inside the root.
@@ -109,6 +125,8 @@ class LocalFiles:
         except OSError as error:
             if error.errno in _OURS:
                 raise UpstreamUnavailable from error
+            if error.errno in (errno.EACCES, errno.EPERM):
+                self._report_denied(source, error)
             raise NotFound(str(error)) from None
         except ValueError as error:
             raise NotFound(str(error)) from None
@@ -117,6 +135,18 @@ class LocalFiles:
             os.close(descriptor)
             raise NotFound("not a regular file")
         return LocalFile(descriptor, status)
+
+    def _report_denied(self, source: LocalSource, error: OSError) -> None:
+        """Log a permission that the service lacks, which the client is not told of (D56)."""
+        now, last = self._now(), self._reported.get(source.path)
+        if last is None or now - last >= _REPORT_EVERY:
+            self._reported.keep(source.path, now)
+            _log.warn(
+                "the source {source} cannot be read: {reason}; give this process the right to read"
+                " it and to search the folders that lead to it",
+                source=log_name(source.canonical),
+                reason=os.strerror(error.errno or 0),
+            )
 
 
 def _material(status: os.stat_result) -> bytes:

@@ -20,7 +20,7 @@ from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
 from audioproxy.storage.bodies import STALL, NoBody, Relay, SmallBody, Upload
-from audioproxy.storage.connections import Connections
+from audioproxy.storage.connections import Connections, connection_of
 from audioproxy.storage.wire import Unreachable, Watch, explain
 
 #: What servers are told of us, by ffmpeg too.
@@ -126,12 +126,17 @@ class Answer:
     """A response whose body has not been read. It is read, or dropped.
 
     :ivar bodiless: it is to a HEAD, so there will be no body.
+    :ivar until_close: only the end of the connection ends the body.
     """
 
     def __init__(self, clock: IReactorTime, response: IResponse, bodiless: bool) -> None:
         self.bodiless = bodiless
         self._clock = clock
         self._response = response
+        # A short body may end, and its connection with it, before anyone asks for it.
+        self._connection = connection_of(response)
+        chunked = self._connection is not None and self._connection.is_chunked
+        self.until_close = not bodiless and self.length is None and not chunked
 
     @property
     def status(self) -> int:
@@ -176,7 +181,10 @@ class Answer:
         """Return the body as what can be sent on.
 
         :param size: bytes; any other number of them is a failure. None takes any body of which the
-            end is marked.
+            end is marked: by its framing, or by TLS where only the end of the connection ends it.
         :param seconds: for which more of it is waited for; left out, 30.
         """
-        return Relay(self._clock, self._response, size, seconds)
+        return Relay(self._clock, self._response, size, seconds, self._closed_securely)
+
+    def _closed_securely(self) -> bool:
+        return self._connection is not None and self._connection.closed_securely

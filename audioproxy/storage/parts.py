@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from html import unescape
 from urllib.parse import quote
 
-from twisted.logger import Logger
-
+from audioproxy.log_context import Logger
 from audioproxy.storage.interfaces import Readable
 from audioproxy.storage.object_store import (
     Payload,

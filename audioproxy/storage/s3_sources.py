@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from twisted.logger import Logger
-
 from audioproxy.errors import NotFound, Refusal, UndecodableSource
 from audioproxy.grammar.sources import S3Source
+from audioproxy.log_context import Logger
 from audioproxy.media.inputs import Input, remote_input
 from audioproxy.storage.interfaces import Examination
 from audioproxy.storage.object_store import (

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IReactorTime
 from twisted.internet.task import deferLater
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
+from audioproxy.log_context import Logger
 from audioproxy.storage.digested import DigestedFile
 from audioproxy.storage.interfaces import (
     Examination,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from twisted.logger import Logger
-
 from audioproxy.errors import NotConfigured, NotFound
 from audioproxy.grammar.sources import LocalSource, Source
+from audioproxy.log_context import Logger
 from audioproxy.storage.allowlist import Allowlist
 from audioproxy.storage.interfaces import OpenSource
 

@@ -12,7 +12,7 @@ from audioproxy.grammar.reading import read_options
 from audioproxy.grammar.segments import Target
 from audioproxy.grammar.sources import read_source
 from audioproxy.recent import Recent
-from audioproxy.render.job import Order
+from audioproxy.render.workshop import Order
 from audioproxy.storage.interfaces import VariantHeaders
 from audioproxy.web.exchange import Exchange
 
@@ -44,8 +44,7 @@ class Asked:
 
     def describe(self, exchange: Exchange) -> None:
         """Say what it is about, for the log."""
-        exchange.about_options(self.canonical)
-        exchange.about_source(self.order.source.canonical)
+        exchange.about(self.order.source.canonical, self.canonical)
 
 
 class KnownPaths:
@@ -73,13 +72,12 @@ def read_asked(exchange: Exchange, target: Target) -> Asked:
     :raises NotFound: for what cannot be a source.
     """
     options, exp = read_options(target.options)
-    canonical = options.canonical()
-    exchange.about_options(canonical)
     source = read_source(target.form, target.source)
-    exchange.about_source(source.canonical)
-    key = cache_key(canonical, source.canonical)
+    key = cache_key(options, source.canonical)
     headers = VariantHeaders(options.content_type, CACHE_CONTROL, _disposition(options))
-    return Asked(Order(key, options, source, headers), canonical, exp, etag(key))
+    asked = Asked(Order(key, options, source, headers), options.canonical(), exp, etag(key))
+    asked.describe(exchange)
+    return asked
 
 
 def _disposition(options: Options) -> str | None:

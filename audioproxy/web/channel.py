@@ -11,6 +11,8 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
+from audioproxy.errors import BadRequest, Refusal
+
 if TYPE_CHECKING:
     from audioproxy.web.site import ProxySite
 
@@ -251,8 +253,11 @@ class ProxyChannel(HTTPChannel):
         # trace in the log.
         self.turn_away()
 
-    def turn_away(self) -> None:
-        """Refuse what comes, as no request or too much of one."""
+    def turn_away(self, refusal: Refusal | None = None) -> None:
+        """Refuse what comes, as no request or too much of one.
+
+        :param refusal: left out, `BadRequest`.
+        """
         if self.phase is Phase.REFUSED:
             return
         self._enter(Phase.REFUSED)
@@ -260,7 +265,7 @@ class ProxyChannel(HTTPChannel):
         self.setRawMode()  # type: ignore[no-untyped-call]
         if not self.requests:
             self.requests.append(self.requestFactory(self, False))
-        self.requests[-1].turn_away()
+        self.requests[-1].turn_away(refusal or BadRequest())
 
     def _go_on_later(self) -> None:
         if self._turn is None and self.paused and self.stalled_since is None:

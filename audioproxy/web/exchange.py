@@ -10,10 +10,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal
+from audioproxy.log_context import Logger
 from audioproxy.storage.interfaces import Flow
 from audioproxy.web.cors import Cors
 from audioproxy.web.record import Journal, RequestRecord
@@ -32,7 +32,8 @@ _OF_A_VARIANT = (
 # What the log says of a client that left before it got so much as a header. No answer bears this
 # status; nginx gave it its meaning.
 _CLIENT_GONE = 499
-_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+# D27.
+_REQUEST_ID = re.compile(rb"[!-~]{1,200}")
 # Bytes of chance in an id of ours: as many as a random UUID has, and no two requests share one.
 _ID_BYTES = 16
 
@@ -42,6 +43,7 @@ _log = Logger()
 class Exchange:
     """A request and the one answer that it gets, however that goes.
 
+    :ivar request_id: the client's own id or a new one (D27).
     :ivar endpoint: the endpoint class that the log names.
     :ivar finished: fires once, when the answer is complete or the client is gone.
     """
@@ -68,12 +70,11 @@ class Exchange:
         self._source: bytes | None = None
         self._cache: str | None = None
         self._open = True
-        self._request_id = choose_id(
-            request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]
-        )
+        request_id = choose_id(request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0])
+        self.request_id = request_id.decode("ascii")
         # Without this, Twisted calls an answer HTML that says nothing of its type.
         request.defaultContentType = None
-        request.setHeader(b"x-request-id", self._request_id)
+        request.setHeader(b"x-request-id", request_id)
         cors.add_to(request.responseHeaders)
         gone.addBoth(self._close)
 
@@ -87,13 +88,10 @@ class Exchange:
         values = self._request.requestHeaders.getRawHeaders(name)
         return b", ".join(values) if values else None
 
-    def about_options(self, options: str) -> None:
-        """Take note of the canonical options, for the log."""
-        self._options = options
-
-    def about_source(self, source: bytes) -> None:
-        """Take note of the canonical source, for the log."""
+    def about(self, source: bytes, options: str | None = None) -> None:
+        """Name the canonical source, and the canonical options of a variant, for the log (D28)."""
         self._source = source
+        self._options = options
 
     def set_cache_state(self, state: str) -> None:
         """Say where the answer comes from, to the client and to the log."""
@@ -163,7 +161,7 @@ class Exchange:
         self._open = False
         status = self._request.code if self._request.startedWriting else _CLIENT_GONE
         if isinstance(outcome, Failure) and self._error_code is None:
-            _log.debug("the client of {id} is gone", id=self._request_id.decode("ascii"))
+            _log.debug("the client has disconnected", request_id=self.request_id)
         self._metrics.request_ended(self.endpoint, status)
         try:
             self._journal(self._record(status))
@@ -172,7 +170,7 @@ class Exchange:
 
     def _record(self, status: int) -> RequestRecord:
         return RequestRecord(
-            request_id=self._request_id.decode("ascii"),
+            request_id=self.request_id,
             endpoint=self.endpoint,
             status=status,
             error_code=self._error_code,

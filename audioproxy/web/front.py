@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.logger import Logger
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from audioproxy.errors import NotFound, Refusal, RenderFailed
+from audioproxy.log_context import Logger, set_request_id
 from audioproxy.render.tally import Tally
 from audioproxy.storage.feed import ConsumerGone
 from audioproxy.web.cors import Cors
@@ -54,6 +54,10 @@ class Front(Resource):
         self._cors = cors
         self._journal = journal
 
+    def serves(self, method: bytes) -> bool:
+        """Return whether any path answers a method with anything but a 404."""
+        return method in (b"GET", b"HEAD") or (method == b"OPTIONS" and self._cors.enabled)
+
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer a request.
 
@@ -80,6 +84,7 @@ class Front(Resource):
         return exchange
 
     async def _answer(self, exchange: Exchange, path: bytes) -> None:
+        set_request_id(exchange.request_id)
         try:
             await self.route(exchange, path)
         except Refusal as refusal:

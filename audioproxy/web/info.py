@@ -33,7 +33,7 @@ class Infos:
         """
         refuse_options(target.options)
         source = read_source(target.form, target.source)
-        exchange.about_source(source.canonical)
+        exchange.about(source.canonical)
         opened = await self.sources.open(source)
         try:
             identity = source_identity(source.canonical, opened.material)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from twisted.logger import Logger, LogLevel
 
+from audioproxy.grammar.sources import log_name
+
 _QUIET_ENDPOINTS = {"health", "ready", "metrics"}
-_UNPRINTABLE = re.compile(rb"[^!-~]")
-# What gives access in the URLs that object stores and CDNs sign, in their own words. Such a URL can
-# be a source, and a credential is no part of a source's identity.
-_SECRETS = re.compile(
-    rb"([?&](?:X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)|AWSAccessKeyId|GoogleAccessId"
-    rb"|OSSAccessKeyId|q-ak|q-signature|Key-Pair-Id|Policy|Signature|sig|sign|hdnts|hdnea|jwt|auth"
-    rb"|authorization|key|api_?key|secret|passw(?:or)?d|token|access_token)=)[^&]+",
-    re.IGNORECASE,
-)
 
 _log = Logger()
 
@@ -59,7 +51,7 @@ class RequestRecord(NamedTuple):
     def __str__(self) -> str:
         code = f" {self.error_code}" if self.error_code else ""
         options = f" opts={self.options}" if self.options is not None else ""
-        source = f" src={_printable(self.source)}" if self.source is not None else ""
+        source = f" src={_log_name(self.source)}" if self.source is not None else ""
         cache = f" cache={self.cache}" if self.cache else ""
         return (
             f"{self.endpoint} {self.status}{code}{options}{source}{cache}"
@@ -77,9 +69,4 @@ def log_request(record: RequestRecord) -> None:
 
 
 # As many as a busy node serves again and again; the longest are some hundred bytes.
-@lru_cache(4096)
-def _printable(source: bytes) -> str:
-    """Percent-encode what could break a line or a word (D28), and leave out what is secret."""
-    if source.startswith(b"https://"):
-        source = _SECRETS.sub(rb"\1...", source)
-    return _UNPRINTABLE.sub(lambda match: b"%%%02X" % match[0][0], source).decode("ascii")
+_log_name = lru_cache(4096)(log_name)

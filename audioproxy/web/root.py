@@ -94,13 +94,13 @@ class AudioProxyResource(Front):
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer a request, or refuse it; see `Front`."""
         method = exchange.method
-        if method == b"OPTIONS" and self._cors.enabled:
+        if not self.serves(method):
+            raise NotFound("a method that is not served")
+        if method == b"OPTIONS":
             exchange.endpoint = "preflight"
             requested = exchange.header(b"access-control-request-headers")
             exchange.set_headers(self._cors.preflight(requested))
             exchange.respond(204)
-        elif method not in (b"GET", b"HEAD"):
-            raise NotFound("a method other than GET and HEAD")
         elif path == b"/health":
             exchange.endpoint = "health"
             answer_health(exchange)

@@ -26,7 +26,7 @@ class MetricsResource(Front):
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer with all metrics; HEAD is answered as GET is (D19)."""
-        if exchange.method not in (b"GET", b"HEAD") or path != b"/metrics":
+        if not self.serves(exchange.method) or path != b"/metrics":
             raise NotFound("no such route on the metrics listener")
         exchange.endpoint = "metrics"
         exchange.set_headers(

@@ -12,7 +12,7 @@ from twisted.logger import Logger
 from twisted.web.http import datetimeToString
 from twisted.web.server import Request, Site
 
-from audioproxy.errors import BadRequest
+from audioproxy.errors import BadRequest, NotFound, Refusal
 from audioproxy.render.tally import Tally
 from audioproxy.web.channel import SPARE, Phase, ProxyChannel
 from audioproxy.web.express import Express
@@ -50,7 +50,7 @@ class ProxyRequest(Request):
             self._body_length += len(data)
             if self._body_length > _LONGEST_BODY:
                 channel: Any = self.channel
-                channel.turn_away()
+                channel.turn_away(_refusal_of_body(channel))
 
     def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
         """Send bytes of a file without reading them; see `audioproxy.storage.feed.FileConsumer`."""
@@ -76,13 +76,22 @@ class ProxyRequest(Request):
         self.prepath, self.postpath = [], []
         Request.render(self, channel.site.resource)
 
-    def turn_away(self) -> None:
-        """Refuse what is not HTTP."""
+    def turn_away(self, refusal: Refusal) -> None:
+        """Refuse what is not a request that the resource can see, and close the connection."""
         channel: Any = self.channel
         self.clientproto = b"HTTP/1.1"
         Request.setHeader(self, b"connection", b"close")
         Request.setHeader(self, b"date", datetimeToString())
-        channel.site.resource.turn_away(self, BadRequest())
+        channel.site.resource.turn_away(self, refusal)
+
+
+def _refusal_of_body(channel: Any) -> Refusal:
+    """Return what a body that is too long is refused with.
+
+    A method that is not served is a 404, whatever comes with it (contract: Endpoints).
+    """
+    # Twisted 26.10 gives the request its method when the body is complete.
+    return BadRequest() if channel.site.resource.serves(channel._command) else NotFound()
 
 
 class ProxySite(Site):

@@ -162,7 +162,9 @@ class RunningTests(SynchronousTestCase):
     def test_ports(self) -> None:
         """It names the ports that the service listens on when it is not told otherwise (D30)."""
         (ports,) = final("EXPOSE")
-        self.assertEqual(f"{Config().port} {Config().metrics_port}", ports)
+        self.assertEqual(
+            f"{Config(allow_insecure=True).port} {Config(allow_insecure=True).metrics_port}", ports
+        )
 
 
 class HealthCheckTests(ServiceCase):

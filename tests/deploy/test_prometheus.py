@@ -122,7 +122,10 @@ class RulesTests(SynchronousTestCase):
             if "up" in names(rule["expr"]):
                 self.assertIn(f'up{{job="{job["job_name"]}"}}', rule["expr"], name)
         (target,) = load("targets.yml")[0]["targets"]
-        self.assertEqual(f"{Config().metrics_bind}:{Config().metrics_port}", target)
+        self.assertEqual(
+            f"{Config(allow_insecure=True).metrics_bind}:{Config(allow_insecure=True).metrics_port}",
+            target,
+        )
 
 
 class ReadingTests(SynchronousTestCase):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -108,7 +109,9 @@ class UnitTests(SynchronousTestCase):
 
     def test_port(self) -> None:
         """With the socket, the service is where it is without."""
-        self.assertEqual([str(Config().port)], unit("audioproxy.socket")["ListenStream"])
+        self.assertEqual(
+            [str(Config(allow_insecure=True).port)], unit("audioproxy.socket")["ListenStream"]
+        )
 
 
 class SettingsTests(SynchronousTestCase):
@@ -141,7 +144,10 @@ class SettingsTests(SynchronousTestCase):
     def test_defaults(self) -> None:
         """What is commented out is the default: it changes nothing to take the # away."""
         everything = environment(re.sub(r"^#(?=[A-Z])", "", self.text, flags=re.MULTILINE))
-        self.assertEqual(load(environment(self.text)), load(everything))
+        # A list of sources that is set and empty is refused (D49).
+        settings = everything | {"AP_SOURCE_ALLOWLIST": "*"}
+        config, warnings = load(environment(self.text))
+        self.assertEqual((replace(config, source_allowlist=("*",)), warnings), load(settings))
         # A line of prose is not a setting.
         self.assertEqual(sorted({*VARIABLES, *OTHERS} - ALIASES), sorted(everything))
 

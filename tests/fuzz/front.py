@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from audioproxy.errors import Refusal
 from audioproxy.grammar.keys import cache_key, etag
+from audioproxy.grammar.options import Options
 from audioproxy.logs import LineObserver
 from audioproxy.web.record import RequestRecord
 from tests.fuzz.draws import Draws, check_message
@@ -19,7 +20,7 @@ from tests.support.http import Connection, Log, Response, read_response
 
 #: Stands in an input for the tag of the variant that ``plain/local://a.mp3`` names.
 TAG_WORD = b"TAG"
-TAG = etag(cache_key("f:mp3", b"local://a.mp3"))
+TAG = etag(cache_key(Options(), b"local://a.mp3"))
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 STATUSES = {200, 204, 206, 302, 304, 400, 401, 404, 410, 413, 415, 416, 422, 429, 502, 504}

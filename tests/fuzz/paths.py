@@ -39,15 +39,15 @@ def check_path(
     if target.info:
         refused = outcome(lambda: refuse_options(target.options), InvalidOptions)
         assert (refused is None) == (not target.options)
-    canonical = check_options(target.options, options)
+    variant = check_options(target.options, options)
     named = check_source(target.form, target.source, source)
-    if canonical is not None and named is not None:
-        assert len(cache_key(canonical, named)) == 64
+    if variant is not None and named is not None:
+        assert len(cache_key(variant, named)) == 64
         assert source_identity(named, b"").startswith(named)
 
 
-def check_options(segments: Sequence[bytes], read: ReadOptions) -> str | None:
-    """Assert what is promised of option segments; return their one normal form, if any."""
+def check_options(segments: Sequence[bytes], read: ReadOptions) -> Options | None:
+    """Assert what is promised of option segments; return what they mean, if anything."""
     found = outcome(lambda: read(segments), InvalidOptions)
     expiry = read_expiry(segments)
     forms = {_form(found)}
@@ -71,7 +71,7 @@ def check_options(segments: Sequence[bytes], read: ReadOptions) -> str | None:
     assert again.canonical() == canonical
     assert {segment.partition(b":")[0].decode() for segment in segments} - {"exp"} <= set(keys)
     check_words(options.content_type)
-    return canonical
+    return options
 
 
 def check_source(form: bytes, raw: bytes, read: ReadSource) -> bytes | None:

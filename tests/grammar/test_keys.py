@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from hashlib import sha256
+
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.grammar import options as options_module
+from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.keys import cache_key, etag, info_key, source_identity
+from audioproxy.grammar.options import Options
 from audioproxy.grammar.reading import read_options
 from audioproxy.grammar.sources import read_source
 from tests.support.strategies import (
@@ -18,22 +24,22 @@ from tests.support.strategies import (
     sources,
 )
 
-# Each key was made by `printf OPTIONS'\n'SOURCE | sha256sum`.
+# Each key was made by `printf '1\n'OPTIONS'\n'SOURCE | sha256sum`; 1 is the byte revision.
 VECTORS = (
     (
         "f:mp3",
         b"local://a.mp3",
-        "d369ab4ccfd92476e253b2213107acffbfa055ac593c3b0e05bad7ae6c32ff6b",
+        "4ac143fde48893325f9d8c10520d2634c67b8d05f979c7e014275be9f9ffcd32",
     ),
     (
         "ch:1/f:peaks/pk_bits:16/pk_fmt:json/pts:800",
         b"s3://bucket/k\xff",
-        "e00eb3a8f441318f1e46ff95bba4be3dfbdb61199f5af5b506673788dd01c8c5",
+        "0705c018d360499d06b29fcc864e85edf19e1e833962974307d9fbee17d07f7c",
     ),
     (
         "br:128/f:mp3",
         b"https://example.com/",
-        "357d9afd8e40c70a4fb1325c9632f778f383a53b01dd1e693fd35ecf499b4c6d",
+        "a19d8b176732d508b27f73850b7cebd3f1229129ca69a7808f432474f70c5839",
     ),
 )
 
@@ -72,16 +78,30 @@ class CacheKeyTests(SynchronousTestCase):
     """`cache_key`"""
 
     def test_known_vectors(self) -> None:
-        """The key is the SHA-256 of options, a newline and the source, in lower case (D5)."""
-        for options, source, key in VECTORS:
+        """The key is the SHA-256 of revision, options and source, a newline between each (D5)."""
+        for text, source, key in VECTORS:
+            options, _ = read_options(text.encode().split(b"/"))
             self.assertEqual(cache_key(options, source), key)
+
+    def test_revision(self) -> None:
+        """Other bytes of a format are other keys of that format, and of no other (D5)."""
+        mp3, wav = Options(f="mp3"), Options(f="wav")
+        before = cache_key(mp3, b"local://a"), cache_key(wav, b"local://a")
+        self.patch(
+            options_module, "FORMATS", {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=2)}
+        )
+        expected = sha256(b"2\nf:mp3\nlocal://a").hexdigest()
+        self.assertEqual(
+            (expected, before[1]), (cache_key(mp3, b"local://a"), cache_key(wav, b"local://a"))
+        )
+        self.assertNotEqual(before[0], expected)
 
     def test_requests(self) -> None:
         """All spellings of one variant have one key (What the service does, 2; D5)."""
         for segments, form, raw, key in REQUESTS:
             options, _ = read_options(segments)
             source = read_source(form, raw)
-            self.assertEqual(cache_key(options.canonical(), source.canonical), key, raw)
+            self.assertEqual(cache_key(options, source.canonical), key, raw)
 
     def test_etag(self) -> None:
         """The ETag is the key as a quoted string (Variant; D5)."""
@@ -93,9 +113,9 @@ class CacheKeyTests(SynchronousTestCase):
         """Options in any order, a source in any form: one key (Signed URL grammar)."""
         shuffled = data.draw(st.permutations(segments))
         plain = read_source(b"plain", data.draw(escaped(source))).canonical
-        first = cache_key(read_options(segments)[0].canonical(), plain)
+        first = cache_key(read_options(segments)[0], plain)
         second = cache_key(
-            read_options(shuffled)[0].canonical(), read_source(b"enc", encoded(source)).canonical
+            read_options(shuffled)[0], read_source(b"enc", encoded(source)).canonical
         )
         self.assertEqual(first, second)
         self.assertRegex(first, r"\A[0-9a-f]{64}\Z")
@@ -107,9 +127,7 @@ class CacheKeyTests(SynchronousTestCase):
         canonical = read_source(b"enc", encoded(source)).canonical
         without, _ = read_options(segments)
         with_exp, _ = read_options([b"exp:%d" % exp, *segments])
-        self.assertEqual(
-            cache_key(with_exp.canonical(), canonical), cache_key(without.canonical(), canonical)
-        )
+        self.assertEqual(cache_key(with_exp, canonical), cache_key(without, canonical))
 
     @PROMISE
     @given(one=option_segments(), other=option_segments(), source=sources())
@@ -117,9 +135,7 @@ class CacheKeyTests(SynchronousTestCase):
         """Other options are another key (What the service does, 2)."""
         first, second = read_options(one)[0], read_options(other)[0]
         assume(first != second)
-        self.assertNotEqual(
-            cache_key(first.canonical(), source), cache_key(second.canonical(), source)
-        )
+        self.assertNotEqual(cache_key(first, source), cache_key(second, source))
 
     @PROMISE
     @given(segments=option_segments())
@@ -149,7 +165,7 @@ class InfoKeyTests(SynchronousTestCase):
     def test_no_variant(self) -> None:
         """An info document is no variant of its source, whatever the material."""
         source, material = b"local://a.mp3", b"f:mp3"
-        keys = {info_key(source_identity(source, material)), cache_key("f:mp3", source)}
+        keys = {info_key(source_identity(source, material)), cache_key(Options(), source)}
         self.assertEqual(len(keys), 2)
 
     @PROMISE

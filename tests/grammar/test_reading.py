@@ -226,7 +226,7 @@ class BoundsTests(OptionsCase):
         ("f:ogg", "sr", 1000, 48_000),
         *(("", "ch", 1, 2), ("f:peaks", "ch", 1, 2)),
         ("f:peaks", "pts", 1, 65_536),
-        ("", "exp", 1, 253_402_300_799),
+        ("", "exp", 0, 253_402_300_799),
     )
     DECIMAL = (
         *(("f:mp3", "q:{}", "0", "9"), ("f:ogg", "q:{}", "-1", "10")),
@@ -745,6 +745,7 @@ class ExpTests(OptionsCase):
     def test_value(self) -> None:
         """``exp`` is Unix seconds; a past value is valid grammar (exp)."""
         for text, exp in (
+            ("exp:0", 0),
             ("exp:1", 1),
             ("exp:0001", 1),
             ("exp:1893456000", 1_893_456_000),
@@ -754,9 +755,8 @@ class ExpTests(OptionsCase):
             self.assertEqual(read_expiry(cut(text)), exp, text)
 
     def test_refused(self) -> None:
-        """``exp`` is a whole number from 1 to the end of the year 9999 (D6)."""
+        """``exp`` is a whole number from 0 to the end of the year 9999 (D6)."""
         for value in (
-            "0",
             "-1",
             "253402300800",
             "1.5",
@@ -766,7 +766,7 @@ class ExpTests(OptionsCase):
             "0" * 12 + "1",
             "1:1",
         ):
-            words = "a whole number from 1 to 253402300799"
+            words = "a whole number from 0 to 253402300799"
             self.assert_refused([(f"exp:{value}", f"exp:{value}", words)])
             self.assertIsNone(read_expiry(cut(f"exp:{value}")), value)
 

@@ -15,6 +15,7 @@ from audioproxy.grammar.sources import (
     S3Source,
     Source,
     climbs_out,
+    log_name,
     parse_https,
     read_source,
 )
@@ -573,3 +574,24 @@ class SourceProperties(SourceCase):
             except NotFound as error:
                 outcomes.append(error.reason.encode())
         self.assertEqual(outcomes[0], outcomes[1])
+
+
+class LogNameTests(SynchronousTestCase):
+    """`log_name`"""
+
+    def test_https(self) -> None:
+        """A digest stands for a query; the address stands as it is (D47)."""
+        # printf 'a=b?c' | sha256sum
+        for url, shown in (
+            (b"https://h/a%20b", "https://h/a%20b"),
+            (b"https://h/a?a=b?c", "https://h/a?d7905a7a"),
+        ):
+            self.assertEqual(log_name(read_source(b"enc", encoded(url)).canonical), shown)
+
+    @PROMISE
+    @given(source=sources(), other=sources())
+    def test_alike(self, source: bytes, other: bytes) -> None:
+        """A name is one word of visible ASCII, and no two sources have one name (D28)."""
+        one, two = (read_source(b"enc", encoded(each)).canonical for each in (source, other))
+        self.assertRegex(log_name(one), r"\A[!-~]+\Z")
+        self.assertEqual(one == two, log_name(one) == log_name(two))

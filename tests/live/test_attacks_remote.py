@@ -184,15 +184,15 @@ class RedirectTests(OriginCase):
     """Answers that lead elsewhere."""
 
     async def test_to_cleartext(self) -> None:
-        """A redirect to cleartext is a 415, by every status and after any hop (rule 5)."""
+        """A redirect to cleartext is a 404, by every status and after any hop (rule 5; D48)."""
         urls = [
             self.origin.put(f"/to-{status}", Redirect(self.bare, status)) for status in REDIRECTS
         ]
         urls.append(self.origin.put_chain("/chain", 3, self.bare))
         await self.assert_followed(urls[:4], self.cleartext)
         await self.serve()
-        await self.assert_answers(urls, 415)
-        await self.assert_answers(urls[:1], 415, options="info")
+        await self.assert_answers(urls, 404)
+        await self.assert_answers(urls[:1], 404, options="info")
         self.assert_nobody_came()
 
     async def test_to_another_host(self) -> None:
@@ -306,7 +306,7 @@ class CertificateTests(OriginCase):
     """Origins that are not what they say they are."""
 
     async def test_wrong(self) -> None:
-        """A certificate that proves nothing is a 415, and nothing is asked over it (D42)."""
+        """A certificate that proves nothing is a 502, and nothing is asked over it (D42, D48)."""
         other = Authority(self.root.with_name("other"))
         origins = {
             "self-signed": self.authority.make_self_signed("localhost"),
@@ -324,8 +324,8 @@ class CertificateTests(OriginCase):
         # A good origin may lead to a bad one; that is no way in either.
         led = [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(urls)]
         await self.serve()
-        await self.assert_answers([*urls, *led], 415)
-        await self.assert_answers(urls, 415, options="info")
+        await self.assert_answers([*urls, *led], 502)
+        await self.assert_answers(urls, 502, options="info")
         for origin in urls.values():
             self.assertTrue(origin.visits)
             self.assertEqual([], origin.requests)
@@ -336,7 +336,7 @@ class CertificateTests(OriginCase):
         await self.serve()
         for options in ("f:wav", "info"):
             origin = open_origin(self, good, bad)
-            await self.assert_answers([origin.put("/good.wav", inside())], 415, options=options)
+            await self.assert_answers([origin.put("/good.wav", inside())], 502, options=options)
             first, *others = origin.visits
             self.assertTrue(first.requests)
             self.assertTrue(others)
@@ -348,7 +348,7 @@ class CertificateTests(OriginCase):
         self.origin.visits.clear()
         node = self.twistd(AP_SOURCE_ALLOWLIST="localhost")
         self.port = await node.port()
-        await self.assert_answers([self.good], 415)
+        await self.assert_answers([self.good], 502)
         self.assertEqual([], self.origin.requests)
 
     async def test_cleartext_port(self) -> None:

@@ -64,7 +64,7 @@ class RedirectTests(HttpsCase):
         return answer
 
     async def test_every_kind(self) -> None:
-        """Five of them are followed, of each status and spelled in each way; a sixth is a 415."""
+        """Five are followed, of each status and spelled in each way; a sixth is a 502 (D48)."""
         port = self.origin.port
         first = self.origin.put("/a/1", Redirect("2", 301))
         self.origin.put("/a/2", Redirect("../b/./3", 302))
@@ -78,14 +78,16 @@ class RedirectTests(HttpsCase):
             far = await ask(self.service.port, self.path(first, options))
             self.assertEqual((200, True, local.body), (far.status, far.complete, far.body))
         one_more = self.origin.put("/0", Redirect("/a/1"))
-        self.assertEqual("undecodable_source", (await self.refused(one_more, 415)).error)
+        self.assertEqual("upstream_unavailable", (await self.refused(one_more, 502)).error)
 
     async def test_loop(self) -> None:
-        """One that leads back is asked six times, and is a 415."""
+        """One that leads back is asked six times, and is a 502, on HEAD too (D48)."""
         url = self.origin.put("/a", Redirect("/b"))
         self.origin.put("/b", Redirect("/a"))
-        answer = await ask(self.service.port, self.path(url))
-        self.assertEqual((415, 6), (answer.status, len(self.origin.requests)))
+        answer = await self.refused(url, 502)
+        self.assertEqual("upstream_unavailable", answer.error)
+        # Two HEADs and two GETs.
+        self.assertEqual(4 * 6, len(self.origin.requests))
 
     async def test_not_allowed(self) -> None:
         """A hop to a host that is not on the allowlist is the 404 of a missing source."""
@@ -98,13 +100,13 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], elsewhere.visits)
 
     async def test_nowhere(self) -> None:
-        """One without an address, or to no plain https address, is a 415; nobody is asked."""
+        """One without an address, or to no plain https address, is a 404; nobody is asked (D48)."""
         cleartext = open_origin(self)
         there = cleartext.put("/a", short_flac().read_bytes())
-        places = [None, there, f"https://me@localhost:{self.origin.port}/", "https://", "data:,a"]
+        places = [None, there, f"https://me@localhost:{self.origin.port}/", "data:,a"]
         for place in (*places, "ftp://localhost/", "https://localhost:0/", "/a b", "/\xe9"):
             url = self.origin.put("/a", Redirect(place))
-            self.assertEqual("undecodable_source", (await self.refused(url, 415)).error, place)
+            self.assertEqual("not_found", (await self.refused(url, 404)).error, place)
         self.assertEqual([], cleartext.visits)
 
     async def test_for_the_encoder_alone(self) -> None:
@@ -146,7 +148,7 @@ class TrustTests(HttpsCase):
     """Certificates"""
 
     async def test_not_trusted(self) -> None:
-        """Whose certificate proves nothing is a 415, and is sent not one request."""
+        """A certificate that proves nothing is a 502, and the origin gets no request (D48)."""
         stranger = Authority(Path(self.mktemp()).resolve())
         service = self.start(source_allowlist=("localhost", "127.0.0.1"))
         for name, bad, host in (
@@ -160,16 +162,18 @@ class TrustTests(HttpsCase):
             url = origin.put("/a", short_flac().read_bytes(), host)
             for options in ("f:wav", "info"):
                 answer = await ask(service.port, self.path(url, options))
-                self.assertEqual((415, "undecodable_source"), (answer.status, answer.error), name)
+                self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error), name)
+                head = await ask(service.port, self.path(url, options), b"HEAD")
+                self.assertEqual(502, head.status)
             self.assertEqual([], origin.requests, name)
 
     async def test_for_the_encoder_alone(self) -> None:
-        """Who shows ffmpeg another certificate than us is a 415 all the same."""
+        """An origin that shows ffmpeg another certificate is a 502 all the same (D48)."""
         bad = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         origin = open_origin(self, certificate("localhost"), bad)
         url = origin.put("/a", short_flac().read_bytes())
         answer = await ask(self.start().port, self.path(url))
-        self.assertEqual((415, "undecodable_source"), (answer.status, answer.error))
+        self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
         self.assertEqual([], [v.requests for v in origin.visits[1:] if v.requests])
 
     async def test_trusted(self) -> None:

@@ -191,7 +191,7 @@ class StatusTests(TroubleCase):
     """What an origin answers, and what becomes of it"""
 
     async def test_every_request(self) -> None:
-        """Refusals are a 404, what passes is a 502, and neither sound nor redirect is a 415."""
+        """Refusals are a 404, what passes is a 502; neither sound nor redirect is a 415 (D48)."""
         service = self.start()
         for status, codes in (
             (404, (400, 401, 402, 403, 404, 405, 406, 410, 412, 418, 451)),
@@ -205,7 +205,8 @@ class StatusTests(TroubleCase):
                     self.assertEqual(cached, answer["cache-control"])
                 for url, _ in rows:
                     head = await ask(service.port, self.path(url, options), b"HEAD")
-                    self.assertEqual(status, head.status, url)
+                    # HEAD reads no source, so it finds no fault in one.
+                    self.assertEqual(200 if status == 415 else status, head.status, url)
 
     async def test_later_request(self) -> None:
         """It is the same where an origin answers ffprobe so, or ffmpeg, and not us."""
@@ -438,12 +439,12 @@ class LeftoverTests(TroubleCase):
     async def test_nothing_is_left(self) -> None:
         """No connection, descriptor, child, thread or file is left, of clients that go neither.
 
-        The signature and the credential of a signed address are in no line and no answer.
+        Nothing of an address's query is in a line or an answer, whatever its names are (D47).
         """
         folder = Path(self.mktemp())
         folder.mkdir()
         self.patch(tempfile, "tempdir", str(folder))
-        query = "?X-Amz-Credential=s3cret%2Fa&a=b&X-Amz-Signature=s3cret&sig=s3cret&Policy=s3cret"
+        query = "?X-Amz-Signature=s3cret&x-oss-signature=s3cret&hmac=s3cret&pwd=s3cret&s3cret"
         urls = [url + query for url in self.troubles()]
         target = self.origin.put("/secret", File(sound("a.wav"), sent=500))
         urls.append(self.origin.put("/open", Redirect(target + query)))

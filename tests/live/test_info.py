@@ -124,6 +124,8 @@ FILMS = {
     "film.mpg": f"{FILM} mpeg2video -r 25 -c:a mp2",
     "film.ts": f"{FILM} mpeg2video -r 25 -c:a mp2",
     "film.flv": f"{FILM} flv -c:a mp3",
+    # This container wants the picture first.
+    "film.mxf": "-map 2 -map 0 -r 25 -c:v mpeg2video -c:a pcm_s16le -ar 48000",
     "silent.mp4": "-map 2 -c:v mpeg4",
 }
 

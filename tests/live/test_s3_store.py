@@ -11,6 +11,7 @@ from twisted.internet.task import deferLater
 
 from audioproxy import service as service_module
 from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.options import Options
 from audioproxy.grammar.sources import S3Source
 from audioproxy.render import job
 from audioproxy.storage import s3_variants
@@ -57,7 +58,9 @@ class StoredTests(RemoteCase):
                 said = miss[name]
                 self.assertEqual(said.decode() if said else None, stored.headers.get(name), name)
         self.assertIn(b"filename*=UTF-8''%C3%A9t%C3%A9", misses[0]["content-disposition"] or b"")
-        key = cache_key("ch:1/f:peaks/pk_bits:16/pk_fmt:dat/pts:9", self.canonical("a.flac"))
+        key = cache_key(
+            Options(f="peaks", ch=1, pk_bits=16, pk_fmt="dat", pts=9), self.canonical("a.flac")
+        )
         self.assertEqual(key, key_of(misses[1]))
 
     def canonical(self, key: str) -> bytes:

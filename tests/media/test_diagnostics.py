@@ -13,7 +13,7 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.media.diagnostics import classify, redact, was_cut_short
+from audioproxy.media.diagnostics import classify, lacks_end, passed_limit, redact, was_cut_short
 from tests.support.strategies import PROMISE
 
 SOURCES = (
@@ -80,6 +80,10 @@ REMOTE: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         _URL + b": No route to host",
         _URL + b": Broken pipe",
         b"http://127.0.0.1:9/b/k?X-Amz-Signature=a: Connection refused",
+        # As it is where the service asks (D48).
+        b"[tls @ 0x55] Peer certificate failed verification\n" + _URL + b": Input/output error",
+        b"[tls @ 0x55] The certificate's owner does not match hostname a.test\n"
+        + (_URL + b": Input/output error"),
         # A range that is refused, for its If-Match say, looks like a body without an end.
         b"[https @ 0x55] Stream ends prematurely at 2646078, should be 18446744073709551615\n"
         + (_URL + b": Input/output error"),
@@ -88,9 +92,6 @@ REMOTE: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         + (_URL + b": Invalid data found when processing input"),
     ),
     UndecodableSource: (
-        b"[tls @ 0x55] Peer certificate failed verification\n" + _URL + b": Input/output error",
-        b"[tls @ 0x55] The certificate's owner does not match hostname a.test\n"
-        + (_URL + b": Input/output error"),
         # A redirect, which nobody follows.
         _URL + b": Input/output error",
         # The body of an answer that is none.
@@ -122,6 +123,14 @@ CUT_SHORT = (
     # Without a length every end looks so, the right one too.
     b"[https @ 0x55] Stream ends prematurely at 9, should be 18446744073709551615\n"
     + (_URL + b": Input/output error"),
+)
+
+#: What it says where its last bytes could not be written; version 5 ends with 0 all the same.
+END_LOST = (
+    b"Error writing trailer of pipe:1: No space left on device\n"
+    b"Error closing file pipe:1: No space left on device",
+    b"Error closing file pipe:1: Input/output error",
+    b"[out#0/ogg @ 0x55] Error writing trailer: No space left on device",
 )
 
 #: What it says of sources that are whole.
@@ -184,6 +193,23 @@ class ClassifyTests(SynchronousTestCase):
         for refusal, diagnostics in REMOTE.items():
             for stderr in diagnostics:
                 self.assertIs(classify(stderr + b"\n"), refusal, stderr)
+
+    def test_end_lost(self) -> None:
+        """An output whose last bytes were not written is told from every other."""
+        for stderr in END_LOST:
+            self.assertTrue(lacks_end(stderr), stderr)
+        for stderr in (b"", *WHOLE, b"[mp3 @ 0x1] title: Error writing trailer of pipe:1"):
+            self.assertFalse(lacks_end(stderr), stderr)
+
+    def test_limit(self) -> None:
+        """A write past the limit of the system is told from a full disk (D52)."""
+        for stderr in (
+            b"av_interleaved_write_frame(): File too large\nError writing trailer of pipe:1",
+            b"Error closing file pipe:1: File too large\n",
+        ):
+            self.assertTrue(passed_limit(stderr), stderr)
+        for stderr in (b"", *SERVICE, *END_LOST):
+            self.assertFalse(passed_limit(stderr), stderr)
 
     def test_remote_behind_a_decoder(self) -> None:
         """A decoder that complains of half a frame does not hide that the line broke."""

@@ -114,9 +114,9 @@ class CommandTests(SynchronousTestCase):
                 *("ffmpeg", "-nostdin", "-hide_banner", "-v", "error"),
                 *SOURCE.encoder_arguments("4"),
                 *f"{STREAMS} {EXACT} -af".split(),
-                "aresample=rematrix_maxval=1,aformat=channel_layouts=mono"
-                ",aformat=sample_rates=44100"
+                "aformat=sample_rates=44100"
                 ",atrim=start_sample=44100:end_sample=88200,asetpts=PTS-STARTPTS"
+                ",aresample=rematrix_maxval=1,aformat=channel_layouts=mono"
                 ",volume=volume=-3dB:precision=double:eval=once"
                 ",afade=t=in:ss=0:ns=22050:curve=tri,aformat=sample_rates=44100",
                 *f"-c:a pcm_f32le -ar 8000 -ac 1 {BEHIND} -f wav pipe:1".split(),

@@ -37,15 +37,15 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(text), "", text)
 
     def test_order(self) -> None:
-        """Stages stand in one order, whatever that of the options, and the rate is held."""
+        """Stages stand in one order, whatever that of the options, and the rate is held (D51)."""
         stages = (
-            "aresample=rematrix_maxval=1",
-            "aformat=channel_layouts=mono",
             PIN,
             "atrim=start_sample=44100:end_sample=220500",
             "asetpts=PTS-STARTPTS",
             PIN,
             *PRESETS["voice"](44100),
+            "aresample=rematrix_maxval=1",
+            "aformat=channel_layouts=mono",
             PIN,
             f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS}",
             PIN,
@@ -124,6 +124,32 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain("norm:ebu", duration=duration), f"{PIN},{after}")
         fast = chain("norm:ebu", brief, sample_rate=384_000, duration=Decimal("0.0005"))
         self.assertIn("apad=whole_len=200,", fast)
+
+    def test_resampling_of_a_few_samples(self) -> None:
+        """What is too short for a resampler is padded, and cut to its length behind it (D13)."""
+        brief = replace(STEREO, measured=True)
+        for text, duration, stages in (
+            # 64 samples at the lower of the two rates are enough.
+            ("f:wav/sr:8000", "0.000023", "apad=whole_len=768,aformat=sample_rates=8000,{}=1"),
+            ("f:wav/sr:8000", "0.008684", "apad=whole_len=768,aformat=sample_rates=8000,{}=69"),
+            ("f:opus", "0.001428", "apad=whole_len=128,aformat=sample_rates=48000,{}=69"),
+            ("f:wav/sr:8000", "0.008708", ""),
+            ("f:wav", "0.000023", ""),
+        ):
+            self.assertEqual(
+                chain(text, brief, duration=Decimal(duration)),
+                stages.format("atrim=end_sample"),
+                (text, duration),
+            )
+        # Behind every other stage, and of a region too.
+        found = chain("f:wav/sr:8000/t:1:0.002/gain:3", brief)
+        self.assertTrue(
+            found.endswith(
+                f"{PIN},apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16"
+            )
+        )
+        # What is only stated of the source's length may be wrong.
+        self.assertEqual(chain("f:wav/sr:8000", duration=Decimal("0.001")), "")
 
     def test_fades(self) -> None:
         """A fade-out ends where the output ends; one without a length is none (D12)."""
@@ -205,6 +231,28 @@ class ChannelTests(SynchronousTestCase):
         self.assertEqual(
             chain("ch:1", channels=6, layout="5.1"), f"{MIX},aformat=channel_layouts=mono,{PIN}"
         )
+
+    def test_enhance_comes_first(self) -> None:
+        """``enhance`` hears each channel of the source (enhance; D51)."""
+        voice = ",".join(PRESETS["voice"](44100))
+        for text, channels, layout, mix in (
+            ("ch:1", 1, None, ""),
+            ("ch:2", 1, None, ",pan=stereo|c0=c0|c1=c0"),
+            ("ch:1", 2, None, f",{MIX},aformat=channel_layouts=mono"),
+            ("ch:2", 6, "5.1", f",{MIX},aformat=channel_layouts=stereo"),
+            ("f:peaks", 6, "5.1", f",{MIX},aformat=channel_layouts=mono"),
+        ):
+            found = chain(f"{text}/enhance:voice", channels=channels, layout=layout)
+            self.assertEqual(found, f"{PIN},{voice}{mix},{PIN}", (text, channels))
+
+    def test_enhance_without_a_layout(self) -> None:
+        """Channels that no layout names are mixed ahead of it, since its filters need one (D51)."""
+        voice = ",".join(PRESETS["voice"](44100))
+        for channels in (3, 9, 64):
+            found = chain("ch:2/enhance:voice", channels=channels)
+            mix = chain("ch:2", channels=channels).removesuffix(f",{PIN}")
+            self.assertTrue(mix.startswith("pan=stereo|"))
+            self.assertEqual(found, f"{mix},{PIN},{voice},{PIN}")
 
     def test_mono_to_stereo(self) -> None:
         """Mono goes to both sides as it is (ch)."""

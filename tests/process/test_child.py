@@ -17,8 +17,10 @@ from twisted.internet.task import Clock
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from audioproxy.log_context import set_request_id
 from audioproxy.process import child as child_module
 from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnFailed, describe
+from tests.support.http import Log as EventLog
 from tests.support.processes import FakeSpawner, open_descriptors
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
@@ -136,6 +138,25 @@ class EndTests(RealCase):
         os.close(reading)
         ended = await child.wait(15)
         self.assertEqual((ended.code, ended.stdout), (0, b"said\n"))
+
+    async def test_output_limit(self) -> None:
+        """The system stops what writes past the limit, to the byte, and dumps no core (D52)."""
+        for size, number in ((5000, None), (5001, signal.SIGXFSZ)):
+            reading, writing = os.pipe()
+            output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
+            try:
+                child = self.launcher.launch(
+                    ["sh", "-c", f"read go <&3; ulimit -c >&2; exec head -c {size} /dev/zero"],
+                    {1: output, 3: reading},
+                    output_limit=5000,
+                )
+                os.write(writing, b"go\n")
+                ended = await child.wait(15)
+                self.assertEqual((number, b"0"), (ended.signal, ended.stderr.strip()))
+                self.assertEqual(5000, os.fstat(output).st_size)
+            finally:
+                for descriptor in (reading, writing, output):
+                    os.close(descriptor)
 
     async def test_second_wait(self) -> None:
         """Whoever asks after the end hears of it too."""
@@ -386,6 +407,34 @@ class LauncherTests(SynchronousTestCase):
         globalLogPublisher.addObserver(note)
         self.addCleanup(globalLogPublisher.removeObserver, note)
         return lines
+
+    def test_request_of_a_timer(self) -> None:
+        """What a timer finds out is logged with the request that started the child (D54)."""
+        log = EventLog()
+        self.addCleanup(log.keep())
+
+        async def request() -> None:
+            set_request_id("abc")
+            Deferred.fromCoroutine(self.start().wait(1)).addErrback(lambda _: None)
+
+        Deferred.fromCoroutine(request())
+        self.clock.pump([1, 2, 5])
+        self.assertEqual(["abc"], [event.get("request_id") for event in log.events])
+        self.spawner.last.die(signal=9)
+
+    def test_not_started(self) -> None:
+        """The owner hears of each program that did not start, and of no other end (D34)."""
+        heard: list[str] = []
+        launcher = Launcher(
+            self.spawner, self.clock, {}, not_started=lambda: heard.append("it did not start")
+        )
+        for code, count in ((0, 0), (1, 0), (126, 1), (127, 2)):
+            launcher.launch(["x"], {})
+            self.spawner.last.die(code)
+            self.assertEqual(count, len(heard), code)
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.assertRaises(SpawnFailed, launcher.launch, ["x"], {})
+        self.assertEqual(3, len(heard))
 
     def test_survives_a_kill(self) -> None:
         """A child that lives five seconds after KILL is an error line, and waited for on."""

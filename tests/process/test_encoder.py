@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -13,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
     NothingDecoded,
+    OutputTooLarge,
     Refusal,
     RenderFailed,
     RenderTimeout,
@@ -21,7 +23,7 @@ from audioproxy.errors import (
 )
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
-from tests.media.test_diagnostics import CUT_SHORT, REMOTE, WHOLE
+from tests.media.test_diagnostics import CUT_SHORT, END_LOST, REMOTE, WHOLE
 from tests.support.processes import FakeSpawner, open_descriptors
 
 
@@ -51,7 +53,7 @@ class EncoderCase(SynchronousTestCase):
     def encode(self, timeout: float = 100) -> Deferred[None]:
         """Start."""
         return Deferred.fromCoroutine(
-            self.encoder.encode(["ffmpeg"], {}, self.output, timeout, self.grown)
+            self.encoder.encode(["ffmpeg"], {}, self.output, timeout, self.grown, 1000)
         )
 
     def refused(self, encoding: Deferred[object], refusal: type[Refusal]) -> Refusal:
@@ -110,7 +112,7 @@ class EncodeTests(EncoderCase):
 
     def test_service_to_blame(self) -> None:
         """Every other end is a 500: no space, no filter, a signal, an unknown diagnostic."""
-        for stderr, code, signal in (
+        for stderr, code, number in (
             (b"", 1, None),
             (b"av_interleaved_write_frame(): No space left on device", 1, None),
             (b"No such filter: 'deesser'\nInvalid data found when processing input", 1, None),
@@ -119,8 +121,29 @@ class EncodeTests(EncoderCase):
         ):
             encoding = self.encode()
             self.spawner.last.complain(stderr)
-            self.spawner.last.die(code, signal)
+            self.spawner.last.die(code, number)
             self.refused(encoding, RenderFailed)
+
+    def test_end_that_was_not_written(self) -> None:
+        """Output without its end is none, though ffmpeg 5 ends with 0 (What, 1; D35)."""
+        for stderr in END_LOST:
+            encoding = self.encode()
+            self.spawner.last.say(b"abc")
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die()
+            self.refused(encoding, RenderFailed)
+
+    def test_limit(self) -> None:
+        """A write past the limit reports the cap, be it a signal or an error of writes (D52)."""
+        for stderr, code, number in (
+            (b"", 0, signal.SIGXFSZ),
+            (b"av_interleaved_write_frame(): File too large\nError closing file pipe:1", 1, None),
+            (b"Error closing file pipe:1: File too large\n", 0, None),
+        ):
+            encoding = self.encode()
+            self.spawner.last.complain(stderr)
+            self.spawner.last.die(code, number)
+            self.refused(encoding, OutputTooLarge)
 
     def test_missing_program(self) -> None:
         """Without ffmpeg a render is a 500, and nothing is watched (D34)."""
@@ -223,7 +246,7 @@ class PourTests(EncoderCase):
     def test_bad_end(self) -> None:
         """A bad end is a refusal, the source's fault or the service's."""
         os.close(self.writing)
-        for stderr, code, signal, refusal in (
+        for stderr, code, number, refusal in (
             (b"x: Invalid data found when processing input", 1, None, UndecodableSource),
             (b"Empty output", 1, None, NothingDecoded),
             (b"", 1, None, RenderFailed),
@@ -232,7 +255,7 @@ class PourTests(EncoderCase):
             self.writing = os.open(os.devnull, os.O_WRONLY)
             pouring = self.pour()
             self.spawner.last.complain(stderr)
-            self.spawner.last.die(code, signal)
+            self.spawner.last.die(code, number)
             self.refused(pouring, refusal)
 
     def test_timeout(self) -> None:

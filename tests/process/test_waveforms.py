@@ -73,10 +73,11 @@ class DrawCase(SynchronousTestCase):
         timeout: float = 100,
         output: int | None = None,
         in_thread: Callable[[Any], Any] | None = None,
+        limit: int = 1_000_000,
     ) -> Deferred[None]:
         """Start a drawing."""
         drawing = Waveforms(self.encoder, in_thread or self.threads.in_thread).draw(
-            ["ffmpeg"], {}, self.output if output is None else output, timeout, shape
+            ["ffmpeg"], {}, self.output if output is None else output, timeout, shape, limit
         )
         return Deferred.fromCoroutine(drawing)
 
@@ -419,7 +420,7 @@ class ThreadTests(TestCase):
         await deferToThread(lambda: None)
         before = open_descriptors()
         drawing = Deferred.fromCoroutine(
-            Waveforms(encoder, deferToThread).draw(["ffmpeg"], {}, output, 30, STEREO)
+            Waveforms(encoder, deferToThread).draw(["ffmpeg"], {}, output, 30, STEREO, 1_000_000)
         )
         for part in (frames[:9_999], frames[9_999:]):
             looks = CountingEvent.made.looks

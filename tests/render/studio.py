@@ -19,8 +19,8 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.backlog import Backlog
-from audioproxy.render.job import Order, Workshop
 from audioproxy.render.table import Renders, Seat
+from audioproxy.render.workshop import Order, Workshop
 from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import VariantHeaders
 from tests.support.consumers import FakeConsumer
@@ -116,7 +116,7 @@ class Studio:
         """Return an order."""
         read, _ = read_options(options.encode().split(b"/") if options else [])
         source = LocalSource(path)
-        return Order(cache_key(read.canonical(), source.canonical), read, source, HEADERS)
+        return Order(cache_key(read, source.canonical), read, source, HEADERS)
 
     def come(
         self,

@@ -18,7 +18,7 @@ class BacklogTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.before = open_descriptors()
-        self.backlog = Backlog(AnonymousFile())
+        self.backlog = Backlog(AnonymousFile(), 1 << 20)
         self.told: list[str] = []
 
     def is_closed(self) -> bool:
@@ -57,6 +57,16 @@ class BacklogTests(SynchronousTestCase):
             (2, 0, b""),
         ):
             self.assertEqual(self.backlog.read(start, limit), data, (start, limit))
+        self.backlog.release()
+
+    def test_limit(self) -> None:
+        """Readers are given no byte past the limit, however large the file is (D52)."""
+        limited = Backlog(AnonymousFile(), 5)
+        os.write(limited.descriptor, b"0123456789")
+        self.assertEqual((limited.grow(), limited.size), (10, 5))
+        self.assertEqual(limited.read(0, 99), b"01234")
+        self.assertEqual(limited.read(5, 99), b"")
+        limited.release()
         self.backlog.release()
 
     def test_end(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 from twisted.internet.defer import CancelledError
@@ -10,6 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import (
     InvalidOptions,
     NotFound,
+    NothingDecoded,
+    OutputTooLarge,
     ProbeFailed,
     ProbeTimeout,
     QueueFull,
@@ -20,7 +23,7 @@ from audioproxy.errors import (
 )
 from audioproxy.media.encoding import ENCODERS
 from tests.render.studio import HEADERS, NOTHING_LEFT, Client, Studio
-from tests.support.processes import open_descriptors
+from tests.support.processes import FakeChild, open_descriptors
 
 
 class JobCase(SynchronousTestCase):
@@ -196,16 +199,17 @@ class JoiningTests(JobCase):
         self.assertEqual(joined.data, b"abc")
 
     def test_without_a_store(self) -> None:
-        """Without a store a finished render is attachable for one second, and not longer (D37)."""
+        """Without a store every request after the end of a render begins another (D37)."""
         self.make(stored=False)
         _, encoder = self.studio.render()
         encoder.say(b"abc")
+        self.studio.look()
+        during = self.studio.come()
         encoder.die()
-        self.studio.clock.advance(0.99)
-        self.assertEqual(self.studio.come().data, b"abc")
-        self.studio.clock.advance(0.01)
+        self.assertEqual((during.data, during.started), (b"abc", False))
         self.assertIsNone(self.studio.renders.find(self.studio.order().key))
-        self.assertTrue(self.studio.come().started)
+        after = self.studio.come()
+        self.assertEqual((after.data, after.started), (b"", True))
 
     def test_slow_after_the_second(self) -> None:
         """One who is attached keeps the bytes for as long as it takes, at its own pace (D38)."""
@@ -457,6 +461,49 @@ class RefusalTests(JobCase):
         self.studio.encoder().die()
         self.assertIsInstance(client.outcome, RenderFailed)
 
+    def render_too_short(self, measured: bytes) -> tuple[Client, FakeChild]:
+        """Have a resampler put out nothing, and the source measured after that."""
+        client, encoder = self.studio.render("f:wav/sr:8000/t:0:0.002")
+        self.assertNotIn("apad", " ".join(encoder.arguments))
+        encoder.say(b"headers")
+        encoder.complain(b"Empty output")
+        encoder.die(1)
+        measuring = self.studio.encoder()
+        self.assertIn("-progress", measuring.arguments)
+        measuring.say(b"out_time_us=%s\n" % measured)
+        measuring.die()
+        return client, measuring
+
+    def test_shortest_trim(self) -> None:
+        """Too few samples for a resampler are padded and cut again, and the client waits (D13)."""
+        client, measuring = self.render_too_short(b"4000000")
+        encoder = self.studio.encoder()
+        self.assertIsNot(encoder, measuring)
+        chain = encoder.arguments[encoder.arguments.index("-af") + 1]
+        # 88 samples at 44100 Hz are 16 at 8000 Hz.
+        self.assertTrue(
+            chain.endswith("apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16")
+        )
+        encoder.say(b"x" * 100)
+        encoder.die()
+        self.assertEqual((client.data, client.outcome), (b"x" * 100, "whole"))
+        self.assertEqual(self.studio.stored(), b"x" * 100)
+
+    def test_shortest_trim_that_gives_nothing(self) -> None:
+        """Where a padded render gives nothing either, it is a 415, and there is no third one."""
+        client, _ = self.render_too_short(b"4000000")
+        encoder = self.studio.encoder()
+        encoder.complain(b"Empty output")
+        encoder.die(1)
+        self.assertIsInstance(client.outcome, NothingDecoded)
+        self.assertEqual([], self.studio.spawner.alive)
+
+    def test_shortest_trim_of_nothing(self) -> None:
+        """A source without a sample stays a 415, whatever its resampler would make of silence."""
+        client, measuring = self.render_too_short(b"0")
+        self.assertIs(measuring, self.studio.spawner.last)
+        self.assertIsInstance(client.outcome, NothingDecoded)
+
     def test_cap_before_the_first_byte(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES at the first look is a 500, and ends the child."""
         self.make(max_variant=10)
@@ -466,7 +513,16 @@ class RefusalTests(JobCase):
         self.assertFalse(client.began)
         self.assertEqual(encoder.signals, ["TERM"])
         encoder.die(signal=15)
-        self.assert_refused(RenderFailed)
+        self.assert_refused(OutputTooLarge)
+
+    def test_cap_of_the_system(self) -> None:
+        """Where the system stops the encoder, clients are told of the same cap (D52)."""
+        self.make(max_variant=10)
+        client, encoder = self.studio.render()
+        encoder.say(b"x" * 10)
+        encoder.die(signal=signal.SIGXFSZ)
+        self.assert_refused(OutputTooLarge)
+        self.assertLessEqual(len(client.data), 10)
 
     def test_cap_after_the_first_byte(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES ends the child and fails the stream (Errors, 10)."""
@@ -478,9 +534,10 @@ class RefusalTests(JobCase):
         encoder.say(b"x")
         self.studio.look()
         self.assertEqual(encoder.signals, ["TERM"])
-        self.assertIsInstance(client.outcome, RenderFailed)
+        self.assertIsInstance(client.outcome, OutputTooLarge)
+        self.assertEqual(len(client.data), 10)
         encoder.die(signal=15)
-        self.assert_refused(RenderFailed)
+        self.assert_refused(OutputTooLarge)
 
     def test_cap_at_the_very_end(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES is not stored though the encoder came to a good end."""
@@ -488,7 +545,7 @@ class RefusalTests(JobCase):
         _, encoder = self.studio.render()
         encoder.say(b"x" * 11)
         encoder.die()
-        self.assert_refused(RenderFailed)
+        self.assert_refused(OutputTooLarge)
 
     def test_cap_exactly(self) -> None:
         """Output of exactly AP_MAX_VARIANT_BYTES is served and stored."""

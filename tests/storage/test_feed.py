@@ -177,7 +177,7 @@ class BacklogTests(FeedCase):
     def setUp(self) -> None:
         super().setUp()
         self.before = open_descriptors()
-        self.backlog = Backlog(AnonymousFile())
+        self.backlog = Backlog(AnonymousFile(), 1 << 30)
 
     def put(self, data: bytes) -> None:
         """Add bytes as an encoder does, and look."""
@@ -277,7 +277,7 @@ class BacklogTests(FeedCase):
         self, room: int | None, reenters: bool, steps: list[str | int]
     ) -> None:
         """However growth, pauses and resumes fall together, the consumer gets exactly the bytes."""
-        backlog = Backlog(AnonymousFile())
+        backlog = Backlog(AnonymousFile(), 1 << 30)
         consumer = FakeConsumer(room)
         if reenters:
             consumer.on_write = lambda: len(consumer.writes) % 2 or consumer.drain()

@@ -21,7 +21,7 @@ from audioproxy.errors import (
 from audioproxy.grammar.sources import parse_https
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.storage.allowlist import Allowlist
-from audioproxy.storage.https import Origins, RemoteFile, State
+from audioproxy.storage.https import Origins, RemoteFile, State, Unfit
 from audioproxy.storage.outbound import USER_AGENT, Answer, Outbound
 from audioproxy.storage.scratch import AnonymousFile
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
@@ -189,7 +189,6 @@ class AskTests(OriginCase):
         for kind, statuses in (
             (NotFound, "400 401 402 404 406 409 410 411 412 414 418 421 451 499"),
             (UpstreamUnavailable, "408 425 429 500 502 503 504 507 511 599"),
-            (UndecodableSource, "201 202 204 205 207 226 300 304 305 306 416"),
         ):
             for status in map(int, statuses.split()):
                 self.refused(kind, reply(status))
@@ -197,11 +196,24 @@ class AskTests(OriginCase):
         for status, kind in ((403, NotFound), (405, NotFound), (501, UpstreamUnavailable)):
             self.refused(kind, reply(status), reply(status))
 
+    def unreadable(self, *answers: Any) -> None:
+        """Require a source that is there, and is refused to whoever wants to read it."""
+        found = self.opened(*answers)
+        requests = len(self.asked)
+        for whole in (False, True):
+            self.error_of(found.input(60, whole=whole), UndecodableSource)
+        self.assertEqual(requests, len(self.asked))
+
+    def test_no_source(self) -> None:
+        """What is not the body of a source is a 415 to those who want it, and not to HEAD (D48)."""
+        for status in (201, 202, 204, 205, 207, 226, 300, 304, 305, 306, 416):
+            self.unreadable(reply(status))
+            self.unreadable(reply(405), reply(status))
+
     def test_compressed(self) -> None:
-        """What comes compressed, unasked, cannot be read in place, and is refused."""
+        """What comes compressed, unasked, cannot be read in place, and is refused (D48)."""
         for coding in ("gzip", "br", "GZIP", "identity, gzip"):
-            headers = {"Content-Encoding": coding}
-            self.refused(UndecodableSource, reply(200, length=7, headers=headers))
+            self.unreadable(reply(200, length=7, headers={"Content-Encoding": coding}))
         for coding in ("identity", "Identity"):
             self.opened(reply(200, length=7, headers={"Content-Encoding": coding}))
 
@@ -249,7 +261,7 @@ class RedirectTests(OriginCase):
         self.assertEqual(there, self.follow("/x;y", "?a;b;", ";", "./z;?c"))
 
     def test_no_places(self) -> None:
-        """One to nowhere, or to anything but a plain https address, is refused."""
+        """One to nowhere, or to anything but a plain https address, is as none (D48)."""
         for place in (
             "http://origin.test/", "HTTP://origin.test/", "ftp://origin.test/", "file:///etc/passwd",
             "data:audio/wav,x", "s3://bucket/key", "local://a", "https://me@origin.test/",
@@ -257,18 +269,19 @@ class RedirectTests(OriginCase):
             "https://origin.test:x/", "https://[::1/", "/a b", "/\xe9", "https://a..test/",
             "/" + "x" * 2048, "javascript:alert(1)",
         ):  # fmt: skip
-            self.refused(UndecodableSource, reply(302, b"", {"Location": place}))
-        self.refused(UndecodableSource, reply(302))
+            self.refused(NotFound, reply(302, b"", {"Location": place}))
+        self.refused(NotFound, reply(302))
         self.assertEqual({"origin.test"}, {*self.network.names})
 
     def test_five(self) -> None:
-        """Five are followed, and the sixth is not, whichever method found it."""
+        """Five are followed, and the sixth is the origin's fault, whichever way (D41, D48)."""
         self.assertEqual(5, len(self.follow(*(f"/{n}" for n in range(5)))))
         self.network.requests.clear()
         hop = reply(302, b"", {"Location": "/x"})
-        self.refused(UndecodableSource, *[hop] * 6)
+        self.refused(Unfit, *[hop] * 6)
         self.assertEqual(6, len(self.network.requests))
-        self.refused(UndecodableSource, *[reply(405), hop] * 6)
+        self.refused(Unfit, *[reply(405), hop] * 6)
+        self.assertTrue(issubclass(Unfit, UpstreamUnavailable))
 
     def test_allowlist(self) -> None:
         """Each hop has to be on the allowlist; one that is not is not even looked up."""
@@ -324,6 +337,7 @@ class AgreesTests(OriginCase):
             ((reply(302),), False),
             ((reply(302, b"", {"Location": "https://c.test/"}),), False),
             ((reply(200, length=7, headers={**TAGGED, "Content-Encoding": "br"}),), False),
+            ((reply(302, b"", {"Location": "/x"}),) * 6, False),
             ((reply(503),), True),
             ((break_off, break_off), True),
         ):
@@ -461,6 +475,22 @@ class InputTests(OriginCase):
                 self.successResultOf(fetching)
             else:
                 self.exactly(fetching, refusal)
+            found.close()
+
+    def test_until_an_unmarked_close(self) -> None:
+        """Without a length it is read to its end before anything is said of it (D48)."""
+
+        def speak(peer: Any, _: object) -> None:
+            peer.say(reply_without_length(200, b"0123456789", TAGGED))
+            peer.hang_up()
+
+        for whole in (False, True):
+            found = self.opened(reply(405), speak)
+            self.network.requests.clear()
+            self.network.answers += [speak]
+            # Nothing marks the end here, as TLS would.
+            self.error_of(found.input(60, whole=whole), UpstreamUnavailable)
+            self.assertEqual(["GET /a/b?c"], self.asked)
             found.close()
 
     def test_refusals(self) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel, eventAsText
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
@@ -21,6 +23,7 @@ from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.storage import local
 from audioproxy.storage.local import LocalFile, LocalFiles
+from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
 
@@ -300,6 +303,33 @@ class RefusedTests(LocalCase):
         (self.root / "in").chmod(0)
         with not_root():
             self.assert_refused(b"a.mp3", b"in/b.mp3")
+
+    def test_denied_is_reported(self) -> None:
+        """A permission that is missing is a warning, once a minute for each source (D56)."""
+        (self.root / "a.mp3").chmod(0)
+        (self.root / "in").chmod(0)
+        log, clock = Log(), Clock()
+        self.addCleanup(log.keep())
+        files = LocalFiles(str(self.root), clock.seconds)
+
+        def report(*paths: bytes) -> list[str]:
+            log.events.clear()
+            with not_root():
+                for path in paths:
+                    opening = Deferred.fromCoroutine(files.open(LocalSource(path)))
+                    self.failureResultOf(opening, NotFound)
+            self.assertTrue(all(event["log_level"] is LogLevel.warn for event in log.events))
+            return [str(eventAsText(event, includeSystem=False)) for event in log.events]
+
+        first = report(b"a.mp3", b"a.mp3", b"in/b.mp3", b"none.mp3", b"../a.mp3")
+        self.assertEqual(2, len(first))
+        for name, line in zip(("a.mp3", "in/b.mp3"), first, strict=True):
+            self.assertIn(f"the source local://{name} cannot be read: Permission denied;", line)
+            self.assertNotIn(str(self.root), line)
+        clock.advance(59.9)
+        self.assertEqual([], report(b"a.mp3"))
+        clock.advance(0.1)
+        self.assertEqual(1, len(report(b"a.mp3", b"a.mp3")))
 
     def test_too_long(self) -> None:
         """A name or a path that the system has no room for."""

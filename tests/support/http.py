@@ -37,7 +37,7 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.render.backlog import Backlog
-from audioproxy.render.job import Order
+from audioproxy.render.workshop import Order
 from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import VariantHeaders
 from audioproxy.web.cors import Cors
@@ -412,7 +412,7 @@ class FakeBacklog(Backlog):
     """A backlog in memory: a test that forgets it leaves no descriptor open for another."""
 
     def __init__(self) -> None:
-        super().__init__(_NO_FILE)
+        super().__init__(_NO_FILE, 1 << 30)
         self._data = bytearray()
 
     def add(self, data: bytes) -> None:
@@ -685,4 +685,4 @@ def key_of(rest: bytes) -> str:
     target = split_target(rest)
     assert target is not None
     options, _ = read_options(target.options)
-    return cache_key(options.canonical(), read_source(target.form, target.source).canonical)
+    return cache_key(options, read_source(target.form, target.source).canonical)

@@ -182,21 +182,25 @@ class BadRequestTests(LineCase):
 class BodyTests(LineCase):
     """Bodies, for which nothing here has a use."""
 
-    def send(self, head: bytes, *parts: bytes) -> Connection:
+    def send(self, head: bytes, *parts: bytes, method: bytes = b"GET") -> Connection:
         """Ask for a stored variant with a body that comes in parts."""
         connection = self.connect()
-        connection.send_raw(b"GET %s HTTP/1.1\r\n%s\r\n\r\n" % (self.house.path(HIT), head))
+        target = self.house.path(HIT)
+        connection.send_raw(b"%s %s HTTP/1.1\r\n%s\r\n\r\n" % (method, target, head))
         for part in parts:
             connection.send_raw(part)
         return connection
 
-    def assert_cut(self, connection: Connection) -> None:
+    def assert_cut(
+        self, connection: Connection, status: int = 400, code: str = "bad_request"
+    ) -> None:
         """Assert that a request is refused, once, and that nobody looked at it."""
         (response,) = answers(connection)
-        self.assertEqual((400, "bad_request"), (response.status, response.error))
+        self.assertEqual((status, code), (response.status, response.error))
+        self.assertEqual(b"close", response["connection"])
         self.assertEqual([], self.house.calls)
         (record,) = self.log.requests
-        self.assertEqual("unknown 400 bad_request", " ".join(str(record).split()[:3]))
+        self.assertEqual(f"unknown {status} {code}", " ".join(str(record).split()[:3]))
         self.log.events.clear()
         self.assert_ends(connection, 5, abort=True)
 
@@ -217,6 +221,14 @@ class BodyTests(LineCase):
             head = b"Content-Length: " + length
             for parts in ([b"x" * 65_537], [b"x" * 60_000, b"x" * 5537], [b"x" * 90_000]):
                 self.assert_cut(self.send(head, *parts))
+
+    def test_too_long_for_another_method(self) -> None:
+        """A method that is not served is a 404 with such a body too (Endpoints; Errors, 404)."""
+        parts = [b"x" * 60_000, b"x" * 5537]
+        for method in (b"POST", b"PUT", b"DELETE", b"OPTIONS", b"get", b"BREW"):
+            connection = self.send(b"Content-Length: 65537", *parts, method=method)
+            self.assert_cut(connection, 404, "not_found")
+        self.assert_cut(self.send(b"Content-Length: 65537", *parts, method=b"HEAD"))
 
     def test_endless_chunks(self) -> None:
         """A chunked body is refused at the same length, be its chunks large, small or at an end."""

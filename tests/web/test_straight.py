@@ -53,7 +53,7 @@ class StraightTests(TestCase):
 
     def setUp(self) -> None:
         self.file = AnonymousFile()
-        self.backlog = Backlog(self.file)
+        self.backlog = Backlog(self.file, 1 << 30)
         self.addCleanup(self.backlog.release)
         self.moves: list[int] = []
         self.failure: OSError | None = None

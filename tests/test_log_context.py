@@ -1,0 +1,81 @@
+"""Log events that carry the id of the request that began their work."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+
+from twisted.internet.defer import Deferred
+from twisted.logger import LogLevel
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.log_context import Logger, set_request_id
+from tests.support.http import Log
+
+_log = Logger()
+
+
+class RequestIdTests(SynchronousTestCase):
+    """`set_request_id` and `Logger` (D54)"""
+
+    def setUp(self) -> None:
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+
+    def ids(self) -> list[object]:
+        """Return the id of each event, in order."""
+        return [event.get("request_id") for event in self.log.events]
+
+    def test_no_request(self) -> None:
+        """Work of no request has no id."""
+        _log.info("a")
+        self.assertEqual([None], self.ids())
+
+    def test_coroutines(self) -> None:
+        """All that a request starts has its id, whoever resumes it; nothing else has."""
+        waiting: Deferred[None] = Deferred()
+
+        async def child() -> None:
+            await waiting
+            _log.warn("child")
+
+        async def request(name: str) -> None:
+            set_request_id(name)
+            Deferred.fromCoroutine(child())
+            _log.info("request")
+
+        async def end() -> None:
+            set_request_id("other")
+            waiting.callback(None)
+            _log.info("end")
+
+        Deferred.fromCoroutine(request("one"))
+        _log.info("outside")
+        Deferred.fromCoroutine(end())
+        self.assertEqual(["one", None, "one", "other"], self.ids())
+
+    def test_given(self) -> None:
+        """An id that an event has already is left to it."""
+
+        def work() -> None:
+            set_request_id("one")
+            _log.info("a", request_id="two")
+
+        copy_context().run(work)
+        self.assertEqual(["two"], self.ids())
+
+    def test_event(self) -> None:
+        """An event is otherwise what Twisted makes of it: level, namespace, fields, traceback."""
+
+        def work() -> None:
+            set_request_id("one")
+            try:
+                raise ZeroDivisionError
+            except ZeroDivisionError:
+                _log.failure("it failed: {why}", why="zero")
+
+        copy_context().run(work)
+        (event,) = self.log.events
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        self.assertEqual(("one", "zero"), (event["request_id"], event["why"]))
+        self.assertIs(LogLevel.critical, event["log_level"])
+        self.assertEqual(__name__, event["log_namespace"])
