@@ -24,7 +24,7 @@ from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnF
 
 # Seconds between two looks at the output: often until there is something to be heard, since a
 # client waits for it; then seldom enough that each look finds a worthwhile chunk, which is some
-# seconds of sound. AP_MAX_VARIANT_BYTES may be passed by as much.
+# seconds of sound.
 _FIRST_LOOK = 0.001
 _NEXT_LOOK = 0.03
 

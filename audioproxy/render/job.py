@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from twisted.internet.defer import CancelledError, Deferred
 
@@ -31,9 +30,6 @@ from audioproxy.storage.interfaces import (
     Scratch,
     VariantStore,
 )
-
-if TYPE_CHECKING:
-    pass
 
 # Seconds for which a stored render can still be joined (D37).
 _LINGER = 1.0

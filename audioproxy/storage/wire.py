@@ -11,6 +11,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
+from audioproxy.media.diagnostics import without_secrets
+
 T = TypeVar("T")
 
 
@@ -82,7 +84,9 @@ def explain(error: BaseException | None, expired: bool = False) -> Exception:
         if isinstance(cause, TlsError) and "certificate verify failed" in str(cause):
             return Untrusted("the certificate is not trusted")
     last = causes[-1]
-    return Unreachable(f"{type(last).__name__}: {last}" if str(last) else type(last).__name__)
+    # What the server sent instead of HTTP may repeat the query of the request (D47).
+    text = without_secrets(str(last))
+    return Unreachable(f"{type(last).__name__}: {text}" if text else type(last).__name__)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -258,6 +258,24 @@ class EnhanceTests(SynchronousTestCase):
             }
             self.assertEqual(max(alike, key=lambda lag: alike[lag]), 0, alike)
 
+    def test_ahead_of_the_downmix(self) -> None:
+        """It hears each channel of the source, and the mix is made of what it puts out (D51)."""
+        loud, low = noise(44100, 44100, 1, 0.5), tone(44100, 44100, 300, amplitude=0.05)
+        source = write_wav(Sound(44100, (*loud.channels, *low.channels)))
+        left, right = hear(source, "f:wav/bd:32f/enhance:voice").channels
+        (mixed,) = hear(source, "f:wav/bd:32f/enhance:voice/ch:1").channels
+        means = [(one + other) / 2 for one, other in zip(left, right, strict=True)]
+        self.assertLess(peak([0.0, *(a - b for a, b in zip(mixed, means, strict=True))]), -90)
+
+    def test_any_channels(self) -> None:
+        """Any number of channels can be enhanced, be they labelled or not (D51)."""
+        for channels, mask in ((1, None), (2, None), (3, None), (6, 0x3F), (9, None), (64, None)):
+            source = write_wav(noise(44100, 8820, channels, 0.3), "16", mask)
+            for text in ("ch:1", "ch:2"):
+                heard = hear(source, f"f:wav/{text}/enhance:voice")
+                self.assertEqual((8820, int(text[-1])), (len(heard), len(heard.channels)))
+                self.assertGreater(peak(heard.channels[0]), -40, (channels, text))
+
     def test_position(self) -> None:
         """The length is kept, and every moment is where it was (enhance)."""
         for rate in (8000, 44100, 48000):

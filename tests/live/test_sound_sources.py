@@ -242,6 +242,20 @@ class EmptyTests(SynchronousTestCase):
         for form in FORMS:
             self.assertTrue(render(source, f"f:{form}"), form)
 
+    def test_shortest(self) -> None:
+        """The shortest trim at the lowest rate gives a sample at least, in any format (D13)."""
+        lossless = (("wav", 8000, 0.002), ("wav", 1000, 0.001), ("flac", 8000, 0.001))
+        for form, rate, seconds in lossless:
+            for start in ("0", "0.1", "0.198"):
+                heard = hear(sample(), f"f:{form}/sr:{rate}/t:{start}:{seconds}")
+                self.assertEqual((rate, round(rate * seconds)), (heard.rate, len(heard)), form)
+        for text in ("f:mp3/sr:22050", "f:ogg/sr:1000", "f:aac/sr:7350", "f:m4a/sr:7350", "f:opus"):
+            for kind in ("wav", "mp3"):
+                self.assertGreaterEqual(len(hear(sample(kind), f"{text}/t:0.1:0.001")), 1, text)
+        # A source of so many samples need not be cut.
+        brief = write_wav(constant(44100, 5, 0.5))
+        self.assertEqual(1, len(hear(brief, "f:wav/sr:8000")))
+
     def test_quiet(self) -> None:
         """Silence, which takes next to no bytes, is rendered in every format (D13)."""
         source = write_wav(silence(44100, 22050))

@@ -13,6 +13,7 @@ from twisted.internet.error import (
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
+from twisted.web._newclient import ParseError
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
 from audioproxy.storage.wire import Unreachable, Untrusted, Watch, explain
@@ -25,6 +26,19 @@ def wrapped(*errors: BaseException) -> Exception:
     first, *others = errors
     inner = ResponseNeverReceived([Failure(first)])
     return ResponseFailed([Failure(inner), *(Failure(error) for error in others)])
+
+
+class QueryTests(SynchronousTestCase):
+    """`explain`: what a server repeats of a request"""
+
+    def test_query(self) -> None:
+        """The query of an address is in no explanation, which the log may quote (D47)."""
+        said = b"GET https://a.test/b?hmac=s3cret is no answer"
+        error = ResponseFailed([Failure(ParseError("wrong number of parts", said))])
+        text = str(explain(error))
+        self.assertIn("ParseError", text)
+        self.assertIn("a.test/b", text)
+        self.assertNotIn("s3cret", text)
 
 
 class WatchTests(SynchronousTestCase):

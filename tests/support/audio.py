@@ -32,6 +32,7 @@ from audioproxy.grammar.options import Options
 from audioproxy.grammar.reading import read_options
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
+from audioproxy.media.filters import output_rate
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
 from audioproxy.media.regions import needs_measuring
@@ -138,14 +139,27 @@ def render(source: bytes, text: str) -> bytes:
     """Render a source and return the output's bytes, or raise the refusal that it earns."""
     options = read(text)
     found = examine(source, options)
-    ended = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
+    command = encoder_arguments("ffmpeg", local_input(), options, found)
+    try:
+        return _encode(command, source, options)
+    except NothingDecoded:
+        resampled = output_rate(options, found) != found.sample_rate
+        if found.measured or not (options.t or resampled):
+            raise
+        measured = measure(source, found)
+        again = encoder_arguments("ffmpeg", local_input(), options, measured)
+        if again == command:
+            raise
+        return _encode(again, source, options)
+
+
+def _encode(command: Sequence[str], source: bytes, options: Options) -> bytes:
+    ended = run(command, source)
     refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
     if ended.code == 0 and ENCODERS[options.f].put_nothing(len(ended.stdout)):
         refusal = NothingDecoded
     if refusal is None:
         return ended.stdout
-    if refusal is NothingDecoded and options.t and not found.measured:
-        encoder_arguments("ffmpeg", local_input(), options, measure(source, found))
     raise refusal(repr(ended.stderr[-2000:]))
 
 
