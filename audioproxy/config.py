@@ -273,7 +273,7 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     unsigned = [*settings.signing_problems(judged.get("AP_KEY"), judged.get("AP_SALT"), insecure)]
     problems += unsigned
     problems += _incomplete(present)
-    # `Config` refuses wrong ones itself; this one then only serves to find all other problems.
+    # `Config` raises for other values. An acceptable key and salt let the rest be checked.
     signed = not unsigned and failed.isdisjoint(("AP_KEY", "AP_SALT", "AP_ALLOW_INSECURE"))
     config = _assemble(values if signed else values | _ACCEPTABLE)
     for variables, conflict in _CONFLICTS:

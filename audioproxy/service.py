@@ -20,6 +20,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import Context
 from typing import Any
 
 from twisted.application.service import Service
@@ -33,15 +34,15 @@ from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
-from audioproxy.process.inspection import await_usable, find_missing, find_version
+from audioproxy.process.inspection import find_missing, find_version, watch_programs
 from audioproxy.process.leash import find_leash, find_session
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
+from audioproxy.render.context import Workshop
 from audioproxy.render.plan import Plan, make_plan
 from audioproxy.render.table import Renders
-from audioproxy.render.workshop import Workshop
 from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants
 from audioproxy.storage.interfaces import Examination, Unwritable
@@ -91,7 +92,7 @@ class AudioProxy(Service):
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._programs_check: Deferred[None] | None = None
-        self._checking_programs = False
+        self._check_wanted = self._checking = False
         self.patience = min(_DRAIN, config.render_timeout)
         threads = own_threads(reactor)
         errands = Errands(reactor, threads)
@@ -107,7 +108,7 @@ class AudioProxy(Service):
             _child_environment(),
             find_leash(),
             find_session(),
-            self._check_programs_again,
+            self._check_programs,
         )
         metrics = Metrics()
         self._readiness = readiness = Readiness(config.ready_queue_threshold)
@@ -235,7 +236,7 @@ class AudioProxy(Service):
             except Unwritable as error:
                 self.running = 0
                 raise BootError(f"AP_VARIANT_STORE: {error}") from error
-        self._check_programs_again()
+        self._check_programs()
 
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self.patience
@@ -250,30 +251,26 @@ class AudioProxy(Service):
             await self._store.close(max(_LAST_WAIT, deadline - self._reactor.seconds()))
         await self._backends.close()
 
-    def _check_programs_again(self) -> None:
-        """Check ffmpeg and ffprobe, unless a check is under way."""
-        if self.running and not self._checking_programs:
-            self._checking_programs = True
-            self._programs_check = Deferred.fromCoroutine(self._check_programs())
+    def _check_programs(self) -> None:
+        """Check ffmpeg and ffprobe; while a check is under way, check again after it."""
+        self._check_wanted = True
+        if self.running and not self._checking:
+            self._checking = True
+            # Not in the context of the request that found them missing.
+            self._programs_check = Context().run(Deferred.fromCoroutine, self._watch_programs())
 
-    async def _check_programs(self) -> None:
+    async def _watch_programs(self) -> None:
+        report = self._readiness.programs_checked
         try:
-            missing = await self.find_missing()
-            if missing:
-                _log.error(
-                    "renders will fail: {missing}; a complete ffmpeg on the PATH is required, such"
-                    " as Debian's package of that name",
-                    missing=", ".join(missing),
-                )
-                # A node without them is not ready (D34).
-                programs = (self._ffmpeg, self._ffprobe)
-                await await_usable(self._launcher, programs, self._readiness.programs_checked)
+            while self._check_wanted:
+                self._check_wanted = False
+                await watch_programs(self._launcher, self._ffmpeg, self._ffprobe, report)
         except CancelledError:
             return
         except Exception:
             _log.failure("the check of ffmpeg failed")
         finally:
-            self._checking_programs = False
+            self._checking = False
 
 
 class ProxyService(Service):

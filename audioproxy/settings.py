@@ -125,9 +125,9 @@ def long_enough(secret: bytes, least: int) -> bytes:
 
 
 def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
-    """Yield what is wrong with the settings that decide whose URLs are accepted.
+    """Yield each problem of the settings that decide whose URLs are accepted.
 
-    `audioproxy.config.Config` checks them wherever it is made: with an empty key anyone can sign
+    `audioproxy.config.Config` checks them in its constructor: with an empty key anyone can sign
     (Authentication, 4; D31, D32).
     """
     if not isinstance(allow_insecure, bool):

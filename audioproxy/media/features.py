@@ -6,7 +6,7 @@ import re
 
 _ENCODERS = "libmp3lame libopus libvorbis aac flac pcm_s16le pcm_s24le pcm_f32le".split()
 _FILTERS = (
-    "aformat aresample atrim asetpts apad pan volume afade loudnorm"
+    "aformat aresample atrim asetpts apad channelmap pan volume afade loudnorm"
     " highpass afftdn deesser acompressor alimiter"
 ).split()
 

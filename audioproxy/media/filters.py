@@ -2,13 +2,14 @@
 
     trim, enhance, channels, norm, gain, fade, length
 
-Enhance comes ahead of every other stage (contract: enhance; D51), so it hears each channel of the
-source. Loudness is measured on the channels that are heard. Gain follows norm, which would undo it;
-fades follow norm, which would lift them.
+Enhance comes ahead of every other stage (contract: enhance; D51), so it processes each channel of
+the source. Loudness is measured on the channels that are heard. Gain follows norm, which would undo
+it; fades follow norm, which would lift them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from audioproxy.errors import InvalidOptions
@@ -23,6 +24,11 @@ _LAYOUTS = {1: "mono", 2: "stereo"}
 # drops the third.
 _GUESSED_CHANNELS = 8
 _MISTAKEN_CHANNELS = 3
+
+# How ffprobe spells a layout that has no name.
+_LISTED_LAYOUT = re.compile(r"\(([A-Z0-9+]+)\)")
+_FRONT = ("FL", "FR", "FC")
+_PAIRS = (("FL", "FR"), ("SL", "SR"), ("BL", "BR"), ("FLC", "FRC"))
 
 _LOUDNORM_RATE = 192_000
 _SAMPLES_TO_NORMALIZE = 100
@@ -71,7 +77,7 @@ def filter_chain(options: Options, probe: Probe, region: Region) -> str:
 
 def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterator[str]:
     channels = output_channels(options, probe)
-    if _is_unlabelled(probe):
+    if _lacks_layout(probe):
         # The filters of `enhance` need a layout.
         yield _pan(probe.channels, channels)
     if region.start or region.end is not None:
@@ -80,7 +86,7 @@ def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterato
     if options.enhance is not None:
         yield pin
         yield from _enhance(options.enhance, probe.sample_rate)
-    if not _is_unlabelled(probe):
+    if not _lacks_layout(probe):
         yield from _mix(probe.channels, channels)
     if options.norm is not None:
         yield from _normalize(options.norm, probe, region, pin)
@@ -90,10 +96,26 @@ def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterato
         yield from _fades(options.fade, region, probe.sample_rate)
 
 
-def _is_unlabelled(probe: Probe) -> bool:
-    """Return whether the channels have no layout that ffmpeg knows or guesses rightly."""
-    mistaken = probe.layout is None and probe.channels == _MISTAKEN_CHANNELS
-    return mistaken or probe.channels > _GUESSED_CHANNELS
+def _lacks_layout(probe: Probe) -> bool:
+    """Return whether the channels have no layout that ffmpeg can mix."""
+    if probe.layout is None:
+        return probe.channels == _MISTAKEN_CHANNELS or probe.channels > _GUESSED_CHANNELS
+    return probe.channels > _GUESSED_CHANNELS or not _can_be_mixed(probe)
+
+
+def _can_be_mixed(probe: Probe) -> bool:
+    """Return whether libswresample takes the layout (sane_layout in its rematrix.c).
+
+    It wants a speaker in front, and both of each pair. All layouts that have a name of their own
+    are such; others are spelled as a list, such as ``2 channels (BL+BR)``.
+    """
+    listed = _LISTED_LAYOUT.search(probe.layout or "")
+    if listed is None or probe.channels == 1:
+        return True
+    speakers = set(listed[1].split("+"))
+    return not speakers.isdisjoint(_FRONT) and all(
+        (left in speakers) == (right in speakers) for left, right in _PAIRS
+    )
 
 
 def _mix(source: int, channels: int) -> Iterator[str]:
@@ -108,7 +130,10 @@ def _mix(source: int, channels: int) -> Iterator[str]:
 
 
 def _pan(source: int, channels: int) -> str:
-    """Mix channels of which nobody says where they stand: in turn left and right, evenly."""
+    """Mix channels without a layout that can be mixed: in turn left and right, evenly."""
+    if source == channels:
+        # Where nothing is mixed, the filter below would look at the layout all the same.
+        return f"channelmap=map=0|1:channel_layout={_LAYOUTS[channels]}"
     mixes = []
     for target in range(channels):
         members = range(target, source, channels)
@@ -164,7 +189,7 @@ def _normalize(norm: Loudness, probe: Probe, region: Region, pin: str) -> Iterat
 
 
 def _lengthen(output: int, probe: Probe, region: Region) -> Iterator[str]:
-    """Give the resampler enough samples, and cut its output to the length of what was there (D13).
+    """Give the resampler enough samples, and cut its output to the right length (D13).
 
     Only what was measured is known well enough: silence in place of a source that gives nothing
     would make it look decodable.

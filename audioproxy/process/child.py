@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -31,6 +33,9 @@ _TERM_GRACE = 2.0
 _KILL_GRACE = 5.0
 # Seconds that the pipes of a dead child may stay open, held by a child of its own.
 _PIPE_GRACE = 1.0
+
+# Errors of a start that are the program's own, and do not pass by themselves.
+_UNUSABLE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC)
 
 # What shells, env and setpriv exit with for a program that cannot be run or found.
 _NEVER_RAN = (126, 127)
@@ -143,7 +148,8 @@ class Launcher:
             finally:
                 os.close(stdin)
         except OSError as error:
-            self.not_started()
+            if error.errno in _UNUSABLE:
+                self.not_started()
             raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
         if output_limit is not None:
             child.limit_output(output_limit)
@@ -168,7 +174,8 @@ class Child:
         self._exit: Exit | None = None
         self._waiting: list[Deferred[Exit]] = []
         self._expected: IDelayedCall | None = None
-        # Timers run outside of it, and what they log belongs to the same request (D54).
+        # Timers and pipes call from outside of it, and their log lines belong to the same request
+        # (D54).
         self._context = copy_context()
 
     async def wait(self, timeout: float) -> Exit:
@@ -179,7 +186,7 @@ class Child:
         :param timeout: seconds; past them the child is stopped.
         :raises ChildTimeout: when it is dead, having been stopped for the timeout.
         """
-        deadline = self._clock.callLater(timeout, self._context.run, self.stop)
+        deadline = self._clock.callLater(timeout, self.stop)
         try:
             ended = await self._ended()
         except CancelledError:
@@ -213,11 +220,16 @@ class Child:
         program and loads its libraries.
         """
         pid = self.protocol.pid
-        if pid is not None:
-            # Only Linux can limit another process. A lower limit of the service's own stays.
-            with suppress(AttributeError, OSError, ValueError):
-                resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-                resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
+        # Only Linux can limit another process.
+        if pid is None or not hasattr(resource, "prlimit"):
+            return
+        try:
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
+        except (ProcessLookupError, ValueError):
+            pass  # it has ended, or the service itself has a lower limit, which it has then too
+        except OSError as error:
+            _log.warn("no limit can be set on a child's output: {error}", error=error)
 
     def stop(self) -> None:
         """Ask the child to end, and kill it where it does not."""
@@ -243,14 +255,17 @@ class Child:
 
     def _expect_end(self, seconds: float, otherwise: Callable[[], None]) -> None:
         self._forget_expectation()
-        self._expected = self._clock.callLater(seconds, self._context.run, otherwise)
+        self._expected = self._clock.callLater(seconds, otherwise)
 
     def _forget_expectation(self) -> None:
         if self._expected is not None and self._expected.active():
             self._expected.cancel()
 
     def _report_survival(self) -> None:
-        _log.error("child {pid} survived a kill, and is waited for", pid=self.protocol.pid)
+        self._log_error("child {pid} survived a kill, and is waited for", pid=self.protocol.pid)
+
+    def _log_error(self, words: str, **fields: object) -> None:
+        self._context.run(partial(_log.error, words, **fields))
 
     def _ended(self) -> Deferred[Exit]:
         waiter: Deferred[Exit] = Deferred(self._waiting.remove)
@@ -267,7 +282,7 @@ class Child:
         except ProcessExitedAlready:
             pass
         except OSError as error:
-            _log.error("cannot signal a child: {error}", error=error)
+            self._log_error("cannot signal a child: {error}", error=error)
 
 
 @dataclass(slots=True, eq=False)

@@ -10,7 +10,7 @@ from decimal import Decimal
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from audioproxy.errors import OutputTooLarge, Refusal, RenderFailed, RenderTimeout
+from audioproxy.errors import NothingDecoded, OutputTooLarge, Refusal, RenderFailed, RenderTimeout
 from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import (
     CUT_SHORT,
@@ -151,7 +151,7 @@ def _stopped(refusal: Refusal) -> Refusal:
 
 
 def _check(ended: Exit) -> None:
-    """Refuse an end that is not good.
+    """Raise where the encoder failed.
 
     ffmpeg 5 ends with 0 where a connection was lost, and where its last bytes could not be written.
     """
@@ -163,14 +163,17 @@ def _refusal(ended: Exit) -> Refusal:
     # The limit is a signal; where that is ignored, it is an error of each write.
     if ended.signal == signal.SIGXFSZ or passed_limit(ended.stderr):
         return _stopped(OutputTooLarge())
+    # The words of a child that was killed explain nothing.
+    blamed = classify(ended.stderr) if ended.signal is None else None
+    if blamed is NothingDecoded:
+        # The caller may know why, and try again.
+        return NothingDecoded()
     log = _log.error if ended.never_ran else _log.warn
     log(
         "the encoder failed ({how}): {diagnostic}",
         how=describe(ended),
         diagnostic=redact(ended.stderr),
     )
-    # Whoever was killed had no last word; what was said before explains nothing.
-    blamed = classify(ended.stderr) if ended.signal is None else None
     return (blamed or RenderFailed)()
 
 

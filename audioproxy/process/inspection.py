@@ -1,12 +1,13 @@
-"""Whether the programs are there and can do what the formats need (D34)."""
+"""Checks that ffmpeg and ffprobe can be run and have what the formats need (D34)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
 
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.features import LISTS, list_arguments, missing_from
@@ -19,11 +20,17 @@ _RETRY = 10.0
 _VERSION = re.compile(rb"\S+ version ([!-~]{1,60})")
 
 
+_log = Logger()
+
+
 async def find_missing(launcher: Launcher, ffmpeg: str, ffprobe: str) -> list[str]:
     """Return what is missing, in words: programs first, then encoders and filters."""
-    missing = await find_unusable(launcher, ffmpeg, ffprobe)
-    if missing:
-        return missing
+    unusable = await find_unusable(launcher, ffmpeg, ffprobe)
+    return unusable or await _find_lacking(launcher, ffmpeg)
+
+
+async def _find_lacking(launcher: Launcher, ffmpeg: str) -> list[str]:
+    missing = []
     for flag, kind, needed in LISTS:
         answer = await _run(launcher, list_arguments(ffmpeg, flag))
         if answer.failure:
@@ -40,17 +47,25 @@ async def find_unusable(launcher: Launcher, *programs: str) -> list[str]:
     return [answer.failure for answer in answers if answer.failure]
 
 
-async def await_usable(
-    launcher: Launcher, programs: Sequence[str], report: Callable[[bool], object]
+async def watch_programs(
+    launcher: Launcher, ffmpeg: str, ffprobe: str, report: Callable[[bool], object]
 ) -> None:
-    """Check programs every 10 seconds until all of them can be run.
+    """Check ffmpeg and ffprobe, log what is missing, and come back when both can be run.
 
     :param report: called after each check with whether they can.
     """
-    while await find_unusable(launcher, *programs):
-        report(False)
+    unusable = await find_unusable(launcher, ffmpeg, ffprobe)
+    report(not unusable)
+    if missing := unusable or await _find_lacking(launcher, ffmpeg):
+        _log.error(
+            "renders will fail: {missing}; a complete ffmpeg on the PATH is required, such as"
+            " Debian's package of that name",
+            missing=", ".join(missing),
+        )
+    while unusable:
         await deferLater(launcher.clock, _RETRY)
-    report(True)
+        unusable = await find_unusable(launcher, ffmpeg, ffprobe)
+        report(not unusable)
 
 
 async def find_version(launcher: Launcher, program: str) -> str:

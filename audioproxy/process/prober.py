@@ -9,7 +9,13 @@ from typing import Protocol
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from audioproxy.errors import NotFound, ProbeFailed, ProbeTimeout, UpstreamUnavailable
+from audioproxy.errors import (
+    NotFound,
+    ProbeFailed,
+    ProbeTimeout,
+    RenderFailed,
+    UpstreamUnavailable,
+)
 from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
@@ -108,7 +114,10 @@ class Prober:
         async with self._slots.hold():
             deadline = self._launcher.clock.seconds() + self._timeout
             try:
-                opened = await source.input(self._timeout, whole=False)
+                try:
+                    opened = await source.input(self._timeout, whole=False)
+                except RenderFailed as error:
+                    raise ProbeFailed(error.message) from error
                 child = self._launcher.launch(
                     probe_arguments(self._ffprobe, opened),
                     source.descriptors,

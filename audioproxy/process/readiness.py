@@ -22,7 +22,7 @@ class Readiness:
         return not self.threshold or (self._queue_is_short and self._programs_run)
 
     def programs_checked(self, run: bool) -> None:
-        """Take note of whether ffmpeg and ffprobe can run."""
+        """Record whether ffmpeg and ffprobe can run."""
         self._programs_run = run
 
     def depth_changed(self, depth: int) -> None:

@@ -24,7 +24,7 @@ from audioproxy.media.probing import Probe
 from audioproxy.media.regions import needs_measuring
 from audioproxy.media.shape import Shape
 from audioproxy.render.backlog import Backlog
-from audioproxy.render.workshop import Order, Workshop
+from audioproxy.render.context import Order, Workshop
 from audioproxy.storage.interfaces import (
     OpenSource,
     Scratch,
@@ -178,12 +178,14 @@ class Job:
             except NothingDecoded:
                 probe = await self._measure_nothing(source, probe, deadline)
                 again = await self._arguments(source, probe, self._time_left(deadline))
-                if again == arguments:
+                if again == arguments or self._ready:
                     raise
                 backlog = await self._run_encoder(again, source, probe, deadline)
             await self._check_unchanged(source)
-        except UndecodableSource:
-            # One that was replaced meanwhile may look broken.
+        except UndecodableSource as refusal:
+            if isinstance(refusal, NothingDecoded):
+                _log.warn("the encoder put out no audio")
+            # A source that was replaced meanwhile may look broken.
             await self._check_unchanged(source)
             raise
         if self._finished:
@@ -329,7 +331,7 @@ class Job:
         """Hand the finished bytes to the store; once stored, stay joinable a little longer.
 
         A request whose lookup began just before the write-back ended joins here just after it.
-        Bytes that no store has are given to no later request: every one renders (D37).
+        Where nothing is stored, each later request renders anew (D37).
         """
         workshop = self._workshop
         if workshop.store is None:

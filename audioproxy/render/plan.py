@@ -12,7 +12,7 @@ from audioproxy.media.encoding import encoder_arguments, measure_arguments
 from audioproxy.media.inputs import Input
 from audioproxy.media.probing import Probe, probe_arguments
 from audioproxy.media.regions import needs_measuring
-from audioproxy.render.workshop import Workshop
+from audioproxy.render.context import Workshop
 
 
 @dataclass(frozen=True, slots=True)

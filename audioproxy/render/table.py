@@ -11,9 +11,9 @@ from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import QueueFull
 from audioproxy.render.backlog import Backlog
+from audioproxy.render.context import Order, Workshop
 from audioproxy.render.job import Job
 from audioproxy.render.tally import Tally
-from audioproxy.render.workshop import Order, Workshop
 
 # Seconds for a child to die, or a write-back to end, after the time to drain is over.
 _LAST_WAIT = 5.0

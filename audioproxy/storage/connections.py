@@ -159,9 +159,8 @@ class Connection(ProtocolWrapper):
     That one reads headers without a limit. So from a request on, until its answer's body is asked
     for, only so many bytes may come: once the headers are complete, it reads no more until then.
 
-
-    :ivar closed_securely: the server has closed it by the close message of TLS, which nobody on the
-        way can forge (RFC 8446, 6.1).
+    :ivar closed_securely: the server has closed it with TLS's close_notify, which cannot be forged
+        (RFC 8446, 6.1).
     """
 
     transport: Any
@@ -181,13 +180,6 @@ class Connection(ProtocolWrapper):
         secure = ISSLTransport.providedBy(self.transport)
         self.closed_securely = secure and reason.check(ConnectionDone) is not None
         ProtocolWrapper.connectionLost(self, reason)
-
-    @property
-    def is_chunked(self) -> bool:
-        """Whether the current response marks the end of its body itself."""
-        # Twisted 26.10 keeps the header from the response, and has no public word for it.
-        parser = getattr(self.wrappedProtocol, "_parser", None)
-        return parser is not None and parser.connHeaders.hasHeader(b"transfer-encoding")
 
     def abortConnection(self) -> None:
         """Close it at once: over TLS, ``loseConnection`` waits for the other side."""

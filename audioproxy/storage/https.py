@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urljoin
 
@@ -30,7 +31,7 @@ from audioproxy.threads import InThread
 
 _MOST_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
-# What comes with the whole of a source.
+# Statuses of answers with the whole source.
 _WHOLE = (200, 203)
 # How an origin says that it has no HEAD (D41). One that signs its URLs refuses it with a 403.
 _NO_HEAD = (403, 405, 501)
@@ -53,8 +54,8 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _log = Logger()
 
 
-class Unfit(UpstreamUnavailable):
-    """The origin answers, but not in a way that a source can be read from."""
+class UnusableOrigin(UpstreamUnavailable):
+    """The origin answers, and no source can be read from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class State:
     :ivar tag: its entity tag, or nothing.
     :ivar modified: when it says that the source was changed, or nothing.
     :ivar ranges: whether it has served a range; None where it was not asked for one.
-    :ivar until_close: only the end of the connection ends the body.
+    :ivar unsized: a GET is answered with the whole body, and its length is not stated.
     :ivar fault: why what it sends cannot be read as a source; nothing where it can.
     """
 
@@ -75,7 +76,7 @@ class State:
     tag: str
     modified: str
     ranges: bool | None
-    until_close: bool = False
+    unsized: bool = False
     fault: str = ""
 
     @property
@@ -141,7 +142,7 @@ class Origins:
                 return _read(source, answer)
             source = self._next(source, answer)
         _log.warn("the origin {host} redirects without end", host=source.host)
-        raise Unfit(f"The source is behind more than {_MOST_REDIRECTS} redirects.")
+        raise UnusableOrigin(f"The source is behind more than {_MOST_REDIRECTS} redirects.")
 
     async def get(self, source: HttpsSource, stretch: str | None = None) -> Answer:
         """Ask for a source, or for a stretch of it such as ``0-0``."""
@@ -162,7 +163,7 @@ class Origins:
             )
         except Untrusted as error:
             _log.warn("the origin {host} is not trusted: {error}", host=source.host, error=error)
-            raise Unfit("The origin's certificate cannot be verified.") from error
+            raise UnusableOrigin("The origin's certificate cannot be verified.") from error
         except Unreachable as error:
             _log.warn("the origin {host} is unreachable: {error}", host=source.host, error=error)
             raise UpstreamUnavailable("The origin could not be reached.") from error
@@ -194,9 +195,9 @@ class RemoteFile:
         self._source = source
         self._state = state
         self._ranges = state.ranges
-        self._until_close = state.until_close
+        self._unsized = state.unsized
         self._copy: Scratch | None = None
-        self._copied = 0
+        self._closed = False
 
     @property
     def size(self) -> int | None:
@@ -221,11 +222,12 @@ class RemoteFile:
         """
         if self._state.fault:
             raise UndecodableSource(self._state.fault)
-        if whole:
-            SourceTooLarge.check(self._copied, self._origins.limit)
         if self._copy is None:
             await within(self._origins.clock, seconds, self._make_ready(seconds, whole))
         if self._copy is not None:
+            if self._closed:
+                # The owner has gone, and others share its probe, which opens the copy now.
+                self._origins.clock.callLater(0, self.close)
             return local_input()
         assert self._ranges is not None
         return remote_input(
@@ -246,7 +248,7 @@ class RemoteFile:
         try:
             # The address behind a redirect may have been one for a short time.
             return self._state.agrees(await self._origins.ask(self._source))
-        except Unfit:
+        except UnusableOrigin:
             return False
         except UpstreamUnavailable:
             # It was read to its end, and now there is nobody to ask.
@@ -256,6 +258,7 @@ class RemoteFile:
 
     def close(self) -> None:
         """Remove the copy; again is harmless."""
+        self._closed = True
         copy, self._copy = self._copy, None
         if copy is not None:
             copy.close()
@@ -265,16 +268,22 @@ class RemoteFile:
             # The address behind a redirect may be one for a short time, and the queue was long.
             self._renew(await self._origins.ask(self._source))
         ranges = await self._serves_ranges()
-        # Several ranges of what has no validator may be of two versions. A body that only the end
-        # of the connection ends has to be read to there before anything is said of it (D48).
-        if self._until_close or (whole and not (ranges and self.material)):
-            await self._fetch(seconds, self._origins.limit if whole else None)
+        if whole:
+            # Several ranges of what has no validator may be of two versions.
+            if not (ranges and self.material):
+                await self._fetch(seconds)
+        elif self._unsized:
+            # Whether it is whole shows at its end alone, for a probe too (D48). What is too large
+            # or too slow to be fetched for one is probed in place.
+            with suppress(SourceTooLarge, TimeoutError):
+                clock, half = self._origins.clock, seconds / 2
+                await within(clock, half, self._fetch(half))
 
     def _renew(self, state: State) -> None:
         if not self._state.agrees(state):
             raise RenderFailed(_CHANGED)
         if state.source != self._state.source:
-            self._ranges, self._until_close = state.ranges, state.until_close
+            self._ranges, self._unsized = state.ranges, state.unsized
         self._state = state
 
     async def _serves_ranges(self) -> bool:
@@ -285,32 +294,27 @@ class RemoteFile:
             answer = await self._origins.get(self._state.source, f"{last}-{last}")
             await answer.drop()
             self._ranges = answer.status == 206 and _stretch(answer) == (last, last, size)
-            self._until_close = _has_no_end(answer) and size is None
+            self._unsized = _is_unsized(answer)
         return self._ranges
 
-    async def _fetch(self, seconds: float, limit: int | None) -> None:
-        """Make a copy.
-
-        :param limit: bytes; None for a probe, to which no limit applies (Info, 4).
-        """
+    async def _fetch(self, seconds: float) -> None:
         origins = self._origins
         answer = await origins.get(self._state.source)
         try:
-            self._check(answer, limit)
+            self._check(answer)
             copy = await origins.space.create(seconds)
         except (Refusal, OSError) as error:
             await answer.drop()
-            raise _refusal(error, limit) from None
+            raise _refusal(error, origins.limit) from None
         size = self._state.size if answer.length is None else answer.length
         try:
-            spool = Spool(copy.descriptor, limit, origins.in_thread)
-            self._copied = await spool.take(answer.flow(size))
+            await Spool(copy.descriptor, origins.limit, origins.in_thread).take(answer.flow(size))
         except BaseException as error:
             copy.close()
-            raise _refusal(error, limit) from None
+            raise _refusal(error, origins.limit) from None
         self._copy = copy
 
-    def _check(self, answer: Answer, limit: int | None) -> None:
+    def _check(self, answer: Answer) -> None:
         state = _read(self._state.source, answer)
         if state.fault:
             raise UndecodableSource(state.fault)
@@ -318,8 +322,7 @@ class RemoteFile:
             raise UpstreamUnavailable("The origin does not give the source any more.")
         if not self._state.agrees(state):
             raise RenderFailed(_CHANGED)
-        if limit is not None:
-            SourceTooLarge.check(state.size, limit)
+        SourceTooLarge.check(state.size, self._origins.limit)
 
 
 def _read(source: HttpsSource, answer: Answer) -> State:
@@ -341,20 +344,20 @@ def _read(source: HttpsSource, answer: Answer) -> State:
         answer.header("etag") or "",
         answer.header("last-modified") or "",
         None if answer.bodiless else stretch is not None,
-        _has_no_end(answer),
+        _is_unsized(answer),
         _fault(answer),
     )
 
 
-def _has_no_end(answer: Answer) -> bool:
-    """Return whether nothing but the end of the connection ends the source in an answer."""
-    return answer.status in _WHOLE and answer.until_close
+def _is_unsized(answer: Answer) -> bool:
+    """Return whether an answer to a GET has the whole source, without its length."""
+    return answer.status in _WHOLE and not answer.bodiless and answer.length is None
 
 
 def _fault(answer: Answer) -> str:
     """Return why the body of an answer cannot be read as a source; nothing where it can.
 
-    HEAD answers 200 all the same: a 415 is for those who want the body (D48).
+    `HEAD` reads no body, so it answers 200 all the same (D48).
     """
     if answer.status == 416:
         return "The source is empty."
@@ -382,7 +385,7 @@ def _stretch(answer: Answer) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def _refusal(error: BaseException, limit: int | None) -> BaseException:
+def _refusal(error: BaseException, limit: int) -> BaseException:
     """Return what an error means that came while a source was fetched."""
     if isinstance(error, TooMuch):
         return SourceTooLarge(f"The source has more than {limit} bytes, and no more are accepted.")

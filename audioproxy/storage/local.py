@@ -31,7 +31,7 @@ _SETTLED = 3.0
 # Seconds between two log lines about one source that may not be read, and how many such sources are
 # remembered (D56).
 _REPORT_EVERY = 60.0
-_REPORTED = 1024
+_REPORTED = 10_000
 
 _log = Logger()
 

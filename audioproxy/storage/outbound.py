@@ -126,7 +126,6 @@ class Answer:
     """A response whose body has not been read. It is read, or dropped.
 
     :ivar bodiless: it is to a HEAD, so there will be no body.
-    :ivar until_close: only the end of the connection ends the body.
     """
 
     def __init__(self, clock: IReactorTime, response: IResponse, bodiless: bool) -> None:
@@ -135,8 +134,6 @@ class Answer:
         self._response = response
         # A short body may end, and its connection with it, before anyone asks for it.
         self._connection = connection_of(response)
-        chunked = self._connection is not None and self._connection.is_chunked
-        self.until_close = not bodiless and self.length is None and not chunked
 
     @property
     def status(self) -> int:

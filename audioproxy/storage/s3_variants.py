@@ -6,6 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -96,7 +97,10 @@ class _Stretch:
     flow: Flow
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
-        return self.flow.send(consumer).addErrback(self._blame)
+        # The failure arrives from outside of the request's context (D54).
+        context = copy_context()
+        sending = self.flow.send(consumer)
+        return sending.addErrback(lambda failure: context.run(self._blame, failure))
 
     def drop(self) -> None:
         self.flow.drop()

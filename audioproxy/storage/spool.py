@@ -29,11 +29,7 @@ class Spool:
     :ivar size: bytes so far.
     """
 
-    def __init__(self, descriptor: int, limit: int | None, in_thread: InThread) -> None:
-        """Prepare to write.
-
-        :param limit: bytes; None is no limit.
-        """
+    def __init__(self, descriptor: int, limit: int, in_thread: InThread) -> None:
         self.size = 0
         self._descriptor = descriptor
         self._limit = limit
@@ -80,7 +76,7 @@ class Spool:
     def write(self, data: bytes) -> None:
         """Take some bytes."""
         self.size += len(data)
-        if self._limit is not None and self.size > self._limit:
+        if self.size > self._limit:
             self._fail(TooMuch())
             return
         self._batch += data

@@ -12,7 +12,7 @@ from audioproxy.grammar.reading import read_options
 from audioproxy.grammar.segments import Target
 from audioproxy.grammar.sources import read_source
 from audioproxy.recent import Recent
-from audioproxy.render.workshop import Order
+from audioproxy.render.context import Order
 from audioproxy.storage.interfaces import VariantHeaders
 from audioproxy.web.exchange import Exchange
 

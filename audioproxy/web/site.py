@@ -77,7 +77,7 @@ class ProxyRequest(Request):
         Request.render(self, channel.site.resource)
 
     def turn_away(self, refusal: Refusal) -> None:
-        """Refuse what is not a request that the resource can see, and close the connection."""
+        """Answer with a refusal, and close the connection."""
         channel: Any = self.channel
         self.clientproto = b"HTTP/1.1"
         Request.setHeader(self, b"connection", b"close")

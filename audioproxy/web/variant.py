@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from audioproxy.errors import SourceTooLarge
 from audioproxy.grammar.expiry import clamp
+from audioproxy.render.context import Order
 from audioproxy.render.table import Renders, Seat
-from audioproxy.render.workshop import Order
 from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import (
     SourceStore,

@@ -15,7 +15,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.grammar.sources import Source
-from audioproxy.render.workshop import Order
+from audioproxy.render.context import Order
 from audioproxy.storage.interfaces import VariantHeaders
 from tests.fuzz.draws import Draws
 from tests.support.http import (

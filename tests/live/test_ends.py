@@ -170,6 +170,7 @@ class End:
 
 
 FAILED = r"the encoder failed \(exit status 1\): out of luck"
+SILENT = "the encoder put out no audio"
 TOO_LARGE = r"the encoder was stopped: The output is larger than AP_MAX_VARIANT_BYTES\."
 TOO_LONG = r"the encoder was stopped: The render took longer than AP_RENDER_TIMEOUT\."
 
@@ -180,8 +181,8 @@ QUICK = (
     End("midway", "peaks", 500, "render_failed", "render_failed", FAILED),
     End("shot", "mp3", 200, "render_failed", "render_failed", r".*\(ended by SIGKILL\).*"),
     End("shot", "peaks", 500, "render_failed", "render_failed", r".*\(ended by SIGKILL\).*"),
-    End("nothing", "mp3", 415, "undecodable_source", "undecodable_source", None),
-    End("nothing", "peaks", 415, "undecodable_source", "undecodable_source", None),
+    End("nothing", "mp3", 415, "undecodable_source", "undecodable_source", SILENT),
+    End("nothing", "peaks", 415, "undecodable_source", "undecodable_source", SILENT),
     End("missing", "mp3", 500, "render_failed", "render_failed", r".*status 127.*", "error"),
     End("endless", "mp3", 200, "render_failed", "render_failed", TOO_LARGE),
 )
@@ -294,7 +295,8 @@ class EndTests(ActorCase):
 
     async def test_timeouts(self) -> None:
         """A child that will not end is ended, whatever it does, and all it had is free again."""
-        node = await self.act(AP_RENDER_TIMEOUT="1", AP_MAX_CONCURRENCY=str(len(LATE)))
+        seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
+        node = await self.act(AP_MAX_CONCURRENCY=str(len(LATE)), **seconds)
         before = descriptors(node.pid)
         await self.assert_ends(node, *LATE)
         await self.assert_unharmed(node, before)

@@ -272,7 +272,7 @@ class StallTests(TroubleCase):
         self.patch(inputs, "_STALL", 300_000)
         self.patch(bodies, "STALL", 0.3)
         good = File(sound("a.wav", "20"))
-        lost, fetched = Lost(good, 300_000, "hold"), replace(good, **CHUNKED)
+        lost, fetched = Lost(good, 300_000, "hold"), replace(good, **NO_RANGES)
         rows: list[tuple[Behaviour, int]] = [
             (Odd(Odd(good, lost, is_part), lost, is_whole), 502),
             (Later(fetched, replace(fetched, sent=300_000, then="hold"), is_whole), 502),
@@ -291,10 +291,10 @@ class StallTests(TroubleCase):
     async def test_render(self) -> None:
         """AP_RENDER_TIMEOUT bounds a fetch that goes on and on, and one that does not (504)."""
         data = sound("a.wav", "20")
-        good = File(data, **CHUNKED)
-        head = OK + b'Transfer-Encoding: chunked\r\nETag: "1"\r\n\r\n'
-        slow = Endless(head, b"1\r\na\r\n", 0.05)
-        held = File(data, sent=9, then="hold", **CHUNKED)
+        good = File(data, **NO_RANGES)
+        head = OK + b'Content-Length: %d\r\nETag: "1"\r\n\r\n' % len(data)
+        slow = Endless(head, b"a", 0.05)
+        held = File(data, sent=9, then="hold", **NO_RANGES)
         service = self.start(render_timeout=1)
         rows = self.put_all([(Later(good, bad, is_whole), 504) for bad in (slow, held)])
         before = await scrape(service.metrics_port)
@@ -340,8 +340,6 @@ class BrokenTests(TroubleCase):
         data = sound("a.wav", "20")
         good, half = File(data), len(data) // 2
         cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
-        cuts += [File(data, sent=at, then="close", **CHUNKED) for at in (half, -half)]
-        cuts.append(File(data, sent=half, head_length=f"{len(data)}", **UNTIL_CLOSE))
         lost = [Lost(good, half, then) for then in ENDS]
         behaviours = [
             *(Later(replace(cut, sent=None), cut, is_whole) for cut in cuts),
@@ -356,6 +354,30 @@ class BrokenTests(TroubleCase):
         grown = {series: n for series, n in grown.items() if series.startswith("renders_total")}
         counted = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(rows)}
         self.assertEqual(counted, grown)
+
+    async def test_chunks(self) -> None:
+        """A body of chunks is read to its end before it is probed, so it takes no slot (D48)."""
+        data = sound("a.wav", "20")
+        cuts = [File(data, sent=at, then="close", **CHUNKED) for at in (1, 9000, -9000)]
+        # Its end is marked, and is not where HEAD had it.
+        cuts.append(File(data, sent=9000, head_length=f"{len(data)}", **UNTIL_CLOSE))
+        rows = self.put_all([(cut, 502) for cut in cuts])
+        service = self.start()
+        before = await scrape(service.metrics_port)
+        for options in ("f:wav", "info"):
+            await self.refused(service, rows, options)
+        grown = moved(before, await scrape(service.metrics_port))
+        self.assertEqual([], [series for series in grown if series.startswith("renders_total")])
+
+    async def test_chunks_that_take_their_time(self) -> None:
+        """What is not fetched in half the time of a probe is probed in place."""
+        data = sound("a.wav", "20")
+        slow = File(data, sent=len(data) - 99, then="hold", **CHUNKED)
+        url = self.origin.put("/a.wav", slow)
+        service = self.start(probe_timeout=2)
+        info = await ask(service.port, self.path(url, "info"))
+        self.assertEqual((200, False), (info.status, "size" in info.document))
+        self.origin.release()
 
     async def test_info(self) -> None:
         """What a part is like that was lost is not guessed (502)."""
@@ -458,8 +480,8 @@ class LeftoverTests(TroubleCase):
         answers = await self.ask_all(service.port, paths)
         self.assertLessEqual({200, 404, 415, 502}, {each.status for each in answers})
         # One fetch that nobody waits for any more.
-        fetched = File(sound("a.wav"), sent=9, then="hold", **CHUNKED)
-        url = self.origin.put("/left", Later(File(fetched.data, **CHUNKED), fetched, is_whole))
+        fetched = File(sound("a.wav"), sent=9, then="hold", **NO_RANGES)
+        url = self.origin.put("/left", Later(File(fetched.data, **NO_RANGES), fetched, is_whole))
         self.origin.release()
         client = await send(service.port, self.path(url))
         await until(lambda: self.origin.held, "the fetch to stand still")
@@ -467,8 +489,11 @@ class LeftoverTests(TroubleCase):
         await service.stopService()
         self.origin.release()
         await until(lambda: not self.origin.talks, "the connections to close")
-        names = [thread.name for thread in threading.enumerate()]
-        self.assertEqual([], [name for name in names if name == "audioproxy"])
+
+        def threads() -> list[str]:
+            return [each.name for each in threading.enumerate() if each.name == "audioproxy"]
+
+        await until(lambda: not threads(), "the threads to end")
         self.assertEqual([], children())
         self.assertEqual([], [*folder.iterdir()])
         self.assertEqual(set(), open_descriptors() - before)

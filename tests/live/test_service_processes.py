@@ -168,7 +168,8 @@ class EndTests(ServiceCase):
 
     async def test_drain_has_a_limit(self) -> None:
         """A render that hangs is ended after AP_RENDER_TIMEOUT, and the status is still 0."""
-        node, _, client, encoder = await self.start_and_hold(AP_RENDER_TIMEOUT="1")
+        seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
+        node, _, client, encoder = await self.start_and_hold(**seconds)
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
         self.assertFalse(alive(encoder))

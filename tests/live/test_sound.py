@@ -276,6 +276,17 @@ class EnhanceTests(SynchronousTestCase):
                 self.assertEqual((8820, int(text[-1])), (len(heard), len(heard.channels)))
                 self.assertGreater(peak(heard.channels[0]), -40, (channels, text))
 
+    def test_layouts_that_ffmpeg_does_not_mix(self) -> None:
+        """Channels of a layout without a speaker in front, say, are heard all the same (D13)."""
+        for channels, mask in ((2, 0x30), (2, 0x9), (3, 0x13), (6, 0x617)):
+            source = write_wav(noise(44100, 4410, channels, 0.3), "16", mask)
+            for text in ("f:wav", "f:wav/ch:1", "f:wav/ch:2/enhance:voice"):
+                heard = hear(source, text)
+                self.assertGreater(peak(heard.channels[0]), -40, (mask, text))
+        stereo = noise(44100, 4410, 2, 0.3)
+        rear = hear(write_wav(stereo, "16", 0x30), "f:wav")
+        self.assertEqual(hear(write_wav(stereo), "f:wav"), rear)
+
     def test_position(self) -> None:
         """The length is kept, and every moment is where it was (enhance)."""
         for rate in (8000, 44100, 48000):

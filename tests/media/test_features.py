@@ -72,9 +72,10 @@ class FeatureTests(SynchronousTestCase):
     def test_filters(self) -> None:
         """Every filter that a render can name is asked for at boot (D34)."""
         chains = [",".join(chain(48000)) for chain in PRESETS.values()]
-        options = read("f:wav/ch:1/t:1:5/fade:1:1/gain:3/norm:ebu/enhance:voice")
-        for channels in (2, 9):
-            probe = Probe("wav", "pcm_s16le", None, False, channels=channels)
+        stages = "t:1:5/fade:1:1/gain:3/norm:ebu/enhance:voice"
+        for ch, channels, layout in ((1, 2, None), (1, 9, None), (2, 2, "2 channels (BL+BR)")):
+            options = read(f"f:wav/ch:{ch}/{stages}")
+            probe = Probe("wav", "pcm_s16le", None, False, channels=channels, layout=layout)
             words = encoder_arguments("ffmpeg", local_input(), options, probe)
             chains.append(words[words.index("-af") + 1])
         used = {stage.partition("=")[0] for chain in chains for stage in chain.split(",")}

@@ -232,6 +232,31 @@ class ChannelTests(SynchronousTestCase):
             chain("ch:1", channels=6, layout="5.1"), f"{MIX},aformat=channel_layouts=mono,{PIN}"
         )
 
+    def test_layouts_that_cannot_be_mixed(self) -> None:
+        """Layouts that ffmpeg does not mix count as none (D13)."""
+        for channels, layout in (
+            (2, "2 channels (BL+BR)"),
+            (2, "2 channels (FL+LFE)"),
+            (3, "3 channels (FL+FR+BL)"),
+            (4, "4 channels (FL+FC+SL+SR)"),
+            (6, "6 channels (FL+FR+FC+BL+SL+SR)"),
+        ):
+            found = chain("ch:2", channels=channels, layout=layout)
+            self.assertTrue(
+                found.startswith("pan=stereo|")
+                or found == f"channelmap=map=0|1:channel_layout=stereo,{PIN}",
+                layout,
+            )
+            found = chain("ch:1", channels=channels, layout=layout)
+            self.assertTrue(found.startswith("pan=mono|"), layout)
+        for channels, layout in (
+            (2, "downmix"),
+            (2, "2 channels (FC+LFE)"),
+            (4, "4 channels (FL+FR+SL+SR)"),
+        ):
+            self.assertNotIn("pan=", chain("ch:2", channels=channels, layout=layout))
+        self.assertEqual(chain("ch:1", channels=1, layout="1 channels (BL)"), "")
+
     def test_enhance_comes_first(self) -> None:
         """``enhance`` hears each channel of the source (enhance; D51)."""
         voice = ",".join(PRESETS["voice"](44100))

@@ -435,6 +435,10 @@ class LauncherTests(SynchronousTestCase):
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.assertRaises(SpawnFailed, launcher.launch, ["x"], {})
         self.assertEqual(3, len(heard))
+        # A lack of descriptors passes, and says nothing of the program.
+        self.spawner.refusal = OSError(24, "Too many open files")
+        self.assertRaises(SpawnFailed, launcher.launch, ["x"], {})
+        self.assertEqual(3, len(heard))
 
     def test_survives_a_kill(self) -> None:
         """A child that lives five seconds after KILL is an error line, and waited for on."""

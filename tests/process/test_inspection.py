@@ -8,14 +8,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.media.features import LISTS
 from audioproxy.process.child import Launcher
-from audioproxy.process.inspection import find_missing, find_version
+from audioproxy.process.inspection import find_missing, find_version, watch_programs
+from tests.support.http import Log
 from tests.support.processes import FakeSpawner
 
 PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")
 
 
-class FindMissingTests(SynchronousTestCase):
-    """`find_missing`"""
+class InspectionCase(SynchronousTestCase):
+    """Programs that answer as a test says."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -40,6 +41,10 @@ class FindMissingTests(SynchronousTestCase):
                 if name not in without:
                     self.spawner.last.say(f" A....D {name}  what it does\n".encode())
             self.spawner.last.die()
+
+
+class FindMissingTests(InspectionCase):
+    """`find_missing`"""
 
     def test_complete(self) -> None:
         """An ffmpeg that has everything leaves nothing to be said."""
@@ -101,6 +106,57 @@ class FindMissingTests(SynchronousTestCase):
         self.spawner.last.die()
         missing = self.successResultOf(self.finding)
         self.assertEqual(missing, ["/x/ffmpeg cannot be run (exit status 1)"])
+
+
+class WatchTests(InspectionCase):
+    """`watch_programs`: the same checks, until both programs can be run"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        self.reports: list[bool] = []
+
+    def watch(self) -> Deferred[None]:
+        """Begin to watch."""
+        launcher = Launcher(self.spawner, self.clock, {})
+        watching = watch_programs(launcher, "/x/ffmpeg", "/x/ffprobe", self.reports.append)
+        return Deferred.fromCoroutine(watching)
+
+    def errors(self) -> list[str]:
+        """Return what was logged as an error."""
+        return [str(event["missing"]) for event in self.log.events]
+
+    def test_good(self) -> None:
+        """Programs that run are reported once, whatever they lack (D34)."""
+        for without, error in (((), []), (("libopus",), ["/x/ffmpeg lacks the encoder libopus"])):
+            watching = self.watch()
+            self.assertEqual([], self.reports)
+            self.answer_versions()
+            self.assertEqual([True], self.reports)
+            self.answer_lists(without=without)
+            self.successResultOf(watching)
+            self.assertEqual(error, self.errors())
+            self.reports.clear()
+
+    def test_bad(self) -> None:
+        """One that does not run is reported at once, and checked until it does (D34)."""
+        watching = self.watch()
+        self.spawner.last.die(127)
+        self.spawner.last.say(b"version 7")
+        self.spawner.last.die()
+        self.assertEqual([False], self.reports)
+        self.assertEqual(["/x/ffmpeg cannot be run (exit status 127)"], self.errors())
+        for reports in ([False, False], [False, False, True]):
+            self.assertEqual([], self.spawner.alive)
+            self.clock.advance(10)
+            self.assertEqual("/x/ffmpeg", self.spawner.last.arguments[0])
+            self.spawner.last.die(0 if reports[-1] else 127)
+            self.spawner.last.die()
+            self.assertEqual(reports, self.reports)
+        self.successResultOf(watching)
+        self.assertEqual(1, len(self.errors()))
+        self.assertEqual([], self.clock.getDelayedCalls())
 
 
 class FindVersionTests(SynchronousTestCase):

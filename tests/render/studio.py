@@ -19,8 +19,8 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.backlog import Backlog
+from audioproxy.render.context import Order, Workshop
 from audioproxy.render.table import Renders, Seat
-from audioproxy.render.workshop import Order, Workshop
 from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import VariantHeaders
 from tests.support.consumers import FakeConsumer

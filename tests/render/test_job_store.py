@@ -13,8 +13,8 @@ from twisted.logger import LogEvent, LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed
+from audioproxy.render.context import Workshop
 from audioproxy.render.table import Renders
-from audioproxy.render.workshop import Workshop
 from audioproxy.storage.errands import Errands
 from audioproxy.storage.file_variants import FileVariants
 from tests.render.studio import NOTHING_LEFT, Client, Studio

@@ -168,7 +168,7 @@ BUGS = [
     Bug(
         "a slot is free while its child still dies",
         "process/child.py",
-        "        deadline = self._clock.callLater(timeout, self._context.run, self.stop)\n",
+        "        deadline = self._clock.callLater(timeout, self.stop)\n",
         "        def late() -> None:\n"
         "            self.stop()\n"
         "            self._waiting and self._waiting.pop().errback(ChildTimeout())\n"

@@ -21,7 +21,7 @@ from audioproxy.errors import (
 from audioproxy.grammar.sources import parse_https
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.storage.allowlist import Allowlist
-from audioproxy.storage.https import Origins, RemoteFile, State, Unfit
+from audioproxy.storage.https import Origins, RemoteFile, State, UnusableOrigin
 from audioproxy.storage.outbound import USER_AGENT, Answer, Outbound
 from audioproxy.storage.scratch import AnonymousFile
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
@@ -278,10 +278,10 @@ class RedirectTests(OriginCase):
         self.assertEqual(5, len(self.follow(*(f"/{n}" for n in range(5)))))
         self.network.requests.clear()
         hop = reply(302, b"", {"Location": "/x"})
-        self.refused(Unfit, *[hop] * 6)
+        self.refused(UnusableOrigin, *[hop] * 6)
         self.assertEqual(6, len(self.network.requests))
-        self.refused(Unfit, *[reply(405), hop] * 6)
-        self.assertTrue(issubclass(Unfit, UpstreamUnavailable))
+        self.refused(UnusableOrigin, *[reply(405), hop] * 6)
+        self.assertTrue(issubclass(UnusableOrigin, UpstreamUnavailable))
 
     def test_allowlist(self) -> None:
         """Each hop has to be on the allowlist; one that is not is not even looked up."""
@@ -370,7 +370,6 @@ class InputTests(OriginCase):
             (reply(200, b"x", {"Accept-Ranges": "bytes", **good}), False),
             (reply(416), False),
             (reply(503), False),
-            ((reply_without_length(200, b"", CHUNKED), chunk(b"x")), False),
         ):
             found = self.opened(reply(200, length=7, headers=TAGGED), answer)
             for _ in range(2):
@@ -381,6 +380,55 @@ class InputTests(OriginCase):
                 self.assertIn("/trust.pem", opened.options)
                 self.assertIn(USER_AGENT, opened.options)
             self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6"], self.asked[-2:])
+
+    def test_unsized(self) -> None:
+        """A body without a length is fetched for a probe too: its end may be missing (D48)."""
+        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        whole = (reply_without_length(200, b"", CHUNKED), chunk(b"0123456"), chunk(b""))
+        for at_once, later in (
+            ((reply(405), unsized), (whole,)),
+            ((reply(200, length=7, headers=TAGGED),), (unsized, whole)),
+        ):
+            found = self.opened(*at_once)
+            self.network.answers += later
+            for needed in (False, True):
+                self.assertEqual(local_input(), self.result_of(found.input(10, whole=needed)))
+            self.assertEqual("GET /a/b?c", self.asked[-1])
+            found.close()
+
+    def test_unsized_and_too_large(self) -> None:
+        """Past the limit it is probed in place, and only a render is refused (Info, 4)."""
+        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        found = self.opened(reply(405), unsized)
+        large = (reply_without_length(200, b"", CHUNKED), chunk(b"x" * (LIMIT + 1)), chunk(b""))
+        self.network.answers += [large, large]
+        self.assertFalse(self.result_of(found.input(10, whole=False)).bounded)
+        self.assertEqual(0, self.space.held)
+        self.error_of(found.input(10, whole=True), SourceTooLarge)
+
+    def test_unsized_and_late(self) -> None:
+        """What takes more than half of the time is probed in place."""
+        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        found = self.opened(reply(405), unsized)
+        self.network.answers += [unsized]
+        opening = self.begin(found.input(10, whole=False))
+        self.network.advance(4.9)
+        self.assertNoResult(opening)
+        self.network.advance(0.1)
+        self.assertFalse(self.successResultOf(opening).bounded)
+        self.assertEqual(0, self.space.held)
+
+    def test_closed_while_it_is_fetched(self) -> None:
+        """A copy for a probe that others share is removed once that has opened it."""
+        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        found = self.opened(reply(405), unsized)
+        self.network.answers += [unsized]
+        opening = self.begin(found.input(10, whole=False))
+        found.close()
+        self.network.peers[-1].say(chunk(b""))
+        self.network.run()
+        self.assertEqual(local_input(), self.successResultOf(opening))
+        self.assertEqual((1, 0), (len(self.space.made), self.space.held))
 
     def test_ranges_that_are_known(self) -> None:
         """An origin that was asked for its first byte is not asked for its last."""

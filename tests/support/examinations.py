@@ -10,7 +10,6 @@ from audioproxy import service as service_module
 from audioproxy.cli import checks_machine
 from audioproxy.cli.checks import look
 from audioproxy.cli.findings import Finding
-from audioproxy.process.inspection import find_missing
 from tests.support.service import reactor
 
 
@@ -23,10 +22,8 @@ async def examine(case: Any, environment: Mapping[str, str], ffmpeg: bool = Fals
     case.patch(os, "environ", {"PATH": os.environ["PATH"], **environment})
     # The limit is the whole process's.
     case.patch(checks_machine, "raise_descriptor_limit", lambda: None)
-    if ffmpeg:
-        # Services of the tests do not.
-        case.patch(service_module, "find_missing", find_missing)
-    else:
+    if not ffmpeg:
+        case.patch(service_module, "find_missing", _miss_nothing)
         case.patch(service_module, "find_version", _no_version)
     findings: list[Finding] = []
     await look(reactor, environment, findings.append, [])
@@ -38,6 +35,10 @@ def only(findings: list[Finding], what: str) -> Finding:
     found = [finding for finding in findings if finding.what == what]
     assert len(found) == 1, [finding.line for finding in findings]
     return found[0]
+
+
+async def _miss_nothing(*arguments: Any) -> list[str]:
+    return []
 
 
 async def _no_version(*arguments: Any) -> str:

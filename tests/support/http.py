@@ -37,7 +37,7 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.render.backlog import Backlog
-from audioproxy.render.workshop import Order
+from audioproxy.render.context import Order
 from audioproxy.storage.feed import Feed
 from audioproxy.storage.interfaces import VariantHeaders
 from audioproxy.web.cors import Cors

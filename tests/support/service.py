@@ -49,8 +49,8 @@ if os.getuid():
 #: What keeps a service from its look at ffmpeg, ahead of what starts twistd.
 BLINDLY = """\
 from audioproxy import service
-async def find_missing(*arguments): return []
-service.find_missing = find_missing
+async def watch_programs(*arguments): pass
+service.watch_programs = watch_programs
 """
 
 
@@ -332,9 +332,8 @@ def begin(service: ProxyService | AudioProxy) -> None:
     assert starting.called, "the start takes its time"
 
 
-async def _miss_nothing(*arguments: Any) -> list[str]:
-    """Find that nothing is missing."""
-    return []
+async def _watch_nothing(*arguments: Any) -> None:
+    """Check no program."""
 
 
 class ServiceCase(TestCase):
@@ -352,7 +351,7 @@ class ServiceCase(TestCase):
     def setUp(self) -> None:
         """Make the folders."""
         if not self.looks_at_ffmpeg:
-            self.patch(service_module, "find_missing", _miss_nothing)
+            self.patch(service_module, "watch_programs", _watch_nothing)
         base = Path(self.mktemp()).resolve()
         self.root, self.store = base / "root", base / "store"
         for folder in (self.root, self.store):
@@ -380,6 +379,8 @@ class ServiceCase(TestCase):
                 "variant_store": FileStore(str(self.store)),
                 "serve_mode": "proxy",
                 "max_concurrency": 2,
+                # A test of short renders is no test of probes, which a busy machine takes time for.
+                "probe_timeout": 10,
                 **settings,
             }
         )

@@ -1,4 +1,4 @@
-"""What is to be rendered, and what every render works with."""
+"""Render requests, and the context that all renders share."""
 
 from __future__ import annotations
 
