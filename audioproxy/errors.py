@@ -101,7 +101,14 @@ class UndecodableSource(Refusal):
 
 
 class NothingDecoded(UndecodableSource):
-    """The source was read to its end and gave not one sample."""
+    """The source was read to its end and gave not one sample.
+
+    ``diagnostic`` is what the encoder said, in brackets, for the log.
+    """
+
+    def __init__(self, diagnostic: str = "") -> None:
+        super().__init__()
+        self.diagnostic = diagnostic and f" ({diagnostic})"
 
 
 class VideoSource(Refusal):

@@ -34,7 +34,7 @@ from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
-from audioproxy.process.inspection import find_missing, find_version, watch_programs
+from audioproxy.process.inspection import find_missing, find_version, pause, watch_programs
 from audioproxy.process.leash import find_leash, find_session
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
@@ -265,6 +265,8 @@ class AudioProxy(Service):
             while self._check_wanted:
                 self._check_wanted = False
                 await watch_programs(self._launcher, self._ffmpeg, self._ffprobe, report)
+                if self._check_wanted:
+                    await pause(self._reactor)
         except CancelledError:
             return
         except Exception:

@@ -25,8 +25,9 @@ _LAYOUTS = {1: "mono", 2: "stereo"}
 _GUESSED_CHANNELS = 8
 _MISTAKEN_CHANNELS = 3
 
-# How ffprobe spells a layout that has no name.
-_LISTED_LAYOUT = re.compile(r"\(([A-Z0-9+]+)\)")
+# How ffprobe spells a layout that has no name, such as `2 channels (BL+BR)`.
+_LISTED_LAYOUT = re.compile(r"\d+ channels \((.+)\)")
+_AMBISONIC = "ambisonic"
 _FRONT = ("FL", "FR", "FC")
 _PAIRS = (("FL", "FR"), ("SL", "SR"), ("BL", "BR"), ("FLC", "FRC"))
 
@@ -106,10 +107,13 @@ def _lacks_layout(probe: Probe) -> bool:
 def _can_be_mixed(probe: Probe) -> bool:
     """Return whether libswresample takes the layout (sane_layout in its rematrix.c).
 
-    It wants a speaker in front, and both of each pair. All layouts that have a name of their own
-    are such; others are spelled as a list, such as ``2 channels (BL+BR)``.
+    It wants a speaker in front, and both of each pair. All layouts of speakers that have a name of
+    their own are such.
     """
-    listed = _LISTED_LAYOUT.search(probe.layout or "")
+    layout = probe.layout or ""
+    if layout.startswith(_AMBISONIC):
+        return False
+    listed = _LISTED_LAYOUT.fullmatch(layout)
     if listed is None or probe.channels == 1:
         return True
     speakers = set(listed[1].split("+"))

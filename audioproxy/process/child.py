@@ -225,9 +225,12 @@ class Child:
             return
         try:
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, size))
-        except (ProcessLookupError, ValueError):
-            pass  # it has ended, or the service itself has a lower limit, which it has then too
+            # A lower limit of the service's own stays.
+            _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            limit = size if hard == resource.RLIM_INFINITY else min(size, hard)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
+        except ProcessLookupError:
+            pass  # it has ended
         except OSError as error:
             _log.warn("no limit can be set on a child's output: {error}", error=error)
 

@@ -165,15 +165,12 @@ def _refusal(ended: Exit) -> Refusal:
         return _stopped(OutputTooLarge())
     # The words of a child that was killed explain nothing.
     blamed = classify(ended.stderr) if ended.signal is None else None
+    how, diagnostic = describe(ended), redact(ended.stderr)
     if blamed is NothingDecoded:
-        # The caller may know why, and try again.
-        return NothingDecoded()
+        # The caller may know why and try again, so it is logged there.
+        return NothingDecoded(f"{how}: {diagnostic}")
     log = _log.error if ended.never_ran else _log.warn
-    log(
-        "the encoder failed ({how}): {diagnostic}",
-        how=describe(ended),
-        diagnostic=redact(ended.stderr),
-    )
+    log("the encoder failed ({how}): {diagnostic}", how=how, diagnostic=diagnostic)
     return (blamed or RenderFailed)()
 
 

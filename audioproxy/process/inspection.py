@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -54,18 +55,29 @@ async def watch_programs(
 
     :param report: called after each check with whether they can.
     """
-    unusable = await find_unusable(launcher, ffmpeg, ffprobe)
-    report(not unusable)
-    if missing := unusable or await _find_lacking(launcher, ffmpeg):
-        _log.error(
-            "renders will fail: {missing}; a complete ffmpeg on the PATH is required, such as"
-            " Debian's package of that name",
-            missing=", ".join(missing),
-        )
-    while unusable:
-        await deferLater(launcher.clock, _RETRY)
-        unusable = await find_unusable(launcher, ffmpeg, ffprobe)
-        report(not unusable)
+    logged = False
+    while unusable := await find_unusable(launcher, ffmpeg, ffprobe):
+        report(False)
+        if not logged:
+            _log_missing(unusable)
+            logged = True
+        await pause(launcher.clock)
+    report(True)
+    if lacking := await _find_lacking(launcher, ffmpeg):
+        _log_missing(lacking)
+
+
+def _log_missing(missing: list[str]) -> None:
+    _log.error(
+        "renders will fail: {missing}; a complete ffmpeg on the PATH is required, such as Debian's"
+        " package of that name",
+        missing=", ".join(missing),
+    )
+
+
+async def pause(clock: IReactorTime) -> None:
+    """Wait between two checks."""
+    await deferLater(clock, _RETRY)
 
 
 async def find_version(launcher: Launcher, program: str) -> str:

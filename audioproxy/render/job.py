@@ -19,7 +19,7 @@ from audioproxy.grammar.keys import source_identity
 from audioproxy.log_context import Logger
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
 from audioproxy.media.filters import output_rate
-from audioproxy.media.inputs import Input
+from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import needs_measuring
 from audioproxy.media.shape import Shape
@@ -138,8 +138,8 @@ class Job:
             identity = source_identity(order.source.canonical, source.material)
             probe = await workshop.prober.probe(identity, source)
             if not needs_measuring(order.options, probe):
-                # A refusal that the probe alone decides costs no slot.
-                await self._arguments(source, probe, workshop.timeout, whole=False)
+                # A refusal that the probe alone decides costs no slot, and no look at the source.
+                encoder_arguments(workshop.ffmpeg, local_input(), order.options, probe)
             async with workshop.slots.hold():
                 self._has_slot = True
                 _log.debug("the render of {key} has a slot", key=order.key)
@@ -169,10 +169,10 @@ class Job:
                 deadline.cancel()
 
     async def _encode_until(self, deadline: float, source: OpenSource, probe: Probe) -> None:
-        if needs_measuring(self._order.options, probe):
-            probe = await self._measure(source, probe, deadline)
-        arguments = await self._arguments(source, probe, self._time_left(deadline))
         try:
+            if needs_measuring(self._order.options, probe):
+                probe = await self._measure(source, probe, deadline)
+            arguments = await self._arguments(source, probe, self._time_left(deadline))
             try:
                 backlog = await self._run_encoder(arguments, source, probe, deadline)
             except NothingDecoded:
@@ -184,7 +184,7 @@ class Job:
             await self._check_unchanged(source)
         except UndecodableSource as refusal:
             if isinstance(refusal, NothingDecoded):
-                _log.warn("the encoder put out no audio")
+                _log.warn("the encoder put out no audio{why}", why=refusal.diagnostic)
             # A source that was replaced meanwhile may look broken.
             await self._check_unchanged(source)
             raise
@@ -225,7 +225,7 @@ class Job:
         :raises NothingDecoded: where it has none.
         """
         workshop = self._workshop
-        opened = await self._input(source, self._time_left(deadline), whole=True)
+        opened = await self._input(source, self._time_left(deadline))
         arguments, left = measure_arguments(workshop.ffmpeg, opened), self._time_left(deadline)
         length = await workshop.encoder.measure(arguments, source.descriptors, left)
         return probe.decoded(length)
@@ -249,16 +249,14 @@ class Job:
         await self._check_unchanged(source)
         return measured
 
-    async def _input(self, source: OpenSource, seconds: float, *, whole: bool) -> Input:
+    async def _input(self, source: OpenSource, seconds: float) -> Input:
         try:
-            return await source.input(seconds, whole=whole)
+            return await source.input(seconds, whole=True)
         except TimeoutError:
             raise RenderTimeout from None
 
-    async def _arguments(
-        self, source: OpenSource, probe: Probe, seconds: float, *, whole: bool = True
-    ) -> list[str]:
-        opened = await self._input(source, seconds, whole=whole)
+    async def _arguments(self, source: OpenSource, probe: Probe, seconds: float) -> list[str]:
+        opened = await self._input(source, seconds)
         return encoder_arguments(self._workshop.ffmpeg, opened, self._order.options, probe)
 
     async def _check_unchanged(self, source: OpenSource) -> None:

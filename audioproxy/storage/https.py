@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urljoin
 
@@ -197,6 +196,7 @@ class RemoteFile:
         self._ranges = state.ranges
         self._unsized = state.unsized
         self._copy: Scratch | None = None
+        self._in_place = False
         self._closed = False
 
     @property
@@ -272,12 +272,14 @@ class RemoteFile:
             # Several ranges of what has no validator may be of two versions.
             if not (ranges and self.material):
                 await self._fetch(seconds)
-        elif self._unsized:
+        elif not (ranges or self._in_place) and (self._unsized or self.size is None):
             # Whether it is whole shows at its end alone, for a probe too (D48). What is too large
             # or too slow to be fetched for one is probed in place.
-            with suppress(SourceTooLarge, TimeoutError):
-                clock, half = self._origins.clock, seconds / 2
-                await within(clock, half, self._fetch(half))
+            half = seconds / 2
+            try:
+                await within(self._origins.clock, half, self._fetch(half))
+            except (SourceTooLarge, TimeoutError):
+                self._in_place = True
 
     def _renew(self, state: State) -> None:
         if not self._state.agrees(state):

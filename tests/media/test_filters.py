@@ -240,6 +240,8 @@ class ChannelTests(SynchronousTestCase):
             (3, "3 channels (FL+FR+BL)"),
             (4, "4 channels (FL+FC+SL+SR)"),
             (6, "6 channels (FL+FR+FC+BL+SL+SR)"),
+            (4, "ambisonic 1"),
+            (2, "2 channels (FL@a+FR)"),
         ):
             found = chain("ch:2", channels=channels, layout=layout)
             self.assertTrue(
@@ -251,6 +253,8 @@ class ChannelTests(SynchronousTestCase):
             self.assertTrue(found.startswith("pan=mono|"), layout)
         for channels, layout in (
             (2, "downmix"),
+            (6, "5.1(side)"),
+            (8, "7.1(wide-side)"),
             (2, "2 channels (FC+LFE)"),
             (4, "4 channels (FL+FR+SL+SR)"),
         ):

@@ -24,6 +24,7 @@ from audioproxy.errors import (
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
 from tests.media.test_diagnostics import CUT_SHORT, END_LOST, REMOTE, WHOLE
+from tests.support.http import Log
 from tests.support.processes import FakeSpawner, open_descriptors
 
 
@@ -109,6 +110,17 @@ class EncodeTests(EncoderCase):
             self.spawner.last.complain(stderr)
             self.spawner.last.die(1)
             self.refused(encoding, refusal)
+
+    def test_nothing_decoded(self) -> None:
+        """The diagnostic of an empty output is left to the caller, who may try again."""
+        log = Log()
+        self.addCleanup(log.keep())
+        encoding = self.encode()
+        self.spawner.last.complain(b"Empty output")
+        self.spawner.last.die(1)
+        refusal = self.refused(encoding, NothingDecoded)
+        self.assertEqual(" (exit status 1: Empty output)", refusal.diagnostic)  # type: ignore[attr-defined]
+        self.assertEqual([], log.events)
 
     def test_service_to_blame(self) -> None:
         """Every other end is a 500: no space, no filter, a signal, an unknown diagnostic."""

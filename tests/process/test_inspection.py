@@ -154,6 +154,7 @@ class WatchTests(InspectionCase):
             self.spawner.last.die(0 if reports[-1] else 127)
             self.spawner.last.die()
             self.assertEqual(reports, self.reports)
+        self.answer_lists()
         self.successResultOf(watching)
         self.assertEqual(1, len(self.errors()))
         self.assertEqual([], self.clock.getDelayedCalls())

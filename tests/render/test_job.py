@@ -6,6 +6,7 @@ import signal
 from typing import Any
 
 from twisted.internet.defer import CancelledError
+from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import (
@@ -23,6 +24,7 @@ from audioproxy.errors import (
 )
 from audioproxy.media.encoding import ENCODERS
 from tests.render.studio import HEADERS, NOTHING_LEFT, Client, Studio
+from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors
 
 
@@ -490,13 +492,22 @@ class RefusalTests(JobCase):
         self.assertEqual(self.studio.stored(), b"x" * 100)
 
     def test_shortest_trim_that_gives_nothing(self) -> None:
-        """Where a padded render gives nothing either, it is a 415, and there is no third one."""
+        """Where a padded render gives nothing either, it is a 415, and there is no third one.
+
+        What the encoder said is logged once, now that the render has failed.
+        """
+        log = Log()
+        self.addCleanup(log.keep())
         client, _ = self.render_too_short(b"4000000")
         encoder = self.studio.encoder()
         encoder.complain(b"Empty output")
         encoder.die(1)
         self.assertIsInstance(client.outcome, NothingDecoded)
         self.assertEqual([], self.studio.spawner.alive)
+        (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
+        self.assertEqual(
+            "the encoder put out no audio (exit status 1: Empty output)", formatEvent(warning)
+        )
 
     def test_shortest_trim_of_nothing(self) -> None:
         """A source without a sample stays a 415, whatever its resampler would make of silence."""

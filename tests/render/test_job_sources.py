@@ -68,7 +68,7 @@ class FetchTests(SourceCase):
     def test_order(self) -> None:
         """A look comes first, all of it in the slot alone, and the encoder when it is there."""
         client = self.come("t:5")
-        self.assertEqual(self.source.asked, [(10, False), (100, False), (100, True)])
+        self.assertEqual(self.source.asked, [(10, False), (100, True)])
         self.assertEqual((self.studio.slots.held, self.studio.spawner.alive), (1, []))
         self.studio.clock.advance(30)
         self.fetching.callback(None)
@@ -91,13 +91,13 @@ class FetchTests(SourceCase):
         self.come()
         self.studio.come(path=b"b.wav")
         self.studio.answer_probe()
-        self.assertEqual([whole for _, whole in self.source.asked], [False, False])
+        self.assertEqual([whole for _, whole in self.source.asked], [False])
 
     def test_refused_options(self) -> None:
         """What the probe alone decides costs no fetch (D11)."""
         client = self.come("t:11")
         self.assertEqual(client.outcome.status, 422)  # type: ignore[attr-defined]
-        self.assertEqual([whole for _, whole in self.source.asked], [False, False])
+        self.assertEqual([whole for _, whole in self.source.asked], [False])
 
     def test_time_left(self) -> None:
         """A fetch has the time that is left of the slot, and the encoder what is left of that."""
