@@ -31,7 +31,7 @@ class RequestIdTests(SynchronousTestCase):
         self.assertEqual([None], self.ids())
 
     def test_coroutines(self) -> None:
-        """All that a request starts has its id, whoever resumes it; nothing else has."""
+        """Everything that a request starts logs its id, and nothing else does."""
         waiting: Deferred[None] = Deferred()
 
         async def child() -> None:

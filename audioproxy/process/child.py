@@ -213,7 +213,7 @@ class Child:
                 os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
 
     def limit_output(self, size: int) -> None:
-        """Have the system stop the child from writing past ``size`` bytes of a file (D52).
+        """Limit the files that the child writes to ``size`` bytes each (D52).
 
         It ends by SIGXFSZ then, without a core dump. The limit is in force before the child writes:
         Twisted leaves no way to set it ahead of the spawn, but the child first starts a second

@@ -254,7 +254,7 @@ class ProxyChannel(HTTPChannel):
         self.turn_away()
 
     def turn_away(self, refusal: Refusal | None = None) -> None:
-        """Refuse what comes, as no request or too much of one.
+        """Refuse bytes that are no request, or a request that is too large.
 
         :param refusal: left out, `BadRequest`.
         """

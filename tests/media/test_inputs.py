@@ -60,7 +60,7 @@ class RemoteTests(SynchronousTestCase):
     """`remote_input`"""
 
     def arguments(self, source: Input) -> list[str]:
-        """Return what ffmpeg and ffprobe are told alike, without the containers."""
+        """Return the arguments that ffmpeg and ffprobe share, without the containers."""
         words = source.encoder_arguments()
         self.assertEqual(words, source.probe_arguments())
         at = words.index("-format_whitelist")

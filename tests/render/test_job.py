@@ -464,7 +464,7 @@ class RefusalTests(JobCase):
         self.assertIsInstance(client.outcome, RenderFailed)
 
     def render_too_short(self, measured: bytes) -> tuple[Client, FakeChild]:
-        """Have a resampler put out nothing, and the source measured after that."""
+        """Let a first render end without samples; the source is measured after that."""
         client, encoder = self.studio.render("f:wav/sr:8000/t:0:0.002")
         self.assertNotIn("apad", " ".join(encoder.arguments))
         encoder.say(b"headers")
@@ -527,7 +527,7 @@ class RefusalTests(JobCase):
         self.assert_refused(OutputTooLarge)
 
     def test_cap_of_the_system(self) -> None:
-        """Where the system stops the encoder, clients are told of the same cap (D52)."""
+        """An encoder that the system stops at the cap is refused like any other (D52)."""
         self.make(max_variant=10)
         client, encoder = self.studio.render()
         encoder.say(b"x" * 10)

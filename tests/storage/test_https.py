@@ -197,7 +197,7 @@ class AskTests(OriginCase):
             self.refused(kind, reply(status), reply(status))
 
     def unreadable(self, *answers: Any) -> None:
-        """Require a source that is there, and is refused to whoever wants to read it."""
+        """Require a source that a HEAD finds, and of which a read is refused."""
         found = self.opened(*answers)
         requests = len(self.asked)
         for whole in (False, True):
@@ -205,13 +205,13 @@ class AskTests(OriginCase):
         self.assertEqual(requests, len(self.asked))
 
     def test_no_source(self) -> None:
-        """What is not the body of a source is a 415 to those who want it, and not to HEAD (D48)."""
+        """An answer without the body of a source is a 415 for a read, and not for HEAD (D48)."""
         for status in (201, 202, 204, 205, 207, 226, 300, 304, 305, 306, 416):
             self.unreadable(reply(status))
             self.unreadable(reply(405), reply(status))
 
     def test_compressed(self) -> None:
-        """What comes compressed, unasked, cannot be read in place, and is refused (D48)."""
+        """A body that is compressed, unasked, cannot be read in place: refused (D48)."""
         for coding in ("gzip", "br", "GZIP", "identity, gzip"):
             self.unreadable(reply(200, length=7, headers={"Content-Encoding": coding}))
         for coding in ("identity", "Identity"):
