@@ -98,23 +98,24 @@ def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterato
 
 
 def _lacks_layout(probe: Probe) -> bool:
-    """Return whether the channels have no layout that ffmpeg can mix."""
+    """Return whether the channels have no layout that ffmpeg can mix. One needs none."""
+    if probe.channels > _GUESSED_CHANNELS:
+        return True
     if probe.layout is None:
-        return probe.channels == _MISTAKEN_CHANNELS or probe.channels > _GUESSED_CHANNELS
-    return probe.channels > _GUESSED_CHANNELS or not _can_be_mixed(probe)
+        return probe.channels == _MISTAKEN_CHANNELS
+    return probe.channels > 1 and not _can_be_mixed(probe.layout)
 
 
-def _can_be_mixed(probe: Probe) -> bool:
+def _can_be_mixed(layout: str) -> bool:
     """Return whether libswresample takes the layout (sane_layout in its rematrix.c).
 
     It wants a speaker in front, and both of each pair. All layouts of speakers that have a name of
     their own are such.
     """
-    layout = probe.layout or ""
     if layout.startswith(_AMBISONIC):
         return False
     listed = _LISTED_LAYOUT.fullmatch(layout)
-    if listed is None or probe.channels == 1:
+    if listed is None:
         return True
     speakers = set(listed[1].split("+"))
     return not speakers.isdisjoint(_FRONT) and all(

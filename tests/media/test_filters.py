@@ -259,7 +259,10 @@ class ChannelTests(SynchronousTestCase):
             (4, "4 channels (FL+FR+SL+SR)"),
         ):
             self.assertNotIn("pan=", chain("ch:2", channels=channels, layout=layout))
-        self.assertEqual(chain("ch:1", channels=1, layout="1 channels (BL)"), "")
+        for layout in ("1 channels (BL)", "ambisonic 0"):
+            self.assertEqual(chain("ch:1", channels=1, layout=layout), "")
+            found = chain("ch:2", channels=1, layout=layout)
+            self.assertEqual(found, f"pan=stereo|c0=c0|c1=c0,{PIN}")
 
     def test_enhance_comes_first(self) -> None:
         """``enhance`` hears each channel of the source (enhance; D51)."""
