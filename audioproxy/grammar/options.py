@@ -89,9 +89,12 @@ class Options:
         """Return the options in their one normal form: ascending keys, minimal values (D4)."""
         return "/".join(
             f"{key}:{_show(value)}"
-            for key in sorted(field.name for field in fields(self))
+            for key in _ASCENDING
             if (value := getattr(self, key)) is not None
         )
+
+
+_ASCENDING = tuple(sorted(field.name for field in fields(Options)))
 
 
 def refusals(options: Options) -> Iterator[tuple[str, str]]:
