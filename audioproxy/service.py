@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Context
+from dataclasses import replace
 from typing import Any
 
 from twisted.application.service import Service
@@ -92,7 +93,7 @@ class AudioProxy(Service):
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._programs_check: Deferred[None] | None = None
-        self._check_wanted = self._checking = False
+        self._check_wanted = False
         self.patience = min(_DRAIN, config.render_timeout)
         threads = own_threads(reactor)
         errands = Errands(reactor, threads)
@@ -103,13 +104,10 @@ class AudioProxy(Service):
         self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
         self._ffprobe = shutil.which("ffprobe") or "ffprobe"
         self._launcher = Launcher(
-            reactor,
-            reactor,
-            _child_environment(),
-            find_leash(),
-            find_session(),
-            self._check_programs,
+            reactor, reactor, _child_environment(), find_leash(), find_session()
         )
+        # A check of the programs that finds them missing asks for no other check.
+        reporting = replace(self._launcher, not_started=self._check_programs)
         metrics = Metrics()
         self._readiness = readiness = Readiness(config.ready_queue_threshold)
         slots = Slots(
@@ -122,9 +120,9 @@ class AudioProxy(Service):
         )
         metrics.watch(slots)
         probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_RETRY)
-        encoder = Encoder(self._launcher)
+        encoder = Encoder(reporting)
         sources = self._backends.sources
-        prober = Prober(self._launcher, self._ffprobe, probe_slots, config.probe_timeout)
+        prober = Prober(reporting, self._ffprobe, probe_slots, config.probe_timeout)
         self._workshop = Workshop(
             clock=reactor,
             metrics=metrics,
@@ -254,8 +252,7 @@ class AudioProxy(Service):
     def _check_programs(self) -> None:
         """Check ffmpeg and ffprobe; while a check is under way, check again after it."""
         self._check_wanted = True
-        if self.running and not self._checking:
-            self._checking = True
+        if self.running and (self._programs_check is None or self._programs_check.called):
             # Not in the context of the request that found them missing.
             self._programs_check = Context().run(Deferred.fromCoroutine, self._watch_programs())
 
@@ -271,8 +268,6 @@ class AudioProxy(Service):
             return
         except Exception:
             _log.failure("the check of ffmpeg failed")
-        finally:
-            self._checking = False
 
 
 class ProxyService(Service):
