@@ -54,6 +54,16 @@ def output_rate(options: Options, probe: Probe) -> int:
     return options.sr or options.format.rates.nearest(probe.sample_rate)
 
 
+def may_need_length(options: Options, probe: Probe) -> bool:
+    """Return whether a render without audio may end otherwise once the source is measured.
+
+    The source may end before ``t``, whatever it states; or it has fewer samples than a resampler
+    needs, which are padded once their number is known (D13).
+    """
+    resampled = output_rate(options, probe) != probe.sample_rate
+    return not probe.measured and (options.t is not None or resampled)
+
+
 def _processes(options: Options) -> bool:
     stages = (options.enhance, options.norm, options.gain, options.fade)
     return any(stage is not None for stage in stages)

@@ -18,7 +18,7 @@ from audioproxy.errors import (
 from audioproxy.grammar.keys import source_identity
 from audioproxy.log_context import Logger
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
-from audioproxy.media.filters import output_rate
+from audioproxy.media.filters import may_need_length
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import needs_measuring
@@ -231,16 +231,11 @@ class Job:
         return probe.decoded(length)
 
     async def _measure_nothing(self, source: OpenSource, probe: Probe, deadline: float) -> Probe:
-        """Measure a source whose render gave no audio.
-
-        The source may end before ``t``, whatever it states; or it has fewer samples than a
-        resampler needs, which are padded once their number is known (D13).
+        """Measure a source whose render gave no audio, where that may help.
 
         :raises NothingDecoded: where the source is not known to hold audio.
         """
-        options = self._order.options
-        resampled = output_rate(options, probe) != probe.sample_rate
-        if probe.measured or not (options.t or resampled):
+        if not may_need_length(self._order.options, probe):
             raise NothingDecoded
         try:
             measured = await self._measure(source, probe, deadline)

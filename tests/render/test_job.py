@@ -464,7 +464,7 @@ class RefusalTests(JobCase):
         self.assertIsInstance(client.outcome, RenderFailed)
 
     def render_too_short(self, measured: bytes) -> tuple[Client, FakeChild]:
-        """Let a first render end without samples; the source is measured after that."""
+        """End a first render without samples, and the measuring of its source."""
         client, encoder = self.studio.render("f:wav/sr:8000/t:0:0.002")
         self.assertNotIn("apad", " ".join(encoder.arguments))
         encoder.say(b"headers")

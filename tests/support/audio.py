@@ -32,7 +32,7 @@ from audioproxy.grammar.options import Options
 from audioproxy.grammar.reading import read_options
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
-from audioproxy.media.filters import output_rate
+from audioproxy.media.filters import may_need_length
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.media.probing import Probe, probe_arguments, read_probe
 from audioproxy.media.regions import needs_measuring
@@ -143,8 +143,7 @@ def render(source: bytes, text: str) -> bytes:
     try:
         return _encode(command, source, options)
     except NothingDecoded:
-        resampled = output_rate(options, found) != found.sample_rate
-        if found.measured or not (options.t or resampled):
+        if not may_need_length(options, found):
             raise
         measured = measure(source, found)
         again = encoder_arguments("ffmpeg", local_input(), options, measured)
