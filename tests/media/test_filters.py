@@ -9,7 +9,7 @@ from itertools import pairwise
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.media.filters import filter_chain, output_channels
+from audioproxy.media.filters import filter_chain, may_need_length, output_channels
 from audioproxy.media.presets import PRESETS
 from audioproxy.media.probing import Probe
 from audioproxy.media.regions import find_region
@@ -231,6 +231,19 @@ class ChannelTests(SynchronousTestCase):
         self.assertEqual(
             chain("ch:1", channels=6, layout="5.1"), f"{MIX},aformat=channel_layouts=mono,{PIN}"
         )
+
+    def test_measuring_that_may_help(self) -> None:
+        """A render without audio may end otherwise if it was cut or resampled (D12, D13)."""
+        for text, helps in (
+            ("f:wav", False),
+            ("f:wav/sr:44100", False),
+            ("f:wav/sr:8000", True),
+            ("f:opus", True),
+            ("f:wav/t:1", True),
+        ):
+            options = read(text)
+            self.assertIs(helps, may_need_length(options, STEREO), text)
+            self.assertFalse(may_need_length(options, replace(STEREO, measured=True)), text)
 
     def test_layouts_that_cannot_be_mixed(self) -> None:
         """Layouts that ffmpeg does not mix count as none (D13)."""
