@@ -10,18 +10,18 @@ from twisted.logger import Logger
 
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
-from audioproxy.storage.allowlist import Allowlist
-from audioproxy.storage.errands import Errands
-from audioproxy.storage.file_variants import FileVariants
-from audioproxy.storage.interfaces import ScratchSpace, VariantStore
-from audioproxy.storage.local import LocalFiles
-from audioproxy.storage.sources import Sources
+from audioproxy.sources.allowlist import Allowlist
+from audioproxy.blocking_calls import Errands
+from audioproxy.variants.files import FileVariants
+from audioproxy.variants.interfaces import ScratchSpace, VariantStore
+from audioproxy.sources.local import LocalFiles
+from audioproxy.sources.dispatcher import Sources
 from audioproxy.threads import InThread
 
 if TYPE_CHECKING:
-    from audioproxy.storage.object_store import ObjectStore
-    from audioproxy.storage.outbound import Outbound
-    from audioproxy.storage.s3_sources import S3Objects
+    from audioproxy.s3.objects import ObjectStore
+    from audioproxy.http_client.client import Outbound
+    from audioproxy.sources.s3 import S3Objects
 
 # Where systems keep the certificates that they trust, in one file, as ffmpeg wants it: Debian,
 # Fedora, SUSE, Alpine.
@@ -65,7 +65,7 @@ class Trust:
         :raises BootError: where the bundle cannot be read.
         """
         # Loaded for those who need it: a service of local files starts in half the time without.
-        from audioproxy.storage.outbound import Outbound, read_trust
+        from audioproxy.http_client.client import Outbound, read_trust
 
         path = bundle or self._own_file
         if path not in self._clients:
@@ -122,7 +122,7 @@ class Backends:
         if config.local_root is not None:
             backends[LocalSource] = LocalFiles(config.local_root)
         if config.source_s3.configured:
-            from audioproxy.storage.s3_sources import S3Objects
+            from audioproxy.sources.s3 import S3Objects
 
             settings = config.source_s3
             store = self._object_store(settings, "AP_S3", "AP_S3")
@@ -131,7 +131,7 @@ class Backends:
             backends[S3Source] = self.objects
         # Without an allowlist no host is admitted.
         if config.source_allowlist is not None:
-            from audioproxy.storage.https import Origins
+            from audioproxy.sources.https import Origins
 
             backends[HttpsSource] = Origins(
                 client=trust.client(),
@@ -160,8 +160,8 @@ class Backends:
             return FileVariants(where.path, errands)
         if not config.variant_s3.configured:
             raise BootError("AP_VARIANT_STORE: an s3:// store needs credentials, and none are set")
-        from audioproxy.storage.object_store import StoreError
-        from audioproxy.storage.s3_variants import BucketVariants
+        from audioproxy.s3.objects import StoreError
+        from audioproxy.variants.s3 import BucketVariants
 
         own, shared = config.variant_s3, config.source_s3
         reach = (own.endpoint, own.addressing) == (shared.endpoint, shared.addressing)
@@ -185,7 +185,7 @@ class Backends:
         :param place: how the variables begin that say where it is.
         :param trusted: how the one begins that says by what authority it is known.
         """
-        from audioproxy.storage.object_store import ObjectStore
+        from audioproxy.s3.objects import ObjectStore
 
         client = self._trust.client(settings.ca_bundle, f"{trusted}_CA_BUNDLE")
         try:

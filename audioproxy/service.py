@@ -35,28 +35,28 @@ from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
-from audioproxy.process.inspection import find_missing, find_version, pause, watch_programs
-from audioproxy.process.leash import find_leash, find_session
+from audioproxy.process.ffmpeg_capabilities import find_missing, find_version, pause, watch_programs
+from audioproxy.process.spawn import find_leash, find_session
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.context import Workshop
-from audioproxy.render.plan import Plan, make_plan
-from audioproxy.render.table import Renders
-from audioproxy.storage.errands import Errands
-from audioproxy.storage.file_variants import FileVariants
-from audioproxy.storage.interfaces import Examination, Unwritable
-from audioproxy.storage.scratch import AnonymousSpace
+from audioproxy.render.preparation import Plan, make_plan
+from audioproxy.render.registry import Renders
+from audioproxy.blocking_calls import Errands
+from audioproxy.variants.files import FileVariants
+from audioproxy.variants.interfaces import Examination, Unwritable
+from audioproxy.variants.scratch_folder import AnonymousSpace
 from audioproxy.threads import own_threads
 from audioproxy.web.cors import Cors
-from audioproxy.web.express import Express
+from audioproxy.server.fast_path import Express
 from audioproxy.web.info import Infos
-from audioproxy.web.listener import Listener, most_clients
-from audioproxy.web.record import Journal, log_request
+from audioproxy.server.listener import Listener, most_clients
+from audioproxy.web.access_log import Journal, log_request
 from audioproxy.web.root import AudioProxyResource, Signer
-from audioproxy.web.scrape import MetricsResource
-from audioproxy.web.site import ProxySite
+from audioproxy.web.metrics_resource import MetricsResource
+from audioproxy.server.site import ProxySite
 from audioproxy.web.variant import Variants
 
 # Seconds that a shutdown waits for renders and answers (D39).

@@ -27,7 +27,7 @@ from audioproxy.config import Config, ConfigError, load
 from audioproxy.logs import LineObserver
 from audioproxy.service import BootError, ProxyService
 from audioproxy.systemd import VARIABLES, find_notifier, find_socket
-from audioproxy.web.record import log_request
+from audioproxy.web.access_log import log_request
 
 # More connections than these hold would be too many for one process in other ways.
 _DESCRIPTORS = 16_384

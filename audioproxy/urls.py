@@ -28,9 +28,9 @@ from urllib.parse import quote
 
 from audioproxy.errors import Expired, InvalidOptions, NotFound, Refusal
 from audioproxy.grammar.expiry import expired
-from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import Fade, Loudness, Options, Trim
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT, sign
 from audioproxy.grammar.sources import (
     LocalSource,
@@ -39,7 +39,7 @@ from audioproxy.grammar.sources import (
     parse_source,
 )
 from audioproxy.grammar.values import percent_encode
-from audioproxy.settings import hexadecimal
+from audioproxy.config.values import hexadecimal
 
 __all__ = [
     "Expired",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from audioproxy.storage.file_variants import variant_path
+from audioproxy.variants.files import variant_path
 from audioproxy.urls import Variant
 from bench.client import read
 from bench.programs import Service

@@ -13,10 +13,10 @@ from twisted.python.reflect import ModuleNotFound, ObjectNotFound, namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors
-from audioproxy.cli.addresses import read_address
+from audioproxy.cli.url_input import read_address
 from audioproxy.config import VARIABLES
 from audioproxy.grammar.options import Options
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import LocalSource, Source, read_source

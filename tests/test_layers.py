@@ -262,7 +262,7 @@ class RuleTests(SynchronousTestCase):
     def test_arrow_up(self) -> None:
         """An import from above is found in each of its spellings, and inside functions too."""
         for source in (
-            "import audioproxy.render.job",
+            "import audioproxy.render.render",
             "from audioproxy import render",
             "from audioproxy.render import job",
             "from .. import render",
@@ -305,10 +305,10 @@ class RuleTests(SynchronousTestCase):
             import os
             from audioproxy import __version__, errors
             from audioproxy.grammar import keys
-            from audioproxy.render.backlog import Backlog
+            from audioproxy.render.output import Backlog
             from twisted.internet import defer
             """
-        self.assertEqual([], self.complaints(arrows_up, "audioproxy.render.job", source))
+        self.assertEqual([], self.complaints(arrows_up, "audioproxy.render.render", source))
 
     def test_unknown_part(self) -> None:
         """A new part has to be given its place before anything uses it."""
@@ -350,7 +350,7 @@ class RuleTests(SynchronousTestCase):
         ):
             self.assertEqual(
                 [f"media is pure, {name} is not"],
-                self.complaints(impurities, "audioproxy.media.probing", source),
+                self.complaints(impurities, "audioproxy.media.probe", source),
             )
             self.assertEqual([], self.complaints(impurities, "audioproxy.web.root", source))
         self.assertEqual(
@@ -361,7 +361,7 @@ class RuleTests(SynchronousTestCase):
     def test_pure(self) -> None:
         """Arithmetic, hashing and the taking apart of strings are pure."""
         source = "import hashlib, json, re\nfrom urllib.parse import quote\nquote('opened')"
-        self.assertEqual([], self.complaints(impurities, "audioproxy.grammar.keys", source))
+        self.assertEqual([], self.complaints(impurities, "audioproxy.grammar.cache_key", source))
 
     def test_global(self) -> None:
         """The reactor and the environment are found in each of their spellings."""

@@ -15,9 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, RenderTimeout
 from audioproxy.logs import LEVELS, LineObserver
-from audioproxy.web.record import RequestRecord, log_request
-from audioproxy.web.scrape import MetricsResource
-from audioproxy.web.site import ProxySite
+from audioproxy.web.access_log import RequestRecord, log_request
+from audioproxy.web.metrics_resource import MetricsResource
+from audioproxy.server.site import ProxySite
 from tests.render.studio import Studio
 from tests.support.http import Connection, House
 

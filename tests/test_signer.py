@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import urls
 from audioproxy.grammar import sources as grammar
-from audioproxy.grammar.keys import cache_key
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.cache_key import cache_key
+from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.segments import Target, split_signature, split_target
 from audioproxy.grammar.signature import verify
 from audioproxy.urls import Expired, InvalidOptions, NotFound, Signer, Variant

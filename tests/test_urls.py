@@ -17,8 +17,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors, urls
 from audioproxy.grammar import sources as grammar
-from audioproxy.grammar.keys import cache_key
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.cache_key import cache_key
+from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.values import percent_encode
 from audioproxy.urls import InvalidOptions, NotFound, Signer, Variant, local, s3
 from tests.support.http import KEY, SALT

@@ -15,9 +15,9 @@ from urllib.parse import unquote_to_bytes
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, NotFound
-from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import Options
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.urls import Signer, Variant

@@ -9,7 +9,7 @@ from typing import Any
 
 import shtab
 
-from audioproxy.cli.outcome import DONE
+from audioproxy.cli.exit_status import DONE
 
 _DESCRIPTION = """\
 Print a script that makes a shell complete the words of this command.

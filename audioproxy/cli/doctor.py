@@ -42,6 +42,6 @@ def add(commands: Any) -> None:
 
 def _run(asked: Namespace, environment: Mapping[str, str]) -> int:
     # It brings the whole service.
-    from audioproxy.cli.checks import examine
+    from audioproxy.cli.run_checks import examine
 
     return examine(environment, as_json=asked.json)

@@ -11,7 +11,7 @@ from typing import Any
 
 import shtab
 
-from audioproxy.cli.outcome import Misuse
+from audioproxy.cli.exit_status import Misuse
 from audioproxy.urls import Signer
 
 # What systemd, a shell and we read alike. They differ on comments behind a value, on backslashes,

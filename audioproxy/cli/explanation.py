@@ -11,26 +11,26 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from audioproxy.cli.addresses import read_address
+from audioproxy.cli.url_input import read_address
 from audioproxy.cli.environment import make_signer
-from audioproxy.cli.meanings import meanings, unsaid
-from audioproxy.cli.outcome import DONE, REFUSED, printable
-from audioproxy.cli.running import run
-from audioproxy.cli.signing import judge, moment
+from audioproxy.cli.option_help import meanings, unsaid
+from audioproxy.cli.exit_status import DONE, REFUSED, printable
+from audioproxy.cli.reactor import run
+from audioproxy.cli.sign import judge, moment
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore, load
 from audioproxy.errors import NotFound, Refusal
-from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import Options
-from audioproxy.grammar.reading import read_expiry, read_options, refuse_options
+from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import SignedPath, Target, split_target
 from audioproxy.grammar.sources import HttpsSource, LocalSource, Source, read_source
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.diagnostics import without_secrets
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
-from audioproxy.media.probing import Probe
-from audioproxy.render.plan import Plan, arrange
+from audioproxy.media.probe import Probe
+from audioproxy.render.preparation import Plan, arrange
 from audioproxy.service import make_resource
-from audioproxy.storage.file_variants import variant_path
+from audioproxy.variants.files import variant_path
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from audioproxy import __version__
 from audioproxy.cli import completion, doctor, explain, signing, warm
 from audioproxy.cli.environment import adopt, read_environment
-from audioproxy.cli.outcome import MISUSE, NO, Misuse, complain
+from audioproxy.cli.exit_status import MISUSE, NO, Misuse, complain
 from audioproxy.config import ConfigError
 from audioproxy.errors import Refusal
 

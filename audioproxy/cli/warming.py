@@ -12,11 +12,11 @@ from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
 from audioproxy.backends import BootError, Trust
-from audioproxy.cli.addresses import standard_input
-from audioproxy.cli.amounts import bytes_in_words, listed_number
-from audioproxy.cli.fetching import FAILED, OTHER, RENDERED, STORED, Fetcher, Hopeless, show
-from audioproxy.cli.outcome import DONE, NO, Misuse, complain
-from audioproxy.cli.running import run
+from audioproxy.cli.url_input import standard_input
+from audioproxy.cli.formatting import bytes_in_words, listed_number
+from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, Hopeless, show
+from audioproxy.cli.exit_status import DONE, NO, Misuse, complain
+from audioproxy.cli.reactor import run
 from audioproxy.threads import InThread, own_threads
 
 # Bytes of a list that are read at a time.

@@ -55,7 +55,7 @@ class Options:
     """All variant options of one URL; None is an option that the URL leaves out.
 
     The fields bear the names of the option keys. The values are those of
-    `audioproxy.grammar.reading`; `refusals` tells whether they go together.
+    `audioproxy.grammar.parser`; `refusals` tells whether they go together.
     """
 
     f: str = "mp3"

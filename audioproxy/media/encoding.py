@@ -12,8 +12,8 @@ from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bitrates import bitrate_bounds
 from audioproxy.media.filters import filter_chain, output_channels, output_rate
 from audioproxy.media.inputs import Input
-from audioproxy.media.probing import Probe
-from audioproxy.media.regions import find_region
+from audioproxy.media.probe import Probe
+from audioproxy.media.trim import find_region
 
 _QUIET = ["-nostdin", "-hide_banner", "-v"]
 # The first audio stream and nothing else; no dates, encoder tags or random serials (D44).
@@ -131,7 +131,7 @@ ENCODERS = {
     "wav": Encoder(
         lambda depth: ["-c:a", _WAV_DEPTHS[depth]], lambda options: [], ("-f", "wav"), 80
     ),
-    # Bare samples, which `audioproxy.media.peaks` reduces.
+    # Bare samples, which `audioproxy.media.waveform` reduces.
     "peaks": Encoder(lambda depth: ["-c:a", "pcm_s16le"], lambda options: [], ("-f", "s16le"), 0),
 }
 

@@ -16,8 +16,8 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.options import Fade, Loudness, Options
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.presets import HIGHEST_RATE, LOWEST_RATE, PRESETS
-from audioproxy.media.probing import Probe
-from audioproxy.media.regions import Region
+from audioproxy.media.probe import Probe
+from audioproxy.media.trim import Region
 
 _LAYOUTS = {1: "mono", 2: "stereo"}
 # Up to here ffmpeg guesses the layout of unlabelled channels; three it takes for 2.1 and
@@ -42,7 +42,7 @@ def output_channels(options: Options, probe: Probe) -> int:
     """Return how many channels ffmpeg puts out: those of the source, at most 2.
 
     Where nothing but trimming is done to the source, the one channel of peaks is mixed where it
-    is reduced (`audioproxy.media.peaks`), to the same bit as audiowaveform's.
+    is reduced (`audioproxy.media.waveform`), to the same bit as audiowaveform's.
     """
     if options.f == "peaks" and probe.channels == 2 and not _processes(options):
         return 2

@@ -19,7 +19,7 @@ from audioproxy.errors import (
 from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
-from audioproxy.media.probing import Probe, probe_arguments, read_probe
+from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
 from audioproxy.process.slots import Slots
 from audioproxy.recent import Recent

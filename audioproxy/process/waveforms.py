@@ -13,12 +13,12 @@ from typing import IO, TYPE_CHECKING
 
 from audioproxy.errors import OutputTooLarge, Refusal, RenderFailed
 from audioproxy.log_context import Logger
-from audioproxy.media.shape import Shape
+from audioproxy.media.waveform_spec import Shape
 from audioproxy.process.encoder import Encoder
 from audioproxy.threads import InThread, forget, outlast
 
 if TYPE_CHECKING:
-    from audioproxy.process.drawing import Drawing
+    from audioproxy.process.waveform_reader import Drawing
 
 # Bytes of blocks that are kept in memory; more of them, for many pixels, go into a file.
 _IN_MEMORY = 4 * 1024 * 1024
@@ -111,7 +111,7 @@ def _read_pipe(shape: Shape, spool: IO[bytes], readable: int, ended: Event) -> D
     # The decoder hears of whatever goes wrong here by the end of its pipe.
     with open(readable, "rb", buffering=0) as pipe:
         # numpy is a fifth of the memory of a service that draws nothing, and of its start's time.
-        from audioproxy.process.drawing import Drawing
+        from audioproxy.process.waveform_reader import Drawing
 
         drawing = Drawing(shape, spool)
         drawing.read(pipe, ended)

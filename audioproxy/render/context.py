@@ -13,7 +13,7 @@ from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.storage.interfaces import (
+from audioproxy.variants.interfaces import (
     ScratchSpace,
     SourceStore,
     VariantHeaders,

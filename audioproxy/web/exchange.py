@@ -14,9 +14,9 @@ from twisted.python.failure import Failure
 
 from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal
 from audioproxy.log_context import Logger
-from audioproxy.storage.interfaces import Flow
+from audioproxy.variants.interfaces import Flow
 from audioproxy.web.cors import Cors
-from audioproxy.web.record import Journal, RequestRecord
+from audioproxy.web.access_log import Journal, RequestRecord
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from audioproxy.errors import ProbeFailed
-from audioproxy.grammar.keys import etag, info_key, source_identity
-from audioproxy.grammar.reading import refuse_options
+from audioproxy.grammar.cache_key import etag, info_key, source_identity
+from audioproxy.grammar.parser import refuse_options
 from audioproxy.grammar.segments import Target
 from audioproxy.grammar.sources import read_source
 from audioproxy.process.prober import Prober
-from audioproxy.storage.interfaces import SourceStore
+from audioproxy.variants.interfaces import SourceStore
 from audioproxy.web.conditions import matches
 from audioproxy.web.exchange import Exchange
 

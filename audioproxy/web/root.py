@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from audioproxy.errors import Expired, InvalidSignature, NotFound
 from audioproxy.grammar.expiry import expired
-from audioproxy.grammar.reading import read_expiry
+from audioproxy.grammar.parser import read_expiry
 from audioproxy.grammar.segments import SignedPath, Target, split_signature, split_target
 from audioproxy.grammar.signature import verify
-from audioproxy.grammar.slips import find_slip
+from audioproxy.grammar.signature_diagnosis import find_slip
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.web.asked import Asked, KnownPaths, read_asked
+from audioproxy.web.verified_paths import Asked, KnownPaths, read_asked
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
-from audioproxy.web.front import Front
+from audioproxy.web.base_resource import Front
 from audioproxy.web.info import Infos
-from audioproxy.web.record import Journal, log_request
+from audioproxy.web.access_log import Journal, log_request
 from audioproxy.web.status import answer_health, answer_ready
 from audioproxy.web.variant import Variants
 

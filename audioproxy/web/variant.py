@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from audioproxy.errors import SourceTooLarge
 from audioproxy.grammar.expiry import clamp
 from audioproxy.render.context import Order
-from audioproxy.render.table import Renders, Seat
-from audioproxy.storage.feed import Feed
-from audioproxy.storage.interfaces import (
+from audioproxy.render.registry import Renders, Seat
+from audioproxy.streams import Feed
+from audioproxy.variants.interfaces import (
     SourceStore,
     StoredVariant,
     VariantHeaders,
     VariantStore,
 )
-from audioproxy.web.asked import CACHE_CONTROL, Asked
+from audioproxy.web.verified_paths import CACHE_CONTROL, Asked
 from audioproxy.web.conditions import matches, range_applies
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.ranges import read_range

@@ -14,8 +14,8 @@ from pathlib import Path
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 
-from audioproxy.storage.errands import Errands
-from audioproxy.storage.file_variants import FileVariants, variant_path
+from audioproxy.blocking_calls import Errands
+from audioproxy.variants.files import FileVariants, variant_path
 from bench.client import fetch
 from bench.figures import Curve, Panel, Results
 from bench.programs import service, settled

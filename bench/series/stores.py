@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 
-from audioproxy.storage.signing import Identity
+from audioproxy.s3.signing import Identity
 from audioproxy.urls import Variant
 from bench.client import fetch, read
 from bench.figures import Results

@@ -16,12 +16,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import __version__
 from audioproxy.cli import checks, checks_machine, rooms
-from audioproxy.cli.amounts import bytes_in_words, listed_number
-from audioproxy.cli.checks_settings import settle
-from audioproxy.cli.findings import Finding, Verdict, bad, conclude, good, note
-from audioproxy.cli.rooms import filesystem_of
+from audioproxy.cli.formatting import bytes_in_words, listed_number
+from audioproxy.cli.checks.settings import settle
+from audioproxy.cli.checks.results import Finding, Verdict, bad, conclude, good, note
+from audioproxy.cli.checks.disk_space import filesystem_of
 from audioproxy.config import Config, FileStore
-from audioproxy.media.features import LISTS
+from audioproxy.media.ffmpeg_requirements import LISTS
 from tests.cli.command import SECRETS, command
 from tests.support.authority import Authority
 from tests.support.examinations import examine, only

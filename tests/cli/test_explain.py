@@ -11,8 +11,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.meanings import meanings
-from audioproxy.grammar.reading import read_options
+from audioproxy.cli.option_help import meanings
+from audioproxy.grammar.parser import read_options
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS, command
 from tests.support.audio import read_wav

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyClass
 
 from audioproxy.cli import fetching, warming
-from audioproxy.cli.fetching import OTHER, RENDERED, STORED, Fetcher, Hopeless, show
+from audioproxy.cli.fetcher import OTHER, RENDERED, STORED, Fetcher, Hopeless, show
 from audioproxy.cli.warming import Tally, fetch_all, read_urls
 from tests.cli.command import SECRETS, command
 from tests.support.authority import Authority

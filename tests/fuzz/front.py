@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable
 
 from audioproxy.errors import Refusal
-from audioproxy.grammar.keys import cache_key, etag
+from audioproxy.grammar.cache_key import cache_key, etag
 from audioproxy.grammar.options import Options
 from audioproxy.logs import LineObserver
-from audioproxy.web.record import RequestRecord
+from audioproxy.web.access_log import RequestRecord
 from tests.fuzz.draws import Draws, check_message
 from tests.fuzz.premises import VARIANT, Premises
 from tests.support.http import Connection, Log, Response, read_response

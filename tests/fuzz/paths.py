@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from audioproxy.errors import InvalidOptions, NotFound
-from audioproxy.grammar.keys import cache_key, source_identity
+from audioproxy.grammar.cache_key import cache_key, source_identity
 from audioproxy.grammar.options import Options
-from audioproxy.grammar.reading import read_expiry, read_options, refuse_options
+from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import split_signature, split_target
 from audioproxy.grammar.sources import HttpsSource, Source, read_source
 from audioproxy.grammar.values import percent_encode

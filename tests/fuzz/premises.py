@@ -16,7 +16,7 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.sources import Source
 from audioproxy.render.context import Order
-from audioproxy.storage.interfaces import VariantHeaders
+from audioproxy.variants.interfaces import VariantHeaders
 from tests.fuzz.draws import Draws
 from tests.support.http import (
     MEDIA_CACHE_CONTROL,

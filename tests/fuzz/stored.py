@@ -13,9 +13,9 @@ from pathlib import Path
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from audioproxy.storage.errands import Errands
-from audioproxy.storage.file_variants import FileVariants
-from audioproxy.storage.interfaces import VariantHeaders
+from audioproxy.blocking_calls import Errands
+from audioproxy.variants.files import FileVariants
+from audioproxy.variants.interfaces import VariantHeaders
 from tests.fuzz.draws import Draws
 from tests.support.processes import open_descriptors
 

@@ -13,15 +13,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.grammar.options import Options
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.diagnostics import redact
-from audioproxy.media.probing import Probe, read_probe
-from audioproxy.storage.errands import Errands
-from audioproxy.storage.file_variants import FileVariants, StoredFile
-from audioproxy.storage.interfaces import VariantHeaders
+from audioproxy.media.probe import Probe, read_probe
+from audioproxy.blocking_calls import Errands
+from audioproxy.variants.files import FileVariants, StoredFile
+from audioproxy.variants.interfaces import VariantHeaders
 from audioproxy.web.ranges import read_range
-from audioproxy.web.record import RequestRecord
+from audioproxy.web.access_log import RequestRecord
 from tests.fuzz import corpus
 from tests.fuzz.draws import Draws
 from tests.fuzz.engines import shrink

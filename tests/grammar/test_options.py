@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import Fade, Loudness, Options, Trim, refusals
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.parser import read_options
 from tests.support.strategies import PROMISE, option_segments
 
 

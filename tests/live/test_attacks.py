@@ -24,7 +24,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.storage.local import LocalFiles
+from audioproxy.sources.local import LocalFiles
 from tests.support.attacks import (
     Recorder,
     Run,

@@ -22,9 +22,9 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from audioproxy.process import child as child_module
 from audioproxy.render import table
 from audioproxy.storage import file_variants
-from audioproxy.storage.errands import Errands
-from audioproxy.storage.file_variants import FileVariants
-from audioproxy.storage.interfaces import VariantHeaders
+from audioproxy.blocking_calls import Errands
+from audioproxy.variants.files import FileVariants
+from audioproxy.variants.interfaces import VariantHeaders
 from tests.live.test_ends import ActorCase, mount, target, until_standing
 from tests.live.test_service import scratch_files, until_hit
 from tests.live.test_service_processes import alive

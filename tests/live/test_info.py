@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from audioproxy.service import AudioProxy, make_resource
-from audioproxy.web.site import ProxySite
+from audioproxy.server.site import ProxySite
 from tests.support.http import Response
 from tests.support.service import (
     ServiceCase,

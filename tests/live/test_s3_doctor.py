@@ -9,7 +9,7 @@ from pathlib import Path
 from botocore import auth
 from botocore.compat import get_current_datetime
 
-from audioproxy.cli.findings import Finding, Verdict
+from audioproxy.cli.checks.results import Finding, Verdict
 from audioproxy.service import BootError, make_service
 from tests.support.authority import Authority
 from tests.support.examinations import examine, only

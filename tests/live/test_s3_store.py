@@ -10,12 +10,12 @@ from typing import Any
 from twisted.internet.task import deferLater
 
 from audioproxy import service as service_module
-from audioproxy.grammar.keys import cache_key
+from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import Options
 from audioproxy.grammar.sources import S3Source
 from audioproxy.render import job
 from audioproxy.storage import s3_variants
-from audioproxy.storage.s3_variants import BucketVariants
+from audioproxy.variants.s3 import BucketVariants
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
 from tests.support.origins import Asked
 from tests.support.remote import CUT, PASS, Fate, RemoteCase, kept, key_of, until_hit, until_miss

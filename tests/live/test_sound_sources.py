@@ -13,7 +13,7 @@ from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, encoder_arguments
 from audioproxy.media.inputs import Input, local_input
-from audioproxy.media.probing import Probe, probe_arguments
+from audioproxy.media.probe import Probe, probe_arguments
 from tests.support.audio import (
     constant,
     convert,

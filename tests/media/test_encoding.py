@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.parser import read_options
 from audioproxy.media.encoding import (
     ENCODERS,
     check_bitrate,
@@ -21,7 +21,7 @@ from audioproxy.media.encoding import (
     output_rate,
 )
 from audioproxy.media.inputs import Input, local_input
-from audioproxy.media.probing import Probe
+from audioproxy.media.probe import Probe
 from tests.support.audio import read
 from tests.support.strategies import PROMISE, option_segments
 

@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.filters import filter_chain, may_need_length, output_channels
 from audioproxy.media.presets import PRESETS
-from audioproxy.media.probing import Probe
-from audioproxy.media.regions import find_region
+from audioproxy.media.probe import Probe
+from audioproxy.media.trim import find_region
 from tests.support.audio import read
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)

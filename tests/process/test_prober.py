@@ -18,7 +18,7 @@ from audioproxy.errors import (
     VideoSource,
 )
 from audioproxy.media.inputs import Input, local_input, remote_input
-from audioproxy.media.probing import Probe
+from audioproxy.media.probe import Probe
 from audioproxy.process import prober as prober_module
 from audioproxy.process.child import Launcher
 from audioproxy.process.prober import Prober

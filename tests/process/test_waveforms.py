@@ -24,7 +24,7 @@ from audioproxy.errors import (
     UndecodableSource,
 )
 from audioproxy.media import peaks
-from audioproxy.media.shape import Shape
+from audioproxy.media.waveform_spec import Shape
 from audioproxy.process import drawing as drawing_module
 from audioproxy.process import waveforms
 from audioproxy.process.child import Launcher

@@ -9,8 +9,8 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from audioproxy.errors import Refusal
-from audioproxy.grammar.keys import cache_key
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.cache_key import cache_key
+from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
@@ -18,11 +18,11 @@ from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.backlog import Backlog
+from audioproxy.render.output import Backlog
 from audioproxy.render.context import Order, Workshop
-from audioproxy.render.table import Renders, Seat
-from audioproxy.storage.feed import Feed
-from audioproxy.storage.interfaces import VariantHeaders
+from audioproxy.render.registry import Renders, Seat
+from audioproxy.streams import Feed
+from audioproxy.variants.interfaces import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import FakeChild, FakeSpawner
 from tests.support.stores import FakeSources, FakeStore

@@ -15,7 +15,7 @@ from audioproxy.errors import (
     UndecodableSource,
 )
 from tests.render.studio import HEADERS, NOTHING_LEFT, Client
-from tests.render.test_job import JobCase
+from tests.render.test_render import JobCase
 from tests.support.processes import FakeChild, open_descriptors
 from tests.support.waveforms import read_drawing
 

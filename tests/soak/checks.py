@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audioproxy.storage.errands import Errands
-from audioproxy.storage.file_variants import FileVariants
+from audioproxy.blocking_calls import Errands
+from audioproxy.variants.files import FileVariants
 from audioproxy.threads import own_threads
 from tests.soak.journal import Journal
 from tests.soak.nodes import Metrics, Node

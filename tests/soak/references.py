@@ -13,13 +13,13 @@ from tempfile import TemporaryFile
 import numpy as np
 
 from audioproxy.grammar.options import Options
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.parser import read_options
 from audioproxy.media.encoding import encoder_arguments
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
-from audioproxy.media.peaks import SAMPLE, Reduction, serialize
-from audioproxy.media.probing import Probe, probe_arguments, read_probe
-from audioproxy.media.regions import needs_measuring
-from audioproxy.media.shape import Shape
+from audioproxy.media.waveform import SAMPLE, Reduction, serialize
+from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.trim import needs_measuring
+from audioproxy.media.waveform_spec import Shape
 from tests.support.service import PATIENCE
 
 # Opens the source under the number that the service gives it to its children under.

@@ -29,13 +29,13 @@ import numpy as np
 
 from audioproxy.errors import NothingDecoded, ProbeFailed, RenderFailed
 from audioproxy.grammar.options import Options
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.parser import read_options
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
 from audioproxy.media.filters import may_need_length
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
-from audioproxy.media.probing import Probe, probe_arguments, read_probe
-from audioproxy.media.regions import needs_measuring
+from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.media.trim import needs_measuring
 from tests.support.programs import FFMPEG, FFPROBE
 
 #: As in the service: nothing of its own environment reaches a child (D45).

@@ -8,8 +8,8 @@ from typing import Any
 
 from audioproxy import service as service_module
 from audioproxy.cli import checks_machine
-from audioproxy.cli.checks import look
-from audioproxy.cli.findings import Finding
+from audioproxy.cli.run_checks import look
+from audioproxy.cli.checks.results import Finding
 from tests.support.service import reactor
 
 

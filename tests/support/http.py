@@ -25,8 +25,8 @@ from twisted.web.server import Site
 from zope.interface import implementer
 
 from audioproxy.errors import Refusal
-from audioproxy.grammar.keys import cache_key
-from audioproxy.grammar.reading import read_options
+from audioproxy.grammar.cache_key import cache_key
+from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.sources import Source, read_source
@@ -36,16 +36,16 @@ from audioproxy.process.child import Launcher
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.render.backlog import Backlog
+from audioproxy.render.output import Backlog
 from audioproxy.render.context import Order
-from audioproxy.storage.feed import Feed
-from audioproxy.storage.interfaces import VariantHeaders
+from audioproxy.streams import Feed
+from audioproxy.variants.interfaces import VariantHeaders
 from audioproxy.web.cors import Cors
-from audioproxy.web.express import Express
+from audioproxy.server.fast_path import Express
 from audioproxy.web.info import Infos
-from audioproxy.web.record import log_request
+from audioproxy.web.access_log import log_request
 from audioproxy.web.root import AudioProxyResource, Signer
-from audioproxy.web.site import ProxySite
+from audioproxy.server.site import ProxySite
 from audioproxy.web.variant import Variants
 from tests.support.processes import FakeSpawner
 

@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.storage.feed import Feed
-from audioproxy.storage.interfaces import Scratch, VariantHeaders
-from audioproxy.storage.scratch import AnonymousFile
+from audioproxy.streams import Feed
+from audioproxy.variants.interfaces import Scratch, VariantHeaders
+from audioproxy.variants.scratch_folder import AnonymousFile
 
 
 class FakeSource:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.grammar.keys import cache_key, etag
+from audioproxy.grammar.cache_key import cache_key, etag
 from audioproxy.grammar.options import Options
 from audioproxy.web.conditions import matches, range_applies
 from tests.support.strategies import PROMISE

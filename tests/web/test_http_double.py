@@ -7,7 +7,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 from twisted.web.static import Data
 
-from audioproxy.storage.interfaces import VariantHeaders
+from audioproxy.variants.interfaces import VariantHeaders
 from tests.support.http import Connection, FakeStored, Malformed, read_response
 
 OK = b"HTTP/1.1 200 OK\r\n"

@@ -1,0 +1,1 @@
+"""What `audioproxy doctor` checks."""

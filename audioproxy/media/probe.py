@@ -1,0 +1,153 @@
+"""What ffprobe is asked, and what its answer means for a render."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
+from audioproxy.media.info_document import Description, describe
+from audioproxy.media.inputs import Input
+
+# ffprobe says so when a container states no duration and it divided size by bit rate.
+_ESTIMATE_NOTICE = b"Estimating duration from bitrate"
+
+# A container without a readable rate or depth (contract: Format and encoding options, rule 1).
+_FALLBACK_RATE = 48000
+_FALLBACK_DEPTH = 16
+_FALLBACK_CHANNELS = 2
+
+# ffmpeg mixes no more channels, and resamples no higher rate than this by far, which is that of
+# 1024-fold DSD. Only a broken header says more.
+_MOST_CHANNELS = 64
+_HIGHEST_RATE = 6_144_000
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What is known of a source's first audio stream.
+
+    :ivar container: ffprobe's first name for the container, such as ``mov``.
+    :ivar duration: seconds, or None where nothing states it.
+    :ivar exact: the duration is stated by the container, not estimated from its size.
+    :ivar measured: the duration is that of a full decode.
+    :ivar sample_rate: Hz.
+    :ivar channels: how many; 2 where unknown.
+    :ivar bit_depth: bits of a sample as stored.
+    :ivar layout: where the channels stand, such as ``5.1``; None where nothing says so.
+    :ivar description: the same and more as it was found, for the info document.
+    """
+
+    container: str
+    codec: str
+    duration: Decimal | None
+    exact: bool
+    sample_rate: int = _FALLBACK_RATE
+    channels: int = _FALLBACK_CHANNELS
+    bit_depth: int = _FALLBACK_DEPTH
+    layout: str | None = None
+    measured: bool = False
+    description: Description = field(default_factory=Description)
+
+    def decoded(self, duration: Decimal) -> Probe:
+        """Return what is known once a full decode has found so many seconds.
+
+        :raises NothingDecoded: where it has found none.
+        """
+        if not duration:
+            raise NothingDecoded
+        return replace(self, duration=duration, exact=True, measured=True)
+
+
+def probe_arguments(ffprobe: str, source: Input) -> list[str]:
+    """Return ffprobe's command line.
+
+    All streams are asked for, so that the gate sees a video stream wherever it stands. The
+    answer ends with the tags, which may be of any size.
+    """
+    return [
+        ffprobe,
+        "-hide_banner",
+        "-v",
+        "warning",
+        "-of",
+        "json",
+        "-show_entries",
+        "format=format_name,duration,bit_rate,size:stream=codec_type,codec_name,sample_rate,"
+        "channels,channel_layout,bits_per_sample,bits_per_raw_sample,duration,bit_rate"
+        ":stream_disposition=attached_pic:format_tags",
+        *source.probe_arguments(),
+    ]
+
+
+def read_probe(
+    stdout: bytes, stderr: bytes, *, cut_off: bool = False, seekable: bool = True
+) -> Probe:
+    """Read the answer of an ffprobe that ended well.
+
+    :param cut_off: the answer was longer than anyone wants, and this is its beginning.
+    :param seekable: ffprobe could look at the end. Without that, what it estimates is no guess of
+        any worth.
+    :raises VideoSource: for a genuine video stream; embedded cover art is none.
+    :raises UndecodableSource: without an audio stream that can be decoded.
+    :raises ValueError: for an answer that is not ffprobe's.
+    """
+    text = stdout.decode("utf-8", "replace")
+    try:
+        answer = json.loads(_mend(text) if cut_off else text)
+        container = dict(answer.get("format", {}))
+        streams = [dict(stream) for stream in answer.get("streams", [])]
+        video = any(_is_video(stream) for stream in streams)
+    except (AttributeError, RecursionError, TypeError) as error:
+        raise ValueError("the answer has another shape than ffprobe's") from error
+    if cut_off and not container:
+        raise UndecodableSource("The source has more streams than can be examined.")
+    if video:
+        raise VideoSource
+    audio = next((s for s in streams if s.get("codec_type") == "audio"), None)
+    if audio is None:
+        raise UndecodableSource("The source has no audio stream.")
+    if (audio.get("codec_name") or "unknown") == "unknown":
+        raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
+    description = describe(container, audio)
+    exact = _ESTIMATE_NOTICE not in stderr
+    if not exact and not seekable:
+        description = replace(description, duration=None, bitrate=None)
+    rate = description.sample_rate or _FALLBACK_RATE
+    channels = description.channels or _FALLBACK_CHANNELS
+    if rate > _HIGHEST_RATE or channels > _MOST_CHANNELS:
+        raise UndecodableSource(f"The source claims {channels} channels at {rate} Hz.")
+    duration = description.duration
+    return Probe(
+        container=str(container.get("format_name", "")).split(",")[0],
+        codec=str(audio["codec_name"]),
+        duration=duration,
+        exact=duration is not None and exact,
+        sample_rate=rate,
+        channels=channels,
+        bit_depth=description.bit_depth or _FALLBACK_DEPTH,
+        layout=str(audio.get("channel_layout") or "") or None,
+        description=description,
+    )
+
+
+def _mend(text: str) -> str:
+    """Return what is whole of an answer that was cut off, with everything closed.
+
+    ffprobe writes each field, bracket and brace on a line of its own.
+    """
+    *lines, _ = text.split("\n")
+    unclosed: list[str] = []
+    for line in map(str.strip, lines):
+        if line.endswith(("{", "[")):
+            unclosed.append("}" if line.endswith("{") else "]")
+        elif line.startswith(("}", "]")) and unclosed:
+            unclosed.pop()
+    return "".join(["\n".join(lines).rstrip().removesuffix(","), *reversed(unclosed)])
+
+
+def _is_video(stream: dict[str, Any]) -> bool:
+    picture = stream.get("disposition", {}).get("attached_pic", 0)
+    return stream.get("codec_type") == "video" and not picture

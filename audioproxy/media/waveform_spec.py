@@ -1,0 +1,42 @@
+"""What a waveform is drawn of, and as: what is known of it before the first sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from audioproxy.grammar.options import PEAKS_DEFAULTS, Options
+from audioproxy.media.filters import output_channels, output_rate
+from audioproxy.media.probe import Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a waveform is drawn of, and as.
+
+    :ivar sample_rate: of the frames, in Hz.
+    :ivar decoded: channels of the frames, 1 or 2.
+    :ivar channels: as drawn; one that is drawn of two is their mean.
+    :ivar pixels: how many, whatever the source's length.
+    :ivar bits: of each value, 8 or 16.
+    :ivar serialization: a value of ``pk_fmt``.
+    """
+
+    sample_rate: int
+    decoded: int
+    channels: int
+    pixels: int
+    bits: int
+    serialization: str
+
+    @classmethod
+    def of(cls, options: Options, probe: Probe) -> Shape:
+        """Return the shape that the options of one ``f:peaks`` ask for."""
+        decoded = output_channels(options, probe)
+        return cls(
+            output_rate(options, probe),
+            decoded,
+            options.ch or PEAKS_DEFAULTS["ch"],
+            options.pts or PEAKS_DEFAULTS["pts"],
+            options.pk_bits or PEAKS_DEFAULTS["pk_bits"],
+            options.pk_fmt or PEAKS_DEFAULTS["pk_fmt"],
+        )

@@ -1,0 +1,1 @@
+"""Where audio is read: local files, https addresses, objects in a bucket."""

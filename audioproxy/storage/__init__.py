@@ -1,1 +1,0 @@
-"""Bytes at rest: where sources are read and where variants are kept."""

@@ -1,0 +1,1 @@
+"""Where rendered variants are kept: files of a folder, or objects of a bucket."""

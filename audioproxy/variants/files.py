@@ -1,0 +1,272 @@
+"""Variants as files, each complete in itself: the bytes, then a trailer that describes them.
+
+A variant is one file named by its cache key, in a folder named by the key's first two digits.
+Its response headers follow the bytes, then how to find and check that record:
+
+    bytes | JSON record | its length | its CRC-32 | magic number
+
+Length and checksum have 4 bytes each, big-endian, and the magic number has 8.
+
+One file and one rename make a variant appear whole or not at all. The record names the number
+of bytes, so a file that lost its end, to a full disk or a crash, is never taken for a variant,
+nor is one whose record is damaged.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+import zlib
+from contextlib import suppress
+from dataclasses import asdict
+from functools import lru_cache
+
+from audioproxy.errors import UpstreamUnavailable
+from audioproxy.log_context import Logger
+from audioproxy.blocking_calls import Errands
+from audioproxy.streams import Feed
+from audioproxy.variants.interfaces import Examination, Scratch, Unwritable, VariantHeaders
+from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
+
+_MAGIC = b"APVARNT1"
+_FOOTER = struct.Struct(">II8s")
+# A record is some hundred bytes; a file name of 255 bytes is escaped to at most 1.6 KB, twice.
+_TAIL = 8192
+_SCRATCH = ".scratch"
+# Bytes of a file that is read whole at a glance: what a feed would send in one write.
+_SMALL = 64 * 1024
+
+# Seconds to wait for a disk: for a file to be made or removed, and for some gigabytes to be
+# flushed to one that is slow.
+_CREATE_SECONDS = 10.0
+_COMMIT_SECONDS = 120.0
+
+# Bytes that a disk has to have left for a new variant, but no more than this share of it.
+_RESERVE = 64 * 1024 * 1024
+_RESERVE_SHARE = 20
+
+_log = Logger()
+
+
+class StoredFile:
+    """A variant, open for reading. It stays readable when it is replaced or removed."""
+
+    def __init__(self, descriptor: int, size: int, headers: VariantHeaders) -> None:
+        self.size = size
+        self.headers = headers
+        self.descriptor = descriptor
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return bytes of the variant, never of its trailer."""
+        return os.pread(self.descriptor, max(0, min(limit, self.size - offset)), offset)
+
+    async def stretch(self, start: int, stop: int) -> Feed:
+        """Return the bytes from ``start`` up to ``stop``."""
+        return Feed(self, start, stop, descriptor=self.descriptor)
+
+    def presign(self, seconds: int) -> None:
+        """Return nothing: no client can read this disk."""
+
+    def close(self) -> None:
+        """Close the file; again is harmless."""
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class FileVariants:
+    """A variant store in a folder, which several nodes may share.
+
+    :param errands: runs what writes, off the reactor thread and with a deadline.
+    """
+
+    def __init__(self, root: str, errands: Errands) -> None:
+        self._root = os.path.abspath(root)
+        self._errands = errands
+        self._scratch = ScratchFolder(os.path.join(self._root, _SCRATCH), errands.later)
+
+    async def open(self) -> None:
+        """Prove the store writable, by writing and removing a file, and claim a scratch folder.
+
+        :raises Unwritable: where it is not.
+        """
+        try:
+            self._scratch.open()
+            proof = self._scratch.create()
+            try:
+                os.write(proof.descriptor, _MAGIC)
+            finally:
+                proof.close_now()
+        except OSError as error:
+            raise Unwritable(
+                f"not writable ({error}); a directory that this process may write into is required"
+            ) from error
+
+    async def examine(self, seconds: int) -> Examination:
+        """Prove the store writable, with room for a variant."""
+        seen = Examination(self._root)
+        parent = os.path.join(self._root, _SCRATCH)
+        # One that root leaves behind would be closed to the user that the service runs as.
+        fresh = not os.path.exists(parent)
+        try:
+            await self.open()
+            (await self.create()).close_now()
+        except Unwritable as error:
+            seen.trouble = str(error)
+        except OSError as error:
+            seen.trouble = f"no new file can be made ({error}); room for variants is required"
+        finally:
+            self.abandon()
+            if fresh:
+                with suppress(OSError):
+                    os.rmdir(parent)
+        return seen
+
+    def abandon(self) -> None:
+        """Remove the scratch folder, and wait for that."""
+        self._scratch.close()
+
+    async def close(self, seconds: float) -> None:
+        """Remove the scratch folder; where the disk hangs for so long, the next boot does."""
+        with suppress(OSError):
+            await self._errands.run(self._scratch.close, seconds)
+
+    async def create(self, seconds: float = _CREATE_SECONDS) -> NamedFile:
+        """Return a new scratch file on the store's own filesystem.
+
+        :param seconds: to wait for the disk; 10 at the most.
+        :raises OSError: where there is no room or no right to, or no answer in time.
+        """
+        seconds = min(seconds, _CREATE_SECONDS)
+        return await self._errands.run(self._create, seconds, NamedFile.close)
+
+    async def lookup(self, key: str) -> StoredFile | None:
+        """Return the variant stored under ``key``.
+
+        This is two or three short system calls on the reactor thread: a hop to another thread
+        would cost more than they do.
+
+        :raises UpstreamUnavailable: where the folder cannot be read.
+        """
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _unreadable(error) from error
+        try:
+            found = _read_trailer(descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            raise _unreadable(error) from error
+        if found is None:
+            os.close(descriptor)
+            return None
+        return StoredFile(descriptor, *found)
+
+    def glance(self, key: str) -> tuple[VariantHeaders, bytes] | None:
+        """Return a small variant whole, in one read; None for all that is not one."""
+        try:
+            descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            length = os.fstat(descriptor).st_size
+            if length > _SMALL:
+                return None
+            data = os.pread(descriptor, _SMALL, 0)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        found = _parse_trailer(data, length)
+        return None if found is None else (found[1], data[: found[0]])
+
+    async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
+        """Give a finished scratch file its trailer and its final name.
+
+        The bytes are on the disk before the name is, so that a crash of the machine leaves no
+        name without bytes. One that is late still does all of it or nothing.
+
+        :raises OSError: where the store refuses, or gives no answer within 2 minutes.
+        """
+        if not isinstance(scratch, NamedFile):
+            raise TypeError("only a file that this store created can be committed to it")
+        if scratch.path is None:
+            raise FileNotFoundError("the scratch file is gone")
+        path = scratch.path
+        await self._errands.run(lambda: self._commit(key, path, size, headers), _COMMIT_SECONDS)
+        scratch.moved()
+
+    def _create(self) -> NamedFile:
+        # A full disk still gives an empty file, in which the render would fail.
+        disk = os.statvfs(self._root)
+        reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // _RESERVE_SHARE)
+        if disk.f_bavail * disk.f_frsize < reserve:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self._scratch.create()
+
+    def _commit(self, key: str, path: str, size: int, headers: VariantHeaders) -> None:
+        record = json.dumps({"size": size, **asdict(headers)}).encode("ascii")
+        trailer = record + _FOOTER.pack(len(record), zlib.crc32(record), _MAGIC)
+        # A descriptor of its own: whoever has stopped waiting may close the render's.
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.pwrite(descriptor, trailer, size) < len(trailer):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        final = self._path(key)
+        with suppress(FileExistsError):
+            os.mkdir(os.path.dirname(final))
+        os.rename(path, final)
+
+    def _path(self, key: str) -> str:
+        return variant_path(self._root, key)
+
+
+def variant_path(root: str, key: str) -> str:
+    """Return where the variant of a key lies in a store."""
+    return os.path.join(root, key[:2], key)
+
+
+def _unreadable(error: OSError) -> UpstreamUnavailable:
+    _log.warn("the store cannot be read: {error}", error=error)
+    return UpstreamUnavailable()
+
+
+def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
+    """Return size and headers of a variant; None for a file that is none, or not all of one."""
+    length = os.fstat(descriptor).st_size
+    return _parse_trailer(os.pread(descriptor, _TAIL, max(0, length - _TAIL)), length)
+
+
+def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | None:
+    """Read the end of a file that has so many bytes."""
+    if len(tail) < _FOOTER.size:
+        return None
+    record_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+    record = tail[-_FOOTER.size - record_length : -_FOOTER.size]
+    if (magic, len(record), zlib.crc32(record)) != (_MAGIC, record_length, checksum):
+        return None
+    found = _read_record(record)
+    return found if found and found[0] + record_length + _FOOTER.size == length else None
+
+
+# To read one costs as much as to read the file that it is in.
+@lru_cache(4096)
+def _read_record(record: bytes) -> tuple[int, VariantHeaders] | None:
+    try:
+        fields = json.loads(record)
+        size = int(fields.pop("size"))
+        headers = VariantHeaders(**fields)
+        words = (headers.content_type, headers.cache_control, headers.content_disposition or "")
+        # Nothing but what a header can say.
+        if not all(word.isascii() and word.isprintable() for word in words):
+            return None
+        return size, headers
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return None

@@ -1,0 +1,113 @@
+"""What every resource of ours does with a request: one answer, one log line, no stray exception."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
+
+from audioproxy.errors import NotFound, Refusal, RenderFailed
+from audioproxy.log_context import Logger, set_request_id
+from audioproxy.in_flight import Tally
+from audioproxy.streams import ConsumerGone
+from audioproxy.web.cors import Cors
+from audioproxy.web.exchange import Exchange
+from audioproxy.web.access_log import Journal, log_request
+
+if TYPE_CHECKING:
+    from audioproxy.metrics import Metrics
+
+# RFC 9112, 3.2.2: a server takes the absolute form of a target too.
+_ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+
+_log = Logger()
+
+
+class Front(Resource):
+    """Everything below one address, wherever in a site it is mounted.
+
+    :ivar active: a tally of the requests that are being answered.
+    """
+
+    isLeaf = True
+
+    def __init__(
+        self,
+        seconds: Callable[[], float],
+        metrics: Metrics,
+        cors: Cors,
+        journal: Journal = log_request,
+    ) -> None:
+        """Open for requests.
+
+        :param seconds: a clock for durations.
+        :param journal: takes the record of each request.
+        """
+        Resource.__init__(self)
+        self.active = Tally()
+        self._seconds = seconds
+        self._metrics = metrics
+        self._cors = cors
+        self._journal = journal
+
+    def serves(self, method: bytes) -> bool:
+        """Return whether any path answers a method with anything but a 404."""
+        return method in (b"GET", b"HEAD") or (method == b"OPTIONS" and self._cors.enabled)
+
+    async def route(self, exchange: Exchange, path: bytes) -> None:
+        """Answer a request.
+
+        :param path: the raw path below the place where the resource is mounted.
+        :raises Refusal: for everything that is answered with an error document.
+        """
+        raise NotImplementedError
+
+    def render(self, request: Any) -> int:
+        """Answer any method on any path; Twisted's own answers are 405 and HTML."""
+        exchange = self._begin(request)
+        answering = Deferred.fromCoroutine(self._answer(exchange, _relative_path(request)))
+        exchange.finished.addCallback(lambda _: answering.cancel())
+        return NOT_DONE_YET
+
+    def turn_away(self, request: Any, refusal: Refusal) -> None:
+        """Refuse a request that is none, so that there is nothing to route."""
+        self._begin(request).refuse(refusal)
+
+    def _begin(self, request: Any) -> Exchange:
+        exchange = Exchange(request, self._seconds, self._metrics, self._cors, self._journal)
+        self.active.begin()
+        exchange.finished.addCallback(lambda _: self.active.end())
+        return exchange
+
+    async def _answer(self, exchange: Exchange, path: bytes) -> None:
+        set_request_id(exchange.request_id)
+        try:
+            await self.route(exchange, path)
+        except Refusal as refusal:
+            if isinstance(refusal, NotFound) and refusal.reason:
+                _log.debug("a 404 is for this reason: {reason}", reason=refusal.reason)
+            exchange.refuse(refusal)
+        except (CancelledError, ConsumerGone):
+            pass  # the client is gone, and the log has its line
+        except Exception:
+            _log.failure("a request crashed")
+            exchange.refuse(RenderFailed("The request failed."))
+
+
+def _relative_path(request: Any) -> bytes:
+    """Return the raw path below the place where the resource is mounted.
+
+    ``postpath`` would not do: it is unquoted, and the signature covers the bytes as they came.
+    """
+    path: bytes = request.path
+    if not path.startswith(b"/") and (match := _ABSOLUTE.match(path)):
+        path = path[match.end() :]
+    if not path.startswith(b"/"):
+        return b""
+    mounted = len(request.prepath) + 1
+    parts = path.split(b"/", mounted)
+    return b"/" + parts[mounted] if len(parts) > mounted else b""

@@ -1,0 +1,968 @@
+"""Settings from the environment: every default, every refusal, all problems at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import FrozenInstanceError, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy import config as module
+from audioproxy.config import BucketStore, Config, ConfigError, FileStore, S3Config, load
+from audioproxy.errors import NotFound
+from audioproxy.grammar.sources import S3Source, read_source
+from audioproxy.config.values import bucket, parse_origin
+from tests.support.strategies import PROMISE
+
+KEY, SALT = "a1" * 32, "5a17"
+SIGNED = {"AP_KEY": KEY, "AP_SALT": SALT}
+SHARED = {
+    "AWS_ACCESS_KEY_ID": "shared-id",
+    "AWS_SECRET_ACCESS_KEY": "shared-secret",
+    "AWS_REGION": "eu-west-1",
+}
+OWN = {
+    "AP_VARIANT_S3_ACCESS_KEY_ID": "own-id",
+    "AP_VARIANT_S3_SECRET_ACCESS_KEY": "own-secret",
+    "AP_VARIANT_S3_REGION": "us-east-2",
+}
+KNOWN = sorted(module._READERS)
+
+#: How the remedies for a key and a salt begin.
+NEEDED = "written as hexadecimal {} required, such as `openssl rand -hex {}` prints"
+
+
+class ConfigCase(SynchronousTestCase):
+    """What the cases below share: a signing environment to which each adds a few variables."""
+
+    def config(self, **variables: str) -> Config:
+        """Load the signing environment with these variables."""
+        return load(SIGNED | variables)[0]
+
+    def warnings(self, **variables: str) -> tuple[str, ...]:
+        """Return the warnings of the signing environment with these variables."""
+        return load(SIGNED | variables)[1]
+
+    def problems(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the problems of an environment that must have some, checking their shape."""
+        problems = self.assertRaises(ConfigError, load, environ).problems
+        for problem in problems:
+            name, colon, text = problem.partition(": ")
+            self.assertIn(name, KNOWN)
+            self.assertTrue(colon and text and problem.isascii() and problem.isprintable(), problem)
+        return problems
+
+    def problem(self, **variables: str) -> str:
+        """Return the one problem that these variables bring into the signing environment."""
+        problems = self.problems(SIGNED | variables)
+        self.assertEqual(len(problems), 1, problems)
+        return problems[0]
+
+    def assert_refused(self, variable: str, values: tuple[str, ...], wanted: str) -> None:
+        """Check that each value is the one problem, and that it says what would be right."""
+        for value in values:
+            problem = self.problem(**{variable: value})
+            self.assertTrue(problem.startswith(f"{variable}: "), problem)
+            self.assertIn(wanted, problem)
+
+    def file(self) -> str:
+        """Make a readable regular file and return its path."""
+        path = self.mktemp()
+        with open(path, "w", encoding="ascii") as stream:
+            stream.write("-----BEGIN CERTIFICATE-----\n")
+        return os.path.abspath(path)
+
+    def folder(self) -> str:
+        """Make a directory and return its path."""
+        path = os.path.abspath(self.mktemp())
+        os.mkdir(path)
+        return path
+
+    def forbid(self, path: str, *modes: int) -> None:
+        """Have the system deny a path with one of these modes; root would be denied nothing."""
+        granted = os.access
+
+        def access(asked: str, mode: int) -> bool:
+            denied = asked == path and any(mode & forbidden for forbidden in modes)
+            return not denied and granted(asked, mode)
+
+        self.patch(os, "access", access)
+
+
+class DefaultsTests(ConfigCase):
+    """What holds where nothing is said."""
+
+    def test_defaults(self) -> None:
+        """A key and a salt are enough; all else has its documented default (D30, Limits)."""
+        affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
+        cpus = len(affinity(0))
+        config, warnings = load(SIGNED)
+        self.assertEqual((), warnings)
+        self.assertEqual(
+            config,
+            Config(
+                key=bytes.fromhex(KEY),
+                salt=bytes.fromhex(SALT),
+                allow_insecure=False,
+                port=4000,
+                local_root=None,
+                variant_store=None,
+                serve_mode="redirect",
+                presign_ttl=300,
+                source_s3=S3Config(None, "virtual", None, None, None, None, None),
+                variant_s3=S3Config(None, "virtual", None, None, None, None, None),
+                source_allowlist=None,
+                allow_origin=None,
+                log_level="info",
+                metrics_bind="127.0.0.1",
+                metrics_port=9568,
+                max_src_bytes=2_000_000_000,
+                max_variant_bytes=2_000_000_000,
+                max_concurrency=cpus,
+                max_probe_concurrency=4 * cpus,
+                queue_size=32,
+                ready_queue_threshold=16,
+                render_timeout=300,
+                probe_timeout=10,
+            ),
+        )
+
+    def test_in_code(self) -> None:
+        """An embedder who builds a Config gets the defaults that the environment gives."""
+        built = Config(key=bytes.fromhex(KEY), salt=bytes.fromhex(SALT))
+        self.assertEqual(built, load(SIGNED)[0])
+        built = Config(
+            allow_insecure=True,
+            max_src_bytes=7,
+            max_concurrency=3,
+            queue_size=9,
+            render_timeout=4,
+            source_s3=S3Config("https://s3.example"),
+        )
+        self.assertEqual(
+            (built.max_variant_bytes, built.max_probe_concurrency, built.ready_queue_threshold),
+            (7, 12, 4),
+        )
+        self.assertEqual(built.probe_timeout, 2)
+        self.assertEqual(built.variant_s3, S3Config("https://s3.example", "path"))
+        self.assertEqual(replace(built, port=1).max_variant_bytes, 7)
+
+    def test_frozen(self) -> None:
+        """A configuration never changes under a running service."""
+        config = Config(allow_insecure=True)
+        for value, name in ((config, "port"), (S3Config(), "region"), (FileStore("/"), "path")):
+            self.assertRaises(FrozenInstanceError, setattr, value, name, "x")
+
+    def test_empty_is_unset(self) -> None:
+        """A variable with an empty value counts as unset, but for the allowlist (D49)."""
+        empty = dict.fromkeys(KNOWN, "") | {"AP_ANYTHING": ""}
+        del empty["AP_SOURCE_ALLOWLIST"]
+        self.assertEqual(load(empty | SIGNED), load(SIGNED))
+
+    def test_derived_limits(self) -> None:
+        """A default that depends on another limit follows that limit (Limits; D50)."""
+        for variables, field, value in (
+            ({"AP_MAX_SRC_BYTES": "5"}, "max_variant_bytes", 5),
+            ({"AP_MAX_SRC_BYTES": "5", "AP_MAX_VARIANT_BYTES": "9"}, "max_variant_bytes", 9),
+            ({"AP_MAX_CONCURRENCY": "3"}, "max_probe_concurrency", 12),
+            (
+                {"AP_MAX_CONCURRENCY": "3", "AP_MAX_PROBE_CONCURRENCY": "1"},
+                "max_probe_concurrency",
+                1,
+            ),
+            ({"AP_QUEUE_SIZE": "9"}, "ready_queue_threshold", 4),
+            ({"AP_QUEUE_SIZE": "2"}, "ready_queue_threshold", 1),
+            ({"AP_QUEUE_SIZE": "1"}, "ready_queue_threshold", 1),
+            ({"AP_QUEUE_SIZE": "0"}, "ready_queue_threshold", 0),
+            ({"AP_READY_QUEUE_THRESHOLD": "0"}, "ready_queue_threshold", 0),
+            ({"AP_READY_QUEUE_THRESHOLD": "32"}, "ready_queue_threshold", 32),
+            ({"AP_RENDER_TIMEOUT": "11"}, "probe_timeout", 10),
+            ({"AP_RENDER_TIMEOUT": "10"}, "probe_timeout", 5),
+            ({"AP_RENDER_TIMEOUT": "1"}, "probe_timeout", 0.5),
+            ({"AP_RENDER_TIMEOUT": "60", "AP_PROBE_TIMEOUT": "59"}, "probe_timeout", 59),
+        ):
+            self.assertEqual(getattr(self.config(**variables), field), value, variables)
+
+
+class ScalarTests(ConfigCase):
+    """Numbers, words and addresses."""
+
+    def test_numbers(self) -> None:
+        """A number is accepted from its lowest to its highest value and not beyond (Limits)."""
+        for variable, low, high in (
+            ("AP_PORT", 0, 65_535),
+            ("AP_METRICS_PORT", 0, 65_535),
+            ("AP_PRESIGN_TTL", 1, 604_800),
+            ("AP_MAX_SRC_BYTES", 1, 10**15),
+            ("AP_MAX_VARIANT_BYTES", 1, 10**15),
+            ("AP_MAX_CONCURRENCY", 1, 4096),
+            ("AP_MAX_PROBE_CONCURRENCY", 1, 65_536),
+            ("AP_QUEUE_SIZE", 0, 10**6),
+            ("AP_READY_QUEUE_THRESHOLD", 0, 10**6),
+            ("AP_RENDER_TIMEOUT", 1, 86_400),
+            ("AP_PROBE_TIMEOUT", 1, 86_400),
+        ):
+            field = variable.removeprefix("AP_").lower()
+            room = {
+                "AP_READY_QUEUE_THRESHOLD": {"AP_QUEUE_SIZE": "1000000"},
+                "AP_PROBE_TIMEOUT": {"AP_RENDER_TIMEOUT": "86400"},
+            }.get(variable, {})
+            highest = high - 1 if variable == "AP_PROBE_TIMEOUT" else high
+            for number in (low, highest):
+                config = self.config(**room, **{variable: str(number)})
+                self.assertEqual(getattr(config, field), number, variable)
+            wanted = f"a whole number from {low} to {high} is required"
+            beyond = (str(low - 1), str(high + 1), "9" * 5000)
+            self.assert_refused(variable, beyond, wanted)
+            strange = ("x", "1.5", "1e3", "2GB", " 1", "1\n", "+1", "1_0", "0x1", "\u0661", "-")
+            self.assert_refused(variable, strange, wanted)
+
+    def test_words(self) -> None:
+        """A word is one of the few of the contract, spelled so (Deployment configuration)."""
+        for variable, words, wanted in (
+            ("AP_SERVE_MODE", ("redirect", "proxy"), "redirect or proxy is required"),
+            (
+                "AP_LOG_LEVEL",
+                ("debug", "info", "warning", "error"),
+                "debug, info, warning or error is required",
+            ),
+        ):
+            for word in words:
+                config = self.config(**{variable: word})
+                self.assertEqual(getattr(config, variable.removeprefix("AP_").lower()), word)
+                self.assert_refused(variable, (word.upper(), word + " ", "x"), wanted)
+
+    def test_metrics_bind(self) -> None:
+        """The metrics listener binds an address literal; a host name is refused."""
+        for address in ("127.0.0.1", "0.0.0.0", "::1", "::", "fe80::1%eth0"):
+            self.assertEqual(self.config(AP_METRICS_BIND=address).metrics_bind, address)
+        self.assert_refused(
+            "AP_METRICS_BIND",
+            ("localhost", "[::1]", "127.1", "127.0.0.01", "127.0.0.1:9568", "fe80::1%a\n", " ::1"),
+            "an IPv4 or IPv6 address without brackets is required, not a host name",
+        )
+
+    def test_ports(self) -> None:
+        """Metrics may not share the main listener's port; the refusal names both."""
+        for variables in (
+            {"AP_PORT": "9568"},
+            {"AP_METRICS_PORT": "4000"},
+            {"AP_PORT": "8080", "AP_METRICS_PORT": "8080"},
+        ):
+            problem = self.problem(**variables)
+            self.assertTrue(problem.startswith("AP_METRICS_PORT: "), problem)
+            self.assertIn("AP_PORT,", problem)
+
+    def test_free_ports(self) -> None:
+        """Two listeners may both ask for any free port."""
+        config = self.config(AP_PORT="0", AP_METRICS_PORT="0")
+        self.assertEqual((config.port, config.metrics_port), (0, 0))
+
+    def test_threshold_above_queue(self) -> None:
+        """A readiness threshold that the queue cannot reach is refused, naming both (Limits)."""
+        for variables in (
+            {"AP_READY_QUEUE_THRESHOLD": "33"},
+            {"AP_READY_QUEUE_THRESHOLD": "5", "AP_QUEUE_SIZE": "4"},
+            {"AP_READY_QUEUE_THRESHOLD": "1", "AP_QUEUE_SIZE": "0"},
+        ):
+            problem = self.problem(**variables)
+            self.assertTrue(problem.startswith("AP_READY_QUEUE_THRESHOLD: "), problem)
+            self.assertIn("AP_QUEUE_SIZE", problem)
+
+    def test_probe_outlasts_render(self) -> None:
+        """A probe timeout that was asked for is shorter than a render's (Limits)."""
+        for variables in (
+            {"AP_PROBE_TIMEOUT": "300"},
+            {"AP_PROBE_TIMEOUT": "301"},
+            {"AP_PROBE_TIMEOUT": "1", "AP_RENDER_TIMEOUT": "1"},
+        ):
+            problem = self.problem(**variables)
+            self.assertTrue(problem.startswith("AP_PROBE_TIMEOUT: "), problem)
+            self.assertIn("AP_RENDER_TIMEOUT", problem)
+
+
+class SigningTests(ConfigCase):
+    """AP_KEY, AP_SALT and AP_ALLOW_INSECURE."""
+
+    def test_key_and_salt(self) -> None:
+        """Key and salt are the decoded bytes, in either letter case (Authentication, 1)."""
+        config = load({"AP_KEY": "aBcD" * 16, "AP_SALT": "0F"})[0]
+        self.assertEqual((config.key, config.salt), (bytes.fromhex("abcd" * 16), b"\x0f"))
+
+    def test_bad_key(self) -> None:
+        """A key that is nearly right is told what is wrong with it (Authentication, 4)."""
+        wanted = f"at least 32 bytes {NEEDED.format('are', 32)}"
+        for text, fault in (
+            ("ab" * 10, "10 bytes"),
+            ("ab", "1 byte"),
+            ("ab" * 31, "31 bytes"),
+            ("a" * 63, "an odd number of hexadecimal digits, 63, where each byte takes two"),
+            ("a" * 65, "an odd number of hexadecimal digits, 65, where each byte takes two"),
+            ("ab" * 31 + "xy", "character 63 of 64 is not a hexadecimal digit"),
+            ("0x" + "ab" * 32, "character 2 of 66 is not a hexadecimal digit"),
+            ("ab " * 32 + "cd", "character 3 of 98 is not a hexadecimal digit"),
+            ("\u0661" * 64, "character 1 of 64 is not a hexadecimal digit"),
+            ("ab" * 32 + "\n", "white space around the value"),
+        ):
+            self.assertEqual(
+                self.problems({"AP_KEY": text, "AP_SALT": SALT}), (f"AP_KEY: {fault}; {wanted}",)
+            )
+
+    def test_bad_salt(self) -> None:
+        """The salt is hexadecimal of at least one byte (D32)."""
+        wanted = f"at least 1 byte {NEEDED.format('is', 16)}"
+        for text, fault in (
+            ("5", "an odd number of hexadecimal digits, 1, where each byte takes two"),
+            ("salt", "character 1 of 4 is not a hexadecimal digit"),
+        ):
+            self.assertEqual(
+                self.problems({"AP_KEY": KEY, "AP_SALT": text}), (f"AP_SALT: {fault}; {wanted}",)
+            )
+
+    def test_neither(self) -> None:
+        """A service that could check no signature does not start (Authentication, 4; D32)."""
+        for environ in ({}, {"AP_ALLOW_INSECURE": "no"}):
+            self.assertEqual(
+                self.problems(environ),
+                (
+                    f"AP_KEY: not set; at least 32 bytes {NEEDED.format('are', 32)}",
+                    f"AP_SALT: not set; at least 1 byte {NEEDED.format('is', 16)}",
+                ),
+            )
+
+    def test_one_without_the_other(self) -> None:
+        """Key and salt come together, in insecure mode too (D31)."""
+        for insecure in ("", "1", "maybe"):
+            for present, missing in (("AP_KEY", "AP_SALT"), ("AP_SALT", "AP_KEY")):
+                environ = {present: SIGNED[present], "AP_ALLOW_INSECURE": insecure}
+                self.assertIn(
+                    f"{missing}: missing beside {present}; set AP_KEY and AP_SALT together",
+                    self.problems(environ),
+                )
+
+    def test_in_code(self) -> None:
+        """A `Config` made in code has the same checks, with the same messages (D31, D32)."""
+        short_key = f"AP_KEY: {{}}; at least 32 bytes {NEEDED.format('are', 32)}"
+        short_salt = f"AP_SALT: {{}}; at least 1 byte {NEEDED.format('is', 16)}"
+        unlike = "AP_{}: {}; bytes are required, which bytes.fromhex makes of hexadecimal text"
+        beside = "{}: missing beside {}; set AP_KEY and AP_SALT together"
+        key, salt = bytes(32), b"s"
+        for arguments, problems in (
+            ({}, (short_key.format("not set"), short_salt.format("not set"))),
+            (
+                {"key": b"", "salt": b""},
+                (short_key.format("0 bytes"), short_salt.format("0 bytes")),
+            ),
+            ({"key": bytes(31), "salt": salt}, (short_key.format("31 bytes"),)),
+            ({"key": b"k", "salt": salt}, (short_key.format("1 byte"),)),
+            ({"key": b"", "salt": salt, "allow_insecure": True}, (short_key.format("0 bytes"),)),
+            ({"key": key, "salt": b""}, (short_salt.format("0 bytes"),)),
+            ({"key": key}, (beside.format("AP_SALT", "AP_KEY"),)),
+            ({"salt": salt, "allow_insecure": True}, (beside.format("AP_KEY", "AP_SALT"),)),
+            (
+                {"key": KEY, "salt": bytearray(salt)},
+                (unlike.format("KEY", "str"), unlike.format("SALT", "bytearray")),
+            ),
+            (
+                {"key": key, "salt": salt, "allow_insecure": "no"},
+                ("AP_ALLOW_INSECURE: str; True or False is required",),
+            ),
+        ):
+            error = self.assertRaises(ConfigError, Config, **arguments)
+            self.assertEqual(problems, error.problems, arguments)
+        self.assertTrue(Config(allow_insecure=True).allow_insecure)
+        self.assertEqual((key, salt), (Config(key=key, salt=salt).key, salt))
+
+    def test_insecure_spellings(self) -> None:
+        """The switch knows eight words in any letter case, and no other (D31)."""
+        for text, on in (
+            *((word, True) for word in ("1", "true", "yes", "on", "TRUE", "Yes", "oN")),
+            *((word, False) for word in ("0", "false", "no", "off", "FALSE", "No", "oFF")),
+        ):
+            self.assertIs(self.config(AP_ALLOW_INSECURE=text).allow_insecure, on, text)
+        self.assert_refused(
+            "AP_ALLOW_INSECURE",
+            ("2", "y", "enabled", " on", "ture"),
+            "1, true, yes, on, 0, false, no or off is required",
+        )
+
+    def test_misspelt_insecure(self) -> None:
+        """Whoever misspells the switch is told of that alone, not of keys beside it (D31)."""
+        (problem,) = self.problems({"AP_ALLOW_INSECURE": "ture"})
+        self.assertTrue(problem.startswith("AP_ALLOW_INSECURE: 'ture'"), problem)
+
+    def test_insecure_without_keys(self) -> None:
+        """Insecure mode needs no key, and boot warns that only the word signs (D31)."""
+        config, warnings = load({"AP_ALLOW_INSECURE": "on"})
+        self.assertEqual((config.key, config.salt, config.allow_insecure), (None, None, True))
+        self.assertEqual(
+            [text.partition(":")[0] for text in warnings], ["AP_ALLOW_INSECURE", "AP_KEY"]
+        )
+        self.assertIn("only the word insecure", warnings[1])
+
+    def test_insecure_with_keys(self) -> None:
+        """Insecure mode is never quiet (D31)."""
+        (warning,) = self.warnings(AP_ALLOW_INSECURE="1")
+        self.assertTrue(warning.startswith("AP_ALLOW_INSECURE: on"), warning)
+
+
+class PathTests(ConfigCase):
+    """AP_LOCAL_ROOT, AP_VARIANT_STORE and the CA bundles."""
+
+    def test_local_root(self) -> None:
+        """Local sources come from an existing directory (Deployment configuration)."""
+        folder = self.folder()
+        self.assertEqual(self.config(AP_LOCAL_ROOT=folder).local_root, folder)
+
+    def test_bad_local_root(self) -> None:
+        """A root that is missing, no directory or closed to the service is refused."""
+        closed = self.folder()
+        self.forbid(closed, os.R_OK)
+        self.assert_refused(
+            "AP_LOCAL_ROOT",
+            (closed, self.file(), self.mktemp(), "a\0b", "\udcff", "\ud800", "x" * 9000, "\n"),
+            "an existing directory, readable by this process, is required",
+        )
+
+    def test_file_store(self) -> None:
+        """The path of a file store is taken literally (Deployment configuration)."""
+        parent = self.folder()
+        for name in ("plain", "a%20b", "a b?c#d", "\u00fc"):
+            path = os.path.join(parent, name)
+            os.mkdir(path)
+            config = self.config(AP_VARIANT_STORE=f"file://{path}", AP_SERVE_MODE="proxy")
+            self.assertEqual(config.variant_store, FileStore(path))
+
+    def test_bad_file_store(self) -> None:
+        """A file store is an absolute path on this machine to a directory that it may write."""
+        closed = self.folder()
+        self.forbid(closed, os.W_OK)
+        for values, wanted in (
+            (
+                ("file://", "file://host/srv", "file://srv", "file://localhost/", "file://./x"),
+                "a host or nothing after file://; file:///<absolute path> or s3://<bucket>",
+            ),
+            (
+                ("/srv", "srv", "FILE:///srv", "S3://bucket", "https://x.example", "file:/srv"),
+                "an unknown scheme; file:///<absolute path> or s3://<bucket> is required",
+            ),
+            (
+                (f"file://{closed}", f"file://{self.file()}", "file:///no/such", "file:///a\0b"),
+                "an existing directory, writable by this process, is required",
+            ),
+        ):
+            self.assert_refused("AP_VARIANT_STORE", values, wanted)
+
+    def test_bucket_store(self) -> None:
+        """An s3:// store names a bucket."""
+        for name in ("b", "my-bucket.v1_x", "B" * 63):
+            config = self.config(AP_VARIANT_STORE=f"s3://{name}", **SHARED)
+            self.assertEqual(config.variant_store, BucketStore(name))
+
+    def test_bad_bucket_store(self) -> None:
+        """A key prefix, a port or credentials with a bucket are refused, each by its name."""
+        for rest, what in (
+            ("b/", "a key prefix"),
+            ("b/prefix", "a key prefix"),
+            ("b:9000", "a port"),
+            ("id:hush@b", "credentials"),
+            ("id:hu/sh@b", "credentials"),
+            ("id:hush@b:9000/prefix", "credentials, a port and a key prefix"),
+            ("", "no name of a bucket"),
+            ("-b", "no name of a bucket"),
+            ("b" * 64, "no name of a bucket"),
+            ("b?x", "no name of a bucket"),
+            ("b\u00fc", "no name of a bucket"),
+            ("b%20", "no name of a bucket"),
+            ("b\n", "no name of a bucket"),
+        ):
+            problem = self.problem(AP_VARIANT_STORE=f"s3://{rest}", **SHARED)
+            self.assertTrue(problem.startswith(f"AP_VARIANT_STORE: {what} after s3://"), problem)
+            self.assertNotIn("hu", problem)
+
+    @PROMISE
+    @given(text=st.text("Aa0._-/%\n", max_size=6) | st.text(max_size=6))
+    def test_one_bucket_grammar(self, text: str) -> None:
+        """A bucket is a store's exactly when it can be a source's."""
+        try:
+            source = read_source(b"plain", b"s3://%s/key" % text.encode("utf-8", "surrogatepass"))
+        except NotFound:
+            source = None
+        legal = isinstance(source, S3Source) and source.bucket == text
+        try:
+            accepted = bucket(text) == text
+        except ValueError:
+            accepted = False
+        self.assertEqual(accepted, legal)
+
+    def test_redirect_to_files(self) -> None:
+        """A file store cannot presign, so redirect is refused, naming both variables."""
+        store = f"file://{self.folder()}"
+        for variables in ({}, {"AP_SERVE_MODE": "redirect"}):
+            problem = self.problem(AP_VARIANT_STORE=store, **variables)
+            self.assertTrue(problem.startswith("AP_SERVE_MODE: redirect"), problem)
+            self.assertIn("AP_VARIANT_STORE", problem)
+            self.assertEqual("(the default)" in problem, not variables)
+
+    def test_ca_bundle(self) -> None:
+        """A CA bundle is a readable regular file at boot (Deployment configuration)."""
+        good, closed = self.file(), self.file()
+        self.assertEqual(self.config(AP_S3_CA_BUNDLE=good).source_s3.ca_bundle, good)
+        self.forbid(closed, os.R_OK)
+        for variable in ("AP_S3_CA_BUNDLE", "AP_VARIANT_S3_CA_BUNDLE"):
+            self.assert_refused(
+                variable,
+                (closed, self.folder(), "/dev/null", self.mktemp(), "a\0b", "\ud800"),
+                "an existing regular file, readable by this process, is required",
+            )
+
+
+class ObjectStoreTests(ConfigCase):
+    """How object stores are reached, and as whom."""
+
+    def test_reach(self) -> None:
+        """Addressing follows the endpoint; the variant store falls back setting by setting."""
+        shared, own = "https://shared.example", "http://127.0.0.1:9000"
+        for variables, source, variant in (
+            ({}, (None, "virtual"), (None, "virtual")),
+            ({"AP_S3_ENDPOINT": shared}, (shared, "path"), (shared, "path")),
+            (
+                {"AP_S3_ENDPOINT": shared, "AP_S3_ADDRESSING": "virtual"},
+                (shared, "virtual"),
+                (shared, "virtual"),
+            ),
+            ({"AP_S3_ADDRESSING": "path"}, (None, "path"), (None, "path")),
+            ({"AP_VARIANT_S3_ENDPOINT": own}, (None, "virtual"), (own, "path")),
+            (
+                {"AP_VARIANT_S3_ENDPOINT": own, "AP_S3_ADDRESSING": "virtual"},
+                (None, "virtual"),
+                (own, "path"),
+            ),
+            (
+                {"AP_VARIANT_S3_ENDPOINT": own, "AP_VARIANT_S3_ADDRESSING": "virtual"},
+                (None, "virtual"),
+                (own, "virtual"),
+            ),
+            (
+                {"AP_S3_ENDPOINT": shared, "AP_VARIANT_S3_ADDRESSING": "virtual"},
+                (shared, "path"),
+                (shared, "virtual"),
+            ),
+        ):
+            config = self.config(**variables)
+            for store, wanted in ((config.source_s3, source), (config.variant_s3, variant)):
+                self.assertEqual((store.endpoint, store.addressing), wanted, variables)
+
+    def test_inherited_bundle(self) -> None:
+        """The variant store trusts as the sources do, unless it is told otherwise."""
+        one, two = self.file(), self.file()
+        self.assertEqual(self.config(AP_S3_CA_BUNDLE=one).variant_s3.ca_bundle, one)
+        config = self.config(
+            AP_S3_CA_BUNDLE=one,
+            AP_VARIANT_S3_CA_BUNDLE=two,
+            AP_VARIANT_S3_ENDPOINT="https://a.example",
+        )
+        self.assertEqual((config.source_s3.ca_bundle, config.variant_s3.ca_bundle), (one, two))
+
+    def test_addressing(self) -> None:
+        """Addressing is virtual or path."""
+        for variable in ("AP_S3_ADDRESSING", "AP_VARIANT_S3_ADDRESSING"):
+            self.assert_refused(variable, ("PATH", "host"), "virtual or path is required")
+
+    def test_endpoint_spelling(self) -> None:
+        """An endpoint is an origin; letter case and a default port make no other store."""
+        for text, endpoint in (
+            ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
+            ("HTTPS://Minio.Example:443", "https://minio.example"),
+            ("https://[::1]:9000", "https://[::1]:9000"),
+            ("http://minio_1", "http://minio_1"),
+        ):
+            self.assertEqual(self.config(AP_S3_ENDPOINT=text).source_s3.endpoint, endpoint)
+
+    def test_bad_endpoint(self) -> None:
+        """What is not of an origin is refused by name, saying what would be right."""
+        for rest, what in (
+            ("/", "a trailing slash"),
+            ("/path", "a path"),
+            ("?", "a query"),
+            ("?q=1", "a query"),
+            ("#f", "a fragment"),
+            ("/p?q#f", "a path, a query and a fragment"),
+        ):
+            for variable in ("AP_S3_ENDPOINT", "AP_VARIANT_S3_ENDPOINT"):
+                self.assertEqual(
+                    self.problem(**{variable: f"https://s3.example{rest}"}),
+                    f"{variable}: {what}; only https://s3.example is accepted",
+                )
+        self.assertEqual(
+            self.problem(AP_S3_ENDPOINT="https://id:hush@s3.example:8443"),
+            "AP_S3_ENDPOINT: credentials; only https://s3.example:8443 is accepted",
+        )
+        self.assert_refused(
+            "AP_S3_ENDPOINT",
+            (
+                *("s3.example", "//s3.example", "ftp://s3.example", "https://", "https:///x"),
+                *("https://a:0", "https://a:65536", "https://a:x", "https://a b", "https://::1"),
+                *("https://[::1", "https://[zz]", "https://a..b", "https://%61", "*", " http://a"),
+                *("https://id:1/hush@s3.example", "https://id:1?hush@s3.example"),
+            ),
+            "an origin such as https://s3.example or http://127.0.0.1:9000 is required",
+        )
+
+    def test_shared_identity(self) -> None:
+        """Without an identity of its own the variant store uses AWS_*, token included."""
+        config = self.config(**SHARED, AWS_SESSION_TOKEN="shared-token")
+        wanted = S3Config(
+            access_key_id="shared-id",
+            secret_access_key="shared-secret",
+            session_token="shared-token",
+            region="eu-west-1",
+        )
+        self.assertEqual((config.source_s3, config.variant_s3), (wanted, wanted))
+        self.assertTrue(config.source_s3.configured)
+
+    def test_own_identity(self) -> None:
+        """A store with its own identity never takes the shared session token."""
+        for token in (None, "own-token"):
+            extra = {} if token is None else {"AP_VARIANT_S3_SESSION_TOKEN": token}
+            config = self.config(**SHARED, **OWN, **extra, AWS_SESSION_TOKEN="shared-token")
+            self.assertEqual(config.source_s3.session_token, "shared-token")
+            self.assertEqual(
+                config.variant_s3,
+                S3Config(
+                    access_key_id="own-id",
+                    secret_access_key="own-secret",
+                    session_token=token,
+                    region="us-east-2",
+                ),
+            )
+
+    def test_own_identity_alone(self) -> None:
+        """The variant store's identity is never lent to the sources."""
+        config = self.config(**OWN, AP_VARIANT_STORE="s3://variants")
+        self.assertFalse(config.source_s3.configured)
+        self.assertTrue(config.variant_s3.configured)
+
+    def test_region_spellings(self) -> None:
+        """AWS_REGION wins, AWS_DEFAULT_REGION stands in, and one that is not used may be bad."""
+        identity = {name: text for name, text in SHARED.items() if name != "AWS_REGION"}
+        for regions, region in (
+            ({"AWS_DEFAULT_REGION": "auto"}, "auto"),
+            ({"AWS_REGION": "", "AWS_DEFAULT_REGION": "auto"}, "auto"),
+            ({"AWS_REGION": "one", "AWS_DEFAULT_REGION": "two"}, "one"),
+            ({"AWS_REGION": "one", "AWS_DEFAULT_REGION": "not a region"}, "one"),
+        ):
+            self.assertEqual(self.config(**identity, **regions).source_s3.region, region)
+        problem = self.problem(**identity, AWS_DEFAULT_REGION="not a region")
+        self.assertTrue(problem.startswith("AWS_DEFAULT_REGION: "), problem)
+
+    def test_incomplete_identity(self) -> None:
+        """An identity is complete or absent; each missing variable is named."""
+        for group in (SHARED, OWN):
+            for bits in range(1, 7):
+                present = {n: v for i, (n, v) in enumerate(group.items()) if bits >> i & 1}
+                problems = self.problems(SIGNED | present | {"AP_VARIANT_STORE": "s3://variants"})
+                named = {problem.partition(": missing beside ")[0] for problem in problems}
+                self.assertEqual(named, group.keys() - present.keys())
+                for problem in problems:
+                    self.assertTrue(all(name in problem for name in group), problem)
+
+    def test_incomplete_with_second_region(self) -> None:
+        """AWS_DEFAULT_REGION on its own is an incomplete identity as well."""
+        problems = self.problems(SIGNED | {"AWS_DEFAULT_REGION": "auto"})
+        self.assertEqual(
+            [problem.partition(":")[0] for problem in problems],
+            ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def test_lone_token(self) -> None:
+        """A session token without the identity that it belongs to is refused."""
+        for variables, token in (
+            ({}, "AWS_SESSION_TOKEN"),
+            (OWN, "AWS_SESSION_TOKEN"),
+            ({}, "AP_VARIANT_S3_SESSION_TOKEN"),
+            (SHARED, "AP_VARIANT_S3_SESSION_TOKEN"),
+        ):
+            problem = self.problem(**variables, **{token: "token"})
+            self.assertTrue(problem.startswith(f"{token}: set on its own"), problem)
+
+    def test_bad_credentials(self) -> None:
+        """What would break a request's header is refused at boot, and never shown."""
+        for name in (*SHARED, *OWN, "AWS_SESSION_TOKEN", "AP_VARIANT_S3_SESSION_TOKEN"):
+            for text in ("hush hush", "hush\n", "hush\u00fc", "hush\r\nX: y", " "):
+                problem = self.problem(**SHARED | OWN | {name: text})
+                self.assertTrue(problem.startswith(f"{name}: "), problem)
+                self.assertNotIn("hush", problem)
+
+    def test_bucket_without_identity(self) -> None:
+        """A bucket cannot be written to anonymously, so boot says which variables are missing."""
+        problem = self.problem(AP_VARIANT_STORE="s3://variants")
+        self.assertTrue(problem.startswith("AP_VARIANT_STORE: "), problem)
+        for name in (*SHARED, *OWN):
+            self.assertIn(name, problem)
+
+
+class OriginTests(ConfigCase):
+    """AP_ALLOW_ORIGIN (contract: CORS, 4)."""
+
+    def test_accepted(self) -> None:
+        """``*`` and an origin as browsers send it are taken as they stand."""
+        for text in (
+            *("*", "https://app.example", "http://app.example", "https://app.example:8443"),
+            *("http://app.example:443", "https://app.example:80", "http://localhost:3000"),
+            *("http://127.0.0.1:8000", "http://[::1]:8000", "https://[2001:db8::1]"),
+            *("https://[::ffff:102:304]", "https://xn--bcher-kva.example", "http://a_b.example"),
+        ):
+            self.assertEqual(self.config(AP_ALLOW_ORIGIN=text).allow_origin, text)
+
+    def test_not_canonical(self) -> None:
+        """Any other spelling is refused with what is wrong and the canonical one."""
+        for text, faults, canonical in (
+            ("https://a.example/", "a trailing slash", "https://a.example"),
+            ("https://a.example/path", "a path", "https://a.example"),
+            ("https://a.example//", "a path", "https://a.example"),
+            ("https://a.example?q", "a query", "https://a.example"),
+            ("https://a.example?", "a query", "https://a.example"),
+            ("https://a.example#f", "a fragment", "https://a.example"),
+            ("https://u:hush@a.example", "credentials", "https://a.example"),
+            ("https://@a.example", "credentials", "https://a.example"),
+            ("HTTPS://a.example", "an upper-case scheme", "https://a.example"),
+            ("https://A.example", "an upper-case host", "https://a.example"),
+            ("https://a.example.", "a trailing dot", "https://a.example"),
+            ("https://a.example.:8443", "a trailing dot", "https://a.example:8443"),
+            ("https://a.example:443", "an explicit default port", "https://a.example"),
+            ("https://a.example:0443", "an explicit default port", "https://a.example"),
+            ("http://a.example:80", "an explicit default port", "http://a.example"),
+            ("http://a.example:", "an empty port", "http://a.example"),
+            ("http://a.example:08080", "a port with leading zeros", "http://a.example:8080"),
+            ("http://127.1:8000", "an address in an unusual spelling", "http://127.0.0.1:8000"),
+            ("http://0x7f000001", "an address in an unusual spelling", "http://127.0.0.1"),
+            ("http://[0:0::1]", "an address in an unusual spelling", "http://[::1]"),
+            ("http://[2001:DB8::1]", "an upper-case host", "http://[2001:db8::1]"),
+            (
+                "http://[::ffff:1.2.3.4]",
+                "an address in an unusual spelling",
+                "http://[::ffff:102:304]",
+            ),
+            (
+                "HTTP://U@A.example.:80/p?q#f",
+                "credentials, a path, a query, a fragment, a trailing dot, an upper-case scheme, "
+                "an upper-case host and an explicit default port",
+                "http://a.example",
+            ),
+        ):
+            self.assertEqual(
+                self.problem(AP_ALLOW_ORIGIN=text),
+                f"AP_ALLOW_ORIGIN: {faults}; the canonical spelling is {canonical}",
+            )
+
+    def test_no_origin(self) -> None:
+        """What no browser could send is refused, saying what would be right."""
+        self.assert_refused(
+            "AP_ALLOW_ORIGIN",
+            (
+                *("null", "app.example", "ftp://a.example", "file:///x", "**", "https://", " *"),
+                *("https://a.example,https://b.example", "https://a.example https://b.example"),
+                *("https://*.example", "https://a..example", "https://" + "a" * 64, "https://a\n"),
+                *("https://1.2.3.4.5", "https://999.1", "https://a.1", "https://a.0x", "https://."),
+                *("https://[::1%25eth0]", "https://[fe80::1%eth0]", "https://[1.2.3.4]"),
+                *("https://a:65536", "https://a:0", "https://u:1/hush@a.example"),
+            ),
+            "* or exactly one origin such as https://app.example is required",
+        )
+
+    def test_not_ascii(self) -> None:
+        """A host outside ASCII is told that its punycode spelling is needed."""
+        self.assert_refused("AP_ALLOW_ORIGIN", ("https://b\u00fccher.example",), "punycode")
+
+    @PROMISE
+    @given(
+        scheme=st.sampled_from(("http", "HTTPS")),
+        host=st.text("aB1.:[]-_0x", max_size=12) | st.ip_addresses().map(str),
+        port=st.just("") | st.integers(0, 70_000).map(lambda port: f":{port}"),
+        rest=st.text("/?#a@.", max_size=4),
+    )
+    def test_canonical_is_accepted(self, scheme: str, host: str, port: str, rest: str) -> None:
+        """The spelling that a refusal recommends is itself accepted, as it stands."""
+        bracketed = f"[{host}]" if ":" in host else host
+        try:
+            canonical = parse_origin(f"{scheme}://{bracketed}{port}{rest}", "").canonical
+        except ValueError:
+            return
+        self.assertEqual(self.config(AP_ALLOW_ORIGIN=canonical).allow_origin, canonical)
+
+
+class AllowlistTests(ConfigCase):
+    """AP_SOURCE_ALLOWLIST."""
+
+    def test_entries(self) -> None:
+        """Entries stand between commas, and blanks around them mean nothing."""
+        for text, entries in (
+            ("*", ("*",)),
+            ("bucket", ("bucket",)),
+            (" a , b*,\t*.c.example ,::1", ("a", "b*", "*.c.example", "::1")),
+        ):
+            config, warnings = load(SIGNED | {"AP_SOURCE_ALLOWLIST": text})
+            self.assertEqual((config.source_allowlist, warnings), (entries, ()))
+
+    def test_empty_entry(self) -> None:
+        """An empty entry is a slip, and is refused by its place."""
+        for text, place in (
+            ("a,,b", "2 of 3"),
+            ("a,", "2 of 2"),
+            (",a", "1 of 2"),
+            (" ,", "1 of 2"),
+        ):
+            self.assert_refused("AP_SOURCE_ALLOWLIST", (text,), f"entry {place} is empty")
+
+    def test_empty(self) -> None:
+        """A list that is set and empty is refused, since unset allows every bucket (D49)."""
+        self.assert_refused(
+            "AP_SOURCE_ALLOWLIST", ("", " "), "set but empty, which would allow every"
+        )
+
+    def test_entry_that_matches_nothing(self) -> None:
+        """An entry that no bucket or host can match is accepted with a warning that quotes it."""
+        for entry in (
+            *("a*b", "*a", "**", "a**", "*.", "*.a*", "*.*", "a.*.b", "*a*", ".*.a"),
+            *("https://a.example", "a.example/path", "[::1]", "a b"),
+        ):
+            config, warnings = load(SIGNED | {"AP_SOURCE_ALLOWLIST": f"ok,{entry}"})
+            self.assertEqual(config.source_allowlist, ("ok", entry))
+            self.assertEqual(len(warnings), 1, entry)
+            self.assertTrue(warnings[0].startswith(f"AP_SOURCE_ALLOWLIST: {entry!r} matches no"))
+
+
+class ReportTests(ConfigCase):
+    """What an operator reads when something is wrong."""
+
+    def test_unknown_variable(self) -> None:
+        """A misspelt AP_* variable is pointed to the nearest known one (D33)."""
+        for name, nearest in (
+            ("AP_KYE", "AP_KEY"),
+            ("AP_VARIANT_STOR", "AP_VARIANT_STORE"),
+            ("AP_S3_ENDPIONT", "AP_S3_ENDPOINT"),
+            ("AP_MAX_RENDER_TIMEOUT", "AP_RENDER_TIMEOUT"),
+        ):
+            (warning,) = self.warnings(**{name: "hush"})
+            self.assertTrue(warning.startswith(f"{name}: "), warning)
+            self.assertTrue(warning.endswith(f"the nearest is {nearest}"), warning)
+            self.assertNotIn("hush", warning)
+
+    def test_unlike_any(self) -> None:
+        """A variable like no other is named too, on one line whatever its name (D33)."""
+        for name in ("AP_", "AP_QQ\nqq", "AP_\udcff"):
+            (warning,) = self.warnings(**{name: "x"})
+            self.assertTrue(warning.isprintable() and "nearest is AP_" in warning, warning)
+
+    def test_other_variables(self) -> None:
+        """Variables of other programs are none of this service's business."""
+        self.assertEqual((), self.warnings(AWS_PROFILE="x", PATH="/bin", ap_key="x", MAP_KEY="x"))
+
+    def test_misspelling_beside_a_problem(self) -> None:
+        """The misspelling that explains a missing variable comes with the refusal (D33)."""
+        error = self.assertRaises(ConfigError, load, {"AP_KYE": KEY, "AP_SALT": SALT})
+        self.assertEqual(len(error.problems), 1)
+        self.assertIn("the nearest is AP_KEY", error.warnings[0])
+
+    def test_all_at_once(self) -> None:
+        """Every problem of an environment is reported in one go, a line each."""
+        broken = dict.fromkeys((name for name in KNOWN if name != "AWS_DEFAULT_REGION"), "\u00fc ,")
+        problems = self.problems(broken)
+        self.assertEqual({problem.partition(":")[0] for problem in problems}, broken.keys())
+        self.assertEqual(len(problems), len(broken))
+        mixed = {
+            "AP_KEY": "ab" * 10,
+            "AP_PORT": "9568",
+            "AP_SERVE_MODE": "redirect",
+            "AP_VARIANT_STORE": f"file://{self.folder()}",
+            "AP_QUEUE_SIZE": "3",
+            "AP_READY_QUEUE_THRESHOLD": "4",
+            "AP_RENDER_TIMEOUT": "5",
+            "AP_PROBE_TIMEOUT": "5",
+            "AP_ALLOW_ORIGIN": "https://a.example/",
+            "AWS_ACCESS_KEY_ID": "id",
+        }
+        error = self.assertRaises(ConfigError, load, mixed)
+        self.assertEqual(
+            [problem.partition(":")[0] for problem in error.problems],
+            [
+                *("AP_KEY", "AP_ALLOW_ORIGIN"),
+                *("AP_SALT", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"),
+                *("AP_METRICS_PORT", "AP_SERVE_MODE"),
+                *("AP_READY_QUEUE_THRESHOLD", "AP_PROBE_TIMEOUT"),
+            ],
+        )
+        self.assertEqual(str(error).splitlines(), list(error.problems))
+
+    def test_no_echo_of_a_problem(self) -> None:
+        """A value that cannot be read causes no second complaint by the default in its place."""
+        for variables in (
+            {"AP_QUEUE_SIZE": "x", "AP_READY_QUEUE_THRESHOLD": "40"},
+            {"AP_RENDER_TIMEOUT": "x", "AP_PROBE_TIMEOUT": "400"},
+            {"AP_PORT": "x", "AP_METRICS_PORT": "4000"},
+            {"AP_SERVE_MODE": "x", "AP_VARIANT_STORE": f"file://{self.folder()}"},
+        ):
+            self.assertIn(": 'x';", self.problem(**variables))
+
+    def test_secrets_in_values(self) -> None:
+        """No secret stands in the repr of a configuration."""
+        secrets = SHARED | OWN | {"AWS_SESSION_TOKEN": "s-t", "AP_VARIANT_S3_SESSION_TOKEN": "o-t"}
+        config = self.config(**secrets)
+        shown = repr(config) + repr(config.source_s3) + repr(config.variant_s3)
+        for name, secret in (secrets | {"k": repr(config.key), "s": repr(config.salt)}).items():
+            self.assertEqual(secret in shown, name.endswith("REGION"), name)
+
+    @PROMISE
+    @given(
+        environ=st.dictionaries(
+            st.sampled_from(
+                [name for name in KNOWN if name.startswith("AWS_") or name.endswith("_ID")]
+                + "AP_KEY AP_SALT AP_S3_ENDPOINT AP_ALLOW_ORIGIN AP_VARIANT_STORE".split()
+                + "AP_VARIANT_S3_SECRET_ACCESS_KEY AP_VARIANT_S3_SESSION_TOKEN AP_OTHER".split()
+            ),
+            st.sampled_from(("%s", "%s ", "\n%s", "%s\u00fc", "https://u:%s@a.example", "ab%s")),
+        )
+    )
+    def test_secrets_in_reports(self, environ: dict[str, str]) -> None:
+        """No secret stands in a problem or a warning, whatever is wrong with it."""
+        try:
+            reports = load({name: text % "hushhush" for name, text in environ.items()})[1]
+        except ConfigError as error:
+            self.assertIsNone(error.__cause__)
+            reports = error.problems + error.warnings
+        self.assertNotIn("hush", "".join(reports))
+
+    @PROMISE
+    @given(
+        environ=st.dictionaries(
+            st.sampled_from(KNOWN) | st.text(max_size=9).map("AP_".__add__),
+            st.text(max_size=20)
+            | st.text("0123456789abcdef", max_size=70)
+            | st.lists(
+                st.sampled_from(
+                    "http https file s3 :// / : @ ? # * , . [ ] ::1 a 0 1 99 % on proxy".split()
+                )
+                | st.characters(),
+                max_size=9,
+            ).map("".join),
+            max_size=30,
+        )
+    )
+    def test_any_environment(self, environ: dict[str, str]) -> None:
+        """Any text at all is a configuration or a list of problems, never a traceback."""
+        try:
+            config, _ = load(environ)
+        except ConfigError:
+            self.problems(environ)
+        else:
+            self.assertIsInstance(config, Config)
+
+    def test_every_setting_arrives(self) -> None:
+        """Each variable of the contract that is plain has the field of its name, and back."""
+        special = ("AP_S3_", "AP_VARIANT_S3_", "AWS_")
+        plain = {name.removeprefix("AP_").lower() for name in KNOWN if not name.startswith(special)}
+        self.assertEqual(plain, set(Config.__slots__) - {"source_s3", "variant_s3"})

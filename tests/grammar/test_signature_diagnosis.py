@@ -1,0 +1,84 @@
+"""A wrong signature that somebody with the key has made tells how it was made."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.signature import sign
+from audioproxy.grammar.signature_diagnosis import find_slip
+
+KEY, SALT = bytes(range(32)), b"\xfa\x11"
+PATH = b"/f:opus/t:30:15/plain/local://a%20b.wav"
+
+
+def mac(key: bytes, text: bytes) -> bytes:
+    """Return a digest as signers of other languages compute it."""
+    return hmac.new(key, text, hashlib.sha256).digest()
+
+
+def encode(digest: bytes) -> bytes:
+    """Return a digest as a signature is spelled."""
+    return base64.urlsafe_b64encode(digest).rstrip(b"=")
+
+
+class SlipTests(SynchronousTestCase):
+    """Each of the usual slips is named, with what would be right."""
+
+    def assert_slip(self, signature: bytes, *words: str) -> None:
+        """Require words in what is said of a signature."""
+        found = find_slip(KEY, SALT, PATH, signature) or ""
+        for word in words:
+            self.assertIn(word, found)
+
+    def test_hexadecimal_text(self) -> None:
+        """The digits of the key or the salt in place of their bytes, in either letter case."""
+        key, salt = KEY.hex().encode(), SALT.hex().encode()
+        wanted = "the bytes that the hexadecimal digits stand for are expected"
+        for spell in (bytes.lower, bytes.upper):
+            both = encode(mac(spell(key), spell(salt) + PATH))
+            self.assert_slip(both, "text of AP_KEY and AP_SALT", wanted)
+            self.assert_slip(encode(mac(spell(key), SALT + PATH)), "text of AP_KEY;", wanted)
+            self.assert_slip(encode(mac(KEY, spell(salt) + PATH)), "text of AP_SALT;", wanted)
+
+    def test_other_input(self) -> None:
+        """The salt left out, both swapped, no leading slash, a path that was decoded."""
+        self.assert_slip(encode(mac(KEY, PATH)), "without AP_SALT")
+        self.assert_slip(encode(mac(SALT, KEY + PATH)), "swapped")
+        self.assert_slip(encode(mac(KEY, SALT + PATH[1:])), "leading slash")
+        decoded = PATH.replace(b"%20", b" ")
+        self.assert_slip(encode(mac(KEY, SALT + decoded)), "decoded before it was signed")
+
+    def test_other_spelling(self) -> None:
+        """The right digest in hexadecimal, with too much padding, or with + and /."""
+        digest = mac(KEY, SALT + PATH)
+        self.assert_slip(digest.hex().encode(), "hexadecimal", "base64url")
+        self.assert_slip(digest.hex().upper().encode(), "hexadecimal", "base64url")
+        self.assert_slip(encode(digest) + b"==", "padding", "base64url")
+        key = next(
+            key
+            for n in range(256)
+            if set(base64.b64encode(mac(key := bytes([n]) * 32, SALT + PATH))) & set(b"+/")
+        )
+        standard = base64.b64encode(mac(key, SALT + PATH))
+        self.assertIn("+ and /", find_slip(key, SALT, PATH, standard) or "")
+
+    def test_slips_on_slips(self) -> None:
+        """The text of the key, and hexadecimal for the outcome too: the first is told."""
+        made = mac(KEY.hex().encode(), SALT.hex().encode() + PATH)
+        self.assert_slip(made.hex().encode(), "text of AP_KEY and AP_SALT")
+
+    def test_strangers(self) -> None:
+        """Who does not hold the key is told nothing."""
+        other = sign(bytes(32), SALT, PATH)
+        for signature in (other, b"", b"x", other + b"=", b"0" * 64, b"insecure", b"\xff" * 43):
+            self.assertIsNone(find_slip(KEY, SALT, PATH, signature), signature)
+
+    def test_broken_escape(self) -> None:
+        """A path that cannot be decoded is judged by the other slips alone."""
+        path = b"/f:mp3/plain/local://100%"
+        self.assertIsNone(find_slip(KEY, SALT, path, sign(bytes(32), SALT, path)))
+        self.assertIn("without AP_SALT", find_slip(KEY, SALT, path, encode(mac(KEY, path))) or "")

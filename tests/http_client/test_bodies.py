@@ -1,0 +1,702 @@
+"""Bodies on their way: exact or a failure, at the pace of whoever takes them, and never held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IPushProducer
+from twisted.web.iweb import IBodyProducer
+from zope.interface.verify import verifyObject
+
+from audioproxy.http_client.bodies import Relay, TooLong, Upload
+from audioproxy.streams import ConsumerGone
+from audioproxy.http_client.client import Answer
+from audioproxy.http_client.errors import Unreachable
+from tests.support.consumers import FakeConsumer
+from tests.support.http import Log
+from tests.support.strategies import PROMISE
+from tests.support.wire import PACKET, ClientCase, Peer, chunk, error, reply, reply_without_length
+
+CHUNKED = {"Transfer-Encoding": "chunked"}
+
+
+class BodyCase(ClientCase):
+    """An answer of which only the headers have come."""
+
+    @property
+    def peer(self) -> Peer:
+        """The server."""
+        return self.network.peers[-1]
+
+    def answer(self, *packets: bytes) -> Answer:
+        """Return the answer that these packets are."""
+        self.network.answers.append(packets)
+        return self.result_of(self.client.request("GET", "http://s3.test/a", {}))
+
+
+class SmallBodyTests(BodyCase):
+    """`SmallBody`"""
+
+    def test_limit(self) -> None:
+        """A body of just the limit is read, and one byte more is too long."""
+        for packets in (
+            (reply(200, b"x" * 100),),
+            (reply(200, length=100), b"x" * 60, b"x" * 40),
+            (reply_without_length(200, headers=CHUNKED), chunk(b"x" * 100), chunk(b"")),
+        ):
+            self.assertEqual(self.result_of(self.answer(*packets).read(100)), b"x" * 100)
+            self.error_of(self.answer(*packets).read(99), TooLong)
+
+    def test_too_long(self) -> None:
+        """No more is read of a body that is too long."""
+        answer = self.answer(reply_without_length(200))
+        for _ in range(100):
+            self.peer.say(b"x" * PACKET)
+        self.error_of(answer.read(PACKET), TooLong)
+        self.assertTrue(self.peer.aborted)
+        self.assertGreater(self.peer.unread, 90 * PACKET)
+
+    def test_broken_off(self) -> None:
+        """A body that ends before its end is no body, be it of no length."""
+        for packets in (
+            (reply(200, length=5), b"hell"),
+            (reply_without_length(200, headers=CHUNKED), chunk(b"hello")),
+            (reply_without_length(200, headers=CHUNKED), b"5\r\nhel"),
+            (reply_without_length(200), b"hello"),
+        ):
+            for end in (Peer.hang_up, Peer.break_off):
+                reading = self.begin(self.answer(*packets).read(100))
+                end(self.peer)
+                self.network.run()
+                self.exactly(reading, Unreachable)
+
+    def test_misframed(self) -> None:
+        """Neither is one that makes no sense."""
+        answer = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
+        self.error_of(answer.read(100), Unreachable)
+
+    def test_late(self) -> None:
+        """A body that never comes is waited for no longer than a client would wait."""
+        reading = self.begin(self.answer(reply(200, length=5)).read(5))
+        self.network.advance(14.9)
+        self.assertNoResult(reading)
+        self.network.advance(0.1)
+        self.assertEqual(str(self.exactly(reading, Unreachable)), "the body stalled for 15 seconds")
+
+    def test_cancelled_and_late(self) -> None:
+        """Whoever left is not told that it was late besides."""
+        reading = self.begin(self.answer(reply(200, length=5)).read(5))
+        reading.cancel()
+        self.exactly(reading, CancelledError)
+        self.network.advance(60)
+
+
+class RelayCase(BodyCase):
+    """A body on its way to a consumer."""
+
+    def relay(
+        self, *packets: bytes, size: int | None = None, consumer: FakeConsumer | None = None
+    ) -> Deferred[None]:
+        """Begin to send a body on."""
+        self.consumer = FakeConsumer() if consumer is None else consumer
+        sending = self.answer(*packets).flow(size).send(self.consumer)
+        self.network.run()
+        return sending
+
+    def assert_sent(self, sending: Deferred[None], data: bytes) -> None:
+        """Require that everything was sent, with the producer unregistered."""
+        self.assertIsNone(self.successResultOf(sending))
+        self.assertEqual(bytes(self.consumer.data), data)
+        self.assertEqual(self.consumer.heard[-1], "unregistered")
+
+    def assert_broken(self, sending: Deferred[None]) -> str:
+        """Require that it failed for the server's sake, and return what is said of it."""
+        text = str(self.exactly(sending, Unreachable))
+        self.assertEqual(self.consumer.heard[-1], "unregistered")
+        self.network.run()
+        self.assertTrue(self.peer.over)
+        return text
+
+
+class RelayTests(RelayCase):
+    """`Relay`: the bytes"""
+
+    def test_interface(self) -> None:
+        """It is a push producer, as Twisted understands it."""
+        self.assertTrue(verifyObject(IPushProducer, Relay(self.network, Any, 0)))
+
+    def test_bodies(self) -> None:
+        """A body is sent on as it is, however it is framed and in whatever packets it comes."""
+        data = bytes(range(256)) * 1000
+        size = len(data)
+        chunks = [chunk(data[n : n + 7777]) for n in range(0, size, 7777)]
+        for packets in (
+            (reply(200, data),),
+            (reply(206, length=size), data),
+            (reply(200, length=size), data[:1], data[1:999], data[999:]),
+            (reply_without_length(200, headers=CHUNKED), *chunks, chunk(b"")),
+            (reply_without_length(200, b"".join([*chunks, chunk(b"")]), CHUNKED),),
+        ):
+            for expected in (size, None):
+                self.assert_sent(self.relay(*packets, size=expected), data)
+
+    def test_order(self) -> None:
+        """The producer is registered before the first byte, and unregistered before the end."""
+        for packets in ((reply(200, b"abc"),), (reply(200, length=3), b"abc")):
+            sending = self.relay(*packets, size=3)
+            self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered"])
+            self.successResultOf(sending)
+        heard: list[str] = []
+        answer = self.answer(reply(200, b"abc"))
+        self.consumer = FakeConsumer()
+        sending = answer.flow(3).send(self.consumer)
+        sending.addCallback(lambda _: heard.extend(self.consumer.heard))
+        self.network.run()
+        self.assertEqual(heard, ["registered", "wrote", "unregistered"])
+
+    def test_empty(self) -> None:
+        """A body of nothing is sent on, without a write."""
+        for packets in (
+            (reply(200),),
+            (reply_without_length(200, headers=CHUNKED), chunk(b"")),
+        ):
+            for size in (0, None):
+                self.assert_sent(self.relay(*packets, size=size), b"")
+                self.assertEqual(self.consumer.heard, ["registered", "unregistered"])
+
+    @PROMISE
+    @given(st.data())
+    def test_any_packets(self, data: st.DataObject) -> None:
+        """Whatever the packets and the pauses are, what arrives is the body."""
+        body = data.draw(st.binary(max_size=300))
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=8)))
+        pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
+        consumer = FakeConsumer(room=data.draw(st.integers(0, 300)))
+        if data.draw(st.booleans()):
+            packets = [reply(200, length=len(body)), *pieces]
+        else:
+            whole = [chunk(piece) for piece in pieces if piece] + [chunk(b"")]
+            packets = [reply_without_length(200, headers=CHUNKED), *whole]
+        sending = self.relay(*packets, size=len(body), consumer=consumer)
+        while not sending.called:
+            consumer.drain()
+            self.network.run()
+        self.assert_sent(sending, body)
+
+    def test_until_closed(self) -> None:
+        """A body that ends with its connection is one if it has the size that it should have."""
+        for end in (Peer.hang_up, Peer.break_off):
+            sending = self.relay(reply_without_length(200), b"hello", size=5)
+            end(self.peer)
+            self.network.run()
+            self.assert_sent(sending, b"hello")
+
+    def test_until_closed_and_of_no_size(self) -> None:
+        """Where nothing says how long it should be, nobody can tell such an end from a break."""
+        sending = self.relay(reply_without_length(200), b"hello")
+        self.peer.hang_up()
+        self.network.run()
+        self.assert_broken(sending)
+
+    def test_early_end(self) -> None:
+        """A body that ends early is a failure, never a short success."""
+        for packets in (
+            (reply(200, length=6), b"hello"),
+            (reply_without_length(200, headers=CHUNKED), chunk(b"hello")),
+            (reply_without_length(200, headers=CHUNKED), b"6\r\nhello"),
+            (reply_without_length(200), b"hello"),
+        ):
+            for end in (Peer.hang_up, Peer.break_off):
+                sending = self.relay(*packets, size=6)
+                end(self.peer)
+                self.network.run()
+                self.assert_broken(sending)
+                self.assertEqual(bytes(self.consumer.data), b"hello")
+
+    def test_another_size(self) -> None:
+        """A body that is whole and shorter than it should be is a failure, and says so."""
+        for packets in (
+            (reply(200, b"hello"),),
+            (reply_without_length(200, headers=CHUNKED), chunk(b"hello"), chunk(b"")),
+        ):
+            sending = self.relay(*packets, size=6)
+            error = self.exactly(sending, Unreachable)
+            self.assertEqual(str(error), "the body has 5 bytes in place of 6")
+            self.assertEqual(self.consumer.heard[-1], "unregistered")
+
+    def test_too_long(self) -> None:
+        """Not a byte is sent on of what is too much, and no more is read."""
+        for packets in (
+            (reply(200, length=7), b"hello, "),
+            (reply_without_length(200, headers=CHUNKED), chunk(b"hello, ")),
+            (reply_without_length(200), b"hello, "),
+        ):
+            sending = self.relay(*packets, size=6)
+            self.assertEqual(self.assert_broken(sending), "the body is longer than it should be")
+            self.assertEqual(bytes(self.consumer.data), b"")
+
+    def test_misframed(self) -> None:
+        """A body of which the frame makes no sense is a failure."""
+        head = reply_without_length(200, headers=CHUNKED)
+        self.assert_broken(self.relay(head, chunk(b"hello"), b"zz\r\n", size=10))
+
+
+class PauseTests(RelayCase):
+    """`Relay`: the pace"""
+
+    def test_back_pressure(self) -> None:
+        """A server waits for as long as the consumer does: nothing is kept in between."""
+        size = 100 * PACKET
+        consumer = FakeConsumer(room=0)
+        sending = self.relay(reply(200, length=size), bytes(size), size=size, consumer=consumer)
+        came = len(consumer.data)
+        for _ in range(99):
+            self.assertLessEqual(came, (len(consumer.writes)) * PACKET)
+            self.assertEqual(self.peer.unread, size - came)
+            self.network.advance(300)
+            self.assertEqual(len(consumer.data), came)
+            consumer.drain()
+            self.network.run()
+            came = len(consumer.data)
+        self.assert_sent(sending, bytes(size))
+
+    def test_paused_while_registering(self) -> None:
+        """A consumer that is full from the beginning is sent hardly anything until it is not."""
+
+        class Full(FakeConsumer):
+            def registerProducer(self, producer: Any, streaming: bool) -> None:
+                super().registerProducer(producer, streaming)
+                producer.pauseProducing()
+
+        size = 10 * PACKET
+        consumer = Full()
+        sending = self.relay(reply(200, length=size), bytes(size), size=size, consumer=consumer)
+        self.assertEqual((len(consumer.data), self.peer.unread), (0, size))
+        self.network.advance(300)
+        self.assertNoResult(sending)
+        consumer.drain()
+        self.network.run()
+        self.assert_sent(sending, bytes(size))
+
+    def test_paused_before_registering(self) -> None:
+        """A consumer may say so before it was sent anything at all, and take it back."""
+        flow = self.answer(reply(200, length=5), b"hello").flow(5)
+        flow.pauseProducing()
+        self.consumer = FakeConsumer()
+        sending = flow.send(self.consumer)
+        self.network.run()
+        self.assertEqual(self.peer.unread, 5)
+        flow.resumeProducing()
+        self.network.run()
+        self.assert_sent(sending, b"hello")
+
+    def test_resumed_before_registering(self) -> None:
+        """To resume what was not begun is harmless."""
+        flow = self.answer(reply(200, length=5), b"hello").flow(5)
+        flow.pauseProducing()
+        flow.resumeProducing()
+        self.assertEqual(self.peer.unread, 5)
+        self.consumer = FakeConsumer()
+        sending = flow.send(self.consumer)
+        self.network.run()
+        self.assert_sent(sending, b"hello")
+
+    def test_paused_in_the_last_write(self) -> None:
+        """A consumer that is full by the last byte has had everything."""
+        consumer = FakeConsumer(room=0)
+        sending = self.relay(reply(200, length=5), b"hello", size=5, consumer=consumer)
+        self.assert_sent(sending, b"hello")
+        self.network.answers.append(reply(200))
+        self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).drop())
+        self.assertEqual(len(self.network.peers), 1)
+
+    def test_resumed_while_writing(self) -> None:
+        """A consumer may resume from inside a write."""
+        consumer = FakeConsumer(room=0)
+        consumer.on_write = consumer.drain
+        size = 10 * PACKET
+        sending = self.relay(reply(200, length=size), bytes(size), size=size, consumer=consumer)
+        self.assert_sent(sending, bytes(size))
+
+    def test_over(self) -> None:
+        """When all is over, whatever the consumer says is harmless, to the next request too."""
+        self.network.answers.append(reply(200, b"hello"))
+        answer = self.result_of(self.client.request("GET", "http://s3.test/", {}))
+        flow = answer.flow(5)
+        self.consumer = FakeConsumer()
+        sending = flow.send(self.consumer)
+        self.network.run()
+        asking = self.begin(self.client.request("GET", "http://s3.test/", {}))
+        flow.pauseProducing()
+        flow.resumeProducing()
+        flow.stopProducing()
+        flow.pauseProducing()
+        self.peer.say(reply(200))
+        self.network.run()
+        self.result_of(self.successResultOf(asking).drop())
+        self.assertEqual(len(self.network.peers), 1)
+        self.assert_sent(sending, b"hello")
+
+
+class StallTests(RelayCase):
+    """`Relay`: servers that stall"""
+
+    def test_stall(self) -> None:
+        """A server that sends nothing for thirty seconds is given up, with what came sent on."""
+        sending = self.relay(reply(200, length=9), b"hello", size=9)
+        self.network.advance(29.9)
+        self.assertNoResult(sending)
+        self.network.advance(0.1)
+        self.assertEqual(self.assert_broken(sending), "the body stalled for 30 seconds")
+        self.assertTrue(self.peer.aborted)
+        self.assertEqual(bytes(self.consumer.data), b"hello")
+
+    def test_patience(self) -> None:
+        """Who waits longer says so."""
+        answer = self.answer(reply(200, length=9))
+        sending = answer.flow(9, 600).send(FakeConsumer())
+        self.network.advance(599.9)
+        self.assertNoResult(sending)
+        self.network.advance(0.1)
+        self.assertEqual(
+            str(self.exactly(sending, Unreachable)), "the body stalled for 600 seconds"
+        )
+
+    def test_nothing(self) -> None:
+        """So is one that sends nothing from the beginning."""
+        sending = self.relay(reply(200, length=9), size=9)
+        self.network.advance(30)
+        self.assert_broken(sending)
+
+    def test_slow(self) -> None:
+        """A server may take any time, as long as something comes of it."""
+        sending = self.relay(reply(200, length=20), size=20)
+        for _ in range(20):
+            self.network.advance(29)
+            self.peer.say(b"x")
+        self.network.run()
+        self.assert_sent(sending, b"x" * 20)
+
+    def test_paused(self) -> None:
+        """A consumer that takes its time is no fault of the server's."""
+        consumer = FakeConsumer(room=0)
+        sending = self.relay(reply(200, length=9), b"hello", size=9, consumer=consumer)
+        self.network.advance(3600)
+        self.assertNoResult(sending)
+        consumer.drain()
+        self.network.advance(29.9)
+        self.assertNoResult(sending)
+        self.network.advance(0.1)
+        self.assert_broken(sending)
+
+
+class GoneTests(RelayCase):
+    """`Relay`: consumers that go away"""
+
+    def assert_gone(self, sending: Deferred[None]) -> None:
+        """Require that the connection is broken off, and the consumer not spoken to any more."""
+        self.network.run()
+        self.exactly(sending, ConsumerGone)
+        self.assertTrue(self.peer.aborted)
+        self.assertNotIn("unregistered", self.consumer.heard)
+
+    def test_gone(self) -> None:
+        """A consumer that goes away takes the connection with it, though a server goes on."""
+        for room in (None, 0):
+            consumer = FakeConsumer(room)
+            sending = self.relay(reply(200, length=10**9), b"x", size=10**9, consumer=consumer)
+            self.peer.say(bytes(PACKET))
+            consumer.hang_up()
+            self.assert_gone(sending)
+            self.assertEqual(bytes(consumer.data), b"x")
+
+    def test_gone_while_writing(self) -> None:
+        """It may go from inside a write."""
+        consumer = FakeConsumer()
+        consumer.on_write = consumer.hang_up
+        self.assert_gone(
+            self.relay(reply(200, length=10**9), bytes(9), size=10**9, consumer=consumer)
+        )
+        self.assertEqual(len(consumer.writes), 1)
+
+    def test_gone_in_the_last_write(self) -> None:
+        """It may go from inside the last one, and no request is sent where it went."""
+        consumer = FakeConsumer()
+        consumer.on_write = consumer.hang_up
+        sending = self.relay(reply(200, length=5), b"hello", size=5, consumer=consumer)
+        self.network.run()
+        self.exactly(sending, ConsumerGone)
+        self.network.answers.append(reply(200, b"next"))
+        answer = self.result_of(self.client.request("POST", "http://s3.test/", {}))
+        self.assertEqual(self.result_of(answer.read(4)), b"next")
+
+    def test_gone_at_once(self) -> None:
+        """One that was gone before takes the connection with it just the same."""
+
+        class Gone(FakeConsumer):
+            def registerProducer(self, producer: Any, streaming: bool) -> None:
+                producer.stopProducing()
+
+        sending = self.relay(reply(200, length=9), b"hello", size=9, consumer=Gone())
+        self.assert_gone(sending)
+        self.assertEqual(self.consumer.heard, [])
+
+    def test_cancelled(self) -> None:
+        """One who cancels is gone."""
+        for room in (None, 0):
+            consumer = FakeConsumer(room)
+            sending = self.relay(reply(200, length=9), b"hello", size=9, consumer=consumer)
+            sending.cancel()
+            self.assert_gone(sending)
+
+    def test_gone_and_broken(self) -> None:
+        """What the server does afterwards is of no interest."""
+        sending = self.relay(reply(200, length=9), b"hello", size=9)
+        self.consumer.hang_up()
+        self.peer.say(b"too much, far too much")
+        self.peer.break_off()
+        self.network.advance(60)
+        self.assert_gone(sending)
+
+
+class Bytes:
+    """Bytes at rest, which may turn out to be fewer, or not to be readable."""
+
+    def __init__(self, data: bytes, error: Exception | None = None) -> None:
+        self.data = data
+        self.error = error
+        self.read_to = 0
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return bytes from an offset."""
+        data = self.data[offset : offset + limit]
+        if self.error is not None and not data:
+            raise self.error
+        self.read_to = max(self.read_to, offset + len(data))
+        return data
+
+
+class UploadCase(BodyCase):
+    """A file on its way into a store."""
+
+    def put(self, source: Bytes, start: int, stop: int) -> Deferred[Answer]:
+        """Begin to send a stretch."""
+        self.upload = Upload(source, start, stop)
+        return self.begin(self.client.request("PUT", "http://s3.test/a", {}, self.upload))
+
+    def end(self, putting: Deferred[Answer]) -> None:
+        """Require an answer, and drop it."""
+        self.result_of(self.successResultOf(putting).drop())
+
+
+class UploadTests(UploadCase):
+    """`Upload`"""
+
+    DATA = bytes(range(256)) * 4000
+
+    def test_interface(self) -> None:
+        """It is a body, as Twisted understands it."""
+        self.assertTrue(verifyObject(IBodyProducer, Upload(Bytes(b""), 0, 0)))
+
+    def test_stretches(self) -> None:
+        """Each stretch arrives exactly, under its length."""
+        size = len(self.DATA)
+        for start, stop in ((0, size), (0, 1), (size - 1, size), (5, 5 + PACKET), (7, 7), (0, 0)):
+            self.network.answers.append(reply(200))
+            self.end(self.put(Bytes(self.DATA), start, stop))
+            request = self.network.requests[-1]
+            self.assertEqual(request.body, self.DATA[start:stop])
+            self.assertEqual(request.headers["content-length"], str(stop - start))
+        self.assertEqual(len(self.network.peers), 1)
+
+    def test_back_pressure(self) -> None:
+        """No more is read of the file than the store takes."""
+        source = Bytes(self.DATA)
+        putting = self.put_slowly(source)
+        for taken in range(0, len(self.DATA), PACKET):
+            self.assertLessEqual(source.read_to, taken + 4 * PACKET)
+            self.peer.take(taken)
+            self.network.run()
+        self.network.answers.append(reply(200))
+        self.peer.take(None)
+        self.network.run()
+        self.end(putting)
+        self.assertEqual(self.network.requests[-1].body, self.DATA)
+
+    def put_slowly(self, source: Bytes) -> Deferred[Answer]:
+        """Begin to send everything to a store that takes nothing of it for now."""
+        self.network.on_connect = lambda peer: peer.take(0)
+        putting = self.put(source, 0, len(source.data))
+        self.network.on_connect = lambda peer: None
+        return putting
+
+    def test_progress(self) -> None:
+        """An upload may take any time, as long as the store takes something of it."""
+        source = Bytes(self.DATA)
+        putting = self.put_slowly(source)
+        # What a connection holds by itself has to go before more of the file is asked for.
+        for taken in range(2 * PACKET, len(self.DATA), 2 * PACKET):
+            self.peer.take(taken + 1000)
+            self.network.advance(29)
+            self.assertNoResult(putting)
+        self.network.answers.append(reply(200))
+        self.peer.take(None)
+        self.network.run()
+        self.end(putting)
+
+    def test_stall(self) -> None:
+        """A store that takes nothing for thirty seconds is given up, and hears of it."""
+        putting = self.put_slowly(Bytes(self.DATA))
+        self.network.advance(29.9)
+        self.assertNoResult(putting)
+        self.network.advance(0.1)
+        self.assertEqual(str(self.exactly(putting, Unreachable)), "no answer in time")
+        self.network.run()
+        self.assertTrue(self.peer.aborted)
+
+    def test_no_answer(self) -> None:
+        """One that has everything has thirty seconds more to say so."""
+        putting = self.put(Bytes(b"hello"), 0, 5)
+        self.network.advance(29.9)
+        self.assertNoResult(putting)
+        self.network.advance(0.1)
+        self.exactly(putting, Unreachable)
+        self.assertTrue(self.peer.aborted)
+
+    def test_over(self) -> None:
+        """When all is sent, whatever the connection says is harmless."""
+        self.network.answers.append(reply(200))
+        self.end(self.put(Bytes(b"hello"), 0, 5))
+        for _ in range(2):
+            self.upload.pauseProducing()
+            self.upload.resumeProducing()
+            self.upload.stopProducing()
+        self.assertEqual(self.network.requests[-1].body, b"hello")
+
+    def test_short_file(self) -> None:
+        """A file that turns out to be shorter is a failure, and the store gets no whole request."""
+        for size in (0, 5, 3 * PACKET):
+            source = Bytes(bytes(size))
+            error = self.exactly(self.put(source, 0, size + 1), Unreachable)
+            self.assertIn("EOFError", str(error))
+            self.network.run()
+            self.assertTrue(self.peer.aborted)
+            self.assertEqual(self.peer.requests, [])
+
+    def test_broken_disk(self) -> None:
+        """So is a file that cannot be read."""
+        source = Bytes(bytes(3 * PACKET), OSError(5, "Input/output error"))
+        error = self.exactly(self.put(source, 0, 5 * PACKET), Unreachable)
+        self.assertIn("Input/output error", str(error))
+        self.network.run()
+        self.assertTrue(self.peer.aborted)
+        self.assertEqual(self.peer.requests, [])
+
+    def test_broken_off(self) -> None:
+        """A store that closes in the midst of it has refused, and no more is read for it."""
+        for end in (Peer.hang_up, Peer.break_off):
+            source = Bytes(self.DATA)
+            putting = self.put_slowly(source)
+            read_to = source.read_to
+            end(self.peer)
+            self.network.run()
+            self.exactly(putting, Unreachable)
+            self.assertEqual(source.read_to, read_to)
+
+    def test_cancelled(self) -> None:
+        """One who cancels in the midst of it leaves no request behind, and no reading."""
+        source = Bytes(self.DATA)
+        putting = self.put_slowly(source)
+        read_to = source.read_to
+        putting.cancel()
+        self.network.run()
+        self.exactly(putting, CancelledError)
+        self.assertTrue(self.peer.aborted)
+        self.assertEqual(source.read_to, read_to)
+
+    def test_cancelled_after_all_was_sent(self) -> None:
+        """One who cancels while the store thinks about it closes the connection."""
+        putting = self.put(Bytes(b"hello"), 0, 5)
+        putting.cancel()
+        self.network.run()
+        self.exactly(putting, CancelledError)
+        self.assertTrue(self.peer.aborted)
+
+
+class EarlyAnswerTests(UploadCase):
+    """`Upload`: a store that answers before it has everything"""
+
+    DATA = UploadTests.DATA
+    DENIED = error("AccessDenied")
+
+    def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Answer]:
+        """Send to a store that takes the first bytes and then speaks."""
+        self.network.on_connect = lambda peer: peer.take(1000)
+        putting = self.put(source, 0, len(source.data))
+        self.network.on_connect = lambda peer: None
+        speak(self.peer)
+        self.network.run()
+        return putting
+
+    def test_answer(self) -> None:
+        """Its answer is the answer, though the rest is not sent."""
+        putting = self.put_early(Bytes(self.DATA), lambda peer: peer.say(reply(403, self.DENIED)))
+        answer = self.successResultOf(putting)
+        self.assertEqual(answer.status, 403)
+        self.assertEqual(self.result_of(answer.read(1000)), self.DENIED)
+        self.network.run()
+        self.assertEqual(self.peer.requests, [])
+        self.peer.break_off()
+        self.peer.take(None)
+        self.network.run()
+
+    def test_answer_and_close(self) -> None:
+        """So it is where the store closes the connection behind it."""
+
+        def speak(peer: Peer) -> None:
+            peer.say(reply(403, self.DENIED, {"Connection": "close"}))
+            peer.hang_up()
+
+        answer = self.successResultOf(self.put_early(Bytes(self.DATA), speak))
+        self.assertEqual(self.result_of(answer.read(1000)), self.DENIED)
+        self.peer.take(None)
+        self.network.run()
+
+    def test_connection(self) -> None:
+        """The connection is closed then, with the file being read no further, store or no store."""
+        source = Bytes(self.DATA)
+        putting = self.put_early(source, lambda peer: peer.say(reply(403, self.DENIED)))
+        read_to = source.read_to
+        self.end(putting)
+        self.network.advance(60)
+        over = self.peer.over
+        self.peer.take(None)
+        self.network.run()
+        self.assertTrue(over, "it is open")
+        self.assertEqual(source.read_to, read_to, "the rest was read")
+
+    def test_file_that_is_closed(self) -> None:
+        """Whoever closes the file when the answer has come logs no error by that."""
+        log = Log()
+        self.addCleanup(log.keep())
+        source = Bytes(self.DATA)
+        self.end(self.put_early(source, lambda peer: peer.say(reply(403, self.DENIED))))
+        source.data, source.error = b"", ValueError("I/O operation on closed file")
+        self.peer.take(None)
+        self.network.run()
+        self.flushLoggedErrors()
+        self.assertEqual(log.errors, [])
+
+    def test_answer_in_pieces(self) -> None:
+        """An answer of which the headers come first is heard too, if only as a refusal."""
+        putting = self.put_early(
+            Bytes(self.DATA),
+            lambda peer: peer.say(reply(403, length=len(self.DENIED)), self.DENIED),
+        )
+        self.network.advance(30)
+        self.assertTrue(putting.called, "it is waited for")
+        self.failureResultOf(putting, Unreachable)

@@ -1,0 +1,829 @@
+"""Requests to other machines: what is sent is what was asked for, and every wait has an end."""
+
+from __future__ import annotations
+
+import gzip
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import trustme
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet import reactor
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone, ConnectionRefusedError
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.ssl import platformTrust
+from twisted.protocols import tls
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from audioproxy.http_client.bodies import TooLong
+from audioproxy.http_client.client import USER_AGENT, Answer, Outbound, read_trust
+from audioproxy.http_client.errors import Unreachable, Untrusted
+from tests.support.consumers import FakeConsumer
+from tests.support.http import Log
+from tests.support.strategies import PROMISE
+from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
+
+#: A target is what follows the host. Each of these is one spelling among several of the same.
+TARGETS = """
+    / //a /a//b/ /./a/../b/. /a%2Fb /a%2fb /%41 /a;b /;p/q /a;b/c;d /?a /?a?b /a?b;c&d=%20+e;
+    /a|b^c`d /a"b<c>d /a[b]{c}\\d /% /%zz /~a /a:b@c /a?b=http://c//d
+""".split()
+
+
+class RequestTests(ClientCase):
+    """`Outbound.request`: what is sent"""
+
+    def sent(
+        self, url: str, headers: dict[str, str] | None = None, method: str = "GET"
+    ) -> list[str]:
+        """Return the lines of a request as the server read them."""
+        self.network.answers.append(reply(200))
+        answer = self.result_of(self.client.request(method, url, headers or {}))
+        self.result_of(answer.read(0))
+        request = self.network.requests[-1]
+        lines = [f"{name}: {value}" for name, value in request.lines]
+        return [f"{request.method} {request.target}", *sorted(lines)]
+
+    def test_whole(self) -> None:
+        """Nothing is sent but what was asked for, who we are and to whom: no Accept-Encoding."""
+        given = {"Range": "bytes=0-9", "X-Amz-Date": "20130524T000000Z", "if-match": '"a, b"'}
+        self.assertEqual(
+            self.sent("http://s3.test/a", given, "HEAD"),
+            [
+                "HEAD /a",
+                "Host: s3.test",
+                'If-Match: "a, b"',
+                "Range: bytes=0-9",
+                f"User-Agent: {USER_AGENT}",
+                "X-Amz-Date: 20130524T000000Z",
+            ],
+        )
+
+    def test_values(self) -> None:
+        """Values of headers are sent as they are, whatever a parser could make of them."""
+        for value in ("", 'a; b="c, d"', "attachment; filename*=UTF-8''%E2%82%AC", "a  b"):
+            self.assertIn(f"X-A: {value}", self.sent("http://s3.test/", {"x-a": value}))
+
+    def test_spelling(self) -> None:
+        """A URL travels as it is spelled, since a signature covers the spelling."""
+        for target in TARGETS:
+            self.assertEqual(self.sent(f"http://s3.test{target}")[0], f"GET {target}")
+
+    def test_spelling_of_parts_without_text(self) -> None:
+        """The same goes for parameters of a path in which there is nothing."""
+        for target in ("/a;", "/a;?b", "/a;b;", "/;"):
+            self.assertEqual(self.sent(f"http://s3.test{target}")[0], f"GET {target}")
+
+    @PROMISE
+    @given(st.text("/.;?&=%2Fab|~", max_size=12).map(lambda text: f"/{text}"))
+    def test_any_spelling(self, target: str) -> None:
+        """Any target at all travels as it is spelled; only an empty query may lose its mark."""
+        self.assertIn(
+            self.sent(f"http://s3.test{target}")[0],
+            (f"GET {target}", f"GET {target[:-1]}") if target.endswith("?") else (f"GET {target}",),
+        )
+
+    def test_hosts(self) -> None:
+        """The host is sent as the URL has it, and connected to: names, addresses and ports."""
+        for netloc, host, port in (
+            ("s3.test", "127.0.0.1", 80),
+            ("s3.test:9000", "127.0.0.1", 9000),
+            ("192.0.2.7:81", "192.0.2.7", 81),
+            ("[::1]", "::1", 80),
+            ("[2001:db8::7]:9000", "2001:db8::7", 9000),
+            ("bucket.with-dots.s3.test", "127.0.0.1", 80),
+        ):
+            self.assertIn(f"Host: {netloc}", self.sent(f"http://{netloc}/a"))
+            self.assertEqual(self.network.destinations[-1], (host, port))
+
+    def test_hosts_that_are_no_names_of_idna(self) -> None:
+        """Names that DNS has and IDNA has not are names: underscores, hyphens in a row."""
+        for host in ("under_score.s3.test", "r3---sn-4g5e.s3.test", "my--bucket.s3.test"):
+            self.assertIn(f"Host: {host}", self.sent(f"http://{host}/a"))
+
+    def test_bodiless_methods(self) -> None:
+        """A POST and a PUT without a body say so; others say nothing of one."""
+        for method in ("POST", "PUT"):
+            lines = self.sent("http://s3.test/?uploads=", {}, method)
+            self.assertIn("Content-Length: 0", lines)
+        for method in ("GET", "HEAD", "DELETE"):
+            lines = self.sent("http://s3.test/", {}, method)
+            self.assertFalse([line for line in lines if line.startswith("Content-Length")])
+
+
+class AnswerTests(ClientCase):
+    """What a server says is what a caller gets"""
+
+    def get(self, *packets: bytes, method: str = "GET") -> Answer:
+        """Return the answer that a server gave."""
+        self.network.answers.append(packets)
+        return self.result_of(self.client.request(method, "http://s3.test/a", {}))
+
+    def test_status(self) -> None:
+        """No status is acted upon, be it a redirect, a challenge or a thing unheard of."""
+        for status in (200, 206, 301, 302, 307, 308, 401, 403, 407, 416, 500, 503, 599, 799):
+            headers = {"Location": "http://elsewhere.test/", "WWW-Authenticate": "Basic"}
+            answer = self.get(reply(status, b"as it is", headers))
+            self.assertEqual(answer.status, status)
+            self.assertEqual(answer.header("location"), "http://elsewhere.test/")
+            self.assertEqual(self.result_of(answer.read(8)), b"as it is")
+        self.assertEqual(self.network.names, ["s3.test"] * len(self.network.names))
+
+    def test_no_cookies(self) -> None:
+        """What a server would like to be told again is not kept."""
+        self.result_of(self.get(reply(200, b"", {"Set-Cookie": "a=b; Path=/"})).drop())
+        self.result_of(self.get(reply(200)).drop())
+        self.assertNotIn("cookie", self.network.requests[-1].headers)
+
+    def test_not_decoded(self) -> None:
+        """A body that comes compressed is handed on so, with what says that it is."""
+        body = gzip.compress(b"a" * 1000)
+        answer = self.get(reply(200, body, {"Content-Encoding": "gzip"}))
+        self.assertEqual((answer.length, answer.header("content-encoding")), (len(body), "gzip"))
+        self.assertEqual(self.result_of(answer.read(len(body))), body)
+
+    def test_headers(self) -> None:
+        """A header is found by its name in any case; several are one list, and none is None."""
+        answer = self.get(
+            b'HTTP/1.1 200 OK\r\nETAG:  "x" \r\nVary: a\r\nvary: b\r\nX-L: \xe9\r\n'
+            b"Content-Length: 0\r\n\r\n"
+        )
+        self.assertEqual(answer.header("etag"), '"x"')
+        self.assertEqual(answer.header("Vary"), "a, b")
+        self.assertEqual(answer.header("x-l"), "é")
+        self.assertIsNone(answer.header("content-type"))
+        self.result_of(answer.drop())
+
+    def test_length(self) -> None:
+        """The length is what the server says, of a HEAD too, and None where it says nothing."""
+        for length in (0, 5, 10**15):
+            answer = self.get(reply(200, length=length), method="HEAD")
+            self.assertEqual((answer.length, answer.bodiless), (length, True))
+        self.assertIsNone(self.get(reply_without_length(200), method="HEAD").length)
+        for data, length in (
+            (reply(200, b"hello"), 5),
+            (reply(200), 0),
+            (reply_without_length(200), None),
+            (reply_without_length(200, b"", {"Transfer-Encoding": "chunked"}), None),
+        ):
+            answer = self.get(data)
+            self.assertEqual((answer.length, answer.bodiless), (length, False))
+            self.result_of(answer.drop())
+
+    def test_length_that_is_none(self) -> None:
+        """What a HEAD says of its length that is not a number is as good as nothing."""
+        for text in ("", "-1", "5, 6", "0x10", "1e3", "²", "five", "+5", "5.0"):
+            head = reply_without_length(200, b"", {"Content-Length": text})
+            self.assertIsNone(self.get(head, method="HEAD").length, text)
+
+    def test_length_beyond_measure(self) -> None:
+        """So is a number longer than any length, which no interpreter takes for one."""
+        head = reply_without_length(200, b"", {"Content-Length": "9" * 5000})
+        self.assertIsNone(self.get(head, method="HEAD").length)
+
+    def test_body_of_a_head(self) -> None:
+        """There is none, whatever the headers say, and the connection is free for the next."""
+        answer = self.get(reply(200, length=5), method="HEAD")
+        self.assertEqual(self.result_of(answer.read(5)), b"")
+        self.result_of(self.get(reply(200), method="HEAD").drop())
+        self.assertEqual(len(self.network.peers), 1)
+
+    def test_interim_answers(self) -> None:
+        """What a server says beforehand is not the answer."""
+        answer = self.get(b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n", reply(200, b"hello"))
+        self.assertEqual((answer.status, self.result_of(answer.read(5))), (200, b"hello"))
+
+    def test_in_small_packets(self) -> None:
+        """An answer may come in packets of any size."""
+        data = reply(206, b"hello", {"ETag": '"x"'})
+        answer = self.get(*(data[n : n + 1] for n in range(len(data))))
+        self.assertEqual((answer.status, answer.header("etag")), (206, '"x"'))
+        self.assertEqual(self.result_of(answer.read(5)), b"hello")
+
+    def test_not_http(self) -> None:
+        """What is no HTTP/1.1 is no answer, and its connection is not used again."""
+        for data in (
+            b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+            b"HTTP/1.1 OK\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: %b\r\n\r\n" % (b"9" * 5000),
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: bzip2\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nX-Long: %b\r\n\r\n" % (b"x" * 20_000),
+            b"\x00" * 20_000,
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        ):
+            self.network.answers.append(data)
+            self.error_of(self.client.request("GET", "http://s3.test/", {}), Unreachable)
+            self.assertTrue(self.network.peers[-1].over, data[:60])
+
+    @PROMISE
+    @given(st.lists(st.binary(max_size=40), max_size=4))
+    def test_any_answer(self, packets: list[bytes]) -> None:
+        """Whatever bytes a server sends before it hangs up, the outcome is an answer or why not."""
+
+        def speak(peer: Peer, _: object) -> None:
+            peer.say(b"HTTP/1.1 ", *packets)
+            peer.hang_up()
+
+        self.network.answers[:] = [speak]
+        asking = self.begin(self.client.request("POST", "http://s3.test/", {}))
+        if isinstance(asking.result, Failure):
+            self.exactly(asking, Unreachable)
+        else:
+            self.result_of(self.successResultOf(asking).drop())
+        self.network.run()
+
+    def test_too_long(self) -> None:
+        """A body that is longer than anyone wants is not read to its end."""
+        answer = self.get(reply(200, length=100_000), b"x" * 5)
+        reading = self.begin(answer.read(10))
+        self.network.peers[-1].say(b"x" * 50_000)
+        self.network.run()
+        self.exactly(reading, TooLong)
+        self.assertTrue(self.network.peers[-1].aborted)
+
+
+class ConnectionTests(ClientCase):
+    """Connections are used again, and none is left"""
+
+    def ask(self, method: str = "GET") -> Deferred[Answer]:
+        """Begin a request."""
+        return self.begin(self.client.request(method, "http://s3.test/a", {}))
+
+    def ask_and_read(self, method: str = "GET") -> bytes:
+        """Return the body of an answer."""
+        return self.result_of(self.successResultOf(self.ask(method)).read(100))
+
+    def test_used_again(self) -> None:
+        """After an answer was read, its connection serves the next request."""
+        self.network.answers += [reply(200, b"one"), reply(404, b"two"), reply(200, length=9)]
+        self.assertEqual(self.ask_and_read(), b"one")
+        self.assertEqual(self.ask_and_read(), b"two")
+        self.ask_and_read("HEAD")
+        self.assertEqual(len(self.network.peers), 1)
+
+    def test_one_for_each_at_a_time(self) -> None:
+        """Requests beside each other have a connection each."""
+        asking = [self.ask() for _ in range(3)]
+        self.assertEqual(len(self.network.peers), 3)
+        for peer in self.network.peers:
+            peer.say(reply(200))
+        self.network.run()
+        for each in asking:
+            self.result_of(self.successResultOf(each).drop())
+
+    def test_not_used_again(self) -> None:
+        """A server that says that it will close its connection is asked on another one."""
+        self.network.answers += [reply(200, b"one", {"Connection": "close"}), reply(200, b"two")]
+        self.assertEqual((self.ask_and_read(), self.ask_and_read()), (b"one", b"two"))
+        self.assertEqual(len(self.network.peers), 2)
+        self.assertTrue(self.network.peers[0].over)
+
+    def test_idle(self) -> None:
+        """One that nobody uses is closed after a while, earlier than servers close theirs."""
+        self.network.answers.append(reply(200))
+        self.ask_and_read()
+        self.network.advance(14.9)
+        self.assertFalse(self.network.peers[0].over)
+        self.network.advance(0.1)
+        self.assertTrue(self.network.peers[0].over)
+
+    def test_dropped(self) -> None:
+        """A long answer that is dropped is not read: its connection is broken off."""
+        for head in (reply(200, length=10**9), reply_without_length(200)):
+            self.network.answers.append((head, b"x" * 1000))
+            self.result_of(self.successResultOf(self.ask()).drop())
+            self.network.run()
+            self.assertTrue(self.network.peers[-1].aborted)
+
+    def test_dropped_and_short(self) -> None:
+        """A short one is read for the sake of its connection, which serves the next request."""
+        self.network.answers += [(reply(206, length=2), b"x", b"y"), reply(200)]
+        self.result_of(self.successResultOf(self.ask()).drop())
+        self.ask_and_read()
+        self.assertEqual(len(self.network.peers), 1)
+
+    def test_dropped_and_broken(self) -> None:
+        """One that does not come to its end is nobody's loss, and is not waited for for ever."""
+        self.network.answers += [(reply(206, length=2), b"x")] * 2
+        dropping = [self.begin(self.successResultOf(self.ask()).drop()) for _ in range(2)]
+        self.network.peers[0].break_off()
+        self.network.advance(15)
+        for each in dropping:
+            self.successResultOf(each)
+
+    def test_closed(self) -> None:
+        """Closing the client closes the idle ones, at once."""
+        askings = [self.ask(), self.ask()]
+        for peer, asking in zip(self.network.peers, askings, strict=True):
+            peer.say(reply(200))
+            self.network.run()
+            self.result_of(self.successResultOf(asking).read(0))
+        self.assertEqual([peer.over for peer in self.network.peers], [False, False])
+        self.result_of(self.client.close())
+        self.assertEqual([peer.over for peer in self.network.peers], [True, True])
+        self.assertEqual(self.network.getDelayedCalls(), [])
+
+    def test_stale(self) -> None:
+        """A kept connection that the server was just closing costs a HEAD or a GET nothing."""
+        for method in ("GET", "HEAD", "DELETE"):
+            self.network.answers += [reply(200), lambda peer, _: peer.break_off(), reply(404)]
+            self.ask_and_read()
+            answer = self.successResultOf(self.ask(method))
+            self.assertEqual(answer.status, 404)
+            self.result_of(answer.drop())
+
+    def test_stale_with_a_body(self) -> None:
+        """What is not safe to send twice is not."""
+        self.network.answers += [reply(200), lambda peer, _: peer.break_off(), reply(200)]
+        self.ask_and_read()
+        self.exactly(self.ask("POST"), Unreachable)
+        self.network.answers.clear()
+
+    def test_fresh_and_lost(self) -> None:
+        """A new connection that breaks is no stale one: the server has its reasons."""
+        self.network.answers.append(lambda peer, _: peer.hang_up())
+        self.exactly(self.ask(), Unreachable)
+        self.assertEqual(len(self.network.peers), 1)
+
+    def test_quiet(self) -> None:
+        """Connections that come and go are no news for the log."""
+        log = Log()
+        self.addCleanup(log.keep())
+        self.network.answers += [reply(200), reply(200, b"", {"Connection": "close"})]
+        self.ask_and_read()
+        self.ask_and_read()
+        self.network.refusal = ConnectionRefusedError()
+        asking = self.ask()
+        self.network.advance(1)
+        self.exactly(asking, Unreachable)
+        self.assertEqual([event.get("log_format") for event in log.events], [])
+
+
+class DeadlineTests(ClientCase):
+    """Every wait has an end"""
+
+    def ask(self, url: str = "http://s3.test/a") -> Deferred[Answer]:
+        """Begin a request."""
+        return self.begin(self.client.request("GET", url, {}))
+
+    def assert_late(self, asking: Deferred[Answer], seconds: float) -> None:
+        """Require that a request is given up after so many seconds, and not before."""
+        self.network.advance(seconds - 0.1)
+        self.assertNoResult(asking)
+        self.network.advance(0.1)
+        self.exactly(asking, Unreachable)
+
+    def test_connecting(self) -> None:
+        """A host that does not answer has five seconds."""
+        self.network.silent = True
+        self.assert_late(self.ask(), 5)
+
+    def test_answer(self) -> None:
+        """A server that was asked has fifteen for the headers, and the connection is closed."""
+        asking = self.ask()
+        self.assert_late(asking, 15)
+        self.assertTrue(self.network.peers[0].aborted)
+
+    def test_patience(self) -> None:
+        """Who can wait longer says so."""
+        asking = self.begin(self.client.request("GET", "http://s3.test/a", {}, seconds=600))
+        self.assert_late(asking, 600)
+
+    def test_half_an_answer(self) -> None:
+        """The headers have to come to their end in that time, drop by drop or not."""
+        asking = self.ask()
+        self.network.peers[0].say(b"HTTP/1.1 200 OK\r\n")
+        for n in range(14):
+            self.network.advance(1)
+            self.network.peers[0].say(b"X-%d: a\r\n" % n)
+        self.network.run()
+        self.assert_late(asking, 1)
+        self.assertTrue(self.network.peers[0].aborted)
+
+    def test_handshake(self) -> None:
+        """A server that does not begin to speak TLS has no more time than another."""
+        asking = self.ask("https://s3.test/")
+        self.assert_late(asking, 15)
+        self.assertTrue(self.network.peers[0].aborted)
+
+    def test_endless(self) -> None:
+        """Headers without an end are not read for so long, nor kept in memory."""
+        asking = self.ask()
+        peer = self.network.peers[0]
+        peer.say(b"HTTP/1.1 200 OK\r\n", b"X-Filler: %b\r\n" % (b"x" * 8000) * 1000)
+        said = peer.unread
+        self.network.run()
+        self.exactly(asking, Unreachable)
+        self.assertTrue(peer.aborted)
+        self.assertLess(said - peer.unread, 1024 * 1024)
+
+    def test_many(self) -> None:
+        """Headers of any reasonable number are taken, one answer after the other."""
+        for _ in range(10):
+            head = reply(200, b"hello", {f"X-{n}": "x" * 1000 for n in range(100)})
+            self.network.answers.append(head)
+            answer = self.successResultOf(self.ask())
+            self.assertEqual(answer.header("x-99"), "x" * 1000)
+            self.assertEqual(self.result_of(answer.read(5)), b"hello")
+        self.assertEqual(len(self.network.peers), 1)
+
+    def test_stale(self) -> None:
+        """Time that was lost on a connection which turned out to be stale counts."""
+        self.network.answers.append(reply(200))
+        self.result_of(self.successResultOf(self.ask()).read(0))
+        asking = self.ask()
+        self.network.advance(10)
+        self.network.peers[0].break_off()
+        self.network.run()
+        self.assertEqual(len(self.network.peers), 2)
+        self.assert_late(asking, 5)
+
+    def test_body(self) -> None:
+        """A small body has fifteen seconds from its beginning to its end."""
+        self.network.answers.append((reply(200, length=100), b"x"))
+        reading = self.begin(self.successResultOf(self.ask()).read(100))
+        for _ in range(14):
+            self.network.advance(1)
+            self.network.peers[0].say(b"x")
+        self.network.advance(0.9)
+        self.assertNoResult(reading)
+        self.network.advance(0.1)
+        self.exactly(reading, Unreachable)
+        self.assertTrue(self.network.peers[0].aborted)
+
+    def test_in_time(self) -> None:
+        """What was in time leaves no deadline behind."""
+        self.network.answers.append(reply(200, b"hello"))
+        answer = self.successResultOf(self.ask())
+        self.network.advance(14)
+        self.assertEqual(self.result_of(answer.read(5)), b"hello")
+
+
+class CancelledTests(ClientCase):
+    """One who does not want to wait gets away, and the connection is closed"""
+
+    def cancel(self, asking: Deferred[Any]) -> None:
+        """Cancel a request and see what becomes of it."""
+        self.assertNoResult(asking)
+        asking.cancel()
+        self.network.run()
+        self.exactly(asking, CancelledError)
+
+    def test_connecting(self) -> None:
+        """Before there is a connection there will be none."""
+        for url in ("http://s3.test/", "https://s3.test/"):
+            asking = Deferred.fromCoroutine(self.client.request("GET", url, {}))
+            self.cancel(asking)
+        self.assertEqual(self.network.peers, [])
+
+    def test_waiting(self) -> None:
+        """While the server thinks about it the connection is broken off."""
+        self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
+        self.assertTrue(self.network.peers[0].aborted)
+
+    def test_again(self) -> None:
+        """A request on a kept connection is not sent a second time then."""
+        self.network.answers.append(reply(200))
+        self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).read(0))
+        self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
+        self.assertEqual(len(self.network.requests), 2)
+
+    def test_half_an_answer(self) -> None:
+        """So it is in the midst of the headers."""
+        self.network.answers.append(b"HTTP/1.1 200 OK\r\nETag:")
+        self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
+        self.assertTrue(self.network.peers[0].aborted)
+
+    def test_reading(self) -> None:
+        """And in the midst of a body."""
+        self.network.answers.append((reply(200, length=5), b"he"))
+        answer = self.result_of(self.client.request("GET", "http://s3.test/", {}))
+        self.cancel(self.begin(answer.read(5)))
+        self.assertTrue(self.network.peers[0].aborted)
+
+
+class RefusedTests(ClientCase):
+    """Servers that cannot be reached"""
+
+    def test_refused(self) -> None:
+        """A refused connection is told as what it is."""
+        self.network.refusal = ConnectionRefusedError()
+        asking = self.begin(self.client.request("GET", "http://s3.test/", {}))
+        self.network.advance(1)
+        self.assertIn("refused", str(self.exactly(asking, Unreachable)))
+
+    def test_unknown(self) -> None:
+        """So is a name that nobody has."""
+        self.network.unknown.add("s3.test")
+        error = self.error_of(self.client.request("GET", "http://s3.test/", {}), Unreachable)
+        self.assertIn("s3.test", str(error))
+
+    def test_hangs_up(self) -> None:
+        """A server that closes the connection in place of an answer gave none."""
+        for packets in ((), (b"HTTP/1.1 200 OK\r\nContent-Le",)):
+
+            def speak(peer: Peer, _: object, packets: tuple[bytes, ...] = packets) -> None:
+                peer.say(*packets)
+                peer.hang_up()
+
+            self.network.answers.append(speak)
+            self.error_of(self.client.request("POST", "http://s3.test/", {}), Unreachable)
+
+    def test_names_that_tls_has_none_of(self) -> None:
+        """A name that cannot be in any certificate is no reason to fall over."""
+        for host in ("under_score.s3.test", "r3---sn.s3.test", "-a.s3.test", "a..b"):
+            asking = self.begin(self.client.request("GET", f"https://{host}/", {}))
+            for peer in self.network.peers:
+                peer.hang_up()
+            self.network.run()
+            error = self.failureResultOf(asking).value
+            self.assertIsInstance(error, Unreachable, repr(error))
+
+
+class TrustCase(ClientCase):
+    """Servers that speak TLS, with a certificate of a private authority or of none."""
+
+    AUTHORITY = trustme.CA()
+
+    def setUp(self) -> None:
+        super().setUp()
+        # Twisted 26.10 gathers small writes on the clock of the global reactor, with nothing public
+        # to say that it be another.
+        self.patch(tls, "_get_default_clock", lambda: self.network)
+        bundle = self.mktemp()
+        self.AUTHORITY.cert_pem.write_to_path(bundle)
+        self.client = Outbound(self.network, read_trust(bundle))
+
+    def serve(self, certificate: trustme.LeafCert) -> None:
+        """Let servers have a certificate."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.configure_cert(context)
+        self.network.context = context
+
+    def get(self, host: str = "s3.test") -> Deferred[bytes]:
+        """Begin to get what is there."""
+
+        async def get() -> bytes:
+            answer = await self.client.request("GET", f"https://{host}/a", {})
+            return await answer.read(100)
+
+        return self.begin(get())
+
+
+class TrustTests(TrustCase):
+    """Certificates are verified, always"""
+
+    def assert_untrusted(self, host: str = "s3.test") -> str:
+        """Require that a server is not believed and told nothing; return why."""
+        asked = self.get(host)
+        self.network.run()
+        self.assertEqual(self.network.requests, [])
+        return str(self.exactly(asked, Untrusted))
+
+    def test_trusted(self) -> None:
+        """A server with the right certificate is asked, by name and by address."""
+        self.serve(self.AUTHORITY.issue_cert("s3.test", "*.s3.test", "127.0.0.1", "::1"))
+        for host in ("s3.test", "bucket.s3.test", "127.0.0.1:8443", "[::1]:8443"):
+            self.network.answers.append(reply(200, b"hello"))
+            self.assertEqual(self.successResultOf(self.get(host)), b"hello")
+
+    def test_used_again(self) -> None:
+        """A connection that was verified serves the next request."""
+        self.serve(self.AUTHORITY.issue_cert("s3.test"))
+        self.network.answers += [reply(200, b"one"), reply(200, b"two")]
+        self.assertEqual(self.successResultOf(self.get()), b"one")
+        self.assertEqual(self.successResultOf(self.get()), b"two")
+        self.assertEqual(len(self.network.peers), 1)
+
+    def test_of_nobody(self) -> None:
+        """A certificate of an authority that nobody trusts, or of its own making, is refused."""
+        self.serve(trustme.CA().issue_cert("s3.test"))
+        self.assertEqual(self.assert_untrusted(), "the certificate is not trusted")
+
+    def test_for_another_name(self) -> None:
+        """A certificate for another name is refused, be it a near one."""
+        self.serve(self.AUTHORITY.issue_cert("s3.test", "*.s3.test", "192.0.2.7"))
+        for host in ("other.test", "a.b.s3.test", "s3.test.other", "192.0.2.8"):
+            self.assertEqual(self.assert_untrusted(host), "the certificate is for another name")
+
+    def test_expired(self) -> None:
+        """A certificate that was good until yesterday is refused."""
+        yesterday = datetime.now(UTC) - timedelta(days=1)
+        past = self.AUTHORITY.issue_cert(
+            "s3.test", not_before=yesterday - timedelta(days=9), not_after=yesterday
+        )
+        self.serve(past)
+        self.assertEqual(self.assert_untrusted(), "the certificate is not trusted")
+
+    def test_not_tls(self) -> None:
+        """A server that speaks no TLS is unreachable: there is nothing to trust or not."""
+        asked = self.get()
+        self.network.peers[0].say(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        self.network.run()
+        self.exactly(asked, Unreachable)
+
+    def test_hangs_up(self) -> None:
+        """One that closes in the midst of the handshake is unreachable."""
+        asked = self.get()
+        self.network.peers[0].hang_up()
+        self.network.run()
+        self.exactly(asked, Unreachable)
+
+    def test_system(self) -> None:
+        """What the system trusts is no private authority."""
+        self.serve(self.AUTHORITY.issue_cert("s3.test"))
+        self.client = Outbound(self.network, read_trust(None))
+        self.assertEqual(self.assert_untrusted(), "the certificate is not trusted")
+
+    def test_closed(self) -> None:
+        """Closing the client closes an idle connection over TLS in good order."""
+        self.serve(self.AUTHORITY.issue_cert("s3.test"))
+        self.network.answers.append(reply(200))
+        self.successResultOf(self.get())
+        self.result_of(self.client.close())
+        self.assertTrue(self.network.peers[0].over)
+
+    def test_closed_without_a_word(self) -> None:
+        """A server that never says goodbye does not keep the client from closing."""
+        self.serve(self.AUTHORITY.issue_cert("s3.test"))
+        self.network.answers.append(reply(200))
+        self.successResultOf(self.get())
+        self.network.peers[0].polite = False
+        closing = self.begin(self.client.close())
+        self.network.advance(15)
+        closed = self.network.peers[0].over
+        self.network.peers[0].hang_up()
+        self.network.peers[0].break_off()
+        self.assertTrue(closed)
+        self.successResultOf(closing)
+
+    def test_body_that_is_cut(self) -> None:
+        """A connection that ends without leave-taking, as an attacker ends it, ends no body."""
+        self.serve(self.AUTHORITY.issue_cert("s3.test"))
+        for packets in (
+            (reply(200, length=10), b"hello"),
+            (reply_without_length(200, b"", {"Transfer-Encoding": "chunked"}), chunk(b"hello")),
+        ):
+            self.network.answers.append(packets)
+            asked = self.get()
+            self.network.peers[-1].hang_up()
+            self.network.run()
+            self.exactly(asked, Unreachable)
+
+
+class ReadTrustTests(SynchronousTestCase):
+    """`read_trust`"""
+
+    ONE, OTHER = trustme.CA(), trustme.CA()
+
+    def write(self, data: bytes) -> str:
+        """Return the path of a file."""
+        path = Path(self.mktemp())
+        path.write_bytes(data)
+        return str(path)
+
+    def test_several(self) -> None:
+        """Every certificate in a bundle is trusted, whatever stands between them."""
+        one, other = (each.cert_pem.bytes() for each in (self.ONE, self.OTHER))
+        for data in (
+            one + other,
+            b"# Subject: one\n\xc3\xa9\xff\n" + one + b"\n\nother\n=====\n" + other + b"the end",
+            one.replace(b"\n", b"\r\n") + other.replace(b"\n", b"\r\n"),
+            one + self.ONE.private_key_pem.bytes() + other,
+        ):
+            trust = read_trust(self.write(data))
+            self.assertEqual(len(trust._caCerts), 2)
+
+    def test_nothing(self) -> None:
+        """A file without a certificate is no bundle: nobody would be trusted, silently."""
+        for data in (b"", b"nothing\n", self.ONE.private_key_pem.bytes(), b"\x30\x82" * 99):
+            self.assertRaises(ValueError, read_trust, self.write(data))
+
+    def test_broken(self) -> None:
+        """One broken certificate spoils the whole, rather than being left out."""
+        whole = self.ONE.cert_pem.bytes()
+        begin, end = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
+        for block in (begin + end, begin + b"AAAA\n" + end, begin + b"!\n" + end):
+            self.assertRaises(ValueError, read_trust, self.write(whole + block))
+
+    def test_torn(self) -> None:
+        """A bundle of which the end is missing is broken too."""
+        whole = self.ONE.cert_pem.bytes()
+        self.assertRaises(ValueError, read_trust, self.write(whole + whole[: len(whole) // 2]))
+
+    def test_missing(self) -> None:
+        """A file that cannot be read says so as the system does."""
+        missing = self.mktemp()
+        self.assertRaises(FileNotFoundError, read_trust, missing)
+        Path(missing).mkdir()
+        self.assertRaises(IsADirectoryError, read_trust, missing)
+
+    def test_system(self) -> None:
+        """Without a file it is the system's own."""
+        self.assertIs(type(read_trust(None)), type(platformTrust()))
+
+
+class Visit(Protocol):
+    """A server's connection: says what it was told to when it is asked, and listens."""
+
+    def __init__(self, server: RealTests) -> None:
+        self.server = server
+
+    def connectionMade(self) -> None:
+        self.server.visits.append(self)
+        self.ended: Deferred[BaseException] = Deferred()
+
+    def dataReceived(self, data: bytes) -> None:
+        if self.server.answer:
+            self.transport.write(self.server.answer)
+
+    def connectionLost(self, reason: Failure) -> None:
+        self.ended.callback(reason.value)
+
+
+class RealTests(TestCase):
+    """Real sockets do what those in memory do"""
+
+    timeout = 10
+
+    def setUp(self) -> None:
+        self.visits: list[Visit] = []
+        self.answer = reply(200, b"hello")
+        factory = Factory.forProtocol(lambda: Visit(self))
+        factory.noisy = False
+        port = reactor.listenTCP(0, factory, interface="127.0.0.1")
+        self.addCleanup(port.stopListening)
+        self.port = port
+        self.url = f"http://127.0.0.1:{port.getHost().port}/"
+        self.client = Outbound(reactor, platformTrust())
+        self.addCleanup(lambda: Deferred.fromCoroutine(self.client.close()))
+
+    async def test_used_again_and_closed(self) -> None:
+        """One connection serves two requests, and is closed with the client."""
+        for _ in range(2):
+            answer = await self.client.request("GET", self.url, {})
+            self.assertEqual(await answer.read(5), b"hello")
+        self.assertEqual(len(self.visits), 1)
+        await self.client.close()
+        self.assertIsInstance(await self.visits[0].ended, ConnectionDone)
+
+    async def test_refused(self) -> None:
+        """A port at which nobody listens is unreachable."""
+        await self.port.stopListening()
+        with self.assertRaises(Unreachable):
+            await self.client.request("GET", self.url, {})
+
+    async def test_cancelled(self) -> None:
+        """A server hears at once that nobody waits for its answer any more."""
+        self.answer = b"HTTP/1.1 200 OK\r\n"
+        asking = Deferred.fromCoroutine(self.client.request("GET", self.url, {}))
+        while not self.visits:
+            await turn()
+        asking.cancel()
+        with self.assertRaises(CancelledError):
+            await asking
+        await self.visits[0].ended
+
+    async def test_dropped(self) -> None:
+        """A server hears at once that nobody wants its body."""
+        self.answer = reply(200, length=10**9) + b"x" * 1000
+        await (await self.client.request("GET", self.url, {})).drop()
+        await self.visits[0].ended
+
+    async def test_slow_reader(self) -> None:
+        """A server writes no more than the kernel's buffers hold while nobody reads."""
+        size = 64 * 1024 * 1024
+        self.answer = reply(200, length=size)
+        answer = await self.client.request("GET", self.url, {})
+        consumer = FakeConsumer(room=0)
+        sending = answer.flow(size).send(consumer)
+        server = self.visits[0].transport
+        server.write(bytes(size))
+        left, turns = size, 0
+        # It has come to a stand where many turns of the reactor have moved nothing.
+        while turns < 200:
+            await turn()
+            now = len(server.dataBuffer) - server.offset + server._tempDataLen
+            turns = turns + 1 if now == left else 0
+            left = now
+        self.assertGreater(left, size // 2)
+        self.assertLessEqual(len(consumer.data), 2 * 64 * 1024)
+        consumer.on_write = consumer.drain
+        consumer.drain()
+        await sending
+        self.assertEqual(len(consumer.data), size)
+
+
+def turn() -> Deferred[None]:
+    """Let the reactor turn once."""
+    turned: Deferred[None] = Deferred()
+    reactor.callLater(0, turned.callback, None)
+    return turned

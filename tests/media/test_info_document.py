@@ -1,0 +1,413 @@
+"""The fields of the info document, each with its fallbacks (contract: Info document)."""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.media.info_document import Description, describe, read_count, read_seconds
+from tests.support.strategies import PROMISE
+
+#: What is no answer to a question for a number, as ffprobe puts it or as nobody should.
+MISSING = (
+    *("N/A", "0", 0, "", " ", None, "nonsense", "-1", -1, "nan", "-nan", "inf", "-inf", "Infinity"),
+    *("0x10", "1,5", "1:30", "12 Hz", True, False, [], {}, ["1"], {"a": 1}, math.nan, math.inf),
+)
+
+#: What is no whole number in particular.
+FRACTIONS = ("44100.5", "0.0", "0.1", 44100.0, "4e3", "1/44100")
+
+#: More digits than Python reads as one number.
+ENDLESS = "9" * 5000
+
+
+def document(
+    container: dict[str, Any] | None = None,
+    audio: dict[str, Any] | None = None,
+    size: int | None = None,
+) -> dict[str, object]:
+    """Return the document for what ffprobe says of a container and its first audio stream."""
+    return describe(container or {}, audio or {}).document(size)
+
+
+def tags(given: object) -> object:
+    """Return the document's tags for the format's tags."""
+    return document({"tags": given}).get("tags")
+
+
+class DocumentTests(SynchronousTestCase):
+    """`Description.document`"""
+
+    def test_whole(self) -> None:
+        """A source that answers everything has all eight fields, with the types they promise."""
+        found = document(
+            {
+                "format_name": "flac",
+                "duration": "2.500000",
+                "bit_rate": "1234567",
+                "size": "99",
+                "tags": {"TITLE": "A song"},
+            },
+            {
+                "codec_name": "flac",
+                "sample_rate": "96000",
+                "channels": 2,
+                "bits_per_sample": 0,
+                "bits_per_raw_sample": "24",
+            },
+            size=100,
+        )
+        expected = {
+            "format": "flac",
+            "duration": 2.5,
+            "sample_rate": 96000,
+            "channels": 2,
+            "bit_depth": 24,
+            "bitrate": 1234567,
+            "size": 100,
+            "tags": {"title": "A song"},
+        }
+        self.assertEqual(expected, found)
+        for name, value in expected.items():
+            self.assertIs(type(value), type(found[name]), name)
+
+    def test_nothing(self) -> None:
+        """A field without an answer is omitted, never null and never zero (rule 2)."""
+        self.assertEqual({}, document())
+        self.assertEqual({}, Description().document(None))
+        self.assertEqual({}, Description().document(0))
+
+    def test_each_alone(self) -> None:
+        """No field depends on another one: each is there where it alone is known."""
+        for container, audio, field, value in (
+            ({"format_name": "wav"}, {}, "format", "wav"),
+            ({"duration": "1"}, {}, "duration", 1.0),
+            ({}, {"duration": "1"}, "duration", 1.0),
+            ({}, {"sample_rate": "8000"}, "sample_rate", 8000),
+            ({}, {"channels": 6}, "channels", 6),
+            ({}, {"bits_per_sample": 8}, "bit_depth", 8),
+            ({"bit_rate": "9"}, {}, "bitrate", 9),
+            ({}, {"bit_rate": "9"}, "bitrate", 9),
+            ({"size": "9"}, {}, "size", 9),
+            ({"tags": {"a": "b"}}, {}, "tags", {"a": "b"}),
+        ):
+            self.assertEqual({field: value}, document(container, audio))
+
+    def test_not_from_elsewhere(self) -> None:
+        """Rate, channels and depth are the stream's, size and tags the container's alone."""
+        self.assertEqual(
+            {},
+            document(
+                {"sample_rate": "1", "channels": 1, "bits_per_sample": 1, "codec_name": "flac"},
+                {"size": "1", "tags": {"title": "of the stream"}, "format_name": "flac"},
+            ),
+        )
+
+    def test_document_is_a_copy(self) -> None:
+        """Two clients who share one probe cannot spoil each other's document."""
+        found = describe({"tags": {"a": "b"}}, {})
+        first: Any = found.document(None)
+        first["tags"]["a"] = "spoilt"
+        self.assertEqual({"tags": {"a": "b"}}, found.document(None))
+
+    def test_hashable(self) -> None:
+        """A description can stand in a set, whatever tags it has."""
+        self.assertEqual(1, len({describe({"tags": {"a": "b"}}, {}) for _ in range(2)}))
+
+
+class FormatTests(SynchronousTestCase):
+    """format"""
+
+    def test_names(self) -> None:
+        """The first name that is a format token wins, else the first name there is."""
+        for names, expected in (
+            # As ffprobe names its containers.
+            ("mp3", "mp3"),
+            ("wav", "wav"),
+            ("flac", "flac"),
+            ("aac", "aac"),
+            ("ogg", "ogg"),
+            ("mov,mp4,m4a,3gp,3g2,mj2", "m4a"),
+            ("matroska,webm", "matroska"),
+            ("w64", "w64"),
+            ("aiff", "aiff"),
+            ("caf", "caf"),
+            ("wv", "wv"),
+            ("asf", "asf"),
+            # As nobody names them yet.
+            ("x,mp3,flac", "mp3"),
+            ("x,flac,mp3", "flac"),
+            ("flac,x", "flac"),
+            ("x,y", "x"),
+            ("x,opus", "opus"),
+            # A token is a whole name, as it is spelled.
+            ("mp3x,xmp3", "mp3x"),
+            ("MP3,x", "MP3"),
+            (" mp3", " mp3"),
+            # peaks is a token of requests, but nothing that a file can be.
+            ("x,peaks", "x"),
+            ("peaks,mp3", "mp3"),
+        ):
+            self.assertEqual({"format": expected}, document({"format_name": names}), names)
+
+    def test_tokens(self) -> None:
+        """Every format that can be asked for and played is known by its own token."""
+        for row in FORMATS.values():
+            if row.token != "peaks":
+                found = document({"format_name": f"x,{row.token},y"})
+                self.assertEqual({"format": row.token}, found)
+
+    def test_ogg(self) -> None:
+        """Ogg is opus or ogg by its codec, and nothing but Ogg is."""
+        for names, codec, expected in (
+            ("ogg", "opus", "opus"),
+            ("ogg", "vorbis", "ogg"),
+            ("ogg", "flac", "ogg"),
+            ("ogg", "speex", "ogg"),
+            ("ogg", None, "ogg"),
+            ("ogg", ["opus"], "ogg"),
+            ("x,ogg", "opus", "opus"),
+            ("matroska,webm", "opus", "matroska"),
+            ("mov,mp4,m4a,3gp,3g2,mj2", "opus", "m4a"),
+        ):
+            found = document({"format_name": names}, {"codec_name": codec})
+            self.assertEqual({"format": expected}, found, (names, codec))
+
+    def test_missing(self) -> None:
+        """Without a name there is no format."""
+        for names in ("", None, 0, 1, True, [], ["mp3"], {"mp3": 1}):
+            self.assertEqual({}, document({"format_name": names}), names)
+
+
+class NumberTests(SynchronousTestCase):
+    """duration, sample_rate, channels, bit_depth, bitrate and size"""
+
+    def test_fallbacks(self) -> None:
+        """Every first choice that is missing gives way to the second, on its value (rule 1)."""
+        for field, first, second, where in (
+            ("bit_depth", "bits_per_raw_sample", "bits_per_sample", ("audio", "audio")),
+            ("bitrate", "bit_rate", "bit_rate", ("container", "audio")),
+            ("duration", "duration", "duration", ("container", "audio")),
+        ):
+            for missing in (*MISSING, *(FRACTIONS if field != "duration" else ())):
+                parts: dict[str, dict[str, Any]] = {"container": {}, "audio": {}}
+                parts[where[0]][first] = missing
+                self.assertEqual({}, document(**parts), (field, missing))
+                parts[where[1]][second] = "7"
+                self.assertEqual({field: 7}, document(**parts), (field, missing))
+                parts[where[0]][first] = "8"
+                self.assertEqual({field: 8}, document(**parts), field)
+                parts[where[1]][second] = missing
+                self.assertEqual({field: 8}, document(**parts), (field, missing))
+                parts[where[0]][first] = missing
+                self.assertEqual({}, document(**parts), (field, missing))
+
+    def test_without_a_fallback(self) -> None:
+        """A rate and channels that are missing are omitted, never guessed."""
+        for field in ("sample_rate", "channels"):
+            for missing in (*MISSING, *FRACTIONS, ENDLESS):
+                self.assertEqual({}, document({}, {field: missing}), (field, missing))
+            for given_value in ("44100", 44100, "044100"):
+                self.assertEqual({field: 44100}, document({}, {field: given_value}))
+
+    def test_size(self) -> None:
+        """The storage's size comes first, then the probe's; an unknown one is omitted."""
+        for storage, probed, expected in (
+            (100, "99", 100),
+            (100, "N/A", 100),
+            (None, "99", 99),
+            (0, "99", 99),
+            *((None, missing, None) for missing in (*MISSING, *FRACTIONS, ENDLESS)),
+        ):
+            found = document({"size": probed}, size=storage)
+            self.assertEqual({} if expected is None else {"size": expected}, found, probed)
+
+    def test_depth_is_never_guessed(self) -> None:
+        """A sample format, a rate or a codec says nothing of the depth of what is stored."""
+        for audio in (
+            {"sample_fmt": "s32", "codec_name": "flac"},
+            {"sample_fmt": "s16p", "codec_name": "mp3", "bits_per_sample": 0},
+            {"sample_fmt": "fltp", "bits_per_raw_sample": "N/A", "bits_per_sample": "0"},
+        ):
+            self.assertNotIn("bit_depth", document({}, audio))
+
+    def test_raw_depth_first(self) -> None:
+        """24 bits in samples of 32 are 24."""
+        found = document({}, {"bits_per_raw_sample": "24", "bits_per_sample": 32})
+        self.assertEqual({"bit_depth": 24}, found)
+
+    def test_duration(self) -> None:
+        """Seconds are given as precisely as ffprobe states them, however few or many."""
+        for text, seconds in (
+            ("2.500000", 2.5),
+            ("0.000023", 0.000023),
+            ("0.1", 0.1),
+            ("359999.999999", 359999.999999),
+            ("9223372036854.775807", 9223372036854.775807),
+            (3, 3.0),
+            (0.25, 0.25),
+        ):
+            self.assertEqual({"duration": seconds}, document({"duration": text}))
+
+    def test_huge_counts(self) -> None:
+        """What no reader of JSON could take for the same number counts as missing."""
+        longest = "9" * 18
+        found = document({"bit_rate": longest}, {"channels": longest})
+        self.assertEqual({"bitrate": int(longest), "channels": int(longest)}, found)
+        for digits in ("9" * 19, "9" * 4000, ENDLESS):
+            self.assertEqual({}, document({"bit_rate": digits}, {"channels": digits}))
+            self.assertEqual({"bitrate": 5}, document({"bit_rate": digits}, {"bit_rate": "5"}))
+
+    def test_huge_durations(self) -> None:
+        """No duration is infinite or 0, in JSON neither."""
+        for text in ("1e400", "1e-400", "9" * 400, "0." + "0" * 400 + "1", 1e300, 1e-300):
+            self.assertEqual({}, document({"duration": text}), text)
+
+    def test_spelling(self) -> None:
+        """Numbers are those of ffprobe, not those of Python."""
+        for text in ("1_000", "\uff11\uff12", "+5", " 5", "5\n", "5."):
+            self.assertEqual({}, document({"duration": text}, {"channels": text}), text)
+
+    def test_readers(self) -> None:
+        """`read_seconds` and `read_count` give a positive number or nothing, and never fail."""
+        for missing in MISSING:
+            self.assertIsNone(read_seconds(missing), missing)
+            self.assertIsNone(read_count(missing), missing)
+        self.assertEqual(Decimal("0.5"), read_seconds("0.5"))
+        self.assertEqual(5, read_count("5"))
+        self.assertIsNone(read_seconds("sNaN"))
+
+
+class TagTests(SynchronousTestCase):
+    """tags"""
+
+    def test_keys(self) -> None:
+        """Keys are lower-cased, in every script; values are not."""
+        for key, lowered in (
+            ("TITLE", "title"),
+            ("Album_Artist", "album_artist"),
+            ("ÄÖ", "äö"),
+            ("ΑΒΓ", "αβγ"),
+            ("title", "title"),
+            ("TXXX:My Key", "txxx:my key"),
+            ("", ""),
+        ):
+            self.assertEqual({lowered: "Some VALUE"}, tags({key: "Some VALUE"}))
+
+    def test_strings_only(self) -> None:
+        """What is no string is not among the tags (Info document)."""
+        given_tags = {
+            "number": 1,
+            "none": None,
+            "list": ["x"],
+            "object": {"x": "y"},
+            "true": True,
+            "title": "kept",
+            "empty": "",
+        }
+        self.assertEqual({"title": "kept", "empty": ""}, tags(given_tags))
+
+    def test_none(self) -> None:
+        """Without a tag that can be given there are none: no empty object."""
+        for given_tags in ({}, {"a": 1}, None, [], ["title"], "title", 1, True, [["a", "b"]]):
+            self.assertIsNone(tags(given_tags), given_tags)
+
+    def test_count(self) -> None:
+        """The first 32 are kept (D24), and only those that count."""
+        for count, kept in ((31, 31), (32, 32), (33, 32), (1000, 32)):
+            given_tags = {f"Tag{number}": "x" for number in range(count)}
+            expected = {f"tag{number}": "x" for number in range(kept)}
+            self.assertEqual(expected, tags(given_tags))
+        dropped = {f"number{number}": number for number in range(100)}
+        self.assertEqual({"title": "x"}, tags({**dropped, "title": "x"}))
+        collided = {"a" * 600 + str(number): "x" for number in range(100)}
+        self.assertEqual({"a" * 512: "x", "title": "x"}, tags({**collided, "title": "x"}))
+
+    def test_length(self) -> None:
+        """Values are cut at 512 characters (D24), whole ones, and so are keys."""
+        for length in (511, 512, 513, 100_000):
+            for character in ("x", "ü", "\N{MULTIPLE MUSICAL NOTES}"):
+                text = character * length
+                self.assertEqual({"lyrics": text[:512]}, tags({"lyrics": text}))
+                self.assertEqual({text[:512]: "x"}, tags({text: "x"}))
+
+    def test_key_that_grows(self) -> None:
+        """A key that is longer in lower case is cut behind that (D24)."""
+        grown: Any = tags({"\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}" * 512: "x"})
+        self.assertEqual([512], [len(key) for key in grown])
+
+    def test_collision(self) -> None:
+        """Of keys that differ in case alone, the first one counts."""
+        self.assertEqual({"title": "1"}, tags({"Title": "1", "TITLE": "2", "title": "3"}))
+        self.assertEqual({"title": "2"}, tags({"Title": 1, "TITLE": "2"}))
+        self.assertEqual({"title": ""}, tags({"Title": "", "TITLE": "2"}))
+
+    def test_any_character(self) -> None:
+        """Control characters, newlines and halves of characters are values like all others."""
+        for text in ("a\nb", "\0", "\x1b[0m", "\ufffd", "\u2028", '"\\', "\ud800", "</script>"):
+            found = document({"tags": {text: text}})
+            self.assertEqual({"tags": {text.lower(): text}}, found)
+            self.assertEqual(found, json.loads(json.dumps(found).encode("ascii")))
+
+
+#: Strings that are nearly a number, and numbers that are nearly none.
+NUMBERS = (
+    st.integers().map(str)
+    | st.floats().map(str)
+    | st.decimals(allow_nan=True, min_value=-(10**18), max_value=10**18).map(str)
+    | st.sampled_from([str(value) for value in MISSING])
+)
+#: Everything that JSON can say; Python's reader takes NaN and infinities for JSON too.
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | NUMBERS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=8,
+)
+FIELDS = (
+    *("format_name", "duration", "bit_rate", "size", "tags", "codec_name", "sample_rate"),
+    *("channels", "bits_per_sample", "bits_per_raw_sample"),
+)
+OBJECTS = st.dictionaries(
+    st.sampled_from(FIELDS) | st.text(max_size=9),
+    ANYTHING | st.dictionaries(st.text(max_size=9), st.text(max_size=20), max_size=40),
+)
+
+KINDS = {
+    "format": str,
+    "duration": float,
+    "sample_rate": int,
+    "channels": int,
+    "bit_depth": int,
+    "bitrate": int,
+    "size": int,
+    "tags": dict,
+}
+
+
+class AnyAnswerTests(SynchronousTestCase):
+    """Whatever ffprobe may say"""
+
+    @PROMISE
+    @given(container=OBJECTS, audio=OBJECTS, size=st.none() | st.integers(min_value=0))
+    def test_any_answer(
+        self, container: dict[str, Any], audio: dict[str, Any], size: int | None
+    ) -> None:
+        """Any answer is a document: of these fields, no null, no zero, and good JSON (rule 2)."""
+        found = document(container, audio, size)
+        for name, value in found.items():
+            self.assertIs(KINDS[name], type(value), name)
+            if name in ("format", "tags"):
+                self.assertTrue(value, name)
+            else:
+                self.assertGreater(value, 0, name)
+        for key, value in found.get("tags", {}).items():  # type: ignore[attr-defined]
+            self.assertTrue(type(key) is type(value) is str)
+            self.assertTrue(len(key) <= 512 and len(value) <= 512)
+        self.assertEqual(found, json.loads(json.dumps(found, allow_nan=False)))

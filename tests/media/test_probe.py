@@ -1,0 +1,283 @@
+"""What ffprobe is asked, and how its answer is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
+from audioproxy.media.inputs import local_input
+from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from tests.support.strategies import PROMISE
+
+AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
+VIDEO = {"codec_type": "video", "codec_name": "h264"}
+COVER = {**VIDEO, "codec_name": "mjpeg", "disposition": {"attached_pic": 1}}
+ESTIMATE = b"[mp3 @ 0x1] Estimating duration from bitrate, this may be inaccurate\n"
+
+
+def read(*streams: dict[str, Any], stderr: bytes = b"", **container: Any) -> Probe:
+    """Read an answer with these streams."""
+    answer = {"streams": list(streams), "format": container}
+    return read_probe(json.dumps(answer).encode(), stderr)
+
+
+def sound(**fields: Any) -> Probe:
+    """Read an answer with one audio stream of these fields."""
+    return read({**AUDIO, **fields}, format_name="flac", duration="2.5")
+
+
+class QuestionTests(SynchronousTestCase):
+    """`probe_arguments`"""
+
+    def test_exact(self) -> None:
+        """Every stream is asked for, and no field too many (Info document, rule 3)."""
+        source = local_input()
+        self.assertEqual(
+            probe_arguments("/bin/ffprobe", source),
+            [
+                *("/bin/ffprobe", "-hide_banner", "-v", "warning", "-of", "json"),
+                "-show_entries",
+                "format=format_name,duration,bit_rate,size"
+                ":stream=codec_type,codec_name,sample_rate,channels,channel_layout,"
+                "bits_per_sample,bits_per_raw_sample,duration,bit_rate"
+                ":stream_disposition=attached_pic:format_tags",
+                *source.probe_arguments(),
+            ],
+        )
+
+
+class CutOffTests(SynchronousTestCase):
+    """`read_probe` of an answer that was cut off"""
+
+    TAGS: ClassVar = {"one": "{", "two": "],", "three": 'a"\\', "four": "x" * 100}
+    ANSWER: ClassVar = {
+        "programs": [],
+        "streams": [{**AUDIO, "disposition": {"attached_pic": 0}}, COVER],
+        "format": {"format_name": "flac", "duration": "2.5", "tags": TAGS},
+    }
+
+    def test_anywhere(self) -> None:
+        """Wherever it was cut, it is read as far as it is whole, or refused as a whole."""
+        text = json.dumps(self.ANSWER, indent=4).encode()
+        whole = read_probe(text, b"")
+        first = text.index(b'"one"')
+        found = []
+        for at in range(len(text)):
+            try:
+                probe = read_probe(text[:at], b"", cut_off=True)
+            except (ValueError, UndecodableSource):
+                self.assertLess(at, first)
+                continue
+            found.append(probe.description.tags)
+            if at > first:
+                self.assertEqual(dataclasses.replace(probe, description=whole.description), whole)
+        known = list(self.TAGS.items())
+        self.assertEqual(
+            [dict(known[:count]) for count in range(5)],
+            [tags for tags, _ in itertools.groupby(found)],
+        )
+
+    def test_streams(self) -> None:
+        """Where not all streams are there, the source is refused: there may be video."""
+        text = json.dumps({"streams": [AUDIO] * 9}, indent=4).encode()
+        for at in range(100, len(text)):
+            self.assertRaises(UndecodableSource, read_probe, text[:at], b"", cut_off=True)
+
+
+class GateTests(SynchronousTestCase):
+    """Which sources `read_probe` lets pass."""
+
+    def test_video(self) -> None:
+        """A genuine video stream is refused, wherever it stands (Audio-only gate)."""
+        for streams in ([VIDEO], [VIDEO, AUDIO], [AUDIO, VIDEO], [AUDIO, COVER, VIDEO]):
+            self.assertRaises(VideoSource, read, *streams)
+        still = {**VIDEO, "disposition": {"attached_pic": 0}}
+        self.assertRaises(VideoSource, read, AUDIO, still)
+
+    def test_cover(self) -> None:
+        """Cover art is no video (Audio-only gate)."""
+        for streams in ([AUDIO, COVER], [COVER, AUDIO], [COVER, COVER, AUDIO]):
+            self.assertEqual(read(*streams).codec, "flac")
+
+    def test_no_audio(self) -> None:
+        """A source without an audio stream is refused (Errors, 415)."""
+        for streams in ([], [COVER], [{"codec_type": "subtitle"}], [{}]):
+            error = self.assertRaises(UndecodableSource, read, *streams)
+            self.assertEqual(error.message, "The source has no audio stream.")
+        self.assertRaises(UndecodableSource, read_probe, b"{}", b"")
+
+    def test_unknown_codec(self) -> None:
+        """Audio that this ffmpeg knows no name of is refused (Errors, 415)."""
+        nameless = {key: value for key, value in AUDIO.items() if key != "codec_name"}
+        for stream in (nameless, *({**AUDIO, "codec_name": name} for name in ("unknown", None))):
+            error = self.assertRaises(UndecodableSource, read, stream)
+            self.assertIn("codec", error.message)
+
+    def test_absurd(self) -> None:
+        """A header that claims what no encoder could be fed with is a broken one (D13)."""
+        self.assertEqual(sound(channels=64, sample_rate="6144000").channels, 64)
+        for fields in ({"channels": 65}, {"sample_rate": "6144001"}):
+            error = self.assertRaises(UndecodableSource, sound, **fields)
+            self.assertIn("claims", error.message)
+
+    def test_not_an_answer(self) -> None:
+        """What is no JSON, or none of ffprobe's, is a fault of the probe and not of the source."""
+        others = (b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}')
+        others += tuple(
+            b'{"streams": [{"codec_type": "audio", "codec_name": "x", "disposition": %s}]}' % odd
+            for odd in (b"null", b"[]", b"1")
+        )
+        for stdout in (b"", b"{", b"\xff", *others):
+            self.assertRaises(ValueError, read_probe, stdout, b"")
+
+
+class DecodedTests(SynchronousTestCase):
+    """What a full decode adds to a probe."""
+
+    def test_length(self) -> None:
+        """The length that was decoded takes the place of what the container says (D12)."""
+        stated = Probe("mp3", "mp3", Decimal(9), exact=False)
+        found = stated.decoded(Decimal("4.25"))
+        self.assertEqual(
+            (Decimal("4.25"), True, True), (found.duration, found.exact, found.measured)
+        )
+        self.assertEqual(stated.container, found.container)
+
+    def test_nothing(self) -> None:
+        """A source that gives not one sample has nothing to be rendered (415)."""
+        probe = Probe("mp3", "mp3", None, exact=False)
+        self.assertRaises(NothingDecoded, probe.decoded, Decimal(0))
+
+
+class FieldTests(SynchronousTestCase):
+    """What `read_probe` makes of a source that passes."""
+
+    def test_first_audio(self) -> None:
+        """The first audio stream is the one described (Info document, rule 3)."""
+        second = {**AUDIO, "codec_name": "aac", "channels": 2}
+        self.assertEqual(read(COVER, AUDIO, second).codec, "flac")
+        self.assertEqual(read(second, AUDIO).channels, 2)
+
+    def test_container(self) -> None:
+        """A container is known by ffprobe's first name for it."""
+        for names, container in (("mov,mp4,m4a,3gp,3g2,mj2", "mov"), ("ogg", "ogg"), ("", "")):
+            self.assertEqual(read(AUDIO, format_name=names).container, container)
+        self.assertEqual(read(AUDIO).container, "")
+
+    def test_fallbacks(self) -> None:
+        """Without a readable rate or depth they are 48000 Hz and 16 bits (rule 1)."""
+        for missing in ("N/A", "0", 0, "", None, "-1", "44100.5"):
+            found = sound(
+                sample_rate=missing,
+                channels=missing,
+                bits_per_raw_sample=missing,
+                bits_per_sample=missing,
+                channel_layout="",
+            )
+            self.assertEqual(
+                (found.sample_rate, found.channels, found.bit_depth, found.layout),
+                (48000, 2, 16, None),
+                missing,
+            )
+        bare = read({"codec_type": "audio", "codec_name": "mp3"})
+        self.assertEqual(bare, Probe("", "mp3", None, False))
+
+    def test_depth(self) -> None:
+        """The raw depth comes first, since a 24-bit stream may be stored in 32 bits."""
+        for raw, stored, depth in (("24", 32, 24), ("N/A", 16, 16), ("0", 8, 8), ("20", 0, 20)):
+            found = sound(bits_per_raw_sample=raw, bits_per_sample=stored)
+            self.assertEqual(found.bit_depth, depth)
+
+    def test_layout(self) -> None:
+        """Where the channels stand is kept, where somebody says so."""
+        self.assertEqual(sound(channels=6, channel_layout="5.1").layout, "5.1")
+
+    def test_duration(self) -> None:
+        """The container's duration comes first, then the stream's (Info document)."""
+        for container, stream, duration in (
+            ("2.500000", "9", Decimal("2.5")),
+            ("N/A", "9.25", Decimal("9.25")),
+            ("0.000000", "9", Decimal(9)),
+            ("-1", "nan", None),
+            ("inf", "Infinity", None),
+            (None, None, None),
+        ):
+            found = read({**AUDIO, "duration": stream}, duration=container)
+            self.assertEqual(found.duration, duration)
+            self.assertIs(found.exact, duration is not None)
+            self.assertIs(found.measured, False)
+
+    def test_estimate(self) -> None:
+        """A duration that ffprobe worked out from the file's size is none to rely on (D12)."""
+        found = read(AUDIO, duration="2.5", stderr=b"other\n" + ESTIMATE)
+        self.assertEqual(found.duration, Decimal("2.5"))
+        self.assertIs(found.exact, False)
+        self.assertIs(read(AUDIO, duration="2.5", stderr=b"other\n").exact, True)
+
+    def test_estimate_without_the_end(self) -> None:
+        """One for which it could not look at the end is no guess of any worth (Info, 2)."""
+        answer = {"streams": [AUDIO], "format": {"duration": "1.2", "bit_rate": "70693"}}
+        stdout = json.dumps(answer).encode()
+        for stderr, known in ((ESTIMATE, False), (b"other\n", True)):
+            found = read_probe(stdout, stderr, seekable=False)
+            self.assertEqual(found.duration is not None, known)
+            self.assertEqual({*found.description.document(None)} >= {"duration", "bitrate"}, known)
+
+    def test_description(self) -> None:
+        """What the info document says is of the same stream, as it was found and not filled in."""
+        second = {**AUDIO, "sample_rate": "8000"}
+        container = {"format_name": "mov,mp4,m4a", "tags": {"TITLE": "x"}, "size": "9"}
+        found = read(COVER, AUDIO, second, duration="2.5", **container)
+        self.assertEqual(
+            found.description.document(None),
+            {
+                "format": "m4a",
+                "duration": 2.5,
+                "sample_rate": 44100,
+                "channels": 1,
+                "size": 9,
+                "tags": {"title": "x"},
+            },
+        )
+        self.assertEqual(found.bit_depth, 16)
+        bare = read({"codec_type": "audio", "codec_name": "mp3"})
+        self.assertEqual((bare.sample_rate, bare.description.document(None)), (48000, {}))
+
+    def test_odd_bytes(self) -> None:
+        """Bytes that are no text, in some name, do no harm."""
+        answer = json.dumps({"streams": [AUDIO], "format": {"format_name": "x"}}).encode()
+        found = read_probe(answer.replace(b'"x"', b'"\xff\xfe"'), b"\xff")
+        self.assertEqual(found.codec, "flac")
+
+    @PROMISE
+    @given(
+        fields=st.dictionaries(
+            st.sampled_from(
+                (
+                    *("sample_rate", "channels", "channel_layout", "bits_per_sample"),
+                    *("bits_per_raw_sample", "duration"),
+                )
+            ),
+            st.none() | st.integers() | st.text(max_size=9) | st.floats().map(str),
+        ),
+        duration=st.none() | st.text(max_size=9) | st.floats().map(str),
+    )
+    def test_any_value(self, fields: dict[str, Any], duration: str | None) -> None:
+        """Whatever a field says, what is known of a source can be worked with (D13)."""
+        try:
+            found = read({**AUDIO, **fields}, duration=duration)
+        except UndecodableSource as error:
+            self.assertIn("claims", error.message)
+            return
+        self.assertTrue(0 < found.sample_rate <= 6_144_000)
+        self.assertTrue(0 < found.channels <= 64)
+        self.assertTrue(found.bit_depth > 0)
+        self.assertTrue(found.duration is None or 0 < found.duration < Decimal("Infinity"))

@@ -1,0 +1,209 @@
+"""Which samples an output covers."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions
+from audioproxy.media.probe import Probe
+from audioproxy.media.trim import Region, find_region, needs_measuring
+from tests.support.audio import read
+from tests.support.strategies import PROMISE
+
+
+def source(
+    seconds: str | None = "10",
+    container: str = "wav",
+    codec: str = "pcm_s16le",
+    rate: int = 44100,
+    exact: bool = True,
+    measured: bool = False,
+) -> Probe:
+    """Return what a probe found."""
+    duration = None if seconds is None else Decimal(seconds)
+    return Probe(container, codec, duration, exact, sample_rate=rate, measured=measured)
+
+
+class RegionTests(SynchronousTestCase):
+    """`find_region`"""
+
+    def test_whole(self) -> None:
+        """Without ``t`` the output is all of the source."""
+        self.assertEqual(find_region(read("f:wav"), source()), Region(0, 0, None, 441000))
+        self.assertEqual(find_region(read("f:wav"), source(None)), Region(0, 0, None, None))
+
+    def test_samples(self) -> None:
+        """``t`` is counted in samples of the source, rounded to the nearest."""
+        for text, rate, region in (
+            ("t:1:2", 44100, Region(0, 44100, 132300, 88200)),
+            ("t:0.001:0.001", 44100, Region(0, 44, 88, 44)),
+            ("t:0.0:0.001", 44100, Region(0, 0, 44, 44)),
+            ("t:0.5:0.003", 48000, Region(0, 24000, 24144, 144)),
+            ("t:0.003", 8000, Region(0, 24, None, 79976)),
+            ("t:1.5", 22050, Region(0, 33075, None, 187425)),
+        ):
+            self.assertEqual(find_region(read(text), source(rate=rate)), region, text)
+
+    def test_cut(self) -> None:
+        """A region that reaches past the end is as long as what is left (D11)."""
+        for text in ("t:9:1", "t:9:1.001", "t:9:5000", "t:9"):
+            self.assertEqual(find_region(read(text), source()).length, 44100, text)
+
+    def test_past_the_end(self) -> None:
+        """A start at or past the end is refused with the source's duration (D11)."""
+        for text in ("t:10", "t:10.001:5", "t:999999999"):
+            error = self.assertRaises(InvalidOptions, find_region, read(text), source())
+            self.assertEqual(
+                error.message,
+                f'"{text}" is not accepted: it starts at or past the end of the source,'
+                " which is 10 seconds.",
+            )
+        self.assertEqual(find_region(read("t:9.999"), source()).length, 44)
+        # The last sample is one, however little of it is left.
+        whole = find_region(read("fade:0:1"), source("0.000001"))
+        self.assertEqual(whole, Region(0, 0, None, 1))
+        # Within the last sample, of which no half is left.
+        slow = source("0.006", rate=500)
+        error = self.assertRaises(InvalidOptions, find_region, read("t:0.005/fade:0:1"), slow)
+        self.assertEqual(
+            error.message,
+            '"t:0.005" is not accepted: it leaves less than a sample of the source.',
+        )
+        self.assertEqual(find_region(read("t:0.004"), slow).length, 1)
+
+    def test_less_than_a_sample(self) -> None:
+        """A region without a sample is refused, and is no broken source (D13)."""
+        slow = source(rate=100)
+        error = self.assertRaises(InvalidOptions, find_region, read("t:1:0.001"), slow)
+        self.assertIn('"t:1:0.001" is not accepted', error.message)
+        self.assertIn("shorter than a sample", error.message)
+        self.assertEqual(find_region(read("t:1:0.01"), slow).length, 1)
+
+    def test_seek(self) -> None:
+        """Decoding starts a second ahead of the region, on a whole one, where that is exact."""
+        for container, codec in (
+            ("wav", "pcm_s24le"),
+            ("w64", "pcm_s16le"),
+            ("flac", "flac"),
+            ("aiff", "pcm_s16be"),
+            ("caf", "alac"),
+            ("wv", "wavpack"),
+            ("tta", "tta"),
+            ("mov", "alac"),
+            ("mov", "aac"),
+            ("ogg", "opus"),
+            ("mp3", "mp3"),
+        ):
+            probe = source("100", container, codec)
+            for text, region in (
+                ("t:1.5:1", Region(0, 66150, 110250, 44100)),
+                ("t:2:1", Region(1, 44100, 88200, 44100)),
+                ("t:41.25", Region(40, 55125, None, 2590875)),
+            ):
+                self.assertEqual(find_region(read(text), probe), region, (codec, text))
+
+    def test_no_seek(self) -> None:
+        """Where a seek lands beside its mark, the source is decoded from its start."""
+        for container, codec in (
+            ("ogg", "vorbis"),
+            ("ogg", "flac"),
+            ("matroska", "flac"),
+            ("mov", "pcm_s16le"),
+            ("aac", "aac"),
+            ("mp3", "mp2"),
+            ("", "mp3"),
+        ):
+            region = find_region(read("t:41.25"), source("100", container, codec))
+            self.assertEqual((region.seek, region.start), (0, 1819125), (container, codec))
+
+    @PROMISE
+    @given(
+        start=st.integers(0, 20_000),
+        duration=st.none() | st.integers(1, 20_000),
+        length=st.none() | st.integers(1, 20_000),
+        rate=st.integers(1000, 384_000),
+        container=st.sampled_from(("wav", "matroska", "mp3")),
+    )
+    def test_consistent(
+        self, start: int, duration: int | None, length: int | None, rate: int, container: str
+    ) -> None:
+        """A region lies in the source, has at least a sample, and is as long as asked for."""
+        text = f"t:{start / 1000}" + ("" if duration is None else f":{duration / 1000}")
+        probe = source(None if length is None else str(length / 1000), container, "mp3", rate)
+        try:
+            region = find_region(read(text), probe)
+        except InvalidOptions:
+            assert length is not None
+            self.assertGreaterEqual(start, length)
+            return
+        first = region.seek * rate + region.start
+        self.assertLessEqual(abs(first - start * rate / 1000), 0.5)
+        self.assertTrue(region.start >= rate or not region.seek)
+        if duration is not None:
+            assert region.end is not None
+            self.assertLessEqual(abs(region.end - region.start - duration * rate / 1000), 1)
+        if region.length is not None:
+            self.assertGreaterEqual(region.length, 1)
+            if length is not None:
+                self.assertLessEqual(first + region.length, length * rate / 1000 + 0.5)
+        self.assertIs(region.length is None, length is None and duration is None)
+
+
+class MeasuringTests(SynchronousTestCase):
+    """`needs_measuring`"""
+
+    def test_table(self) -> None:
+        """A source is decoded beforehand only where its exact end matters and is unknown (D12)."""
+        sure = source("10", "flac", "flac")
+        stated = source("10", "mov", "aac")
+        guessed = source("10", "aac", "aac", exact=False)
+        unknown = source(None, "flac", "flac", exact=False)
+        measured = source("10", "mov", "aac", measured=True)
+        for text, needs in (
+            ("f:wav", []),
+            ("f:wav/norm:ebu", []),
+            ("fade:1", []),
+            ("fade:0:1", [stated, guessed, unknown]),
+            ("fade:1:1/t:5", [stated, guessed, unknown]),
+            ("fade:1:1/t:5:5", [stated, guessed, unknown]),
+            ("fade:1:1/t:5:4.001", [stated, guessed, unknown]),
+            # Ends a second or more before the end that the container states.
+            ("fade:1:1/t:5:4", [guessed, unknown]),
+            ("t:5:50", []),
+            ("t:9.999", []),
+            # A refusal must not rest on a guess.
+            ("t:10", [guessed]),
+            ("t:50:1", [guessed]),
+            # Of a few samples, norm must know how many there are.
+            ("norm:ebu/t:9.9", []),
+            ("norm:ebu/t:9.901", [sure, stated, guessed]),
+            ("norm:ebu/t:5:0.099", [sure, stated, guessed, unknown]),
+            ("norm:ebu/t:5:0.1", []),
+        ):
+            for probe in (sure, stated, guessed, unknown, measured):
+                self.assertIs(needs_measuring(read(text), probe), probe in needs, (text, probe))
+
+    def test_exact_containers(self) -> None:
+        """Some containers state their length to the sample; others round, or count padding."""
+        for container, codec, exact in (
+            ("wav", "pcm_s16le", True),
+            ("w64", "pcm_s16le", True),
+            ("flac", "flac", True),
+            ("aiff", "pcm_s16be", True),
+            ("wv", "wavpack", True),
+            ("tta", "tta", True),
+            ("ogg", "vorbis", True),
+            ("mov", "alac", True),
+            ("ogg", "opus", False),
+            ("ogg", "flac", False),
+            ("mov", "aac", False),
+            ("mp3", "mp3", False),
+            ("matroska", "flac", False),
+            ("caf", "pcm_s16le", False),
+        ):
+            probe = source("10", container, codec)
+            self.assertIs(needs_measuring(read("fade:0:1"), probe), not exact, (container, codec))

@@ -1,0 +1,427 @@
+"""Waveforms: the reduction of samples, and both documents."""
+
+from __future__ import annotations
+
+import json
+import struct
+import tempfile
+from dataclasses import replace
+from decimal import Decimal
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import InvalidOptions, NothingDecoded, UndecodableSource
+from audioproxy.grammar.options import Options
+from audioproxy.media import peaks
+from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
+from audioproxy.media.probe import Probe
+from audioproxy.media.waveform_spec import Shape
+from tests.support.audio import read
+from tests.support.strategies import PROMISE
+from tests.support.waveforms import (
+    HEADER_BYTES,
+    KEYS,
+    Frames,
+    bounds,
+    draw,
+    frames_of,
+    frames_of_wav,
+    mean,
+    noisy_frames,
+    read_drawing,
+)
+
+STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
+SHAPE = Shape(44100, 1, 1, 800, 16, "json")
+FIXTURES = Path(__file__).parents[1] / "data" / "waveform"
+
+
+def reduce(frames: Frames, shape: Shape, cuts: list[int] | None = None) -> Waveform:
+    """Return the waveform of frames that come in the pieces between the cuts."""
+    reduction = Reduction(shape, BytesIO())
+    ends = sorted({0, *(cuts or ()), len(frames)})
+    for start, end in pairwise(ends):
+        reduction.add(frames[start:end].reshape(-1))
+    assert reduction.frames == len(frames)
+    return reduction.finish()
+
+
+def values(waveform: Waveform) -> list[int]:
+    """Return the values in the order of the documents."""
+    return list(waveform.extremes.reshape(-1).tolist())
+
+
+class ShapeTests(SynchronousTestCase):
+    """`Shape.of`"""
+
+    def test_defaults(self) -> None:
+        """800 pairs of 16 bits for one channel, as JSON, at the source's rate (Peaks options)."""
+        shape = Shape(44100, 2, 1, 800, 16, "json")
+        self.assertEqual(Shape.of(read("f:peaks"), STEREO), shape)
+
+    def test_chosen(self) -> None:
+        """Every option of peaks is heeded (Peaks options)."""
+        text = "f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2"
+        self.assertEqual(Shape.of(read(text), STEREO), Shape(44100, 2, 2, 5, 8, "dat"))
+
+    def test_rate(self) -> None:
+        """The rate is the source's, however odd it is (sample_rate)."""
+        for rate in (1, 7919, 384_000, 5_644_800):
+            shape = Shape.of(read("f:peaks"), replace(STEREO, sample_rate=rate))
+            self.assertEqual(shape.sample_rate, rate)
+
+    def test_mixed_where(self) -> None:
+        """Two channels to which nothing is done are mixed here, all others by ffmpeg (ch)."""
+        for text, channels, decoded in (
+            ("ch:1", 1, 1),
+            ("ch:1", 2, 2),
+            ("ch:1/t:1:2", 2, 2),
+            ("ch:1/gain:0", 2, 1),
+            ("ch:1", 6, 1),
+            ("ch:2", 1, 2),
+            ("ch:2", 6, 2),
+        ):
+            shape = Shape.of(read(f"f:peaks/{text}"), replace(STEREO, channels=channels))
+            wanted = (decoded, int(text[3]))
+            self.assertEqual((shape.decoded, shape.channels), wanted, (text, channels))
+
+    def test_without_defaults(self) -> None:
+        """Options that were never read from a URL have the same defaults."""
+        shape = Shape.of(Options(f="peaks"), STEREO)
+        self.assertEqual(shape, Shape(44100, 2, 1, 800, 16, "json"))
+
+
+class ReductionTests(SynchronousTestCase):
+    """`Reduction`"""
+
+    def test_by_hand(self) -> None:
+        """A pixel is the least and the greatest of its frames, the last one of what is left."""
+        frames = frames_of([1, -2, 3, 0, 0, 0, -7, -8, -9, 4])
+        waveform = reduce(frames, replace(SHAPE, pixels=4))
+        self.assertEqual(waveform.frames_per_pixel, 3)
+        self.assertEqual(values(waveform), [-2, 3, 0, 0, -9, -7, 4, 4])
+
+    def test_past_the_end(self) -> None:
+        """There are always so many pixels as were asked for, and those past the end are 0,0."""
+        frames = frames_of([5, -6, 7, -8, 9])
+        waveform = reduce(frames, replace(SHAPE, pixels=4))
+        self.assertEqual(values(waveform), [-6, 5, -8, 7, 9, 9, 0, 0])
+        waveform = reduce(frames, replace(SHAPE, pixels=7))
+        self.assertEqual(values(waveform), [5, 5, -6, -6, 7, 7, -8, -8, 9, 9, 0, 0, 0, 0])
+        self.assertEqual(waveform.frames_per_pixel, 1)
+
+    def test_channels(self) -> None:
+        """Each channel has its own pair in every pixel, the left one first (ch:2)."""
+        frames = frames_of([1, -10, 2, -20, 3, -30, 4, -40], 2)
+        waveform = reduce(frames, replace(SHAPE, decoded=2, channels=2, pixels=2))
+        self.assertEqual(values(waveform), [1, 2, -20, -10, 3, 4, -40, -30])
+
+    def test_mean(self) -> None:
+        """One channel of two is their mean, truncated towards zero, and nothing overflows (ch)."""
+        for left, right, middle in (
+            (0, 0, 0),
+            (1, 0, 0),
+            (-1, 0, 0),
+            (3, 0, 1),
+            (-3, 0, -1),
+            (0, -3, -1),
+            (-2, -2, -2),
+            (-2, -3, -2),
+            (32767, 32767, 32767),
+            (32767, 32766, 32766),
+            (-32768, -32768, -32768),
+            (-32768, -32767, -32767),
+            (-32768, 32767, 0),
+        ):
+            shape = replace(SHAPE, decoded=2, pixels=1)
+            waveform = reduce(frames_of([left, right], 2), shape)
+            self.assertEqual(values(waveform), [middle, middle], (left, right))
+
+    def test_little_endian(self) -> None:
+        """Samples are what ffmpeg puts out, on every machine."""
+        reduction = Reduction(replace(SHAPE, pixels=1), BytesIO())
+        reduction.add(np.frombuffer(b"\x01\x02\xff\xff", SAMPLE))
+        self.assertEqual(values(reduction.finish()), [-1, 0x201])
+
+    def test_frame_bytes(self) -> None:
+        """A frame has two bytes for each channel that is decoded, whatever is drawn of it."""
+        for decoded, channels in ((1, 1), (2, 1), (2, 2)):
+            shape = replace(SHAPE, decoded=decoded, channels=channels)
+            self.assertEqual(Reduction(shape, BytesIO()).frame_bytes, 2 * decoded)
+
+    def test_nothing(self) -> None:
+        """Of no frames there is no waveform, and the source is to blame (415)."""
+        reduction = Reduction(SHAPE, BytesIO())
+        error = self.assertRaises(NothingDecoded, reduction.finish)
+        self.assertIsInstance(error, UndecodableSource)
+        reduction.add(np.empty(0, SAMPLE))
+        self.assertRaises(NothingDecoded, reduction.finish)
+        self.assertEqual(reduction.frames, 0)
+
+    def test_one_frame(self) -> None:
+        """A single frame is enough, for any number of pixels."""
+        for pixels in (1, 2, 800, 65536):
+            waveform = reduce(frames_of([-5]), replace(SHAPE, pixels=pixels))
+            self.assertEqual(waveform.frames_per_pixel, 1)
+            self.assertEqual(values(waveform), [-5, -5] + [0, 0] * (pixels - 1))
+
+    @PROMISE
+    @given(
+        pixels=st.integers(1, 99),
+        count=st.integers(1, 1500),
+        kind=st.sampled_from([(1, 1), (2, 1), (2, 2)]),
+        blocks_in_pixel=st.integers(1, 4),
+        least=st.integers(1, 20),
+        piece=st.integers(1, 9),
+        cuts=st.lists(st.integers(0, 1500), max_size=50),
+        seed=st.integers(0, 99),
+    )
+    def test_any_length(
+        self,
+        pixels: int,
+        count: int,
+        kind: tuple[int, int],
+        blocks_in_pixel: int,
+        least: int,
+        piece: int,
+        cuts: list[int],
+        seed: int,
+    ) -> None:
+        """Every pixel is exact, however long the source is and in what pieces it comes (D26)."""
+        patches = (
+            self.patch(peaks, "_BLOCKS_IN_PIXEL", blocks_in_pixel),
+            self.patch(peaks, "_LEAST_CAPACITY", 2 * least),
+            self.patch(peaks, "_PIECE", 2 * piece),
+        )
+        try:
+            decoded, channels = kind
+            shape = Shape(8000, decoded, channels, pixels, 16, "json")
+            frames = noisy_frames(count, decoded, seed)
+            waveform = reduce(frames, shape, [cut for cut in cuts if cut < count])
+        finally:
+            for patch in patches:
+                patch.restore()
+        least_pixel = -(-count // pixels)
+        self.assertLessEqual(least_pixel, waveform.frames_per_pixel)
+        # Of so many blocks, a pixel is too long by less than one.
+        self.assertLess(
+            waveform.frames_per_pixel * blocks_in_pixel, least_pixel * (blocks_in_pixel + 1)
+        )
+        drawn = frames if channels == decoded else mean(frames)
+        self.assertEqual(values(waveform), draw(drawn, waveform.frames_per_pixel, pixels))
+
+    @PROMISE
+    @given(
+        pixels=st.integers(1, 5),
+        count=st.integers(1, 20_000),
+        cuts=st.lists(st.integers(1, 20_000), max_size=3),
+    )
+    def test_pixel_length(self, pixels: int, count: int, cuts: list[int]) -> None:
+        """A pixel is never too short, and at most 1 % longer than it has to be (D26)."""
+        patch = self.patch(peaks, "_LEAST_CAPACITY", 2)
+        try:
+            frames = noisy_frames(count)
+            shape = replace(SHAPE, pixels=pixels)
+            waveform = reduce(frames, shape, [cut for cut in cuts if cut < count])
+        finally:
+            patch.restore()
+        least, most = bounds(count, pixels)
+        self.assertTrue(least <= waveform.frames_per_pixel <= most, waveform.frames_per_pixel)
+        self.assertEqual(values(waveform), draw(frames, waveform.frames_per_pixel, pixels))
+
+    def test_small_pieces(self) -> None:
+        """So it is for every short length, in pieces of one frame and of a few (D26)."""
+        self.patch(peaks, "_LEAST_CAPACITY", 2)
+        self.patch(peaks, "_BLOCKS_IN_PIXEL", 1)
+        for count in range(1, 60):
+            frames = noisy_frames(count, seed=count)
+            for pixels in (1, 2, 3):
+                for piece in (1, 3):
+                    cuts = list(range(0, count, piece))
+                    waveform = reduce(frames, replace(SHAPE, pixels=pixels), cuts)
+                    expected = draw(frames, waveform.frames_per_pixel, pixels)
+                    self.assertEqual(values(waveform), expected, (count, pixels, piece))
+
+    def test_real_sizes(self) -> None:
+        """So it is around the lengths at which blocks are merged, and with the most pixels."""
+        capacity = 256 * 1024
+        everything = noisy_frames(4 * capacity + 1, 2)
+        for pixels, count in (
+            (800, capacity - 1),
+            (800, capacity),
+            (800, capacity + 1),
+            (800, 4 * capacity + 1),
+            (1, 2 * capacity + 1),
+            (4001, 900_000),
+            (65536, 700_000),
+        ):
+            frames = everything[:count]
+            shape = replace(SHAPE, decoded=2, channels=2, pixels=pixels)
+            waveform = reduce(frames, shape, list(range(65_536, count, 65_536)))
+            least, most = bounds(count, pixels)
+            self.assertTrue(least <= waveform.frames_per_pixel <= most, (pixels, count))
+            expected = draw(frames, waveform.frames_per_pixel, pixels)
+            self.assertTrue(values(waveform) == expected, (pixels, count))
+
+    def test_most_pixels_of_a_long_source(self) -> None:
+        """The most pixels, of a source so long that their blocks are merged, are exact (D26)."""
+        frames = noisy_frames(14_000_000)
+        shape = replace(SHAPE, pixels=65536)
+        with tempfile.SpooledTemporaryFile(4096) as spool:
+            reduction = Reduction(shape, spool)
+            for at in range(0, len(frames), 131_072):
+                reduction.add(frames[at : at + 131_072].reshape(-1))
+            waveform = reduction.finish()
+        least, most = bounds(len(frames), 65536)
+        self.assertTrue(least <= waveform.frames_per_pixel <= most, waveform.frames_per_pixel)
+        expected = draw(frames, waveform.frames_per_pixel, 65536)
+        self.assertTrue(values(waveform) == expected)
+
+    def test_memory(self) -> None:
+        """What is kept of a source does not grow with its length (D26)."""
+        self.patch(peaks, "_LEAST_CAPACITY", 64)
+        spool = BytesIO()
+        reduction = Reduction(replace(SHAPE, pixels=1), spool)
+        for _ in range(1000):
+            reduction.add(noisy_frames(1000).reshape(-1))
+        self.assertEqual(reduction.frames, 1_000_000)
+        reduction.finish()
+        # 200 blocks of one pixel, each a minimum and a maximum of two bytes, and an open one.
+        self.assertLessEqual(len(spool.getvalue()), 201 * 4)
+
+
+class DocumentTests(SynchronousTestCase):
+    """`serialize`"""
+
+    def document(self, shape: Shape, pixel: int, *extremes: int) -> bytes:
+        """Return the document of a waveform."""
+        table = np.array(extremes, np.int16).reshape(-1, shape.channels, 2)
+        return b"".join(serialize(Waveform(pixel, table), shape))
+
+    def test_json(self) -> None:
+        """The JSON document has exactly its seven keys, and whole numbers (Peaks 3; D25)."""
+        shape = Shape(8000, 2, 2, 2, 16, "json")
+        document = self.document(shape, 3, -1, 1, -32768, 32767, -2, 2, 0, 0)
+        self.assertEqual(
+            document,
+            b'{"version":2,"channels":2,"sample_rate":8000,"samples_per_pixel":3,"bits":16,'
+            b'"length":2,"data":[-1,1,-32768,32767,-2,2,0,0]}',
+        )
+        self.assertEqual(list(json.loads(document)), KEYS)
+
+    def test_dat(self) -> None:
+        """The binary document is six little-endian fields and values of 16 bits (4; D25)."""
+        shape = Shape(8000, 1, 1, 2, 16, "dat")
+        document = self.document(shape, 0x102, -1, 1, -32768, 0x7FFE)
+        self.assertEqual(
+            document.hex(" ", 4),
+            "02000000 00000000 401f0000 02010000 02000000 01000000 ffff0100 0080fe7f",
+        )
+
+    def test_dat_of_8_bits(self) -> None:
+        """With 8 bits the flag is 1 and a value is one byte (4; D25)."""
+        shape = Shape(8000, 2, 2, 1, 8, "dat")
+        document = self.document(shape, 3, -32768, 32767, -256, 256)
+        self.assertEqual(
+            document.hex(" ", 4),
+            "02000000 01000000 401f0000 03000000 01000000 02000000 807fff01",
+        )
+        self.assertEqual(len(document), HEADER_BYTES + 4)
+
+    def test_truncated(self) -> None:
+        """A value of 8 bits is that of 16 divided by 256, truncated towards zero (rule 5)."""
+        cases = {0: 0, 1: 0, 255: 0, 256: 1, 511: 1, 512: 2, 32511: 126, 32512: 127, 32767: 127}
+        cases |= {-1: 0, -255: 0, -256: -1, -257: -1, -511: -1, -512: -2}
+        cases |= {-32512: -127, -32513: -127, -32767: -127, -32768: -128}
+        low, high = list(cases), list(cases.values())
+        for serialization in ("json", "dat"):
+            shape = Shape(8000, 1, 1, len(cases), 8, serialization)
+            pairs = [value for value in low for _ in range(2)]
+            drawing = read_drawing(self.document(shape, 1, *pairs))
+            self.assertEqual((drawing.bits, drawing.values[::2]), (8, high))
+
+    def test_every_value(self) -> None:
+        """So it is for each of the 65536 values that there are (rule 5)."""
+        everything = range(-32768, 32768)
+        expected = [abs(value) // 256 * (-1 if value < 0 else 1) for value in everything]
+        for serialization in ("json", "dat"):
+            shape = Shape(8000, 1, 1, 32768, 8, serialization)
+            drawing = read_drawing(self.document(shape, 1, *everything))
+            self.assertEqual(drawing.values, expected)
+
+    def test_same_values(self) -> None:
+        """Both serializations say the same, for any number of values (Peaks 3)."""
+        for pixels in (1, 2047, 2048, 2049, 4096, 5000):
+            for channels in (1, 2):
+                for bits in (8, 16):
+                    frames = noisy_frames(pixels, channels)
+                    shape = Shape(48000, channels, channels, pixels, bits, "json")
+                    waveform = reduce(frames, shape)
+                    one, two = (
+                        read_drawing(b"".join(serialize(waveform, replace(shape, serialization=s))))
+                        for s in ("json", "dat")
+                    )
+                    self.assertEqual(one, two)
+                    self.assertEqual(
+                        (one.version, one.channels, one.rate, one.pixel, one.bits, one.length),
+                        (2, channels, 48000, 1, bits, pixels),
+                    )
+
+    def test_in_pieces(self) -> None:
+        """A large document is never in memory as a whole."""
+        for serialization in ("json", "dat"):
+            shape = replace(SHAPE, pixels=65536, serialization=serialization)
+            pieces = list(serialize(reduce(noisy_frames(65536), shape), shape))
+            self.assertGreater(len(pieces), 30)
+            self.assertLess(max(map(len, pieces)), 40_000)
+
+    def test_longest_pixel(self) -> None:
+        """A pixel that the binary header cannot say is a 422 that names ``pts`` (D13)."""
+        shape = Shape(8000, 1, 1, 1, 16, "dat")
+        document = self.document(shape, 2**31 - 1, 0, 0)
+        self.assertEqual(struct.unpack_from("<i", document, 12), (2**31 - 1,))
+        error = self.assertRaises(InvalidOptions, self.document, shape, 2**31, 0, 0)
+        self.assertEqual(
+            error.message,
+            '"pts:1" is not accepted: pk_fmt:dat holds pixels of at most 2147483647 frames,'
+            " and these would have 2147483648.",
+        )
+        # JSON can.
+        document = self.document(replace(shape, serialization="json"), 2**31, 0, 0)
+        self.assertEqual(read_drawing(document).pixel, 2**31)
+
+
+class AudiowaveformTests(SynchronousTestCase):
+    """What BBC's audiowaveform makes of the same sound (D25)"""
+
+    def drawn(self, channels: int, bits: int, serialization: str) -> bytes:
+        """Return the document of the fixture's sound."""
+        frames = frames_of_wav((FIXTURES / "stereo.wav").read_bytes(), 2)
+        shape = Shape(8000, 2, channels, 96, bits, serialization)
+        return b"".join(serialize(reduce(frames, shape), shape))
+
+    def test_dat(self) -> None:
+        """The binary documents are the same, byte for byte (D25)."""
+        for bits in (8, 16):
+            theirs = (FIXTURES / f"stereo-250-{bits}.dat").read_bytes()
+            self.assertEqual(self.drawn(2, bits, "dat"), theirs, bits)
+
+    def test_json(self) -> None:
+        """The JSON documents are the same, value for value, and so is the order of keys (D25)."""
+        for bits in (8, 16):
+            theirs = json.loads((FIXTURES / f"stereo-250-{bits}.json").read_bytes())
+            ours = json.loads(self.drawn(2, bits, "json"))
+            self.assertEqual(list(ours.items()), list(theirs.items()), bits)
+
+    def test_mono(self) -> None:
+        """One channel of two has the same values, to the last bit (D25)."""
+        theirs = json.loads((FIXTURES / "mono-250-16.json").read_bytes())
+        ours = json.loads(self.drawn(1, 16, "json"))
+        self.assertEqual(list(ours), list(theirs))
+        self.assertEqual(ours, {**theirs, "version": 2})

@@ -1,0 +1,181 @@
+"""What is missing at boot is named (D34)."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.media.ffmpeg_requirements import LISTS
+from audioproxy.process.child import Launcher
+from audioproxy.process.ffmpeg_capabilities import find_missing, find_version, watch_programs
+from tests.support.http import Log
+from tests.support.processes import FakeSpawner
+
+PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")
+
+
+class InspectionCase(SynchronousTestCase):
+    """Programs that answer as a test says."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.spawner = FakeSpawner()
+        self.addCleanup(self.spawner.put_down)
+        self.finding: Deferred[list[str]]
+
+    def find(self, prefix: tuple[str, ...] = ()) -> None:
+        launcher = Launcher(self.spawner, self.clock, {}, prefix)
+        self.finding = Deferred.fromCoroutine(find_missing(launcher, "/x/ffmpeg", "/x/ffprobe"))
+
+    def answer_versions(self) -> None:
+        for program in ("/x/ffmpeg", "/x/ffprobe"):
+            self.assertEqual(self.spawner.last.arguments[0], program)
+            self.spawner.last.say(b"version 7")
+            self.spawner.last.die()
+
+    def answer_lists(self, without: tuple[str, ...] = ()) -> None:
+        for flag, _, needed in LISTS:
+            self.assertIn(flag, self.spawner.last.arguments)
+            for name in needed:
+                if name not in without:
+                    self.spawner.last.say(f" A....D {name}  what it does\n".encode())
+            self.spawner.last.die()
+
+
+class FindMissingTests(InspectionCase):
+    """`find_missing`"""
+
+    def test_complete(self) -> None:
+        """An ffmpeg that has everything leaves nothing to be said."""
+        self.find()
+        self.answer_versions()
+        self.answer_lists()
+        self.assertEqual(self.successResultOf(self.finding), [])
+
+    def test_encoder_and_filter(self) -> None:
+        """An encoder and a filter that ffmpeg lacks are named."""
+        self.find()
+        self.answer_versions()
+        self.answer_lists(without=("libopus", "deesser"))
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(
+            missing, ["/x/ffmpeg lacks the encoder libopus", "/x/ffmpeg lacks the filter deesser"]
+        )
+
+    def test_both_programs(self) -> None:
+        """Programs that cannot be started are named."""
+        self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.find()
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(
+            missing,
+            [f"{each} cannot be run ({each}: No such file or directory)" for each in PROGRAMS],
+        )
+
+    def test_program_behind_a_leash(self) -> None:
+        """A program that the words ahead of it do not find is named too."""
+        self.find(("setpriv", "--"))
+        self.spawner.last.say(b"version 7")
+        self.spawner.last.die()
+        self.spawner.last.complain(b"setpriv: failed to execute /x/ffprobe: No such file")
+        self.spawner.last.die(127)
+        why = "exit status 127: setpriv: failed to execute /x/ffprobe: No such file"
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(missing, [f"/x/ffprobe cannot be run ({why})"])
+
+    def test_program_that_hangs(self) -> None:
+        """A program that does not answer is as good as missing."""
+        self.find()
+        for _ in range(2):
+            self.clock.advance(20)
+            self.spawner.last.die(signal=15)
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(
+            missing, [f"{each} does not answer within 20 seconds" for each in PROGRAMS]
+        )
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_list_that_fails(self) -> None:
+        """An ffmpeg that cannot list its encoders is said to fail, not to have none."""
+        self.find()
+        self.answer_versions()
+        self.spawner.last.die(1)
+        for name in LISTS[1][2]:
+            self.spawner.last.say(f" ..C {name}  A->A  what it does\n".encode())
+        self.spawner.last.die()
+        missing = self.successResultOf(self.finding)
+        self.assertEqual(missing, ["/x/ffmpeg cannot be run (exit status 1)"])
+
+
+class WatchTests(InspectionCase):
+    """`watch_programs`: the same checks, until both programs can be run"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        self.reports: list[bool] = []
+
+    def watch(self) -> Deferred[None]:
+        """Begin to watch."""
+        launcher = Launcher(self.spawner, self.clock, {})
+        watching = watch_programs(launcher, "/x/ffmpeg", "/x/ffprobe", self.reports.append)
+        return Deferred.fromCoroutine(watching)
+
+    def errors(self) -> list[str]:
+        """Return what was logged as an error."""
+        return [str(event["missing"]) for event in self.log.events]
+
+    def test_good(self) -> None:
+        """Programs that run are reported once, whatever they lack (D34)."""
+        for without, error in (((), []), (("libopus",), ["/x/ffmpeg lacks the encoder libopus"])):
+            watching = self.watch()
+            self.assertEqual([], self.reports)
+            self.answer_versions()
+            self.assertEqual([True], self.reports)
+            self.answer_lists(without=without)
+            self.successResultOf(watching)
+            self.assertEqual(error, self.errors())
+            self.reports.clear()
+
+    def test_bad(self) -> None:
+        """One that does not run is reported at once, and checked until it does (D34)."""
+        watching = self.watch()
+        self.spawner.last.die(127)
+        self.spawner.last.say(b"version 7")
+        self.spawner.last.die()
+        self.assertEqual([False], self.reports)
+        self.assertEqual(["/x/ffmpeg cannot be run (exit status 127)"], self.errors())
+        for reports in ([False, False], [False, False, True]):
+            self.assertEqual([], self.spawner.alive)
+            self.clock.advance(10)
+            self.assertEqual("/x/ffmpeg", self.spawner.last.arguments[0])
+            self.spawner.last.die(0 if reports[-1] else 127)
+            self.spawner.last.die()
+            self.assertEqual(reports, self.reports)
+        self.answer_lists()
+        self.successResultOf(watching)
+        self.assertEqual(1, len(self.errors()))
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+
+class FindVersionTests(SynchronousTestCase):
+    """`find_version`"""
+
+    def test_version(self) -> None:
+        """It is what stands behind the word, and nothing where a program says something else."""
+        spawner = FakeSpawner()
+        self.addCleanup(spawner.put_down)
+        launcher = Launcher(spawner, Clock(), {})
+        for said, version in (
+            (
+                b"ffmpeg version 5.1.9-0+deb12u1 Copyright (c) 2000-2025 the FFmpeg developers",
+                "5.1.9-0+deb12u1",
+            ),
+            (b"something else", ""),
+        ):
+            finding = Deferred.fromCoroutine(find_version(launcher, "/x/ffmpeg"))
+            spawner.last.say(said)
+            spawner.last.die()
+            self.assertEqual(self.successResultOf(finding), version)

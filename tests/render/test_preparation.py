@@ -1,0 +1,77 @@
+"""What a render would run, found out up to the render itself."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from twisted.internet.defer import Deferred
+
+from audioproxy.errors import (
+    InvalidOptions,
+    NotFound,
+    NothingDecoded,
+    RenderTimeout,
+    SourceTooLarge,
+)
+from audioproxy.grammar.sources import LocalSource
+from audioproxy.render.preparation import Plan, make_plan
+from tests.render.test_render import JobCase
+
+
+class PlanTests(JobCase):
+    """`make_plan`"""
+
+    def begin(self, options: str | None = "", path: bytes = b"a.wav") -> Deferred[Plan]:
+        """Begin to look at a source; None asks for the info document."""
+        read = None if options is None else self.studio.order(options).options
+        work = make_plan(self.studio.workshop, "ffprobe", read, LocalSource(path))
+        return Deferred.fromCoroutine(work)
+
+    def test_commands(self) -> None:
+        """The commands are those that a render runs, and nothing but the probe has run."""
+        begun = self.begin("f:opus/t:1:2")
+        self.studio.answer_probe()
+        plan = self.successResultOf(begun)
+        _, encoder = self.studio.render("f:opus/t:1:2")
+        probes = [child for child in self.studio.spawner.children if child is not encoder]
+        self.assertEqual([plan.ffprobe] * 2, [child.arguments for child in probes])
+        self.assertEqual((plan.ffmpeg, None), (encoder.arguments, plan.measure))
+
+    def test_measured(self) -> None:
+        """Where the length decides, the source is measured, and the command has what was found."""
+        begun = self.begin("f:mp3/fade:0:1")
+        self.studio.answer_probe(duration=None)
+        self.assertEqual(self.studio.encoder().arguments[0], "ffmpeg")
+        self.studio.encoder().say(b"out_time_us=4000000\nprogress=end\n")
+        self.studio.encoder().die()
+        plan = self.successResultOf(begun)
+        self.assertEqual(Decimal(4), plan.probe.duration)
+        self.assertEqual(self.studio.spawner.children[-1].arguments, plan.measure)
+        self.assertIn("ss=132300", " ".join(plan.ffmpeg or []))
+
+    def test_info(self) -> None:
+        """An info document takes a probe alone, of a source of any size (Info endpoint, 4)."""
+        begun = self.begin(None, b"huge.wav")
+        self.studio.answer_probe()
+        plan = self.successResultOf(begun)
+        self.assertEqual((None, None), (plan.ffmpeg, plan.measure))
+
+    def test_refusals(self) -> None:
+        """What a request would be refused for is refused, and the source is let go of."""
+        self.failureResultOf(self.begin(path=b"missing.wav"), NotFound)
+        self.failureResultOf(self.begin(path=b"huge.wav"), SourceTooLarge)
+        begun = self.begin("t:99")
+        self.studio.answer_probe()
+        self.failureResultOf(begun, InvalidOptions)
+        begun = self.begin("fade:0:1")
+        self.studio.answer_probe(duration=None)
+        self.studio.encoder().say(b"out_time_us=0\nprogress=end\n")
+        self.studio.encoder().die()
+        self.failureResultOf(begun, NothingDecoded)
+        self.studio.sources.slow = True
+        begun = self.begin()
+        self.studio.answer_probe()
+        fetching = self.studio.sources.opened[-1].fetching
+        assert fetching is not None
+        fetching.errback(TimeoutError())
+        self.failureResultOf(begun, RenderTimeout)

@@ -1,0 +1,374 @@
+"""A store in trouble, as a render sees it: it costs the hit to come, and nobody who is there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import LogEvent, LogLevel, globalLogPublisher
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import RenderFailed
+from audioproxy.render.context import Workshop
+from audioproxy.render.registry import Renders
+from audioproxy.blocking_calls import Errands
+from audioproxy.variants.files import FileVariants
+from tests.render.studio import NOTHING_LEFT, Client, Studio
+from tests.support.processes import FakeChild, open_descriptors
+from tests.support.service import moved, read_metrics
+from tests.support.threads import FakeThreads
+
+# What the file store gives a disk to answer in.
+CREATE, COMMIT = 10, 120
+
+SUCCESS = 'renders_total{format="mp3",outcome="success"}'
+CANCELLED = 'renders_total{format="mp3",outcome="cancelled"}'
+LOST = "variant_store_write_failures_total"
+
+
+class DiskStudio(Studio):
+    """A node with a real file store on a disk that answers when a test says so.
+
+    :ivar disk: the threads that wait for it.
+    """
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.disk = FakeThreads()
+        self.variants = FileVariants(str(root), Errands(self.clock, self.disk.in_thread))
+        Deferred.fromCoroutine(self.variants.open())
+        self.disk.run()
+        workshop: Workshop = self.renders._workshop
+        self.renders = Renders(replace(workshop, store=self.variants))
+
+    def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
+        """Have a client come, the store give a file, and the encoder start."""
+        client = self.come(options, path)
+        self.answer_probe()
+        self.disk.run()
+        return client, self.encoder()
+
+    def finish(self, data: bytes = b"abc") -> None:
+        """Have the encoder put out all there is."""
+        self.encoder().say(data)
+        self.encoder().die()
+
+    def found(self, options: str = "") -> bytes | None:
+        """Return what the store has."""
+        looking: list[Any] = []
+        key = self.order(options).key
+        Deferred.fromCoroutine(self.variants.lookup(key)).addCallback(looking.append)
+        (stored,) = looking
+        if stored is None:
+            return None
+        try:
+            data: bytes = stored.read(0, stored.size)
+            return data
+        finally:
+            stored.close()
+
+    def close(self) -> None:
+        """Let everything come to its end, and the disk answer."""
+        super().close()
+        self.disk.run()
+        self.clock.advance(1)
+        self.disk.run()
+
+
+class StoreCase(SynchronousTestCase):
+    """A node after which nothing may be left, open or running or in the store's scratch folder."""
+
+    def setUp(self) -> None:
+        self.root = Path(self.mktemp()).absolute()
+        self.root.mkdir()
+        self.before = open_descriptors()
+        self.studio = DiskStudio(self.root)
+        self.counts = self.scrape()
+        self.events: list[LogEvent] = []
+        globalLogPublisher.addObserver(self.events.append)
+        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+
+    def tearDown(self) -> None:
+        self.studio.close()
+        self.assertEqual(self.studio.left(), NOTHING_LEFT)
+        self.assertEqual(self.studio.disk.waiting, 0)
+        self.assertEqual(self.scratch_files(), [])
+        self.studio.variants.abandon()
+        self.assertEqual(open_descriptors(), self.before)
+
+    def scrape(self) -> dict[str, float]:
+        """Return all metrics."""
+        return read_metrics(self.studio.metrics.exposition())
+
+    def counted(self) -> dict[str, float]:
+        """Return what was counted since the test began."""
+        return moved(self.counts, self.scrape())
+
+    def warnings(self) -> list[str]:
+        """Return how each warning begins; there may be no error."""
+        levels = [event["log_level"] for event in self.events]
+        self.assertNotIn(LogLevel.error, levels)
+        self.assertNotIn(LogLevel.critical, levels)
+        forms = [e["log_format"] for e in self.events if e["log_level"] is LogLevel.warn]
+        return [form.partition(",")[0].partition(" of ")[0] for form in forms]
+
+    def scratch_files(self) -> list[str]:
+        """Return the files that renders have in the store."""
+        return [name for _, _, names in os.walk(self.root) for name in names if len(name) == 32]
+
+    def break_store(self) -> None:
+        """Have the store refuse whatever is asked of it."""
+        shutil.rmtree(self.root)
+
+    def assert_served_beside(self, client: Client) -> None:
+        """Require that a client has everything, and the loss is counted and told, once."""
+        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
+        self.assertEqual(self.warnings(), ["the store takes nothing"])
+        self.assertEqual(self.studio.slots.held, 0)
+
+
+class NoFileTests(StoreCase):
+    """A store that gives no file to render into"""
+
+    def test_refused(self) -> None:
+        """A store that refuses is rendered beside: all bytes, one loss counted, one warning."""
+        self.break_store()
+        client, _ = self.studio.render()
+        self.studio.finish()
+        self.assert_served_beside(client)
+
+    def test_refused_peaks(self) -> None:
+        """A waveform is kept from nobody either."""
+        self.break_store()
+        client, encoder = self.studio.render("f:peaks/pts:1/pk_fmt:dat")
+        os.write(encoder.inherited[1], b"\1\0\2\0")
+        encoder.die()
+        self.studio.threads.run()
+        self.assertEqual((client.outcome, len(client.data)), ("whole", 28))
+        success = SUCCESS.replace("mp3", "peaks")
+        self.assertEqual(self.counted(), {success: 1, LOST: 1})
+
+    def test_late(self) -> None:
+        """A store that does not answer is waited for ten seconds, and then rendered beside."""
+        client = self.studio.come()
+        self.studio.answer_probe()
+        self.studio.clock.advance(CREATE - 0.1)
+        self.assertEqual(self.studio.spawner.alive, [])
+        self.studio.clock.advance(0.1)
+        self.studio.finish()
+        self.assert_served_beside(client)
+        # What it gives in the end is thrown away.
+        self.studio.disk.run()
+        self.assertEqual(self.scratch_files(), [])
+        self.assertIsNone(self.studio.found())
+
+    def test_next_does_not_wait(self) -> None:
+        """While the disk hangs, the next render does not wait for it (Metrics, 5)."""
+        self.studio.come()
+        self.studio.answer_probe()
+        self.studio.clock.advance(CREATE)
+        self.studio.finish()
+        client = self.studio.come("f:flac")
+        self.studio.answer_probe()
+        self.studio.finish(b"x" * 100)
+        self.assertEqual(client.outcome, "whole")
+        self.assertEqual(self.counted()[LOST], 2)
+        self.assertEqual(self.warnings(), ["the store takes nothing"] * 2)
+
+    def test_comes_back(self) -> None:
+        """When the disk answers again, renders are stored again."""
+        self.studio.come()
+        self.studio.answer_probe()
+        self.studio.clock.advance(CREATE)
+        self.studio.finish()
+        self.studio.disk.run()
+        self.studio.render("f:flac")
+        self.studio.finish(b"x" * 100)
+        self.studio.disk.run()
+        self.assertEqual(self.studio.found("f:flac"), b"x" * 100)
+        self.assertEqual(self.counted()[LOST], 1)
+
+    def test_time_that_is_left(self) -> None:
+        """Waiting for the store is a part of AP_RENDER_TIMEOUT, and does not add to it."""
+        self.studio.come()
+        self.studio.answer_probe()
+        self.studio.clock.advance(CREATE)
+        self.studio.clock.advance(100 - CREATE)
+        self.assertEqual(self.studio.encoder().signals, ["TERM"])
+
+    def test_joined_beside(self) -> None:
+        """A render beside the store is joined like any other, up to its end (D37)."""
+        self.break_store()
+        self.studio.render()
+        half_way = self.studio.come()
+        self.studio.finish()
+        self.assertEqual((half_way.started, half_way.data), (False, b"abc"))
+        self.assertIsNone(self.studio.renders.find(self.studio.order().key))
+
+    def test_nobody_left(self) -> None:
+        """A render that nobody waits for and nothing can store is not begun (D36)."""
+        client = self.studio.come()
+        self.studio.answer_probe()
+        client.go_away()
+        self.assertEqual(self.studio.slots.held, 1)
+        self.break_store()
+        self.studio.disk.run()
+        self.assertEqual((self.studio.spawner.alive, self.studio.slots.held), ([], 0))
+        self.assertEqual(self.counted(), {CANCELLED: 1})
+        self.assertIsNone(self.studio.renders.find(self.studio.order().key))
+
+    def test_nobody_left_and_late(self) -> None:
+        """The same where the store does not even refuse (D36)."""
+        client = self.studio.come()
+        self.studio.answer_probe()
+        client.go_away()
+        self.studio.clock.advance(CREATE)
+        self.assertEqual((self.studio.spawner.alive, self.studio.slots.held), ([], 0))
+        self.assertEqual(self.counted(), {CANCELLED: 1})
+
+    def test_nobody_left_and_slow(self) -> None:
+        """Where the store answers in the end, what nobody waits for runs on into it (D36)."""
+        client = self.studio.come()
+        self.studio.answer_probe()
+        client.go_away()
+        self.studio.clock.advance(CREATE - 1)
+        self.studio.disk.run()
+        self.studio.finish()
+        self.studio.disk.run()
+        self.assertEqual(self.studio.found(), b"abc")
+
+    def test_all_leave(self) -> None:
+        """A render beside the store is stopped when the last one leaves, and not before (D36)."""
+        self.break_store()
+        client, encoder = self.studio.render()
+        other = self.studio.come()
+        encoder.say(b"abc")
+        self.studio.look()
+        client.go_away()
+        self.assertEqual(encoder.signals, [])
+        other.go_away()
+        self.assertEqual((encoder.signals, self.studio.slots.held), (["TERM"], 1))
+        encoder.die(signal=15)
+        self.assertEqual(self.studio.slots.held, 0)
+        self.assertEqual(self.counted(), {CANCELLED: 1})
+
+
+class WriteBackTests(StoreCase):
+    """A store that gives a file, and does not take it"""
+
+    def hang(self) -> Client:
+        """Have a render end, and the disk not take what it put out."""
+        client, _ = self.studio.render()
+        self.studio.finish()
+        self.assertEqual(self.studio.disk.waiting, 1)
+        return client
+
+    def test_refused(self) -> None:
+        """A write-back that fails costs no client a byte; it is counted and told, once."""
+        client, encoder = self.studio.render()
+        encoder.say(b"abc")
+        self.break_store()
+        encoder.die()
+        self.studio.disk.run()
+        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
+        self.assertEqual(self.warnings(), ["write-back"])
+
+    def test_nobody_waits(self) -> None:
+        """Clients have had their last byte, and the slot is free, before the disk answers."""
+        client = self.hang()
+        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.assertEqual((self.studio.slots.held, self.studio.sources.held), (0, 0))
+        self.assertEqual(self.counted(), {SUCCESS: 1})
+
+    def test_attached(self) -> None:
+        """While the disk hangs, whoever asks is given the finished bytes (COALESCED, D37)."""
+        self.hang()
+        self.assertIsNone(self.studio.found())
+        for _ in range(4):
+            self.studio.clock.advance(COMMIT / 4 - 1)
+            client = self.studio.come()
+            self.assertEqual((client.started, client.data), (False, b"abc"))
+        self.studio.disk.run()
+        self.assertEqual(self.studio.found(), b"abc")
+        self.assertEqual(self.counted(), {SUCCESS: 1})
+
+    def test_late(self) -> None:
+        """After two minutes it is given up: counted, told, forgotten at once, its file removed."""
+        self.hang()
+        self.studio.clock.advance(COMMIT - 0.1)
+        self.assertEqual(self.counted(), {SUCCESS: 1})
+        self.studio.clock.advance(0.1)
+        self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
+        self.assertEqual(self.warnings(), ["write-back"])
+        # Bytes that no store has are given to no later request (D37).
+        self.assertIsNone(self.studio.renders.find(self.studio.order().key))
+        self.assertNotEqual(self.scratch_files(), [])
+        self.studio.disk.run()
+        self.assertEqual(self.scratch_files(), [])
+
+    def test_late_is_all_or_nothing(self) -> None:
+        """What the disk does of it in the end is a whole variant, found by the next request."""
+        self.hang()
+        self.studio.clock.advance(COMMIT)
+        self.studio.clock.advance(1)
+        self.assertIsNone(self.studio.found())
+        self.studio.disk.run()
+        self.assertEqual(self.studio.found(), b"abc")
+
+    def test_next_does_not_wait(self) -> None:
+        """While a write-back is late, the next render is made beside the store, at once."""
+        self.hang()
+        self.studio.clock.advance(COMMIT)
+        self.studio.clock.advance(1)
+        client = self.studio.come()
+        self.assertTrue(client.started)
+        self.studio.answer_probe()
+        self.studio.finish()
+        self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
+        self.assertEqual(self.counted(), {SUCCESS: 2, LOST: 2})
+        self.assertEqual(self.warnings(), ["write-back", "the store takes nothing"])
+
+    def test_slow_reader(self) -> None:
+        """One who reads slowly keeps the bytes of a lost render until it has them all (D38)."""
+        _, encoder = self.studio.render("", b"a.wav")
+        slow = self.studio.come(room=0)
+        encoder.say(b"a")
+        self.studio.look()
+        encoder.say(b"bc")
+        encoder.die()
+        self.studio.clock.advance(COMMIT)
+        self.studio.clock.advance(1)
+        self.assertEqual((slow.data, slow.outcome), (b"a", None))
+        slow.consumer.drain()
+        slow.consumer.drain()
+        self.assertEqual((slow.data, slow.outcome), (b"abc", "whole"))
+
+    def test_drain(self) -> None:
+        """A shutdown waits for a hung disk no longer than for all else (D39)."""
+        self.hang()
+        draining = Deferred.fromCoroutine(self.studio.renders.drain(self.studio.clock, 30))
+        self.studio.clock.advance(30)
+        self.assertNoResult(draining)
+        self.studio.clock.advance(5)
+        self.successResultOf(draining)
+        closing = Deferred.fromCoroutine(self.studio.variants.close(10))
+        self.studio.clock.advance(CREATE)
+        self.successResultOf(closing)
+
+    def test_drain_while_a_file_is_made(self) -> None:
+        """A render that still waits for its file is ended with the others (D39)."""
+        client = self.studio.come()
+        self.studio.answer_probe()
+        draining = Deferred.fromCoroutine(self.studio.renders.drain(self.studio.clock, 5))
+        self.studio.clock.advance(5)
+        self.successResultOf(draining)
+        self.assertIsInstance(client.outcome, RenderFailed)
+        self.assertEqual(self.counted(), {CANCELLED: 1})
+        self.studio.disk.run()
+        self.assertEqual(self.scratch_files(), [])

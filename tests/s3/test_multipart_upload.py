@@ -1,0 +1,285 @@
+"""Objects in parts: put together in order, or nothing left of them that anyone would pay for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, unquote
+from xml.etree import ElementTree
+
+from twisted.internet.defer import CancelledError, Deferred
+
+from audioproxy.config import S3Config
+from audioproxy.s3.objects import Denied, ObjectStore, Payload, StoreError, Unavailable
+from audioproxy.s3.multipart_upload import put_parts
+from tests.support.http import Log
+from tests.support.wire import ClientCase, Peer, Request, chunk, error, is_signed, reply
+from tests.support.wire import reply_without_length as open_reply
+
+SECRET = "secret"
+DATA = bytes(range(256)) * 10
+PART = 1000
+
+
+class Bytes:
+    """Bytes at rest, or fewer of them."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return bytes from an offset."""
+        return self._data[offset : offset + limit]
+
+
+def begun(upload: str = "upload-1") -> bytes:
+    """Return the answer that names an upload."""
+    return reply(
+        200,
+        b"<?xml version='1.0'?><InitiateMultipartUploadResult xmlns='http://s3.amazonaws.com/doc/'>"
+        b"<Bucket>bucket</Bucket><Key>key</Key><UploadId>%b</UploadId>"
+        b"</InitiateMultipartUploadResult>" % upload.encode(),
+    )
+
+
+def taken(number: int) -> bytes:
+    """Return the answer to a part."""
+    return reply(200, headers={"ETag": f'"tag-{number}"'})
+
+
+COMPLETE = reply(
+    200,
+    b"<CompleteMultipartUploadResult><ETag>&quot;x&quot;</ETag></CompleteMultipartUploadResult>",
+)
+STEPS = [begun(), taken(1), taken(2), taken(3), COMPLETE]
+
+
+class PartsCase(ClientCase):
+    """An object of three parts, on its way into a store."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        settings = S3Config("http://s3.test", "path", None, "AKIA", SECRET, None, "us-east-1")
+        self.target = ObjectStore(settings, self.client).at("bucket", b"key")
+
+    def put(self, data: bytes = DATA) -> Deferred[None]:
+        """Begin to write the object; the file may hold less of it than it should."""
+        starts = range(0, len(DATA), PART)
+        payloads = [
+            Payload(
+                Bytes(data),
+                start,
+                min(start + PART, len(DATA)),
+                hashlib.sha256(DATA[start : start + PART]).hexdigest(),
+            )
+            for start in starts
+        ]
+        return self.begin(put_parts(self.target, {"content-type": "audio/flac"}, payloads))
+
+    def put_up_to(self, step: int, *answers: Any) -> Deferred[None]:
+        """Write with a store that answers well up to a step, and then otherwise."""
+        self.network.answers[:] = [*STEPS[:step], *answers]
+        return self.put()
+
+    def asked(self) -> list[str]:
+        """Return what the store was asked for, in order."""
+        return [f"{each.method} {each.target.partition('?')[2]}" for each in self.network.requests]
+
+    def warnings(self) -> list[str]:
+        """Return the formats of what was logged."""
+        return [event["log_format"] for event in self.log.events]
+
+
+ABORT = "DELETE uploadId=upload-1"
+
+
+class WholeTests(PartsCase):
+    """`put_parts`: what goes well"""
+
+    def test_order(self) -> None:
+        """The parts are numbered from one, sent in order, and put together at the end."""
+        self.network.answers += STEPS
+        self.successResultOf(self.put())
+        self.assertEqual(
+            self.asked(),
+            [
+                "POST uploads=",
+                "PUT partNumber=1&uploadId=upload-1",
+                "PUT partNumber=2&uploadId=upload-1",
+                "PUT partNumber=3&uploadId=upload-1",
+                "POST uploadId=upload-1",
+            ],
+        )
+        self.assertEqual(self.warnings(), [])
+
+    def test_bytes(self) -> None:
+        """Each part arrives exactly, with its own digest."""
+        self.network.answers += STEPS
+        self.successResultOf(self.put())
+        parts = self.network.requests[1:4]
+        self.assertEqual([len(part.body) for part in parts], [1000, 1000, 560])
+        self.assertEqual(b"".join(part.body for part in parts), DATA)
+        for part in parts:
+            digest = hashlib.sha256(part.body).hexdigest()
+            self.assertEqual(part.headers["x-amz-content-sha256"], digest)
+
+    def test_headers(self) -> None:
+        """The headers of the object are said once, when it is begun."""
+        self.network.answers += STEPS
+        self.successResultOf(self.put())
+        types = [request.headers.get("content-type") for request in self.network.requests]
+        self.assertEqual(types, ["audio/flac", None, None, None, None])
+
+    def test_signed(self) -> None:
+        """Every request is signed, over its query and its body."""
+        self.network.answers += STEPS
+        self.successResultOf(self.put())
+        for request in self.network.requests:
+            self.assertTrue(is_signed(request, SECRET), request)
+        listing = self.network.requests[-1]
+        digest = hashlib.sha256(listing.body).hexdigest()
+        self.assertEqual(listing.headers["x-amz-content-sha256"], digest)
+
+    def test_listing(self) -> None:
+        """The listing names each part by its number and the entity tag that it was given."""
+        self.network.answers += STEPS
+        self.successResultOf(self.put())
+        listing = ElementTree.fromstring(self.network.requests[-1].body)
+        self.assertEqual(listing.tag, "CompleteMultipartUpload")
+        self.assertEqual(
+            [(part.findtext("PartNumber"), part.findtext("ETag")) for part in listing],
+            [("1", '"tag-1"'), ("2", '"tag-2"'), ("3", '"tag-3"')],
+        )
+
+    def test_upload_ids(self) -> None:
+        """Whatever an upload is called, it is called the same in every later request."""
+        for written, name in (
+            ("a/b+c=d&amp;e", "a/b+c=d&e"),
+            ("a%2Fb", "a%2Fb"),
+            ("&lt;a&gt; &quot;b&quot;#?", '<a> "b"#?'),
+            ("~a.b-c_d", "~a.b-c_d"),
+        ):
+            self.network.requests.clear()
+            self.network.answers[:] = [begun(written), *STEPS[1:]]
+            self.successResultOf(self.put())
+            for request in self.network.requests[1:]:
+                query = request.target.partition("?")[2]
+                self.assertEqual(unquote(query.rpartition("uploadId=")[2]), name)
+                self.assertEqual(parse_qs(query.replace("+", "%2B"))["uploadId"], [name])
+                self.assertTrue(is_signed(request, SECRET))
+
+
+class FailureTests(PartsCase):
+    """`put_parts`: what goes wrong"""
+
+    def test_not_begun(self) -> None:
+        """What could not be begun need not be aborted."""
+        for answer, kind in (
+            (reply(403, error("AccessDenied")), Denied),
+            (reply(503, error("SlowDown")), Unavailable),
+            (reply(200, error("InternalError")), Unavailable),
+        ):
+            self.network.requests.clear()
+            self.exactly(self.put_up_to(0, answer), kind)
+            self.assertEqual(self.asked(), ["POST uploads="])
+
+    def test_no_name(self) -> None:
+        """An upload without a name cannot be continued."""
+        for document in (b"", b"<UploadId></UploadId>", b"<UploadId>broken"):
+            self.exactly(self.put_up_to(0, reply(200, document)), Unavailable)
+
+    def test_each_step(self) -> None:
+        """Whichever step fails, it is the outcome, and nothing is left of the upload."""
+        for step in (1, 2, 3, 4):
+            for answer, kind in (
+                (reply(403, error("AccessDenied")), Denied),
+                (reply(500, error("InternalError")), Unavailable),
+                (reply(200, error("InternalError")), Unavailable),
+                (lambda peer, _: peer.hang_up(), Unavailable),
+            ):
+                self.network.requests.clear()
+                self.exactly(self.put_up_to(step, answer, reply(204)), kind)
+                self.assertEqual(self.asked()[step + 1 :], [ABORT], (step, kind))
+                self.assertTrue(is_signed(self.network.requests[-1], SECRET))
+        self.assertEqual(self.warnings(), [])
+
+    def test_part_without_a_tag(self) -> None:
+        """A part that cannot be named in the listing is no part."""
+        self.exactly(self.put_up_to(2, reply(200), reply(204)), Unavailable)
+        self.assertEqual(self.asked()[-1], ABORT)
+
+    def test_short_file(self) -> None:
+        """A file that is shorter than it was makes no object."""
+        self.network.answers += [*STEPS[:2], reply(204)]
+        self.exactly(self.put(DATA[:1500]), Unavailable)
+        self.assertEqual(self.asked()[-1], ABORT)
+        self.assertFalse([each for each in self.asked() if each.startswith("PUT partNumber=2")])
+
+    def test_completion_that_breaks_off(self) -> None:
+        """A store that goes silent while it puts the parts together has not done it."""
+        head = open_reply(200, b"", {"Transfer-Encoding": "chunked"})
+
+        def speak(peer: Peer, _: Request) -> None:
+            peer.say(head, chunk(b"<?xml version='1.0'?>\n"))
+            peer.hang_up()
+
+        putting = self.put_up_to(4, speak, reply(204))
+        self.exactly(putting, Unavailable)
+        self.assertEqual(self.asked()[-1], ABORT)
+
+    def test_abort_that_fails(self) -> None:
+        """Where the parts cannot be removed either that is logged, and the first error stays."""
+        # Twisted asks once more where a connection that was used before turns out to be closed.
+        closing = [lambda peer, _: peer.hang_up()] * 2
+        for answers in ([reply(403, error("AccessDenied"))], [reply(503)], closing):
+            self.log.events.clear()
+            self.exactly(self.put_up_to(2, reply(500), *answers), Unavailable)
+            self.assertEqual(
+                self.warnings(), ["the parts of an upload are left in the store: {error}"]
+            )
+            self.assertEqual(self.log.errors, [])
+
+    def test_abort_without_an_answer(self) -> None:
+        """Nobody waits for ever to be told that they are removed."""
+        putting = self.put_up_to(2, reply(500))
+        self.assertNoResult(putting)
+        self.network.advance(15)
+        self.exactly(putting, Unavailable)
+        self.assertEqual(len(self.warnings()), 1)
+
+
+class CancelledTests(PartsCase):
+    """`put_parts`: one who does not want to wait"""
+
+    def cancel(self, step: int, prepare: Callable[[], object] = lambda: None) -> list[str]:
+        """Cancel at a step, and return what the store was asked for from then on."""
+        self.network.requests.clear()
+        putting = self.put_up_to(step)
+        self.assertNoResult(putting)
+        asked = len(self.network.requests)
+        prepare()
+        putting.cancel()
+        self.network.answers.append(reply(204))
+        self.network.run()
+        self.exactly(putting, CancelledError)
+        return self.asked()[asked:]
+
+    def test_each_step(self) -> None:
+        """Whenever it is, the upload is aborted and the request broken off."""
+        self.assertEqual(self.cancel(0), [])
+        self.network.answers.clear()
+        for step in (1, 2, 3, 4):
+            self.assertEqual(self.cancel(step), [ABORT], step)
+        self.assertEqual(self.warnings(), [])
+
+    def test_while_aborting(self) -> None:
+        """One who cancels again is not held up by the abort."""
+        putting = self.put_up_to(2, reply(500))
+        self.assertEqual(self.asked()[-1], ABORT)
+        putting.cancel()
+        self.network.run()
+        failure = self.failureResultOf(putting)
+        self.assertIsInstance(failure.value, CancelledError | StoreError)

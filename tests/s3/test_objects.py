@@ -1,0 +1,591 @@
+"""An object store: where its objects are, and what each of its refusals means."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Coroutine
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from botocore import auth
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionRefusedError
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.config import S3Config
+from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
+from audioproxy.s3.objects import (
+    Denied,
+    Misdirected,
+    Missing,
+    ObjectStore,
+    Payload,
+    StoreError,
+    StoreObject,
+    Unavailable,
+    read_answer,
+)
+from audioproxy.http_client.client import Answer, Outbound
+from tests.support.strategies import PROMISE
+from tests.support.wire import (
+    ClientCase,
+    Network,
+    Request,
+    chunk,
+    error,
+    is_presigned,
+    is_signed,
+    reply,
+    reply_without_length,
+)
+
+ACCESS_KEY, SECRET = "AKIAEXAMPLE", "a/secret+of+forty+characters"
+
+
+class Bytes:
+    """Bytes at rest."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return bytes from an offset."""
+        return self._data[offset : offset + limit]
+
+
+def payload(data: bytes) -> Payload:
+    """Return what is uploaded."""
+    return Payload(Bytes(data), 0, len(data), hashlib.sha256(data).hexdigest())
+
+
+def settings(endpoint: str | None, addressing: str, region: str = "us-east-1") -> S3Config:
+    """Return the settings of a store, with an identity."""
+    return S3Config(
+        endpoint=endpoint,
+        addressing=addressing,
+        access_key_id=ACCESS_KEY,
+        secret_access_key=SECRET,
+        region=region,
+    )
+
+
+class StoreCase(ClientCase):
+    """A store whose answers are a test's."""
+
+    def store(self, endpoint: str = "http://s3.test:9000", addressing: str = "path") -> ObjectStore:
+        """Return a store."""
+        return ObjectStore(settings(endpoint, addressing), self.client)
+
+    @property
+    def target(self) -> StoreObject:
+        """An object."""
+        return self.store().at("bucket", b"key")
+
+    @property
+    def last(self) -> Request:
+        """The last request that came."""
+        return self.network.requests[-1]
+
+
+class AddressTests(SynchronousTestCase):
+    """`ObjectStore.at`"""
+
+    def url(
+        self, endpoint: str | None, addressing: str, bucket: str, key: bytes, **more: str
+    ) -> str:
+        """Return where an object is."""
+        store = ObjectStore(settings(endpoint, addressing, **more), None)  # type: ignore[arg-type]
+        url = store.at(bucket, key).url
+        # Whoever gets a presigned URL goes to the same place.
+        self.assertTrue(store.at(bucket, key).presign(60).startswith(f"{url}?X-Amz-"))
+        return url
+
+    def test_path(self) -> None:
+        """With path addressing the bucket stands ahead of the key."""
+        for endpoint in ("http://s3.test", "https://s3.test:9000", "http://[::1]:9000"):
+            url = self.url(endpoint, "path", "bucket", b"a/b.mp3")
+            self.assertEqual(url, f"{endpoint}/bucket/a/b.mp3")
+
+    def test_virtual(self) -> None:
+        """With virtual addressing it stands ahead of the host, port or not."""
+        for endpoint, expected in (
+            ("http://s3.test", "http://bucket.s3.test/a"),
+            ("https://s3.test:9000", "https://bucket.s3.test:9000/a"),
+        ):
+            self.assertEqual(self.url(endpoint, "virtual", "bucket", b"a"), expected)
+
+    def test_default_provider(self) -> None:
+        """Without an endpoint it is AWS in its region, in China too, in both styles."""
+        for region, host in (
+            ("us-east-1", "s3.us-east-1.amazonaws.com"),
+            ("eu-central-1", "s3.eu-central-1.amazonaws.com"),
+            ("us-gov-west-1", "s3.us-gov-west-1.amazonaws.com"),
+            ("cn-north-1", "s3.cn-north-1.amazonaws.com.cn"),
+            ("cn-northwest-1", "s3.cn-northwest-1.amazonaws.com.cn"),
+        ):
+            for addressing, url in (
+                ("path", f"https://{host}/my-bucket/a"),
+                ("virtual", f"https://my-bucket.{host}/a"),
+            ):
+                found = self.url(None, addressing, "my-bucket", b"a", region=region)
+                self.assertEqual(found, url)
+
+    def test_name(self) -> None:
+        """A store is called by its origin."""
+        for endpoint in ("http://s3.test:9000", None):
+            store = ObjectStore(settings(endpoint, "path"), None)  # type: ignore[arg-type]
+            self.assertEqual(store.name, endpoint or "https://s3.us-east-1.amazonaws.com")
+
+    def test_virtual_and_an_address(self) -> None:
+        """A bucket cannot stand ahead of an IP address, and that is told at once."""
+        for endpoint in ("http://127.0.0.1:9000", "https://[::1]", "http://[2001:db8::1]:9000"):
+            self.assertRaises(ValueError, self.url, endpoint, "virtual", "bucket", b"a")
+            self.url(endpoint, "path", "bucket", b"a")
+
+    def test_virtual_and_no_label(self) -> None:
+        """A bucket that no host name can hold is one that is not there; by path it may be."""
+        for bucket in ("Bucket", "my_bucket", "a..b", ".a", "a.", "-a", "a-", "a.-b", "a-.b"):
+            self.assertRaises(Missing, self.url, "http://s3.test", "virtual", bucket, b"a")
+            self.url("http://s3.test", "path", bucket, b"a")
+        for bucket in ("bucket", "my.bucket.1", "a", "0", "a--b", "x" * 63):
+            self.url("http://s3.test", "virtual", bucket, b"a")
+
+    def test_keys(self) -> None:
+        """A key is its raw bytes, each in its one spelling, and nothing of it is resolved."""
+        for key, path in (
+            (b"a//b", "a//b"),
+            (b"/a/", "/a/"),
+            (b"..", ".."),
+            (b"../../etc/passwd", "../../etc/passwd"),
+            (b"./a/./..", "./a/./.."),
+            (b"a b+c", "a%20b%2Bc"),
+            (b"100%/%2F", "100%25/%252F"),
+            (b"?a=b#c", "%3Fa%3Db%23c"),
+            (b"a;b|c:d@e", "a%3Bb%7Cc%3Ad%40e"),
+            (b"-_.~", "-_.~"),
+            ("é".encode(), "%C3%A9"),
+            (b"\x00\r\n\xff", "%00%0D%0A%FF"),
+        ):
+            self.assertEqual(
+                self.url("http://s3.test", "path", "b", key), f"http://s3.test/b/{path}"
+            )
+            self.assertEqual(
+                self.url("http://s3.test", "virtual", "b", key), f"http://b.s3.test/{path}"
+            )
+
+    def test_all_bytes(self) -> None:
+        """Any byte can be in a key, and comes back out of its spelling."""
+        key = bytes(range(256))
+        path = urlsplit(self.url("http://s3.test", "virtual", "b", key)).path
+        self.assertEqual(unquote_to_bytes(path), b"/" + key)
+
+
+class SentTests(StoreCase):
+    """What the store gets"""
+
+    def assert_signed(self, store: ObjectStore, bucket: str, key: bytes) -> None:
+        """Require that a request for an object, and its presigned URL, hold as they arrive."""
+        self.network.answers.append(reply(200, length=5))
+        target = store.at(bucket, key)
+        self.result_of(target.head())
+        self.assertTrue(is_signed(self.last, SECRET), self.last)
+        url = urlsplit(target.url)
+        self.assertEqual((self.last.headers["host"], self.last.target), (url.netloc, url.path))
+        self.assertTrue(is_presigned("GET", target.presign(60), SECRET))
+
+    def test_places(self) -> None:
+        """The signature is for the host and the path as they are sent, in both styles."""
+        for endpoint in ("http://s3.test", "http://s3.test:9000", "http://a-b.s3.test"):
+            for addressing in ("path", "virtual"):
+                self.assert_signed(self.store(endpoint, addressing), "bucket", b"a/b.mp3")
+        for endpoint in ("http://127.0.0.1:9000", "http://[::1]:9000", "http://[2001:db8::1]"):
+            self.assert_signed(self.store(endpoint), "bucket", b"a/b.mp3")
+
+    def test_keys(self) -> None:
+        """It is for keys of any spelling."""
+        keys = (b"/a", b"a//b/", b"..", b"./a/../b", b"a b", b"%2F", b"a;b", b"?", b"~*'()!$&,=@")
+        for key in (*keys, bytes(range(1, 256))):
+            for addressing in ("path", "virtual"):
+                self.assert_signed(self.store(addressing=addressing), "bucket", key)
+
+    @PROMISE
+    @given(st.binary(min_size=1, max_size=40), st.sampled_from(["path", "virtual"]))
+    def test_any_key(self, key: bytes, addressing: str) -> None:
+        """It is for any key at all."""
+        self.assert_signed(self.store(addressing=addressing), "bucket", key)
+
+    def test_get(self) -> None:
+        """A stretch is asked for by its first and last byte, of the object that was seen."""
+        for tag, expected in (('"abc"', '"abc"'), (None, None)):
+            self.network.answers.append(reply(206, b"hello", {"Content-Range": "bytes 5-9/20"}))
+            answer = self.result_of(self.target.get(5, 10, tag))
+            self.assertEqual(self.last.headers["range"], "bytes=5-9")
+            self.assertEqual(self.last.headers.get("if-match"), expected)
+            self.assertTrue(is_signed(self.last, SECRET))
+            self.assertEqual(self.result_of(answer.read(5)), b"hello")
+
+    def test_another_range(self) -> None:
+        """Another stretch than was asked for is none, and is not read."""
+        for headers in ({}, {"Content-Range": "bytes 0-4/20"}, {"Content-Range": "bytes 5-99/100"}):
+            self.network.answers.append(reply(206, b"hello", headers))
+            self.error_of(self.target.get(5, 10, None), Unavailable)
+
+    def test_put(self) -> None:
+        """What is written is sent with its headers, its length and its digest, all signed."""
+        self.network.answers.append(reply(200))
+        data = bytes(range(256)) * 1000
+        self.result_of(self.target.put({"content-type": "audio/mpeg"}, payload(data)))
+        self.assertEqual((self.last.method, self.last.body), ("PUT", data))
+        self.assertEqual(self.last.headers["content-type"], "audio/mpeg")
+        digest = hashlib.sha256(data).hexdigest()
+        self.assertEqual(self.last.headers["x-amz-content-sha256"], digest)
+        self.assertTrue(is_signed(self.last, SECRET))
+
+    def test_delete(self) -> None:
+        """What is removed is removed by name."""
+        self.network.answers.append(reply(204))
+        self.result_of(self.target.delete())
+        self.assertEqual((self.last.method, self.last.target), ("DELETE", "/bucket/key"))
+        self.assertTrue(is_signed(self.last, SECRET))
+
+    def test_query(self) -> None:
+        """A query is sent, and signed."""
+        for query in ("uploads=", "partNumber=1&uploadId=a%2Fb%3D"):
+            self.network.answers.append(reply(200))
+            self.result_of(self.result_of(self.target.send("POST", query)).drop())
+            self.assertEqual(self.last.target, f"/bucket/key?{query}")
+            self.assertTrue(is_signed(self.last, SECRET))
+
+    def test_session(self) -> None:
+        """A session's token goes with every request."""
+        given = S3Config("http://s3.test", "path", None, ACCESS_KEY, SECRET, "token", "us-east-1")
+        self.assert_signed(ObjectStore(given, self.client), "bucket", b"key")
+        self.assertEqual(self.last.headers["x-amz-security-token"], "token")
+
+
+#: A status, the code that comes with it, and what they mean.
+REFUSALS: list[tuple[int, str, type[StoreError]]] = [
+    (404, "NoSuchKey", Missing),
+    (404, "NoSuchBucket", Missing),
+    (404, "", Missing),
+    (400, "InvalidBucketName", Missing),
+    (400, "InvalidURI", Missing),
+    (400, "KeyTooLongError", Missing),
+    (400, "XMinioInvalidObjectName", Missing),
+    (403, "AccessDenied", Denied),
+    (403, "SignatureDoesNotMatch", Denied),
+    (403, "RequestTimeTooSkewed", Denied),
+    (403, "", Denied),
+    (401, "", Denied),
+    (400, "ExpiredToken", Denied),
+    (400, "InvalidToken", Denied),
+    (400, "AuthorizationHeaderMalformed", Misdirected),
+    (400, "IllegalLocationConstraintException", Misdirected),
+    (400, "", Misdirected),
+    (400, "SomethingNew", Misdirected),
+    (301, "PermanentRedirect", Misdirected),
+    (307, "TemporaryRedirect", Misdirected),
+    (302, "", Misdirected),
+    (405, "MethodNotAllowed", Misdirected),
+    (408, "", Unavailable),
+    (409, "OperationAborted", Unavailable),
+    (412, "PreconditionFailed", Unavailable),
+    (416, "InvalidRange", Unavailable),
+    (425, "", Unavailable),
+    (429, "TooManyRequests", Unavailable),
+    (500, "InternalError", Unavailable),
+    (501, "NotImplemented", Unavailable),
+    (502, "", Unavailable),
+    (503, "SlowDown", Unavailable),
+    (504, "", Unavailable),
+]
+
+
+class ClockTests(StoreCase):
+    """`ObjectStore.clock_ahead`"""
+
+    def test_unknown(self) -> None:
+        """Before an answer, and of one without a date that can be read, nothing is made up."""
+        store = self.store()
+        self.assertIsNone(store.clock_ahead)
+        for date in ({}, {"Date": "yesterday"}, {"Date": "Sat, 21 Nov 2026 12:00:00 -0000"}):
+            self.network.answers.append(reply(204, headers=date))
+            self.result_of(store.at("bucket", b"key").delete())
+            self.assertIsNone(store.clock_ahead, date)
+
+    def test_known(self) -> None:
+        """It is told by a refusal as well, and the last answer counts."""
+        store = self.store()
+        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 0))
+        for status, time, ahead in ((204, "11:59:58", 2), (403, "12:20:00", -1200)):
+            date = {"Date": f"Sat, 21 Nov 2026 {time} GMT"}
+            self.network.answers.append(reply(status, headers=date))
+            self.begin(store.at("bucket", b"key").delete()).addErrback(lambda _: None)
+            self.assertEqual(store.clock_ahead, ahead)
+
+
+class RefusalTests(StoreCase):
+    """What a store refuses"""
+
+    def operations(self) -> list[Coroutine[Any, Any, object]]:
+        """Return one of each, but for `StoreObject.head`."""
+        put = self.target.put({}, payload(b"hello"))
+        return [self.target.get(0, 5, None), put, self.target.delete()]
+
+    def test_refusals(self) -> None:
+        """Each status and code means one thing, whatever was asked for, and says which it was."""
+        for status, code, kind in REFUSALS:
+            for operation in self.operations():
+                self.network.answers.append(reply(status, error(code) if code else b""))
+                refused = self.error_of(operation, kind)
+                self.assertEqual(str(refused), f"status {status}{f', {code}' if code else ''}")
+
+    def test_to_clients(self) -> None:
+        """A client is not told whether an object is missing or refused."""
+        for kind, refusal in (
+            (Missing, NotFound),
+            (Denied, NotFound),
+            (Misdirected, NotConfigured),
+            (Unavailable, UpstreamUnavailable),
+        ):
+            self.assertIs(kind.refusal, refusal)
+
+    def test_redirects(self) -> None:
+        """None is followed: the signature would be for another place."""
+        for status in (301, 302, 303, 307, 308):
+            for headers in ({}, {"Location": "http://elsewhere.test/bucket/key"}):
+                self.network.answers.append(reply(status, b"", headers))
+                self.error_of(self.target.get(0, 5, None), Misdirected)
+                self.network.answers.append(reply(status, b"", headers))
+                self.error_of(self.target.head(), Misdirected)
+        self.assertEqual(set(self.network.names), {"s3.test"})
+
+    def test_refused_connection(self) -> None:
+        """A store that cannot be reached is named, with what went wrong."""
+        self.network.refusal = ConnectionRefusedError()
+        asking = self.begin(self.target.head())
+        self.network.advance(1)
+        refused = self.exactly(asking, Unavailable)
+        self.assertIn("http://s3.test:9000 is unreachable", str(refused))
+        self.assertIn("refused", str(refused))
+
+    def test_no_answer(self) -> None:
+        """Neither is one that does not answer waited for for ever."""
+        asking = self.begin(self.target.head())
+        self.network.advance(15)
+        self.exactly(asking, Unavailable)
+
+    def test_cancelled(self) -> None:
+        """One who cancels is not told that the store were to blame."""
+        asking = self.begin(self.target.head())
+        asking.cancel()
+        self.network.run()
+        self.exactly(asking, CancelledError)
+
+    def test_range_ignored(self) -> None:
+        """A store that gives everything in place of a stretch is broken, and is not read."""
+        self.network.answers.append((reply(200, length=10**9), b"x" * 1000))
+        refused = self.error_of(self.target.get(0, 5, None), Unavailable)
+        self.assertEqual(str(refused), "status 200")
+        self.network.run()
+        self.assertTrue(self.network.peers[0].aborted)
+
+    def test_description_that_breaks_off(self) -> None:
+        """What a status means does not hang on its description."""
+        for packets in (
+            (reply(404, length=100), b"<Error><Code>NoSu"),
+            (reply_without_length(404), error("NoSuchKey")),
+            (reply_without_length(404, b"", {"Transfer-Encoding": "chunked"}), b"zz\r\n"),
+        ):
+            self.network.answers.append(packets)
+            asking = self.begin(self.target.get(0, 5, None))
+            self.network.peers[-1].hang_up()
+            self.network.run()
+            self.exactly(asking, Missing)
+
+    def test_description_that_never_comes(self) -> None:
+        """And does not wait for it for ever."""
+        self.network.answers.append(reply(503, length=100))
+        asking = self.begin(self.target.get(0, 5, None))
+        self.network.advance(15)
+        self.exactly(asking, Unavailable)
+
+    def test_description_that_is_huge(self) -> None:
+        """Nor is it read for ever."""
+        body = error("NoSuchKey") + b" " * 10**6
+        self.network.answers.append((reply(404, length=len(body)), body))
+        self.error_of(self.target.get(0, 5, None), Missing)
+        self.network.run()
+        self.assertGreater(self.network.peers[0].unread, 10**5)
+
+    @PROMISE
+    @given(
+        st.sampled_from(REFUSALS),
+        st.one_of(
+            st.binary(max_size=200),
+            st.lists(
+                st.sampled_from([b"<Error>", b"<Code>", b"</Code>", b"\xff", b"a", b"&amp;", b"\n"])
+            ).map(b"".join),
+        ),
+    )
+    def test_any_description(
+        self, refusal: tuple[int, str, type[StoreError]], description: bytes
+    ) -> None:
+        """Whatever comes with a status, the outcome is a refusal, and one of those there are."""
+        status = refusal[0]
+        self.network.answers[:] = [reply(status, description)]
+        refused = self.begin(self.target.delete())
+        kinds = {kind for number, _, kind in REFUSALS if number == status}
+        self.assertIn(type(self.failureResultOf(refused).value), kinds)
+
+
+class HeadTests(StoreCase):
+    """`StoreObject.head`"""
+
+    def test_answer(self) -> None:
+        """The headers of an object are returned."""
+        self.network.answers.append(reply(200, length=5, headers={"ETag": '"abc"'}))
+        answer = self.result_of(self.target.head())
+        self.assertEqual((answer.length, answer.header("etag")), (5, '"abc"'))
+
+    def test_without_words(self) -> None:
+        """A HEAD says no more than its status, and that is enough."""
+        for status, kind in ((404, Missing), (403, Denied), (301, Misdirected), (503, Unavailable)):
+            self.network.answers.append(reply(status, length=200))
+            self.error_of(self.target.head(), kind)
+            self.assertEqual(self.last.method, "HEAD")
+
+    def test_bad_request(self) -> None:
+        """What a 400 means is asked for once more, in a way that has words for it."""
+        for code, kind in (
+            ("InvalidBucketName", Missing),
+            ("ExpiredToken", Denied),
+            ("AuthorizationHeaderMalformed", Misdirected),
+            ("", Misdirected),
+        ):
+            before = len(self.network.requests)
+            self.network.answers += [reply(400, length=200), reply(400, error(code))]
+            self.error_of(self.target.head(), kind)
+            self.assertEqual(
+                [each.method for each in self.network.requests[before:]], ["HEAD", "GET"]
+            )
+            self.assertEqual(self.last.headers["range"], "bytes=0-0")
+            self.assertTrue(is_signed(self.last, SECRET))
+
+    def test_bad_request_that_passes(self) -> None:
+        """Where that one goes well nobody knows what to think, and no object is read for it."""
+        for packets in ((reply(206, b"x"),), (reply(200, length=10**9), b"x" * 1000)):
+            self.network.answers += [reply(400), packets]
+            self.error_of(self.target.head(), Unavailable)
+
+    def test_success_that_is_none(self) -> None:
+        """Only a 200 is the headers of an object."""
+        for status in (201, 202, 204, 206):
+            self.network.answers.append(reply(status))
+            self.error_of(self.target.head(), Unavailable)
+
+    def test_nul(self) -> None:
+        """A key that no store can have is missing, with no more questions."""
+        self.network.answers.append(reply(400))
+        self.error_of(self.store().at("bucket", b"a\0b").head(), Missing)
+        self.assertEqual(len(self.network.requests), 1)
+
+
+class ReadAnswerTests(StoreCase):
+    """`read_answer`"""
+
+    def read(self, *packets: bytes) -> Deferred[str]:
+        """Begin to read an answer."""
+        self.network.answers.append(packets)
+
+        async def read() -> str:
+            answer: Answer = await self.target.send("POST", "uploadId=a")
+            return await read_answer(answer)
+
+        return self.begin(read())
+
+    def test_document(self) -> None:
+        """A success has a document, or none."""
+        self.assertEqual(
+            self.successResultOf(self.read(reply(200, b"<A>\xc3\xa9</A>"))), "<A>é</A>"
+        )
+        self.assertEqual(self.successResultOf(self.read(reply(200))), "")
+        self.assertEqual(self.successResultOf(self.read(reply(204))), "")
+
+    def test_error_behind_a_success(self) -> None:
+        """A store that had to say 200 before it was done can say what went wrong behind it."""
+        head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
+        for packets in (
+            (reply(200, error("InternalError")),),
+            (head, chunk(b" "), chunk(b"\n"), chunk(error("InternalError")), chunk(b"")),
+        ):
+            self.assertEqual(str(self.exactly(self.read(*packets), Unavailable)), "InternalError")
+
+    def test_error_without_a_code(self) -> None:
+        """It may have no code, or say whose language it speaks."""
+        for document in (
+            b"<Error></Error>",
+            b"<Error><Message>We encountered an internal error</Message></Error>",
+            b'<Error xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Code>A</Code></Error>',
+        ):
+            self.exactly(self.read(reply(200, document)), Unavailable)
+
+    def test_success_that_breaks_off(self) -> None:
+        """Until such a document has come to its end nobody knows whether it is a success."""
+        head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
+        for packets in (
+            (head, chunk(b"<?xml version='1.0'?>\n"), chunk(b" ")),
+            (reply(200, length=500), b"<?xml version='1.0'?>\n"),
+        ):
+            reading = self.read(*packets)
+            self.network.peers[-1].break_off()
+            self.network.run()
+            self.assertIsInstance(reading.result, Failure, "it is taken for a success")
+            self.exactly(reading, Unavailable)
+
+    def test_success_that_takes_its_time(self) -> None:
+        """A store may take minutes, as long as it shows now and then that it is there."""
+        head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
+        reading = self.read(head)
+        for _ in range(30):
+            self.network.advance(10)
+            self.network.peers[-1].say(chunk(b" "))
+        self.network.run()
+        self.assertNoResult(reading)
+        self.network.peers[-1].say(chunk(b"<Done/>"), chunk(b""))
+        self.network.run()
+        self.assertEqual(self.successResultOf(reading).strip(), "<Done/>")
+
+
+class OwnNetworkTests(SynchronousTestCase):
+    """Nothing is left of any of this"""
+
+    def test_every_answer_is_read_or_dropped(self) -> None:
+        """Whatever a store answers to whatever is asked, no connection is left waiting."""
+        for status in (200, 204, 206, 301, 400, 404, 503):
+            for method in ("head", "get", "put", "delete"):
+                network = Network()
+                client = Outbound(network, None)
+                target = ObjectStore(settings("http://s3.test", "path"), client).at("b", b"k")
+                body = error("A") if method != "head" and status != 204 else b""
+                network.answers += [reply(status, body)] * 2
+                arguments: dict[str, tuple[Any, ...]] = {
+                    "get": (0, 5, None),
+                    "put": ({}, payload(b"hello")),
+                }
+                asking = Deferred.fromCoroutine(getattr(target, method)(*arguments.get(method, ())))
+                network.run()
+                if isinstance(asking.result, Failure):
+                    self.failureResultOf(asking, StoreError)
+                else:
+                    answer = self.successResultOf(asking)
+                    if answer is not None:
+                        Deferred.fromCoroutine(answer.drop())
+                Deferred.fromCoroutine(client.close())
+                network.run()
+                self.assertTrue(all(peer.over for peer in network.peers), (status, method))
+                self.assertEqual(network.getDelayedCalls(), [])

@@ -1,0 +1,212 @@
+"""Signatures that a store takes: AWS's own examples, and any other computed from their text."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import botocore.auth
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.s3.signing import EMPTY, LONGEST, Identity
+from tests.support.strategies import PROMISE
+from tests.support.wire import Request, is_presigned, is_signed
+
+#: AWS, "Signature Calculations for the Authorization Header" and "Authenticating Requests: Using
+#: Query Parameters": the examples' identity and time.
+ACCESS_KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
+ORIGIN = "https://examplebucket.s3.amazonaws.com"
+THEN = datetime(2013, 5, 24)
+SCOPE = "20130524/us-east-1/s3/aws4_request"
+
+
+class SigningCase(SynchronousTestCase):
+    """The identity of AWS's examples, on the day of AWS's examples."""
+
+    def setUp(self) -> None:
+        self.patch(botocore.auth, "get_current_datetime", lambda: THEN)
+        self.identity = Identity(ACCESS_KEY, SECRET, None, "us-east-1")
+
+    def sign(self, method: str, url: str, *given: Any, **named: Any) -> dict[str, str]:
+        """Return the signed headers by lower-case name."""
+        signed = self.identity.sign(method, url, *given, **named)
+        return {name.lower(): value for name, value in signed.items()}
+
+
+class ExampleTests(SigningCase):
+    """AWS's examples"""
+
+    def assert_signature(self, headers: dict[str, str], names: str, signature: str) -> None:
+        """Require an Authorization header, to the letter."""
+        self.assertEqual(
+            headers["authorization"],
+            f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/{SCOPE}, SignedHeaders={names}, "
+            f"Signature={signature}",
+        )
+        self.assertEqual(headers["x-amz-date"], "20130524T000000Z")
+        self.assertEqual(headers["x-amz-content-sha256"], EMPTY)
+
+    def test_get_object(self) -> None:
+        """GET of a range of an object."""
+        self.assert_signature(
+            self.sign("GET", f"{ORIGIN}/test.txt", {"Range": "bytes=0-9"}),
+            "host;range;x-amz-content-sha256;x-amz-date",
+            "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41",
+        )
+
+    def test_get_lifecycle(self) -> None:
+        """GET with a parameter without a value."""
+        self.assert_signature(
+            self.sign("GET", f"{ORIGIN}/?lifecycle", {}),
+            "host;x-amz-content-sha256;x-amz-date",
+            "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543",
+        )
+
+    def test_list_objects(self) -> None:
+        """GET with two parameters."""
+        self.assert_signature(
+            self.sign("GET", f"{ORIGIN}/?max-keys=2&prefix=J", {}),
+            "host;x-amz-content-sha256;x-amz-date",
+            "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7",
+        )
+
+    def test_put_object(self) -> None:
+        """PUT of an object: what the tests compute is AWS's, and so is what is signed.
+
+        The example has a Date besides, which botocore sends in place of X-Amz-Date.
+        """
+        digest = hashlib.sha256(b"Welcome to Amazon S3.").hexdigest()
+        lines = {
+            "host": "examplebucket.s3.amazonaws.com",
+            "date": "Fri, 24 May 2013 00:00:00 GMT",
+            "x-amz-date": "20130524T000000Z",
+            "x-amz-storage-class": "REDUCED_REDUNDANCY",
+            "x-amz-content-sha256": digest,
+            "authorization": f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/{SCOPE}, SignedHeaders="
+            "date;host;x-amz-content-sha256;x-amz-date;x-amz-storage-class, Signature="
+            "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
+        }
+        self.assertTrue(is_signed(Request("PUT", "/test%24file.text", (*lines.items(),)), SECRET))
+        given = {"x-amz-storage-class": "REDUCED_REDUNDANCY"}
+        signed = self.sign("PUT", f"{ORIGIN}/test%24file.text", given, digest=digest)
+        signed["host"] = lines["host"]
+        self.assertTrue(is_signed(Request("PUT", "/test%24file.text", (*signed.items(),)), SECRET))
+
+    def test_presigned(self) -> None:
+        """A presigned URL, to the letter."""
+        self.assertEqual(
+            self.identity.presign("GET", f"{ORIGIN}/test.txt", 86_400),
+            f"{ORIGIN}/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256"
+            f"&X-Amz-Credential={ACCESS_KEY}%2F20130524%2Fus-east-1%2Fs3%2Faws4_request"
+            "&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host"
+            "&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404",
+        )
+
+
+class SignTests(SigningCase):
+    """`Identity.sign`"""
+
+    def test_what_is_returned(self) -> None:
+        """All headers of the request are returned, and those that were given are left alone."""
+        given = {"range": "bytes=0-9", "if-match": '"a"'}
+        headers = self.sign("GET", f"{ORIGIN}/a", given)
+        self.assertEqual(
+            set(headers),
+            {"range", "if-match", "x-amz-date", "x-amz-content-sha256", "authorization"},
+        )
+        self.assertEqual((headers["range"], headers["if-match"]), ("bytes=0-9", '"a"'))
+        self.assertEqual(given, {"range": "bytes=0-9", "if-match": '"a"'})
+
+    def test_session(self) -> None:
+        """A session's token is sent, and signed."""
+        self.identity = Identity(ACCESS_KEY, SECRET, "token/+=", "us-east-1")
+        headers = self.sign("GET", f"{ORIGIN}/a", {})
+        self.assertEqual(headers["x-amz-security-token"], "token/+=")
+        self.assertIn(";x-amz-security-token,", headers["authorization"])
+
+    def test_region(self) -> None:
+        """The region is a part of what is signed."""
+        self.identity = Identity(ACCESS_KEY, SECRET, None, "cn-north-1")
+        headers = self.sign("GET", f"{ORIGIN}/a", {})
+        self.assertIn("/20130524/cn-north-1/s3/aws4_request,", headers["authorization"])
+
+    def test_digest(self) -> None:
+        """A digest that is given is signed as it is, and none is that of no body."""
+        digest = hashlib.sha256(b"hello").hexdigest()
+        signed = self.sign("PUT", f"{ORIGIN}/a", {}, digest=digest)
+        self.assertEqual(signed["x-amz-content-sha256"], digest)
+        plain = self.sign("PUT", f"{ORIGIN}/a", {})
+        self.assertEqual(plain["x-amz-content-sha256"], hashlib.sha256(b"").hexdigest())
+        self.assertNotEqual(plain["authorization"], signed["authorization"])
+
+    def test_content_type(self) -> None:
+        """A type is neither added nor lost, whatever the method."""
+        self.assertNotIn("content-type", self.sign("POST", f"{ORIGIN}/a", {}))
+        signed = self.sign("PUT", f"{ORIGIN}/a", {"content-type": "audio/mpeg"})
+        self.assertEqual(signed["content-type"], "audio/mpeg")
+        self.assertIn("SignedHeaders=content-type;host", signed["authorization"])
+
+    @PROMISE
+    @given(
+        path=st.lists(st.sampled_from(["a", "%3B", "%25", "/", ".", "..", "~", "_", "%C3%A9"])),
+        query=st.lists(st.sampled_from(["uploads=", "partNumber=1", "uploadId=a%2Fb", "x"])),
+        origin=st.sampled_from(
+            ["http://s3.test", "http://s3.test:9000", "https://[::1]:8443", "https://b-1.s3.test"]
+        ),
+        value=st.sampled_from(["a", 'inline; filename="a  b"', "public, max-age=1", "a=b;c"]),
+    )
+    def test_any_request(self, path: list[str], query: list[str], origin: str, value: str) -> None:
+        """Whatever is signed, a store that computes it anew comes to the same."""
+        target = f"/{''.join(path)}{'?' if query else ''}{'&'.join(query)}"
+        self.identity = Identity(ACCESS_KEY, SECRET, "token", "us-east-1")
+        headers = self.sign("PUT", origin + target, {"content-disposition": value})
+        headers["host"] = urlsplit(origin).netloc
+        self.assertTrue(is_signed(Request("PUT", target, (*headers.items(),)), SECRET))
+        self.assertFalse(is_signed(Request("GET", target, (*headers.items(),)), SECRET))
+
+
+class PresignTests(SigningCase):
+    """`Identity.presign`"""
+
+    def test_lifetime(self) -> None:
+        """It lives for as long as it is told to."""
+        for seconds in (1, 300, LONGEST):
+            url = self.identity.presign("GET", f"{ORIGIN}/a", seconds)
+            self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-Expires"], [str(seconds)])
+        self.assertEqual(LONGEST, 7 * 24 * 3600)
+
+    def test_session(self) -> None:
+        """A session's token is a part of it, or no store could know the identity."""
+        self.identity = Identity(ACCESS_KEY, SECRET, "token/+=", "us-east-1")
+        url = self.identity.presign("GET", f"{ORIGIN}/a", 60)
+        self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-Security-Token"], ["token/+="])
+        self.assertTrue(is_presigned("GET", url, SECRET))
+
+    def test_method(self) -> None:
+        """It is for one method and for no other."""
+        url = self.identity.presign("GET", f"{ORIGIN}/a", 60)
+        self.assertEqual(
+            (is_presigned("GET", url, SECRET), is_presigned("PUT", url, SECRET)), (True, False)
+        )
+
+    def test_nothing_else(self) -> None:
+        """Who has the URL has all that is needed: it asks for no header but the host."""
+        url = self.identity.presign("GET", f"{ORIGIN}/a", 60)
+        self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-SignedHeaders"], ["host"])
+        self.assertNotIn(SECRET, url)
+
+    @PROMISE
+    @given(
+        path=st.lists(st.sampled_from(["a", "%3B", "%25", "/", ".", "..", "~", "%3F", "%C3%A9"])),
+        origin=st.sampled_from(["http://s3.test:9000", "https://[::1]:8443", "https://b.s3.test"]),
+    )
+    def test_any_url(self, path: list[str], origin: str) -> None:
+        """The path is signed as it is spelled, and left as it is."""
+        url = f"{origin}/{''.join(path)}"
+        signed = self.identity.presign("GET", url, 60)
+        self.assertTrue(signed.startswith(f"{url}?X-Amz-"))
+        self.assertTrue(is_presigned("GET", signed, SECRET))

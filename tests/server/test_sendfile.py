@@ -1,0 +1,238 @@
+"""Bodies on real sockets: the same bytes and ends, moved by the kernel or written by us."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+from twisted.trial.unittest import TestCase
+
+from audioproxy.errors import RenderFailed
+from audioproxy.metrics import Metrics
+from audioproxy.render.output import Backlog
+from audioproxy.streams import Feed
+from audioproxy.variants.scratch_folder import AnonymousFile
+from audioproxy.web import straight
+from audioproxy.server.channel import ProxyChannel
+from audioproxy.web.cors import Cors
+from audioproxy.web.exchange import Exchange
+from audioproxy.web.base_resource import Front
+from audioproxy.server.listener import Listener
+from audioproxy.server.site import ProxySite
+from tests.support.http import Log
+from tests.support.service import Client, ask, reactor, send, until
+
+MANY = os.urandom(1 << 20) * 4
+
+
+class Files(Front):
+    """Sends one file, whole at ``/whole`` and as far as it has grown at ``/growing``."""
+
+    def __init__(self, backlog: Backlog) -> None:
+        Front.__init__(self, reactor.seconds, Metrics(), Cors(None))
+        self.backlog = backlog
+
+    async def route(self, exchange: Exchange, path: bytes) -> None:
+        """Answer."""
+        descriptor = self.backlog.descriptor
+        if path == b"/growing":
+            await exchange.stream(200, Feed(self.backlog, descriptor=descriptor))
+            return
+        start, stop = map(int, path.strip(b"/").split(b"-"))
+        exchange.set_headers({b"content-length": b"%d" % (stop - start)})
+        await exchange.stream(200, Feed(self.backlog, start, stop, descriptor=descriptor))
+
+
+class StraightTests(TestCase):
+    """Bytes that the kernel moves"""
+
+    #: Whether sendfile is used at all.
+    straight = True
+
+    def setUp(self) -> None:
+        self.file = AnonymousFile()
+        self.backlog = Backlog(self.file, 1 << 30)
+        self.addCleanup(self.backlog.release)
+        self.moves: list[int] = []
+        self.failure: OSError | None = None
+        self.patch(straight.os, "sendfile", self.sendfile)
+        if not self.straight:
+            made = ProxyChannel.connectionMade
+
+            def without(channel: Any) -> None:
+                made(channel)
+                channel.straight = False
+
+            self.patch(ProxyChannel, "connectionMade", without)
+        self.files = Files(self.backlog)
+        self.site = ProxySite(self.files, reactor)
+        listener = Listener(reactor, self.site)
+        self.port = listener.open(0, "127.0.0.1")
+        self.addCleanup(listener.close)
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+
+    def sendfile(self, *words: int, real: Callable[..., int] = os.sendfile) -> int:
+        """Count what is moved, or fail as a test says."""
+        if self.failure is not None:
+            raise self.failure
+        self.moves.append(real(*words))
+        return self.moves[-1]
+
+    def grow(self, data: bytes) -> None:
+        """Append to the file."""
+        os.write(self.file.descriptor, data)
+        self.backlog.grow()
+
+    async def test_stretches(self) -> None:
+        """A stretch of a file goes out exactly, whatever its length."""
+        self.grow(MANY)
+        for start, stop in ((0, len(MANY)), (1, len(MANY) - 1), (5, 6), (7, 7), (9, 70_000)):
+            response = await ask(self.port, b"/%d-%d" % (start, stop))
+            self.assertEqual(response.body, MANY[start:stop])
+            self.assertTrue(response.complete)
+            self.assertEqual(self.log.requests[-1].sent, stop - start)
+        self.assertEqual(bool(self.moves), self.straight)
+
+    async def test_growing(self) -> None:
+        """A file that grows goes out in chunks as it grows, in large and in small pieces."""
+        self.grow(MANY[:1_000_000])
+        client: Client = await send(self.port, b"/growing")
+        at = 1_000_000
+        for more in (1, 500_000, 100, 2_000_000, 40_000, 0):
+            await until(lambda at=at: client.response and len(client.response.body) == at)
+            self.grow(MANY[at : at + more])
+            at += more
+        self.backlog.end()
+        response = await client.end()
+        self.assertEqual(response.body, MANY[:at])
+        self.assertEqual(response["transfer-encoding"], b"chunked")
+        self.assertTrue(response.complete)
+        self.assertEqual(self.log.requests[-1].sent, at)
+        self.assertEqual(bool(self.moves), self.straight)
+
+    async def test_without_chunks(self) -> None:
+        """So it does for a client of HTTP/1.0, which hears of the end by the connection's."""
+        self.grow(MANY)
+        self.backlog.end()
+        client: Client = await send(self.port, b"/growing HTTP/1.0\r\nX:")
+        self.assertTrue((await client.end()).body.endswith(MANY))
+
+    async def test_slow_client(self) -> None:
+        """A client that stops and goes on has every byte, and costs no memory meanwhile."""
+        self.grow(MANY)
+        # More than the system keeps for a connection.
+        for _ in range(4):
+            self.grow(MANY)
+        self.backlog.end()
+        for path in (b"/growing", b"/0-%d" % self.backlog.size):
+            client: Client = await send(self.port, path)
+            client.pause()
+            await until(self.stalled)
+            client.resume()
+            self.assertEqual((await client.end()).body, MANY * 5)
+
+    def stalled(self) -> bool:
+        """Tell whether the one client takes nothing; little is in memory for it by then."""
+        for channel in self.site._channels:
+            self.assertLess(_unsent(channel), 200_000)
+            if channel.stalled_since is not None:
+                return reactor.seconds() - channel.stalled_since > 0.05
+        return False
+
+    async def test_next_request(self) -> None:
+        """The next request on the connection is answered behind it."""
+        self.grow(MANY)
+        self.backlog.end()
+        client: Client = await send(
+            self.port, b"/0-100000 HTTP/1.1\r\n\r\nGET /growing HTTP/1.1\r\n\r\nGET /1-2"
+        )
+        received = bytes((await client.end()).rest)
+        self.assertIn(MANY[:100_000], bytes(client.received))
+        self.assertTrue(received.endswith(b"\r\n\r\n" + MANY[1:2]), received[-100:])
+        self.assertEqual(received.count(b"HTTP/1.1 200 OK"), 2)
+
+    async def test_failure(self) -> None:
+        """A render that fails breaks the answer off, in the middle of a chunk or not."""
+        for size in (100_000, 3_000_000):
+            self.backlog.size = 0
+            os.ftruncate(self.file.descriptor, 0)
+            self.backlog.ended = False
+            os.lseek(self.file.descriptor, 0, os.SEEK_SET)
+            self.grow(MANY[:size])
+            client: Client = await send(self.port, b"/growing")
+            await until(lambda client=client: client.response and client.response.body)
+            self.backlog.end(RenderFailed())
+            response = await client.end()
+            self.assertFalse(response.complete)
+            self.assertTrue(MANY.startswith(response.body))
+
+    async def test_shorter_than_it_says(self) -> None:
+        """A file that has lost its end breaks the answer off, and a line of the log says so."""
+        self.grow(MANY)
+        client: Client = await send(self.port, b"/0-%d" % (len(MANY) + 1))
+        self.assertFalse((await client.end()).complete)
+        self.assertEqual(len(self.flushLoggedErrors(EOFError)), 1)
+
+    async def test_client_that_leaves(self) -> None:
+        """Of a client that is gone nothing is left but its line."""
+        self.grow(MANY)
+        for path in (b"/growing", b"/0-%d" % len(MANY)):
+            client: Client = await send(self.port, path)
+            client.pause()
+            await until(lambda: self.files.active.count)
+            await client.leave()
+            await until(lambda: not self.files.active.count)
+            self.assertEqual(self.log.errors, [])
+
+
+class WrittenTests(StraightTests):
+    """The same where nothing is straight: behind TLS, say"""
+
+    straight = False
+
+
+class TroubleTests(StraightTests):
+    """A file system that has no sendfile, of which every test goes through reads"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.failure = OSError(errno.EINVAL, "Invalid argument")
+        self.moves = [0]
+
+    async def test_lost(self) -> None:
+        """A connection that is lost meanwhile is closed, without a word in the log."""
+        self.grow(MANY)
+        for number in (errno.EPIPE, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ETIMEDOUT):
+            self.failure = OSError(number, os.strerror(number))
+            client: Client = await send(self.port, b"/0-%d" % len(MANY))
+            client.pause()
+            await until(lambda: self.files.active.count)
+            await client.leave()
+            await until(lambda: not self.files.active.count)
+        self.assertEqual(self.log.errors, [])
+
+    async def test_full_socket(self) -> None:
+        """A connection that has no room is asked again."""
+        self.grow(MANY)
+        self.failure = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        client: Client = await send(self.port, b"/0-%d" % len(MANY))
+        await until(lambda: client.received)
+        self.failure = None
+        self.assertEqual((await client.end()).body, MANY)
+
+    async def test_broken_disk(self) -> None:
+        """A disk that fails breaks the answer off, and is an error in the log."""
+        self.grow(MANY)
+        self.failure = OSError(errno.EIO, "Input/output error")
+        self.patch(straight.os, "pread", self.sendfile)
+        client: Client = await send(self.port, b"/0-%d" % len(MANY))
+        self.assertFalse((await client.end()).complete)
+        self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
+
+
+def _unsent(channel: Any) -> int:
+    transport = channel.transport
+    return len(transport.dataBuffer) + transport._tempDataLen

@@ -1,0 +1,449 @@
+"""What is no request, what is too much of one, and how many connections there may be."""
+
+from __future__ import annotations
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+
+from audioproxy.server.site import ProxySite
+from tests.support.http import Connection, read_response
+from tests.server.test_channel import DATA, HEALTH, HIT, MISS, LineCase, answers
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+START = b"GET /health HTTP/1.1\r\nX-Request-Id: theirs\r\nHost: h\r\n"
+
+#: What is refused before there is as much as a header.
+BAD_LINES = {
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",
+    "SSH": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "HTTP/0.9": b"GET /health\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "no words": b" \r\n",
+    "a method alone": b"GET\r\n",
+    "two blank lines": b"\r\n\r\n",
+    "a space in the target": b"GET /a b HTTP/1.1\r\n",
+    "a tab in the target": b"GET /a\tb HTTP/1.1\r\n",
+    "NUL in the target": b"GET /a\0b HTTP/1.1\r\n",
+    "no target": b"GET  HTTP/1.1\r\n",
+    "no token as method": b"G(E)T /health HTTP/1.1\r\n",
+    "a version in small letters": b"GET /health http/1.1\r\n",
+    "a version to come": b"GET /health HTTP/1.2\r\n",
+    "bare line feeds": b"GET /health HTTP/1.1\nHost: h\n\n\r\n",
+    "a line that is too long": b"GET /" + b"a" * 17_000 + b" HTTP/1.1\r\n\r\n",
+    "a line without an end": b"GET /" + b"a" * 17_000,
+}
+
+#: What is refused after a header that was good.
+BAD_HEADERS = {
+    "a line that is too long": b"X: " + b"a" * 17_000 + b"\r\n\r\n",
+    "a line without an end": b"X: " + b"a" * 17_000,
+    "lines that are too long together": b"X: %b\r\n" % (b"a" * 1000) * 17 + b"\r\n",
+    "a line that goes on and on": b"X: a\r\n" + b" %b\r\n" % (b"a" * 1000) * 17 + b"\r\n",
+    "too many": b"X: a\r\n" * 501 + b"\r\n",
+    "no colon": b"nonsense\r\n\r\n",
+    "no name": b": value\r\n\r\n",
+    "a space in the name": b"X Y: value\r\n\r\n",
+    "a space behind the name": b"Content-Length : 3\r\n\r\n",
+    "NUL in the name": b"X\0: value\r\n\r\n",
+    "NUL in the value": b"X: val\0ue\r\n\r\n",
+    "a line feed in the value": b"X: val\nue\r\n\r\n",
+    "a carriage return in the value": b"X: val\rue\r\n\r\n",
+    "two lengths": b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+    "one length twice": b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+    "a list of lengths": b"Content-Length: 3, 3\r\n\r\nabc",
+    "a negative length": b"Content-Length: -3\r\n\r\nabc",
+    "a signed length": b"Content-Length: +3\r\n\r\nabc",
+    "an empty length": b"Content-Length:\r\n\r\nabc",
+    "a length in words": b"Content-Length: three\r\n\r\nabc",
+    "a length of 5000 digits": b"Content-Length: " + b"9" * 5000 + b"\r\n\r\nabc",
+    "a length and chunks": b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunks and a length": b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+    "chunks twice": b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n0\r\n\r\n",
+    "another encoding": b"Transfer-Encoding: gzip\r\n\r\nabc",
+    "another encoding in chunks": b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "a chunk's size that is none": b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    "a chunk's size with a sign": b"Transfer-Encoding: chunked\r\n\r\n-1\r\nabc",
+    "a chunk without an end": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n",
+    "a chunk's size without an end": b"Transfer-Encoding: chunked\r\n\r\n3;" + b"x" * 2000,
+    "trailers without an end": b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 20_000,
+}
+
+
+class BadRequestTests(LineCase):
+    """What is no request of HTTP/1.1: one answer, one line in the log, and an end."""
+
+    def assert_refused(self, connection: Connection, request_id: bytes | None, name: str) -> None:
+        """Assert that a connection has had its last answer, and how it ends."""
+        (*_, response) = answers(connection)
+        self.assertEqual((400, "bad_request"), (response.status, response.error), name)
+        self.assertEqual((b"close", True), (response["connection"], response.complete), name)
+        self.assertEqual(b"no-store", response["cache-control"], name)
+        self.assertRegex(response["x-request-id"] or b"", request_id or rb"\A[0-9a-f]{32}\Z", name)
+        self.assertIsNotNone(response["date"], name)
+        *_, record = self.log.requests
+        line = f"unknown 400 bad_request {len(response.body)} bytes in 0ms"
+        self.assertEqual(line, str(record), name)
+        self.assertEqual(response["x-request-id"], record.request_id.encode(), name)
+        self.assertTrue(connection.half_closed, name)
+        self.assertFalse(connection.closed, name)
+
+    def test_everything(self) -> None:
+        """Each gets its answer, with the id of the request where one was read before the fault."""
+        hidden = b"GET %b HTTP/1.1\r\n\r\n" % self.house.path(HIT)
+        bad = {name: (line, None) for name, line in BAD_LINES.items()}
+        bad |= {name: (START + headers, b"theirs") for name, headers in BAD_HEADERS.items()}
+        for name, (data, request_id) in bad.items():
+            for in_parts in (False, True):
+                self.log.events.clear()
+                connection = self.connect()
+                # What stands behind it was never asked for, though it looks like a request.
+                for part in [data, hidden] if in_parts else [data + hidden]:
+                    connection.send_raw(part)
+                connection.send_raw(hidden * 1000)
+                self.assert_refused(connection, request_id, name)
+                self.assertEqual(1, len(answers(connection)), name)
+                self.assertEqual(1, len(self.log.requests), name)
+        self.assertEqual([], self.house.calls)
+
+    def test_end(self) -> None:
+        """A client that is still sending has seconds to read the answer, and no more."""
+        connection = self.connect()
+        connection.send_raw(BAD_LINES["SSH"])
+        for _ in range(5):
+            self.elapse(1)
+            connection.send_raw(b"x" * 100_000)
+            self.assertFalse(connection.closed)
+        self.assert_ends(connection, 0, abort=True)
+
+    def test_end_of_the_other_side(self) -> None:
+        """One that has read it and closes is gone at once."""
+        connection = self.connect()
+        connection.send_raw(BAD_LINES["SSH"])
+        connection.leave()
+        self.assertEqual((True, False), (connection.closed, connection.aborted))
+
+    def test_answer_that_is_not_read(self) -> None:
+        """One that does not read it is cut off like any other reader, at the latest."""
+        connection = self.connect(window=1)
+        connection.send_raw(BAD_LINES["SSH"])
+        self.assertFalse(connection.half_closed)
+        self.assert_ends(connection, 600, abort=True)
+
+    def test_answer_that_is_read_late(self) -> None:
+        """One that has read it is waited for from then on."""
+        connection = self.connect(window=1)
+        connection.send_raw(BAD_LINES["SSH"])
+        self.elapse(300)
+        connection.resume()
+        self.assertTrue(connection.half_closed)
+        self.assert_ends(connection, 5, abort=True)
+
+    def test_behind_an_answer(self) -> None:
+        """It is answered when its turn comes, behind what was asked for in good order."""
+        connection = self.connect()
+        connection.send_raw(HEALTH + BAD_LINES["SSH"] + HEALTH)
+        self.assertEqual([200, 400], [answer.status for answer in answers(connection)])
+        self.assert_refused(connection, None, "")
+
+    def test_behind_a_render(self) -> None:
+        """The answer before it is not hurt, however long that takes."""
+        for number, bad in enumerate((BAD_LINES["SSH"], START + BAD_HEADERS["two lengths"])):
+            rest = b"/cb:%d" % number + MISS
+            connection = self.get(rest)
+            connection.send_raw(bad + HEALTH)
+            self.house.render(rest).put_out(b"so")
+            self.elapse(300)
+            self.finish(rest, b"und")
+            first, second = answers(connection)
+            self.assertEqual((b"sound", True), (first.body, first.complete))
+            self.assertEqual(400, second.status)
+            self.assert_ends(connection, 5, abort=True)
+
+    def test_behind_a_reader_that_stalls(self) -> None:
+        """The answer before it is taken to its end, and only then is there another."""
+        connection = self.get(HIT, window=1)
+        connection.send_raw(BAD_LINES["SSH"])
+        while not connection.half_closed:
+            self.assertFalse(connection.closed)
+            self.elapse(500)
+            connection.resume()
+            self.turn()
+        self.assertEqual([200, 400], [answer.status for answer in answers(connection)])
+        self.assertEqual(DATA, connection.response.body)
+
+    def test_old_versions(self) -> None:
+        """HTTP/1.0 is answered in full, and the connection closed behind it."""
+        connection = self.connect()
+        connection.send(self.house.path(HIT), version=b"HTTP/1.0", connection=b"keep-alive")
+        self.assertEqual((200, DATA), (connection.response.status, connection.response.body))
+        self.assertEqual((True, False), (connection.closed, connection.aborted))
+
+
+class BodyTests(LineCase):
+    """Bodies, for which nothing here has a use."""
+
+    def send(self, head: bytes, *parts: bytes, method: bytes = b"GET") -> Connection:
+        """Ask for a stored variant with a body that comes in parts."""
+        connection = self.connect()
+        target = self.house.path(HIT)
+        connection.send_raw(b"%s %s HTTP/1.1\r\n%s\r\n\r\n" % (method, target, head))
+        for part in parts:
+            connection.send_raw(part)
+        return connection
+
+    def assert_cut(
+        self, connection: Connection, status: int = 400, code: str = "bad_request"
+    ) -> None:
+        """Assert that a request is refused, once, and that nobody looked at it."""
+        (response,) = answers(connection)
+        self.assertEqual((status, code), (response.status, response.error))
+        self.assertEqual(b"close", response["connection"])
+        self.assertEqual([], self.house.calls)
+        (record,) = self.log.requests
+        self.assertEqual(f"unknown {status} {code}", " ".join(str(record).split()[:3]))
+        self.log.events.clear()
+        self.assert_ends(connection, 5, abort=True)
+
+    def test_small(self) -> None:
+        """One of up to 64 KiB is read and dropped, and the connection goes on."""
+        for head, *parts in (
+            (b"Content-Length: 65536", b"x" * 60_000, b"x" * 5536),
+            (b"Transfer-Encoding: chunked", b"8000\r\n%b\r\n" % bytes(0x8000), b"0\r\n\r\n"),
+        ):
+            connection = self.send(head, *parts)
+            connection.send_raw(HEALTH)
+            self.assertEqual([200, 200], [answer.status for answer in answers(connection)])
+            self.assertEqual(DATA, connection.response.body)
+
+    def test_too_long(self) -> None:
+        """With one byte more it is refused, and its connection is cut off."""
+        for length in (b"65537", b"99999999999"):
+            head = b"Content-Length: " + length
+            for parts in ([b"x" * 65_537], [b"x" * 60_000, b"x" * 5537], [b"x" * 90_000]):
+                self.assert_cut(self.send(head, *parts))
+
+    def test_too_long_for_another_method(self) -> None:
+        """A method that is not served is a 404 with such a body too (Endpoints; Errors, 404)."""
+        parts = [b"x" * 60_000, b"x" * 5537]
+        for method in (b"POST", b"PUT", b"DELETE", b"OPTIONS", b"get", b"BREW"):
+            connection = self.send(b"Content-Length: 65537", *parts, method=method)
+            self.assert_cut(connection, 404, "not_found")
+        self.assert_cut(self.send(b"Content-Length: 65537", *parts, method=b"HEAD"))
+
+    def test_endless_chunks(self) -> None:
+        """A chunked body is refused at the same length, be its chunks large, small or at an end."""
+        head, end = b"Transfer-Encoding: chunked", b"0\r\n\r\n" + HEALTH
+        large = b"ffffffffff\r\n" + bytes(10_000)
+        self.assert_cut(self.send(head, large, *[bytes(10_000)] * 6))
+        self.assert_cut(self.send(head, *[b"1000\r\n%b\r\n" % bytes(0x1000)] * 17, end))
+        self.assert_cut(self.send(head, b"20000\r\n%b\r\n" % bytes(0x20000) + end))
+        # All of it in one packet, which Twisted goes through to its end.
+        self.assert_cut(self.send(head, b"100\r\n%b\r\n" % bytes(0x100) * 300 + end))
+
+    def test_endless_trailers(self) -> None:
+        """Headers behind a chunked body are no way around a limit."""
+        connection = self.send(b"Transfer-Encoding: chunked", b"0\r\n", *[b"a: b\r\n"] * 20_000)
+        self.assertEqual(
+            (400, "bad_request"), (connection.response.status, connection.response.error)
+        )
+        self.assertEqual([], self.house.calls)
+
+    def test_ahead_of_an_answer(self) -> None:
+        """A body that comes during the answer before it counts as what is sent ahead."""
+        connection = self.get(MISS)
+        connection.send_raw(
+            b"GET /health HTTP/1.1\r\nContent-Length: 99999\r\n\r\n" + b"x" * 99_999
+        )
+        self.assertTrue(connection.aborted)
+        self.assertEqual(1, self.house.render(MISS).left)
+
+    def test_expect(self) -> None:
+        """Who asks whether to send a body is told to, and answered once it is there."""
+        connection = self.send(b"Expect: 100-continue\r\nContent-Length: 3")
+        self.assertEqual(CONTINUE, connection.received)
+        connection.send_raw(b"abc")
+        response = read_response(connection.received.removeprefix(CONTINUE))
+        assert response is not None
+        self.assertEqual((200, DATA), (response.status, response.body))
+
+    def test_expect_and_leave(self) -> None:
+        """Who then does not send it is no request in progress."""
+        connection = self.send(b"Expect: 100-continue\r\nContent-Length: 3")
+        self.assert_ends(connection, 60)
+        self.assertEqual([], self.log.requests)
+
+
+class RoomTests(LineCase):
+    """Not more connections than there is room for, and who has to go for another."""
+
+    def limit(self, most: int) -> None:
+        """Begin anew with a site that has room for so many connections."""
+        self.house.site = ProxySite(self.house.resource, self.house.line_clock, most)
+
+    def assert_full(self) -> None:
+        """Assert that another connection is refused."""
+        self.assertIsNone(self.house.site.buildProtocol(IPv4Address("TCP", "192.0.2.1", 40_000)))
+
+    def test_no_limit(self) -> None:
+        """Where none is set, there is none."""
+        connections = [self.connect() for _ in range(500)]
+        self.assertEqual(500, self.house.site.connections)
+        self.assertFalse(any(connection.closed for connection in connections))
+
+    def test_longest_wait(self) -> None:
+        """The one that has waited longest for a request goes, in good order."""
+        self.limit(3)
+        first, second, third = (self.connect() for _ in range(3))
+        first.send_raw(HEALTH)
+        fourth = self.connect()
+        self.assertEqual((True, False), (second.closed, second.aborted))
+        self.assertFalse(first.closed or third.closed or fourth.closed)
+        self.connect()
+        self.assertFalse(first.closed)
+        self.assertEqual((True, 3), (third.closed, self.house.site.connections))
+
+    def test_part_of_a_request(self) -> None:
+        """A part of a request is no request, and its sender has waited since it came."""
+        self.limit(2)
+        first, second = self.connect(), self.connect()
+        first.send_raw(HEALTH[:10])
+        third = self.connect()
+        self.assertEqual((True, False, False), (first.closed, second.closed, third.closed))
+
+    def test_being_answered(self) -> None:
+        """Nobody who is being answered has to go; when all are, a new one is refused."""
+        self.limit(2)
+        first, second = self.get(MISS), self.get(HIT, window=1)
+        self.assert_full()
+        self.assertFalse(first.closed or second.closed)
+        self.finish(MISS)
+        third = self.connect()
+        self.assertEqual((True, False, False), (first.closed, second.closed, third.closed))
+        self.assertEqual(b"sound", first.response.body)
+
+    def test_stalled(self) -> None:
+        """One that takes nothing of what is left goes after half a minute, if one has to."""
+        for target in (b"/health", self.house.path(HIT)):
+            for headers in ({}, {"connection": b"close"}):
+                self.limit(1)
+                first = self.connect(window=1)
+                first.send(target, **headers)
+                self.assert_full()
+                self.elapse(30)
+                self.assert_full()
+                self.elapse(1)
+                second = self.connect()
+                self.assertEqual((True, False), (first.aborted, second.closed))
+
+    def test_said_in_the_log(self) -> None:
+        """That there is no room is said once a minute, and not for everyone who comes."""
+        self.limit(1)
+        self.get(MISS)
+        for seconds, lines in ((0, 1), (0, 1), (59, 1), (2, 2)):
+            self.elapse(seconds)
+            self.assert_full()
+            said = [each for each in self.log.events if "no room" in each["log_format"]]
+            self.assertEqual(lines, len(said))
+
+    def test_refused(self) -> None:
+        """One that sent nonsense has had its answer, and makes room at once."""
+        self.limit(2)
+        connections = [self.connect() for _ in range(2)]
+        for connection in connections:
+            connection.send_raw(BAD_LINES["SSH"])
+        third, fourth = self.get(MISS), self.get(HIT, window=1)
+        self.assertTrue(all(connection.aborted for connection in connections))
+        self.assertFalse(third.closed or fourth.closed)
+
+    def test_closing(self) -> None:
+        """The end of an answer that is still being read is not cut off for somebody else."""
+        self.limit(2)
+        connections = [self.connect(window=1) for _ in range(2)]
+        for connection in connections:
+            connection.send(b"/health", connection=b"close")
+        self.assert_full()
+        self.assertFalse(any(connection.closed for connection in connections))
+
+    def test_lingering(self) -> None:
+        """Nobody who still reads what little is left has to go for another."""
+        self.limit(10)
+        connections = [self.connect() for _ in range(10)]
+        for connection in connections:
+            connection.send_raw(HEALTH)
+            connection.pause(told=False)
+        self.assert_full()
+        self.elapse(31)
+        self.connect()
+        self.assertEqual([True] + [False] * 9, [each.aborted for each in connections])
+
+
+class FinishTests(LineCase):
+    """A service that stops keeps no connection, and tears no answer."""
+
+    def test_waiting(self) -> None:
+        """Who waits for a request, or is sending one, is closed at once and in good order."""
+        idle, kept, reading = (self.connect() for _ in range(3))
+        kept.send_raw(HEALTH)
+        reading.send_raw(HEALTH[:-2])
+        self.house.site.finish()
+        for connection in (idle, kept, reading):
+            self.assertEqual((True, False), (connection.closed, connection.aborted))
+        self.assertEqual(b"", reading.received)
+        self.assertEqual(1, len(self.log.requests))
+
+    def test_being_answered(self) -> None:
+        """Who is being answered has all of it, and nothing after it."""
+        waiting, begun = self.get(MISS), self.get(HIT, window=1)
+        waiting.send_raw(HEALTH)
+        self.house.site.finish()
+        self.elapse(300)
+        self.assertFalse(waiting.closed or begun.closed)
+        self.finish(MISS)
+        while not begun.closed:
+            begun.resume()
+        for connection, data in ((waiting, b"sound"), (begun, DATA)):
+            self.assertEqual((data, True), (connection.response.body, connection.response.complete))
+            self.assertEqual(b"", connection.response.rest)
+            self.assertEqual((True, False), (connection.closed, connection.aborted))
+
+    def test_new_requests(self) -> None:
+        """A request that still gets through is answered, and told that it is the last."""
+        connection = self.connect()
+        self.house.site.stopping = True
+        connection.send_raw(HEALTH * 2)
+        self.assertEqual(200, connection.response.status)
+        self.assertEqual(
+            (b"close", b""), (connection.response["connection"], connection.response.rest)
+        )
+        self.assertTrue(connection.closed)
+
+    def test_end_that_is_still_read(self) -> None:
+        """An answer of which the end is not yet read is not torn, and is waited for (D39)."""
+        connection = self.connect(window=1)
+        connection.send_raw(HEALTH)
+        self.house.site.finish()
+        self.assertFalse(connection.closed)
+        emptied = Deferred.fromCoroutine(self.house.site.emptied(30))
+        self.elapse(29)
+        self.assertNoResult(emptied)
+        connection.resume()
+        self.assertEqual((True, False), (connection.closed, connection.aborted))
+        self.successResultOf(emptied)
+
+    def test_end_that_nobody_reads(self) -> None:
+        """It is waited for no longer than for all else (D39)."""
+        connection = self.connect(window=1)
+        connection.send_raw(HEALTH)
+        self.house.site.finish()
+        emptied = Deferred.fromCoroutine(self.house.site.emptied(30))
+        self.elapse(30)
+        self.successResultOf(emptied)
+        connection.resume()
+
+    def test_refused(self) -> None:
+        """One that sent nonsense has its seconds, as ever."""
+        connection = self.connect()
+        connection.send_raw(BAD_LINES["SSH"])
+        self.house.site.finish()
+        self.assertFalse(connection.closed)
+        self.assert_ends(connection, 5, abort=True)

@@ -1,0 +1,363 @@
+"""Bodies into files: every byte, no faster than the disk, and no descriptor used after its time."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IConsumer, IPushProducer
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from audioproxy.storage import spool
+from audioproxy.streams import ConsumerGone
+from audioproxy.variants.scratch_folder import AnonymousFile
+from audioproxy.sources.download import Spool, TooMuch
+from audioproxy.http_client.errors import Unreachable
+from tests.support.processes import open_descriptors
+from tests.support.strategies import PROMISE
+from tests.support.threads import FakeThreads
+
+BATCH = 1024 * 1024
+PIECE = 64 * 1024
+
+
+@implementer(IPushProducer)
+class FakeFlow:
+    """Sends what a test says, when it says so.
+
+    :ivar paused: it was asked to send nothing for now.
+    :ivar gone: whoever took it does not want it any more.
+    :param early: what is sent before `send` returns.
+    """
+
+    def __init__(self, early: bytes = b"", whole: bool = False) -> None:
+        self.paused = self.gone = False
+        self._early, self._whole = early, whole
+        self._done: Deferred[None] = Deferred(lambda _: self.stopProducing())
+
+    def send(self, consumer: IConsumer) -> Deferred[None]:
+        self._consumer: Any = consumer
+        consumer.registerProducer(self, True)
+        if self._early:
+            self.push(self._early)
+        if self._whole:
+            self.end()
+        return self._done
+
+    def push(self, data: bytes) -> None:
+        """Send some bytes."""
+        if not self.gone:
+            self._consumer.write(data)
+
+    def end(self, error: Exception | None = None) -> None:
+        """End, well or not."""
+        self._consumer.unregisterProducer()
+        if error is None:
+            self._done.callback(None)
+        else:
+            self._done.errback(error)
+
+    def pauseProducing(self) -> None:
+        self.paused = True
+
+    def resumeProducing(self) -> None:
+        self.paused = False
+
+    def stopProducing(self) -> None:
+        if not self._done.called:
+            self.gone = True
+            self._done.errback(ConsumerGone())
+
+
+class SpoolCase(SynchronousTestCase):
+    """A flow into a file, whose disk works when a test says so."""
+
+    def setUp(self) -> None:
+        self.before = open_descriptors()
+        self.file = AnonymousFile()
+        self.threads = FakeThreads()
+
+    def tearDown(self) -> None:
+        self.assertEqual(self.threads.waiting, 0, "a thread has the descriptor")
+        self.file.close()
+        self.assertEqual(open_descriptors(), self.before)
+
+    def take(self, flow: FakeFlow, limit: int = 10**9) -> Deferred[int]:
+        """Begin to write a flow into the file."""
+        self.flow = flow
+        self.spool = Spool(self.file.descriptor, limit, self.threads.in_thread)
+        return Deferred.fromCoroutine(self.spool.take(flow))
+
+    @property
+    def written(self) -> bytes:
+        """What is in the file."""
+        return os.pread(self.file.descriptor, 100 * BATCH, 0)
+
+
+class TakeTests(SpoolCase):
+    """`Spool.take`"""
+
+    def test_interface(self) -> None:
+        """It is a consumer, as Twisted understands it."""
+        self.assertTrue(verifyObject(IConsumer, Spool(-1, 0, self.threads.in_thread)))
+
+    def test_bytes(self) -> None:
+        """When it is over, everything is in the file."""
+        for size in (0, 1, PIECE, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH):
+            self.file.close()
+            self.file = AnonymousFile()
+            data = os.urandom(size)
+            taking = self.take(FakeFlow())
+            for start in range(0, size, PIECE):
+                self.flow.push(data[start : start + PIECE])
+                if self.flow.paused:
+                    self.threads.run()
+            self.flow.end()
+            self.threads.run()
+            self.assertEqual(self.successResultOf(taking), size)
+            self.assertEqual(self.written, data)
+
+    def test_not_before(self) -> None:
+        """It is not over before the last byte is in the file."""
+        taking = self.take(FakeFlow())
+        self.flow.push(b"hello")
+        self.flow.end()
+        self.assertNoResult(taking)
+        self.assertEqual(self.written, b"")
+        self.threads.run()
+        self.assertEqual((self.successResultOf(taking), self.written), (5, b"hello"))
+
+    def test_at_once(self) -> None:
+        """A body that has come by the time it is asked for is written too."""
+        taking = self.take(FakeFlow(b"hello", whole=True))
+        self.threads.run()
+        self.assertEqual((self.successResultOf(taking), self.written), (5, b"hello"))
+
+    @PROMISE
+    @given(st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=30)), max_size=20))
+    def test_any_pace(self, steps: list[bytes | None]) -> None:
+        """Whenever the disk works and however much comes, the file has the bytes in their order."""
+        self.patch(spool, "_BATCH", 16)
+        self.file.close()
+        self.file = AnonymousFile()
+        taking = self.take(FakeFlow())
+        for step in steps:
+            if step is None or self.flow.paused:
+                self.threads.run()
+            if step is not None:
+                self.flow.push(step)
+        self.flow.end()
+        self.threads.run()
+        data = b"".join(step for step in steps if step is not None)
+        self.assertEqual((self.successResultOf(taking), self.written), (len(data), data))
+
+    def test_short_writes(self) -> None:
+        """A disk that takes only a part of what it is given is given the rest."""
+        write = os.write
+        self.patch(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+        data = bytes(range(256))
+        taking = self.take(FakeFlow(data, whole=True))
+        self.threads.run()
+        self.assertEqual((self.successResultOf(taking), self.written), (256, data))
+
+    def test_slow_disk(self) -> None:
+        """While the disk works, no more than another batch is taken, and then nothing."""
+        taking = self.take(FakeFlow())
+        pushed = 0
+        while not self.flow.paused:
+            self.flow.push(bytes(PIECE))
+            pushed += PIECE
+        self.assertEqual((pushed, self.threads.waiting), (2 * BATCH, 1))
+        for _ in range(5):
+            self.threads.run()
+            self.assertFalse(self.flow.paused)
+            while not self.flow.paused:
+                self.flow.push(bytes(PIECE))
+                pushed += PIECE
+            self.assertLessEqual(pushed - len(self.written), 2 * BATCH)
+            self.assertEqual(self.threads.waiting, 1)
+        self.flow.end()
+        self.threads.run()
+        self.assertEqual(self.successResultOf(taking), pushed)
+
+    def test_one_write_at_a_time(self) -> None:
+        """Two threads never write into one file."""
+        taking = self.take(FakeFlow())
+        for _ in range(100):
+            self.flow.push(bytes(PIECE))
+            self.assertLessEqual(self.threads.waiting, 1)
+        self.flow.end()
+        self.assertLessEqual(self.threads.waiting, 1)
+        self.threads.run()
+        self.assertEqual(self.successResultOf(taking), 100 * PIECE)
+
+
+class TroubleTests(SpoolCase):
+    """`Spool.take`: what goes wrong"""
+
+    def test_limit(self) -> None:
+        """Just as much as there may be is taken; one byte more ends the flow at once."""
+        for size, pieces in ((10, [b"x" * 10]), (10, [b"x"] * 10)):
+            self.file.close()
+            self.file = AnonymousFile()
+            taking = self.take(FakeFlow(), limit=size)
+            for piece in pieces:
+                self.flow.push(piece)
+            self.flow.end()
+            self.threads.run()
+            self.assertEqual(self.successResultOf(taking), size)
+            taking = self.take(FakeFlow(), limit=size - 1)
+            for piece in pieces:
+                self.flow.push(piece)
+            self.assertTrue(self.flow.gone)
+            self.threads.run()
+            self.failureResultOf(taking, TooMuch)
+
+    def test_limit_at_once(self) -> None:
+        """A body that is too long is never taken for a whole one, though it comes all at once."""
+        for whole in (True, False):
+            taking = self.take(FakeFlow(b"x" * 11, whole), limit=10)
+            if not whole:
+                self.assertTrue(self.flow.gone)
+            self.threads.run()
+            self.failureResultOf(taking, TooMuch)
+
+    def test_limit_while_writing(self) -> None:
+        """What is too much while a thread writes ends the flow, and waits for the thread."""
+        taking = self.take(FakeFlow(), limit=BATCH)
+        self.flow.push(bytes(BATCH))
+        self.flow.push(b"x")
+        self.assertTrue(self.flow.gone)
+        self.assertNoResult(taking)
+        self.threads.run()
+        self.failureResultOf(taking, TooMuch)
+
+    def test_full_disk(self) -> None:
+        """A disk without room is told as the system tells it, and ends the flow."""
+        full = os.open("/dev/full", os.O_WRONLY)
+        try:
+            for size in (5, BATCH, 2 * BATCH):
+                for ends in (False, True):
+                    self.assert_full(full, size, ends or size < BATCH)
+        finally:
+            os.close(full)
+
+    def assert_full(self, full: int, size: int, ends: bool) -> None:
+        """Require that a full disk ends a flow, unless that has come to its end by then."""
+        flow = FakeFlow()
+        taking = Deferred.fromCoroutine(Spool(full, 10**9, self.threads.in_thread).take(flow))
+        for start in range(0, size, BATCH):
+            flow.push(bytes(min(size - start, BATCH)))
+        if ends:
+            flow.end()
+        self.threads.run()
+        self.assertEqual(self.failureResultOf(taking, OSError).value.errno, errno.ENOSPC)
+        self.assertTrue(flow.gone or ends)
+
+    def test_full_disk_and_more(self) -> None:
+        """What has come besides is not tried on a disk that has failed."""
+        tried: list[int] = []
+
+        def fail(descriptor: int, data: memoryview) -> int:
+            tried.append(len(data))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        self.patch(os, "write", fail)
+        taking = self.take(FakeFlow())
+        self.flow.push(bytes(BATCH))
+        self.flow.push(bytes(PIECE))
+        self.flow.end()
+        self.threads.run()
+        self.failureResultOf(taking, OSError)
+        self.assertEqual(tried, [BATCH])
+
+    def test_no_thread(self) -> None:
+        """Without a thread to be had there is no place for a file."""
+
+        def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
+            raise OSError(errno.EAGAIN, "can't start new thread")
+
+        for size in (5, BATCH):
+            flow = FakeFlow()
+            taking = Deferred.fromCoroutine(
+                Spool(self.file.descriptor, 10**9, no_thread).take(flow)
+            )
+            flow.push(bytes(size))
+            if not flow.gone:
+                flow.end()
+            self.assertEqual(self.failureResultOf(taking, OSError).value.errno, errno.EAGAIN)
+
+    def test_flow_that_fails(self) -> None:
+        """What the flow fails with is what the taking fails with, once the thread is done."""
+        for size in (5, BATCH, BATCH + 5):
+            taking = self.take(FakeFlow())
+            self.flow.push(bytes(size))
+            error = Unreachable("broken off")
+            self.flow.end(error)
+            if size >= BATCH:
+                self.assertNoResult(taking)
+            self.threads.run()
+            self.assertIs(self.failureResultOf(taking).value, error)
+
+    def test_nothing_afterwards(self) -> None:
+        """When it has failed, nothing more is written, since the file is closed next."""
+        taking = self.take(FakeFlow())
+        self.flow.push(bytes(BATCH))
+        self.flow.push(bytes(PIECE))
+        self.flow.end(Unreachable("broken off"))
+        self.threads.run()
+        self.failureResultOf(taking, Unreachable)
+        self.assertEqual(self.threads.waiting, 0)
+        self.assertEqual(len(self.written), BATCH)
+
+
+class CancelledTests(SpoolCase):
+    """`Spool.take`: one who does not want to wait"""
+
+    def test_idle(self) -> None:
+        """Where no thread writes, one who cancels comes back at once, and the flow is ended."""
+        taking = self.take(FakeFlow())
+        self.flow.push(b"hello")
+        taking.cancel()
+        self.assertTrue(self.flow.gone)
+        self.failureResultOf(taking, CancelledError)
+        self.assertEqual(self.threads.waiting, 0)
+
+    def test_while_writing(self) -> None:
+        """While a thread writes, one who cancels waits for it: it has the descriptor."""
+        taking = self.take(FakeFlow())
+        self.flow.push(bytes(BATCH))
+        taking.cancel()
+        self.assertTrue(self.flow.gone)
+        self.assertNoResult(taking)
+        self.threads.run()
+        self.failureResultOf(taking, CancelledError)
+
+    def test_twice(self) -> None:
+        """One who cancels again waits just the same."""
+        taking = self.take(FakeFlow())
+        self.flow.push(bytes(BATCH))
+        taking.cancel()
+        taking.cancel()
+        self.assertNoResult(taking)
+        self.threads.run()
+        self.failureResultOf(taking, CancelledError)
+
+    def test_last_write(self) -> None:
+        """So does one who cancels when everything has come and the last of it is written."""
+        taking = self.take(FakeFlow())
+        self.flow.push(bytes(BATCH))
+        self.flow.push(b"hello")
+        self.flow.end()
+        taking.cancel()
+        self.assertNoResult(taking)
+        self.threads.run()
+        self.failureResultOf(taking, CancelledError)
+        self.assertEqual(self.threads.waiting, 0)

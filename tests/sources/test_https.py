@@ -1,0 +1,735 @@
+"""What is asked of an origin, what is made of its answers, and what becomes of a copy."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, execute
+from twisted.internet.error import ConnectionRefusedError
+
+from audioproxy.errors import (
+    NotFound,
+    Refusal,
+    RenderFailed,
+    SourceTooLarge,
+    UndecodableSource,
+    UpstreamUnavailable,
+)
+from audioproxy.grammar.sources import parse_https
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
+from audioproxy.sources.allowlist import Allowlist
+from audioproxy.sources.https import Origins, RemoteFile, State, UnusableOrigin
+from audioproxy.http_client.client import USER_AGENT, Answer, Outbound
+from audioproxy.variants.scratch_folder import AnonymousFile
+from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
+
+SOURCE = parse_https(b"https://origin.test/a/b?c")
+TAGGED = {"ETag": '"1"', "Last-Modified": "then"}
+CHUNKED = {**TAGGED, "Transfer-Encoding": "chunked"}
+LIMIT = 1000
+
+
+def break_off(peer: Peer, _: object) -> None:
+    """Answer with nothing; on a connection that was kept, the client asks once more."""
+    peer.break_off()
+
+
+class InClear:
+    """An `Outbound` without TLS."""
+
+    def __init__(self, outbound: Outbound) -> None:
+        self._outbound = outbound
+
+    async def request(self, method: str, url: str, headers: Mapping[str, str]) -> Answer:
+        assert url.startswith("https://"), url
+        return await self._outbound.request(method, "http" + url[5:], headers)
+
+
+class Space:
+    """A place for copies.
+
+    :ivar refusal: raised in place of a new one, where it is set.
+    """
+
+    def __init__(self) -> None:
+        self.made: list[AnonymousFile] = []
+        self.refusal: OSError | None = None
+
+    async def create(self, seconds: float) -> AnonymousFile:
+        if self.refusal is not None:
+            raise self.refusal
+        self.made.append(AnonymousFile())
+        return self.made[-1]
+
+    @property
+    def held(self) -> int:
+        """How many copies there are."""
+        return sum(not file._file.closed for file in self.made)
+
+
+class OriginCase(ClientCase):
+    """One origin at a time, and a clock."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.space = Space()
+        self.trouble: OSError | None = None
+        client: Any = InClear(self.client)
+        self.origins = Origins(
+            client=client,
+            allowlist=Allowlist(("origin.test", "*.origin.test")),
+            ca_file="/trust.pem",
+            space=self.space,
+            clock=self.network,
+            in_thread=self.in_thread,
+            limit=LIMIT,
+        )
+
+    def tearDown(self) -> None:
+        self.assertEqual(0, self.space.held, "a copy was left")
+        super().tearDown()
+
+    def in_thread(self, work: Any) -> Any:
+        """Do it here and now, as far as the disk takes anything."""
+        if self.trouble is not None:
+            raise self.trouble
+        return execute(work)
+
+    @property
+    def asked(self) -> list[str]:
+        """The requests so far, with the range that was asked for."""
+        return [
+            " ".join(filter(None, (each.method, each.target, each.headers.get("range"))))
+            for each in self.network.requests
+        ]
+
+    def opened(self, *answers: Any) -> RemoteFile:
+        """Open the source with these answers."""
+        self.network.answers += answers
+        return self.result_of(self.origins.open(SOURCE))
+
+    def refused(self, kind: type[Refusal], *answers: Any) -> None:
+        """Require a refusal to open it."""
+        self.network.answers += answers
+        self.error_of(self.origins.open(SOURCE), kind)
+        self.assertEqual([], self.network.answers)
+
+    def without_ranges(self) -> RemoteFile:
+        """Open a source of ten bytes of which only all can be had, and forget the requests."""
+        found = self.opened(reply(200, length=10, headers=TAGGED), reply(200, b"x" * 10))
+        self.result_of(found.input(60, whole=False))
+        self.network.requests.clear()
+        return found
+
+    def fetch(self, found: RemoteFile, *answers: Any, seconds: float = 60) -> Deferred[Any]:
+        """Begin to fetch all of it."""
+        self.network.answers += answers
+        return self.begin(found.input(seconds, whole=True))
+
+
+class AskTests(OriginCase):
+    """`Origins.open`: what is asked, and what is understood"""
+
+    def test_head(self) -> None:
+        """A HEAD that says how long the source is says enough; nothing compressed is asked for."""
+        found = self.opened(reply(200, length=7, headers=TAGGED))
+        self.assertEqual(["HEAD /a/b?c"], self.asked)
+        self.assertEqual("identity", self.network.requests[0].headers["accept-encoding"])
+        self.assertEqual((7, b'"1" 7', {}), (found.size, found.material, dict(found.descriptors)))
+
+    def test_no_head(self) -> None:
+        """Where there is no HEAD, or none that says the length, the first byte is asked for."""
+        part = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
+        for status in (403, 405, 501):
+            found = self.opened(reply(status), part)
+            self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=0-0"], self.asked[-2:])
+            self.assertEqual((7, b'"1" 7'), (found.size, found.material))
+        for head in (
+            reply(200),
+            reply_without_length(200),
+            reply_without_length(200, b"", CHUNKED),
+        ):
+            self.assertEqual(7, self.opened(head, part).size)
+
+    def test_size(self) -> None:
+        """The length is that of the whole, or nothing where the origin says nothing of that."""
+        whole = reply(200, b"x" * 7)
+        for answer, size in (
+            (whole, 7),
+            (reply(206, b"x", {"Content-Range": "bytes 0-0/9"}), 9),
+            (reply(206, b"x", {"Content-Range": "bytes 0-0/*"}), None),
+            (reply(206, b"x", {"Content-Range": "bytes 0-0/" + "9" * 5000}), None),
+            (reply(206, b"x"), None),
+            (reply(203, b"x" * 7), 7),
+            ((reply_without_length(200, b"", CHUNKED), chunk(b"x")), None),
+        ):
+            self.assertEqual(size, self.opened(reply(405), answer).size, answer)
+
+    def test_material(self) -> None:
+        """A document stands as long as the ETag, or else the Last-Modified, and the size.
+
+        What a probe has found does not stand at all.
+        """
+        for headers, material in (
+            (TAGGED, b'"1" 7'),
+            ({"ETag": 'W/"1"'}, b'W/"1" 7'),
+            ({"Last-Modified": "then"}, b"then 7"),
+            ({"ETag": '"\xe9"'}, b'"\xe9" 7'),
+            ({}, b""),
+        ):
+            found = self.opened(reply(200, length=7, headers=headers))
+            self.assertEqual(material, found.material)
+            self.assertEqual(b"", found.revision())
+
+    def test_statuses(self) -> None:
+        """Each status is one refusal, in answer to a HEAD and to a GET alike."""
+        for kind, statuses in (
+            (NotFound, "400 401 402 404 406 409 410 411 412 414 418 421 451 499"),
+            (UpstreamUnavailable, "408 425 429 500 502 503 504 507 511 599"),
+        ):
+            for status in map(int, statuses.split()):
+                self.refused(kind, reply(status))
+                self.refused(kind, reply(405), reply(status))
+        for status, kind in ((403, NotFound), (405, NotFound), (501, UpstreamUnavailable)):
+            self.refused(kind, reply(status), reply(status))
+
+    def unreadable(self, *answers: Any) -> None:
+        """Require a source that a HEAD finds, and of which a read is refused."""
+        found = self.opened(*answers)
+        requests = len(self.asked)
+        for whole in (False, True):
+            self.error_of(found.input(60, whole=whole), UndecodableSource)
+        self.assertEqual(requests, len(self.asked))
+
+    def test_no_source(self) -> None:
+        """An answer without the body of a source is a 415 for a read, and not for HEAD (D48)."""
+        for status in (201, 202, 204, 205, 207, 226, 300, 304, 305, 306, 416):
+            self.unreadable(reply(status))
+            self.unreadable(reply(405), reply(status))
+
+    def test_compressed(self) -> None:
+        """A body that is compressed, unasked, cannot be read in place: refused (D48)."""
+        for coding in ("gzip", "br", "GZIP", "identity, gzip"):
+            self.unreadable(reply(200, length=7, headers={"Content-Encoding": coding}))
+        for coding in ("identity", "Identity"):
+            self.opened(reply(200, length=7, headers={"Content-Encoding": coding}))
+
+    def test_unreachable(self) -> None:
+        """An origin that cannot be reached says nothing of the source."""
+        self.network.refusal = ConnectionRefusedError()
+        self.network.unknown.add("origin.test")
+        self.error_of(self.origins.open(SOURCE), UpstreamUnavailable)
+
+
+class RedirectTests(OriginCase):
+    """Redirects, which are walked by us"""
+
+    def follow(self, *locations: str | None, status: int = 302) -> list[str]:
+        """Return what was asked for on the way, each hop with its host."""
+        hops = [reply(status, b"", {"Location": to} if to is not None else {}) for to in locations]
+        self.network.answers += [*hops, reply(200, length=1)]
+        self.network.requests.clear()
+        found = self.result_of(self.origins.open(SOURCE))
+        self.assertEqual(1, found.size)
+        return [f"{each.headers['host']}{each.target}" for each in self.network.requests[1:]]
+
+    def test_places(self) -> None:
+        """A place is read as a browser reads it, relative to the address before."""
+        for place, there in (
+            ("/x", "origin.test/x"),
+            ("x", "origin.test/a/x"),
+            ("../x", "origin.test/x"),
+            ("?x", "origin.test/a/b?x"),
+            ("#x", "origin.test/a/b?c"),
+            ("", "origin.test/a/b?c"),
+            ("//b.origin.test/x", "b.origin.test/x"),
+            ("https://ORIGIN.test.:443/x", "origin.test/x"),
+            ("HTTPS://origin.test", "origin.test/"),
+            ("https://b.origin.test:8443/x/../y%2f//z", "b.origin.test:8443/x/../y%2f//z"),
+            ("/x?u=https://c.test/", "origin.test/x?u=https://c.test/"),
+        ):
+            for status in (301, 302, 303, 307, 308):
+                self.assertEqual([there], self.follow(place, status=status), place)
+
+    def test_semicolon(self) -> None:
+        """A semicolon is a letter like any other, in a place and in where it is seen from."""
+        self.assertEqual(["origin.test/x;"], self.follow("/x;"))
+        there = [f"origin.test/{path}" for path in ("x;y", "x;y?a;b;", ";", "z;?c")]
+        self.assertEqual(there, self.follow("/x;y", "?a;b;", ";", "./z;?c"))
+
+    def test_no_places(self) -> None:
+        """One to nowhere, or to anything but a plain https address, is as none (D48)."""
+        for place in (
+            "http://origin.test/", "HTTP://origin.test/", "ftp://origin.test/", "file:///etc/passwd",
+            "data:audio/wav,x", "s3://bucket/key", "local://a", "https://me@origin.test/",
+            "https://me:secret@origin.test/", "https://origin.test:99999/",
+            "https://origin.test:x/", "https://[::1/", "/a b", "/\xe9", "https://a..test/",
+            "/" + "x" * 2048, "javascript:alert(1)",
+        ):  # fmt: skip
+            self.refused(NotFound, reply(302, b"", {"Location": place}))
+        self.refused(NotFound, reply(302))
+        self.assertEqual({"origin.test"}, {*self.network.names})
+
+    def test_five(self) -> None:
+        """Five are followed, and the sixth is the origin's fault, whichever way (D41, D48)."""
+        self.assertEqual(5, len(self.follow(*(f"/{n}" for n in range(5)))))
+        self.network.requests.clear()
+        hop = reply(302, b"", {"Location": "/x"})
+        self.refused(UnusableOrigin, *[hop] * 6)
+        self.assertEqual(6, len(self.network.requests))
+        self.refused(UnusableOrigin, *[reply(405), hop] * 6)
+        self.assertTrue(issubclass(UnusableOrigin, UpstreamUnavailable))
+
+    def test_allowlist(self) -> None:
+        """Each hop has to be on the allowlist; one that is not is not even looked up."""
+        for place in ("https://c.test/", "//origin.test.evil.test/", "https://127.0.0.1/"):
+            self.refused(NotFound, reply(302, b"", {"Location": place}))
+            near = reply(302, b"", {"Location": "https://b.origin.test/"})
+            self.refused(NotFound, near, reply(307, b"", {"Location": place}))
+        self.assertEqual({"origin.test", "b.origin.test"}, {*self.network.names})
+
+
+class AgreesTests(OriginCase):
+    """Whether two answers are of the same bytes, as far as anyone can know"""
+
+    def state(self, size: int | None, tag: str = "", modified: str = "") -> State:
+        """Return a state."""
+        return State(SOURCE, size, tag, modified, None)
+
+    def test_agrees(self) -> None:
+        """One thing that is the same is enough, but for a size that is another."""
+        for first, second, verdict in (
+            ((7, "a", "x"), (7, "a", "x"), True),
+            ((7, "a", "x"), (7, "b", "x"), True),
+            ((7, "a", "x"), (7, "a", "y"), True),
+            ((7, "a", "x"), (7, "", "x"), True),
+            ((7, "a", "x"), (None, "a", ""), True),
+            ((None, "a", ""), (7, "a", ""), True),
+            ((7, "", ""), (7, "", ""), True),
+            ((7, "", ""), (7, "a", "x"), True),
+            ((None, "", ""), (None, "", ""), True),
+            ((7, "a", "x"), (8, "a", "x"), False),
+            ((7, "", ""), (8, "", ""), False),
+            ((7, "a", "x"), (7, "b", "y"), False),
+            ((7, "a", ""), (7, "b", "x"), False),
+            ((7, "", "x"), (7, "a", "y"), False),
+            ((7, "a", "x"), (7, "", ""), False),
+            ((7, "a", ""), (7, "b", ""), False),
+            ((7, "", "x"), (7, "", "y"), False),
+        ):
+            agrees = self.state(*first).agrees(self.state(*second))
+            self.assertIs(verdict, agrees, (first, second))
+
+    def test_unchanged(self) -> None:
+        """It is asked about again at its first address; who cannot be asked does not deny it."""
+        same = reply(200, length=7, headers=TAGGED)
+        for answers, verdict in (
+            ((same,), True),
+            ((reply(405), reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})), True),
+            ((reply(302, b"", {"Location": "/new"}), same), True),
+            ((reply(200, length=8, headers=TAGGED),), False),
+            ((reply(200, length=7, headers={"ETag": '"2"'}),), False),
+            ((reply(404),), False),
+            ((reply(204),), False),
+            ((reply(302),), False),
+            ((reply(302, b"", {"Location": "https://c.test/"}),), False),
+            ((reply(200, length=7, headers={**TAGGED, "Content-Encoding": "br"}),), False),
+            ((reply(302, b"", {"Location": "/x"}),) * 6, False),
+            ((reply(503),), True),
+            ((break_off, break_off), True),
+        ):
+            found = self.opened(reply(302, b"", {"Location": "/old"}), same)
+            self.network.answers += answers
+            self.network.requests.clear()
+            self.assertIs(verdict, self.result_of(found.unchanged()), answers)
+            self.assertEqual("HEAD /a/b?c", self.asked[0])
+
+    def test_nothing_to_compare(self) -> None:
+        """An origin that says nothing by which a change could be told is not asked again."""
+        found = self.opened(reply(200, length=7))
+        self.assertTrue(self.result_of(found.unchanged()))
+        self.assertEqual(1, len(self.asked))
+
+
+class InputTests(OriginCase):
+    """`RemoteFile.input`: in place, or as a copy"""
+
+    def test_ranges(self) -> None:
+        """It is read in place where the last byte was had by itself, which is asked for once."""
+        good = {"Content-Range": "bytes 6-6/7"}
+        for answer, ranges in (
+            (reply(206, b"x", good), True),
+            (reply(206, b"x", {"Content-Range": "bytes 6-6/8"}), False),
+            (reply(206, b"x", {"Content-Range": "bytes 6-6/*"}), False),
+            (reply(206, b"x", {"Content-Range": "bytes 0-6/7"}), False),
+            (reply(206, b"x", {"Content-Range": "bytes=6-6/7"}), False),
+            (reply(206, b"x"), False),
+            (reply(200, b"x", {"Accept-Ranges": "bytes", **good}), False),
+            (reply(416), False),
+            (reply(503), False),
+        ):
+            found = self.opened(reply(200, length=7, headers=TAGGED), answer)
+            for _ in range(2):
+                opened = self.result_of(found.input(10, whole=ranges))
+                self.assertEqual((SOURCE.url, ranges), (opened.url, opened.bounded), answer)
+                seekable = opened.options[opened.options.index("-seekable") + 1]
+                self.assertEqual("1" if ranges else "0", seekable, answer)
+                self.assertIn("/trust.pem", opened.options)
+                self.assertIn(USER_AGENT, opened.options)
+            self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6"], self.asked[-2:])
+
+    def test_unsized(self) -> None:
+        """A body without a length is fetched for a probe too: its end may be missing (D48)."""
+        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        whole = (reply_without_length(200, b"", CHUNKED), chunk(b"0123456"), chunk(b""))
+        for at_once, later in (
+            ((reply(405), unsized), (whole,)),
+            ((reply(200, length=7, headers=TAGGED),), (unsized, whole)),
+            ((reply(405), reply(206, b"x", {"Content-Range": "bytes 0-0/*"})), (whole,)),
+        ):
+            found = self.opened(*at_once)
+            self.network.answers += later
+            for needed in (False, True):
+                self.assertEqual(local_input(), self.result_of(found.input(10, whole=needed)))
+            self.assertEqual("GET /a/b?c", self.asked[-1])
+            found.close()
+
+    def test_unsized_and_too_large(self) -> None:
+        """Past the limit it is probed in place, and only a render is refused (Info, 4)."""
+        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        found = self.opened(reply(405), unsized)
+        large = (reply_without_length(200, b"", CHUNKED), chunk(b"x" * (LIMIT + 1)), chunk(b""))
+        self.network.answers += [large, large]
+        # It is not tried again for another look.
+        for _ in range(2):
+            self.assertFalse(self.result_of(found.input(10, whole=False)).bounded)
+        self.assertEqual(0, self.space.held)
+        self.error_of(found.input(10, whole=True), SourceTooLarge)
+
+    def test_unsized_and_late(self) -> None:
+        """What takes more than half of the time is probed in place."""
+        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        found = self.opened(reply(405), unsized)
+        self.network.answers += [unsized]
+        opening = self.begin(found.input(10, whole=False))
+        self.network.advance(4.9)
+        self.assertNoResult(opening)
+        self.network.advance(0.1)
+        self.assertFalse(self.successResultOf(opening).bounded)
+        self.assertEqual(0, self.space.held)
+
+    def test_closed_while_it_is_fetched(self) -> None:
+        """A copy for a probe that others share is removed once that has opened it."""
+        unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        found = self.opened(reply(405), unsized)
+        self.network.answers += [unsized]
+        opening = self.begin(found.input(10, whole=False))
+        found.close()
+        self.network.peers[-1].say(chunk(b""))
+        self.network.run()
+        self.assertEqual(local_input(), self.successResultOf(opening))
+        self.assertEqual((1, 0), (len(self.space.made), self.space.held))
+
+    def test_ranges_that_are_known(self) -> None:
+        """An origin that was asked for its first byte is not asked for its last."""
+        part = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
+        found = self.opened(reply(405), part)
+        self.assertTrue(self.result_of(found.input(10, whole=True)).bounded)
+        self.assertEqual(2, len(self.asked))
+
+    def test_no_validator(self) -> None:
+        """What nothing tells from its next version is read in place by nobody but the probe."""
+        found = self.opened(reply(200, length=7))
+        part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
+        self.network.answers += [part, reply(200, b"0123456")]
+        self.assertTrue(self.result_of(found.input(10, whole=False)).bounded)
+        self.assertEqual(local_input(), self.result_of(found.input(10, whole=True)))
+        self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6", "GET /a/b?c"], self.asked)
+        found.close()
+
+    def test_behind_a_redirect(self) -> None:
+        """It is read where the redirects end, so that nobody has to follow them."""
+        same = reply(200, length=7, headers=TAGGED)
+        part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
+        away = reply(302, b"", {"Location": "https://b.origin.test/x|y"})
+        found = self.opened(away, same, part)
+        opened = self.result_of(found.input(10, whole=False))
+        self.assertEqual("https://b.origin.test/x%7Cy", opened.url)
+        self.assertEqual(["HEAD /x%7Cy", "GET /x%7Cy bytes=6-6"], self.asked[1:])
+
+    def test_short_lived(self) -> None:
+        """Where that is, is asked again for a render, which may have waited for long."""
+        same = reply(200, length=7, headers=TAGGED)
+        part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
+        for place, more in (("/new", ["GET /new bytes=6-6"]), ("/old", [])):
+            found = self.opened(reply(302, b"", {"Location": "/old"}), same, part)
+            self.result_of(found.input(10, whole=False))
+            self.network.requests.clear()
+            self.network.answers += [
+                reply(307, b"", {"Location": place}),
+                same,
+                *[part] * len(more),
+            ]
+            opened = self.result_of(found.input(10, whole=True))
+            self.assertEqual((f"https://origin.test{place}", True), (opened.url, opened.bounded))
+            self.assertEqual(["HEAD /a/b?c", f"HEAD {place}", *more], self.asked)
+
+    def test_another_behind_a_redirect(self) -> None:
+        """What is another source by then is not rendered, and what is none is not there."""
+        away, same = reply(302, b"", {"Location": "/old"}), reply(200, length=7, headers=TAGGED)
+        for answers, kind in (
+            ((away, reply(200, length=8, headers=TAGGED)), RenderFailed),
+            ((away, reply(200, length=7, headers={"ETag": '"2"'})), RenderFailed),
+            ((away, reply(404)), NotFound),
+            ((away, reply(503)), UpstreamUnavailable),
+            ((reply(302, b"", {"Location": "https://c.test/"}),), NotFound),
+        ):
+            found = self.opened(away, same)
+            self.network.answers += answers
+            self.error_of(found.input(10, whole=True), kind)
+            self.assertEqual([], self.network.answers)
+
+    def test_copy(self) -> None:
+        """Where it is not safe in place it is fetched, once, and nobody asks about it again."""
+        for answer in (
+            reply(200, b"0123456789", TAGGED),
+            reply(203, b"0123456789", TAGGED),
+            (reply_without_length(200, b"", CHUNKED), chunk(b"01234"), chunk(b"56789"), chunk(b"")),
+        ):
+            found = self.without_ranges()
+            for whole in (True, True, False):
+                self.network.answers += [answer] * (not self.asked)
+                opened = self.result_of(found.input(60, whole=whole))
+                self.assertEqual(local_input(), opened)
+            self.assertTrue(self.result_of(found.unchanged()))
+            self.assertEqual(["GET /a/b?c"], self.asked)
+            descriptor = found.descriptors[SOURCE_DESCRIPTOR]
+            self.assertEqual(b"0123456789", os.pread(descriptor, 99, 0))
+            for _ in range(2):
+                found.close()
+                self.assertEqual({}, dict(found.descriptors))
+
+    def test_until_close(self) -> None:
+        """A body that only the connection's end ends is one where a HEAD said its length."""
+        for said, refusal in ((b"0123456789", None), (b"01234", UpstreamUnavailable)):
+            found = self.without_ranges()
+
+            def speak(peer: Any, _: object, said: bytes = said) -> None:
+                peer.say(reply_without_length(200, said, TAGGED))
+                peer.hang_up()
+
+            fetching = self.fetch(found, speak)
+            if refusal is None:
+                self.successResultOf(fetching)
+            else:
+                self.exactly(fetching, refusal)
+            found.close()
+
+    def test_until_an_unmarked_close(self) -> None:
+        """Without a length it is read to its end before anything is said of it (D48)."""
+
+        def speak(peer: Any, _: object) -> None:
+            peer.say(reply_without_length(200, b"0123456789", TAGGED))
+            peer.hang_up()
+
+        for whole in (False, True):
+            found = self.opened(reply(405), speak)
+            self.network.requests.clear()
+            self.network.answers += [speak]
+            # Nothing marks the end here, as TLS would.
+            self.error_of(found.input(60, whole=whole), UpstreamUnavailable)
+            self.assertEqual(["GET /a/b?c"], self.asked)
+            found.close()
+
+    def test_refusals(self) -> None:
+        """What is not the source that was asked about is none, and nothing of it is kept."""
+        for kind, answer in (
+            (NotFound, reply(404)),
+            (UpstreamUnavailable, reply(503)),
+            (UpstreamUnavailable, reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/10"})),
+            (UndecodableSource, reply(302, b"", {"Location": "/x"})),
+            (RenderFailed, reply(200, b"0123456789", {"ETag": '"2"'})),
+            (RenderFailed, reply(200, b"012345678", TAGGED)),
+            (RenderFailed, reply(200, b"x" * 5000, {"ETag": '"2"'})),
+            (UndecodableSource, reply(200, b"0123456789", {**TAGGED, "Content-Encoding": "br"})),
+        ):
+            found = self.without_ranges()
+            self.exactly(self.fetch(found, answer), kind)
+            self.assertEqual(({}, 0), (dict(found.descriptors), self.space.held))
+            found.close()
+
+    def test_cut(self) -> None:
+        """So it is with one of another length than was said, or that does not come to its end."""
+        for packets in (
+            (),
+            (reply(200, b"01234", TAGGED, length=10),),
+            (reply_without_length(200, chunk(b"01234"), CHUNKED),),
+            (reply_without_length(200, b"8\r\n01234", CHUNKED),),
+            (reply_without_length(200, chunk(b"x" * 11), CHUNKED),),
+            (reply_without_length(200, chunk(b"x" * 9) + chunk(b""), CHUNKED),),
+        ):
+            found = self.without_ranges()
+
+            def speak(peer: Peer, _: object, said: tuple[bytes, ...] = packets) -> None:
+                peer.say(*said)
+                peer.hang_up()
+
+            self.exactly(self.fetch(found, *[speak] * (1 if packets else 2)), UpstreamUnavailable)
+            self.assertEqual(({}, 0), (dict(found.descriptors), self.space.held))
+            found.close()
+
+    def test_too_much(self) -> None:
+        """A body of unknown length is taken up to the limit; past it, nothing more is read."""
+        for size, kind in ((LIMIT, None), (LIMIT + 1, SourceTooLarge)):
+            unknown = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+            found = self.opened(reply(405), unknown)
+            body = (reply_without_length(200, b"", CHUNKED), chunk(b"x" * size), chunk(b""))
+            fetching = self.fetch(found, body)
+            if kind is None:
+                self.successResultOf(fetching)
+            else:
+                self.assertIn(str(LIMIT), self.exactly(fetching, kind).message)
+                self.assertTrue(self.network.peers[-1].aborted)
+            found.close()
+
+    def test_much_too_much(self) -> None:
+        """Where the length is known then, not even a place for it is made."""
+        unknown = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
+        found = self.opened(reply(405), unknown)
+        fetching = self.fetch(found, reply(200, length=10 * LIMIT, headers=TAGGED))
+        self.exactly(fetching, SourceTooLarge)
+        self.assertEqual([], self.space.made)
+
+    def test_no_room(self) -> None:
+        """Where a copy cannot be made, or not be written, it is the service's fault."""
+        full = OSError(errno.ENOSPC, "No space left on device")
+        for answer in (reply(200, b"0123456789", TAGGED), reply(200, b"0" * 9, TAGGED, length=10)):
+            found = self.without_ranges()
+            self.space.refusal = full
+            self.begin_refused(found, answer)
+            self.space.refusal = None
+        self.assertTrue(self.network.peers[-1].aborted)
+        self.trouble = full
+        self.begin_refused(self.without_ranges(), reply(200, b"0123456789", TAGGED))
+
+    def begin_refused(self, found: RemoteFile, answer: bytes) -> None:
+        """Require that a copy has no place, and that the answer is not waited for for ever."""
+        fetching = self.fetch(found, answer)
+        self.network.advance(15)
+        self.exactly(fetching, RenderFailed)
+        found.close()
+
+
+class DeadlineTests(OriginCase):
+    """Every wait has an end"""
+
+    def test_body(self) -> None:
+        """A body that goes on and on ends with the time that there is."""
+        found = self.without_ranges()
+        fetching = self.fetch(found, reply(200, length=10, headers=TAGGED), seconds=9)
+        for _ in range(8):
+            self.network.advance(1)
+            self.network.peers[-1].say(b"x")
+        self.network.run()
+        self.assertNoResult(fetching)
+        self.network.advance(1)
+        self.exactly(fetching, TimeoutError)
+        self.assertEqual((True, 0), (self.network.peers[-1].aborted, self.space.held))
+
+    def test_stall(self) -> None:
+        """One that does not go on is given up earlier, and is the origin's fault."""
+        found = self.without_ranges()
+        fetching = self.fetch(found, reply(200, length=10, headers=TAGGED), seconds=90)
+        self.network.advance(29.9)
+        self.assertNoResult(fetching)
+        self.network.advance(0.1)
+        self.exactly(fetching, UpstreamUnavailable)
+
+    def test_in_time(self) -> None:
+        """A copy that came in time leaves no deadline behind."""
+        found = self.without_ranges()
+        self.successResultOf(self.fetch(found, reply(200, b"0123456789", TAGGED), seconds=9))
+        self.network.advance(9)
+        self.assertEqual(1, self.space.held)
+        found.close()
+
+    def test_silence(self) -> None:
+        """An origin that says nothing has no longer than there is time, whatever it is asked."""
+        for whole in (False, True):
+            known = self.without_ranges() if whole else None
+            found = known or self.opened(reply(200, length=10, headers=TAGGED))
+            asking = self.begin(found.input(5, whole=whole))
+            self.network.advance(5)
+            self.exactly(asking, TimeoutError)
+            self.assertTrue(self.network.peers[-1].over)
+
+    def test_both(self) -> None:
+        """The question after ranges and the fetch that follows from it share that time."""
+        found = self.opened(reply(200, length=10, headers=TAGGED))
+        fetching = self.begin(found.input(5, whole=True))
+        self.network.advance(4)
+        self.network.answers.append(reply(200, length=10, headers=TAGGED))
+        self.network.peers[-1].say(reply(416))
+        self.network.advance(0.9)
+        self.assertNoResult(fetching)
+        self.network.advance(0.1)
+        self.exactly(fetching, TimeoutError)
+        self.assertEqual(("GET /a/b?c", 0), (self.asked[-1], self.space.held))
+
+    def test_no_time(self) -> None:
+        """Where there is no time at all, it is over at once."""
+        found = self.opened(reply(200, length=10, headers=TAGGED))
+        asking = self.begin(found.input(-1, whole=True))
+        self.network.advance(0)
+        self.exactly(asking, TimeoutError)
+
+    def test_stalling_everywhere(self) -> None:
+        """Each request while a source is asked about has fifteen seconds."""
+        asking = self.begin(self.origins.open(SOURCE))
+        self.network.advance(15)
+        self.exactly(asking, UpstreamUnavailable)
+        self.network.answers.append(reply(405))
+        asking = self.begin(self.origins.open(SOURCE))
+        self.network.advance(15)
+        self.exactly(asking, UpstreamUnavailable)
+
+    def test_slow_everywhere(self) -> None:
+        """All of them together have thirty, however many redirects there are."""
+        asking = self.begin(self.origins.open(SOURCE))
+        for hop in range(2):
+            self.network.advance(14)
+            self.network.peers[-1].say(reply(302, b"", {"Location": f"/{hop}"}))
+        self.network.advance(1.9)
+        self.assertNoResult(asking)
+        self.network.advance(0.1)
+        self.exactly(asking, UpstreamUnavailable)
+        self.assertEqual(["HEAD /a/b?c", "HEAD /0", "HEAD /1"], self.asked)
+        self.assertTrue(self.network.peers[-1].over)
+
+
+class CancelledTests(OriginCase):
+    """One who does not want to wait gets away, and nothing is left"""
+
+    def test_asking(self) -> None:
+        """A request that is called off is broken off."""
+        asking = self.begin(self.origins.open(SOURCE))
+        asking.cancel()
+        self.network.run()
+        self.exactly(asking, CancelledError)
+        self.assertTrue(self.network.peers[-1].over)
+
+    def test_fetching(self) -> None:
+        """So is a fetch, before its answer and in the middle of it, and there is no copy."""
+        for answers in ((), (reply(200, b"01234", TAGGED, length=10),)):
+            found = self.without_ranges()
+            fetching = self.fetch(found, *answers)
+            self.assertNoResult(fetching)
+            fetching.cancel()
+            self.network.run()
+            self.exactly(fetching, CancelledError)
+            self.assertTrue(self.network.peers[-1].over)
+            self.assertEqual(({}, 0), (dict(found.descriptors), self.space.held))
+            found.close()

@@ -1,0 +1,350 @@
+"""Sources in an object store: what is known of them, what ffmpeg is given, what is told to whom."""
+
+from __future__ import annotations
+
+import logging
+from urllib.parse import parse_qs, urlsplit
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionRefusedError
+from twisted.logger import LogLevel, formatEvent
+
+from audioproxy.config import S3Config
+from audioproxy.errors import NotConfigured, NotFound, UndecodableSource, UpstreamUnavailable
+from audioproxy.grammar.sources import S3Source
+from audioproxy.media.inputs import Input
+from audioproxy.variants.interfaces import Examination
+from audioproxy.s3.objects import ObjectStore
+from audioproxy.http_client.client import USER_AGENT
+from audioproxy.sources.s3 import RemoteObject, S3Objects
+from tests.support.http import Log
+from tests.support.wire import (
+    ClientCase,
+    error,
+    is_presigned,
+    is_signed,
+    reply,
+    reply_without_length,
+)
+
+TAGGED = {"ETag": '"abc"'}
+SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
+
+
+class SourceCase(ClientCase):
+    """A store with sources in it."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        self.objects = self.make()
+
+    def make(
+        self, endpoint: str = "http://s3.test", ca_file: str | None = None, addressing: str = "path"
+    ) -> S3Objects:
+        """Return the sources of a store."""
+        settings = S3Config(endpoint, addressing, None, "AKIA", SECRET, TOKEN, "us-east-1")
+        return S3Objects(ObjectStore(settings, self.client), ca_file, 300)
+
+    def begin_to_open(
+        self, bucket: str = "bucket", key: bytes = b"a.mp3"
+    ) -> Deferred[RemoteObject]:
+        """Begin to open a source."""
+        return self.begin(self.objects.open(S3Source(bucket, key)))
+
+    def open(self, answer: bytes) -> RemoteObject:
+        """Return a source of which the store says this."""
+        self.network.answers.append(answer)
+        opened = self.successResultOf(self.begin_to_open())
+        self.assertEqual(self.network.requests[-1].method, "HEAD")
+        return opened
+
+    def input_of(self, opened: RemoteObject, seconds: float = 60.0, whole: bool = True) -> Input:
+        """Return what ffmpeg is given."""
+        return self.result_of(opened.input(seconds, whole=whole))
+
+
+class ExamineTests(SourceCase):
+    """`S3Objects.examine`"""
+
+    def examine(self, answer: bytes) -> Examination:
+        """Ask a store that answers so."""
+        self.network.answers.append(answer)
+        return self.result_of(self.objects.examine())
+
+    def test_known(self) -> None:
+        """Who is known may list the buckets or not; none of them is needed for that."""
+        for answer in (
+            reply(200, b"<ListAllMyBucketsResult/>"),
+            reply(403, error("AccessDenied")),
+            reply(405, error("MethodNotAllowed")),
+            reply(501, error("NotImplemented")),
+        ):
+            self.assertEqual(self.examine(answer), Examination("http://s3.test"))
+            asked = self.network.requests[-1]
+            self.assertEqual((asked.method, asked.target), ("GET", "/"))
+            self.assertTrue(is_signed(asked, SECRET))
+
+    def test_unknown(self) -> None:
+        """Who is not known, or comes to the wrong store, is told what the store said."""
+        for status, code in (
+            (403, "InvalidAccessKeyId"),
+            (403, "SignatureDoesNotMatch"),
+            (400, "AuthorizationHeaderMalformed"),
+            (500, "InternalError"),
+        ):
+            trouble = self.examine(reply(status, error(code))).trouble or ""
+            self.assertIn(f"failed (status {status}, {code}); ", trouble)
+            self.assertTrue(trouble.endswith("are required"), trouble)
+
+    def test_clock(self) -> None:
+        """A clock that is too wrong is named as the cause."""
+        self.assertIn(
+            "a clock", self.examine(reply(403, error("RequestTimeTooSkewed"))).trouble or ""
+        )
+
+
+class OpenTests(SourceCase):
+    """`S3Objects.open`"""
+
+    def test_known(self) -> None:
+        """The size and the entity tag are the store's, and the tag tells one state from another."""
+        opened = self.open(reply(200, length=1234, headers={"ETag": '"abc-1"'}))
+        self.assertEqual((opened.size, opened.tag, opened.material), (1234, '"abc-1"', b'"abc-1"'))
+        self.assertEqual((opened.revision(), opened.descriptors), (b'"abc-1"', {}))
+        opened.close()
+        opened.close()
+
+    def test_unknown(self) -> None:
+        """What the store does not say is not made up."""
+        opened = self.open(reply_without_length(200))
+        self.assertEqual((opened.size, opened.tag, opened.material), (None, None, b""))
+        self.assertEqual(opened.revision(), b"")
+
+    def test_tags_that_cannot_be_used(self) -> None:
+        """A tag that cannot stand in a header of ffmpeg's, or proves nothing, is none."""
+        for tag in (
+            'W/"abc"',
+            "abc",
+            '""',
+            '"a b"',
+            '"a\tb"',
+            '"é"',
+            '"a"b"',
+            '"%s"' % ("x" * 201),
+        ):
+            opened = self.open(reply(200, length=5, headers={"ETag": tag}))
+            self.assertEqual((opened.tag, opened.material), (None, b""), tag)
+            self.assertNotIn("-headers", self.input_of(opened).options)
+
+    def test_tags_that_can(self) -> None:
+        """Any other is used as it is."""
+        for tag in ('"d41d8cd98f00b204e9800998ecf8427e-3"', '"!#$%&\'()*+,-./:;<=>?@[]^_`{|}~"'):
+            opened = self.open(reply(200, length=5, headers={"ETag": tag}))
+            self.assertEqual(opened.tag, tag)
+
+    def test_key(self) -> None:
+        """The key is asked for byte by byte."""
+        self.network.answers.append(reply(200, length=5))
+        self.successResultOf(self.begin_to_open(key=b"a//..\xff%2F"))
+        self.assertEqual(self.network.requests[-1].target, "/bucket/a//..%FF%252F")
+
+    def test_refusals(self) -> None:
+        """Missing and refused are one to a client; a wrong store and a broken one are not."""
+        for status, refusal in (
+            (404, NotFound),
+            (403, NotFound),
+            (401, NotFound),
+            (301, NotConfigured),
+            (405, NotConfigured),
+            (429, UpstreamUnavailable),
+            (500, UpstreamUnavailable),
+            (503, UpstreamUnavailable),
+        ):
+            self.network.answers.append(reply(status))
+            self.exactly(self.begin_to_open(), refusal)
+
+    def test_bad_requests(self) -> None:
+        """What a 400 is depends on its words."""
+        for code, refusal in (
+            ("InvalidBucketName", NotFound),
+            ("ExpiredToken", NotFound),
+            ("AuthorizationHeaderMalformed", NotConfigured),
+        ):
+            self.network.answers += [reply(400), reply(400, error(code))]
+            self.exactly(self.begin_to_open(), refusal)
+
+    def test_unreachable(self) -> None:
+        """A store that cannot be reached is nobody's 404."""
+        self.network.refusal = ConnectionRefusedError()
+        opening = self.begin_to_open()
+        self.network.advance(1)
+        self.exactly(opening, UpstreamUnavailable)
+
+    def test_bucket_that_is_no_label(self) -> None:
+        """With virtual addressing a bucket that no host name can hold is not there."""
+        self.objects = self.make(addressing="virtual")
+        self.exactly(self.begin_to_open("my_bucket"), NotFound)
+        self.assertEqual(self.network.names, [])
+
+
+class UnchangedTests(SourceCase):
+    """`RemoteObject.unchanged`"""
+
+    def unchanged(self, *answers: bytes) -> bool:
+        """Open a source and tell what becomes of it."""
+        opened = self.open(reply(200, length=5, headers=TAGGED))
+        self.network.answers += answers
+        return self.result_of(opened.unchanged())
+
+    def test_same(self) -> None:
+        """As long as it has its entity tag it is the same."""
+        self.assertTrue(self.unchanged(reply(200, length=5, headers=TAGGED)))
+        self.assertEqual(self.network.requests[-1].target, "/bucket/a.mp3")
+
+    def test_another(self) -> None:
+        """One with another tag was replaced, and one that is missing was removed."""
+        other = {"ETag": '"abd"'}
+        self.assertFalse(self.unchanged(reply(200, length=5, headers=other)))
+        self.assertFalse(self.unchanged(reply(404)))
+
+    def test_nobody_to_ask(self) -> None:
+        """What was read to its end is not lost because the store has gone away since."""
+        for answers in ([reply(403)], [reply(503)], [reply(301)], [reply(400), reply(400)]):
+            self.assertTrue(self.unchanged(*answers))
+        opened = self.open(reply(200, length=5, headers=TAGGED))
+        self.result_of(self.client.close())
+        self.network.refusal = ConnectionRefusedError()
+        asking = self.begin(opened.unchanged())
+        self.network.advance(1)
+        self.assertTrue(self.successResultOf(asking))
+
+    def test_without_a_tag(self) -> None:
+        """Of one without a tag nobody can tell."""
+        opened = self.open(reply(200, length=5))
+        self.network.answers.append(reply(200, length=6, headers=TAGGED))
+        self.assertTrue(self.result_of(opened.unchanged()))
+        self.network.answers.clear()
+
+
+class InputTests(SourceCase):
+    """`RemoteObject.input`"""
+
+    WHOLE = reply(200, length=5, headers={"ETag": '"abc"'})
+
+    def test_presigned(self) -> None:
+        """ffmpeg is given a URL that lives for as long as the render may, for reading only.
+
+        For ffprobe too: clocks may differ by some seconds, which is all that a probe may take.
+        """
+        for seconds, lifetime in ((60.0, "60"), (59.999, "59"), (1.5, "1"), (0.3, "1"), (0, "1")):
+            for whole, expected in ((True, lifetime), (False, "300")):
+                url = self.input_of(self.open(self.WHOLE), seconds, whole).url
+                self.assertTrue(url.startswith("http://s3.test/bucket/a.mp3?X-Amz-Algorithm="), url)
+                self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-Expires"], [expected])
+                self.assertTrue(is_presigned("GET", url, SECRET))
+                self.assertFalse(is_presigned("PUT", url, SECRET))
+
+    def test_options(self) -> None:
+        """It says who it is, follows nothing, and reads no other state than the one we saw."""
+        given = self.input_of(self.open(self.WHOLE))
+        options = dict(zip(given.options[::2], given.options[1::2], strict=True))
+        self.assertEqual(options["-user_agent"], USER_AGENT)
+        self.assertEqual(options["-max_redirects"], "0")
+        self.assertEqual(options["-headers"], 'If-Match: "abc"\r\n')
+        self.assertEqual(options["-seekable"], "1")
+        self.assertTrue(given.bounded)
+
+    def test_trust(self) -> None:
+        """Over TLS it verifies, against the store's own bundle or the system's."""
+        for ca_file in (None, "/etc/ca.pem"):
+            self.objects = self.make("http://s3.test", ca_file)
+            opened = self.open(self.WHOLE)
+            self.assertEqual(opened.ca_file, ca_file)
+            self.assertNotIn("-tls_verify", self.input_of(opened).options)
+            store = self.make("https://s3.test", ca_file)._store
+            opened = RemoteObject(5, None, store.at("bucket", b"a.mp3"), ca_file, 300)
+            given = self.input_of(opened)
+            options = dict(zip(given.options[::2], given.options[1::2], strict=True))
+            self.assertEqual(options["-tls_verify"], "1")
+            self.assertEqual(options.get("-ca_file"), ca_file)
+            self.assertNotIn("http", given.protocols)
+
+    def test_empty(self) -> None:
+        """An object of nothing holds no audio; no range of it can be had."""
+        opened = self.open(reply(200, length=0, headers={"ETag": '"abc"'}))
+        self.assertEqual(opened.size, 0)
+        for whole in (True, False):
+            self.error_of(opened.input(60, whole=whole), UndecodableSource)
+
+    def test_unknown_size(self) -> None:
+        """One of which the size is unknown may well hold some."""
+        self.assertIn("X-Amz-", self.input_of(self.open(reply_without_length(200))).url)
+
+
+class LogTests(SourceCase):
+    """What is logged, and what never is"""
+
+    def logged(self) -> list[tuple[LogLevel, str]]:
+        """Return the levels and texts of what was logged since the last time."""
+        events, self.log.events[:] = list(self.log.events), []
+        return [(event["log_level"], str(formatEvent(event))) for event in events]
+
+    def test_levels(self) -> None:
+        """A missing source is no news, a refused one is told, and a broken store is a warning."""
+        for answer, expected in (
+            (reply(404), []),
+            (reply(403), [(LogLevel.info, "the bucket bucket refuses a source: status 403")]),
+            (reply(503), [(LogLevel.warn, "a source in bucket cannot be had: status 503")]),
+            (reply(301), [(LogLevel.warn, "a source in bucket cannot be had: status 301")]),
+        ):
+            self.network.answers.append(answer)
+            self.failureResultOf(self.begin_to_open())
+            self.assertEqual(self.logged(), expected)
+
+    def test_success(self) -> None:
+        """What goes well is no news."""
+        opened = self.open(InputTests.WHOLE)
+        self.input_of(opened)
+        self.assertEqual(self.logged(), [])
+
+    def test_secrets(self) -> None:
+        """Nothing that gives access is in any event, for twistd's log or the standard library's."""
+        handler = Keeper()
+        logging.getLogger().addHandler(handler)
+        self.addCleanup(logging.getLogger().removeHandler, handler)
+        for answers in (
+            [InputTests.WHOLE],
+            [reply(404)],
+            [reply(403)],
+            [reply(503)],
+            [reply(400), reply(400, error("ExpiredToken"))],
+        ):
+            self.network.answers[:] = answers
+            opening = self.begin_to_open()
+            if isinstance(opening.result, RemoteObject):
+                self.input_of(self.successResultOf(opening))
+            else:
+                self.failureResultOf(opening)
+        self.network.refusal = ConnectionRefusedError()
+        self.result_of(self.client.close())
+        opening = self.begin_to_open()
+        self.network.advance(1)
+        self.failureResultOf(opening)
+        self.assertTrue(self.log.events)
+        kept = [*map(repr, self.log.events), *map(str, map(formatEvent, self.log.events))]
+        for text in (*kept, *handler.texts):
+            for secret in (SECRET, TOKEN, "Signature=", "X-Amz-Signature"):
+                self.assertNotIn(secret, text)
+
+
+class Keeper(logging.Handler):
+    """Keeps what the standard library's loggers are given at the level that they have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())

@@ -1,1 +1,0 @@
-"""Bytes at rest: confinement, crashes and what they leave."""

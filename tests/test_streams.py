@@ -1,0 +1,306 @@
+"""The feed: exactly the bytes, at the consumer's pace, and one outcome."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.interfaces import IPushProducer
+from twisted.trial.unittest import SynchronousTestCase
+from zope.interface.verify import verifyObject
+
+from audioproxy.errors import RenderTimeout
+from audioproxy.render.output import Backlog
+from audioproxy.streams import ConsumerGone, Feed
+from audioproxy.variants.scratch_folder import AnonymousFile
+from tests.support.consumers import FakeConsumer
+from tests.support.processes import open_descriptors
+from tests.support.strategies import PROMISE
+
+CHUNK = 64 * 1024
+
+
+class Bytes:
+    """Bytes that can be read by offset, and a disk that fails at one offset."""
+
+    def __init__(self, data: bytes, broken_at: int | None = None) -> None:
+        self._data = data
+        self._broken_at = broken_at
+
+    def read(self, offset: int, limit: int) -> bytes:
+        if self._broken_at is not None and offset >= self._broken_at:
+            raise OSError(5, "Input/output error")
+        return self._data[offset : offset + limit]
+
+
+class FeedCase(SynchronousTestCase):
+    """A feed into a consumer."""
+
+    def setUp(self) -> None:
+        self.consumer = FakeConsumer()
+
+    def begin(self, source: object, start: int = 0, stop: int | None = None) -> Feed:
+        """Begin to feed the consumer."""
+        feed = Feed(source, start, stop)
+        feed.send(self.consumer)
+        return feed
+
+
+class StoredTests(FeedCase):
+    """A feed from a file that is complete"""
+
+    DATA = bytes(range(256)) * 4 * 400
+
+    def test_interface(self) -> None:
+        """It is a push producer, as Twisted understands it."""
+        self.assertTrue(verifyObject(IPushProducer, Feed(Bytes(b""), 0, 0)))
+
+    def test_stretches(self) -> None:
+        """Each stretch is written exactly, in chunks of at most 128 KiB."""
+        size = len(self.DATA)
+        for start, stop in (
+            (0, size),
+            (0, 1),
+            (size - 1, size),
+            (5, 5 + CHUNK),
+            (0, 2 * CHUNK),
+            (7, 7),
+            (size, size),
+        ):
+            self.consumer = FakeConsumer()
+            feed = self.begin(Bytes(self.DATA), start, stop)
+            self.successResultOf(feed.done)
+            self.assertEqual(self.consumer.data, self.DATA[start:stop], (start, stop))
+            self.assertEqual(len(self.consumer.writes), -(-(stop - start) // CHUNK))
+
+    def test_order(self) -> None:
+        """The producer is registered before the first byte, and unregistered before the end."""
+        feed = Feed(Bytes(b"abc"), 0, 3)
+        feed.done.addCallback(lambda _: self.consumer.heard.append("done"))
+        feed.send(self.consumer)
+        self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered", "done"])
+
+    def test_file_that_ends_early(self) -> None:
+        """A file that is shorter than its stretch is a failure, never a short success."""
+        feed = self.begin(Bytes(b"abc"), 0, 5)
+        self.failureResultOf(feed.done, EOFError)
+        self.assertEqual((bytes(self.consumer.data), self.consumer.producer), (b"abc", None))
+
+    def test_broken_disk(self) -> None:
+        """A read that fails is the outcome, with the producer unregistered."""
+        feed = self.begin(Bytes(self.DATA, broken_at=CHUNK), 0, len(self.DATA))
+        self.failureResultOf(feed.done, OSError)
+        self.assertEqual((len(self.consumer.data), self.consumer.producer), (CHUNK, None))
+
+    def test_any_other_trouble(self) -> None:
+        """Whatever goes wrong with one reader is its own outcome, and nobody else's."""
+        bytes_ = Bytes(self.DATA)
+        self.patch(bytes_, "read", lambda offset, limit: 1 // 0)
+        feed = self.begin(bytes_, 0, len(self.DATA))
+        self.failureResultOf(feed.done, ZeroDivisionError)
+        self.assertIsNone(self.consumer.producer)
+
+    def test_pauses(self) -> None:
+        """A paused consumer is not written to until it resumes (D38)."""
+        self.consumer = FakeConsumer(room=0)
+        feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
+        writes = 1
+        while self.consumer.producer is not None:
+            self.assertEqual(len(self.consumer.writes), writes)
+            self.assertNoResult(feed.done)
+            self.consumer.drain()
+            writes += 1
+        self.successResultOf(feed.done)
+        self.assertEqual(self.consumer.data, self.DATA)
+
+    def test_resumed_while_writing(self) -> None:
+        """A consumer that resumes from inside a write gets each byte once, at any length."""
+        data = self.DATA * 400
+        self.consumer = FakeConsumer(room=0)
+        self.consumer.on_write = self.consumer.drain
+        feed = self.begin(Bytes(data), 0, len(data))
+        self.successResultOf(feed.done)
+        self.assertEqual(self.consumer.data, data)
+
+    def test_resumed_without_a_pause(self) -> None:
+        """To resume what was not paused, or is over, is harmless."""
+        feed = self.begin(Bytes(b"abc"), 0, 3)
+        feed.resumeProducing()
+        feed.pauseProducing()
+        feed.resumeProducing()
+        feed.stopProducing()
+        self.successResultOf(feed.done)
+        self.assertEqual(bytes(self.consumer.data), b"abc")
+
+    def test_gone(self) -> None:
+        """A consumer that goes away ends the feed, and is not spoken to any more."""
+        self.consumer = FakeConsumer(room=0)
+        feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
+        self.consumer.hang_up()
+        self.failureResultOf(feed.done, ConsumerGone)
+        feed.resumeProducing()
+        self.assertEqual(self.consumer.heard, ["registered", "wrote"])
+
+    def test_gone_while_writing(self) -> None:
+        """A consumer may go away from inside a write."""
+        self.consumer.on_write = self.consumer.hang_up
+        feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
+        self.failureResultOf(feed.done, ConsumerGone)
+        self.assertEqual(len(self.consumer.writes), 1)
+
+    def test_gone_at_once(self) -> None:
+        """A consumer that was gone before it was fed stops the feed as it registers."""
+
+        class Gone(FakeConsumer):
+            def registerProducer(self, producer: Feed, streaming: bool) -> None:
+                producer.stopProducing()
+
+        self.consumer = Gone()
+        feed = self.begin(Bytes(b"abc"), 0, 3)
+        self.failureResultOf(feed.done, ConsumerGone)
+        self.assertEqual(self.consumer.heard, [])
+
+    def test_cancelled(self) -> None:
+        """A feed that is cancelled writes nothing more."""
+        self.consumer = FakeConsumer(room=0)
+        feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
+        feed.done.cancel()
+        self.failureResultOf(feed.done, ConsumerGone)
+        self.consumer.drain()
+        self.assertEqual(len(self.consumer.writes), 1)
+
+
+class BacklogTests(FeedCase):
+    """A feed from a render that goes on"""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.before = open_descriptors()
+        self.backlog = Backlog(AnonymousFile(), 1 << 30)
+
+    def put(self, data: bytes) -> None:
+        """Add bytes as an encoder does, and look."""
+        os.write(self.backlog.descriptor, data)
+        self.backlog.grow()
+
+    def assert_released(self) -> None:
+        """Require that the feed holds the file no more."""
+        self.backlog.release()
+        self.assertEqual(open_descriptors(), self.before)
+
+    def test_as_it_grows(self) -> None:
+        """Bytes are written as they are made, and those of before at once."""
+        self.put(b"abc")
+        feed = self.begin(self.backlog)
+        self.assertEqual(bytes(self.consumer.data), b"abc")
+        self.put(b"def")
+        self.assertEqual(bytes(self.consumer.data), b"abcdef")
+        self.assertNoResult(feed.done)
+        self.backlog.end()
+        self.successResultOf(feed.done)
+        self.assertIsNone(self.consumer.producer)
+        self.assert_released()
+
+    def test_late(self) -> None:
+        """One who comes after the end gets every byte from the first."""
+        self.put(b"x" * (CHUNK + 1))
+        self.backlog.end()
+        feed = self.begin(self.backlog)
+        self.successResultOf(feed.done)
+        self.assertEqual(self.consumer.writes, [CHUNK, 1])
+        self.assert_released()
+
+    def test_failure(self) -> None:
+        """A render that fails is the outcome, after every byte that there is."""
+        feed = self.begin(self.backlog)
+        self.put(b"abc")
+        failure = RenderTimeout()
+        self.backlog.end(failure)
+        self.assertIs(self.failureResultOf(feed.done).value, failure)
+        self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered"])
+        self.assert_released()
+
+    def test_failure_while_paused(self) -> None:
+        """A paused consumer gets what there is, and then the failure, when it resumes."""
+        self.consumer = FakeConsumer(room=0)
+        feed = self.begin(self.backlog)
+        self.put(b"abc")
+        self.put(b"def")
+        self.backlog.end(RenderTimeout())
+        self.assertNoResult(feed.done)
+        self.consumer.drain()
+        self.consumer.drain()
+        self.failureResultOf(feed.done, RenderTimeout)
+        self.assertEqual(bytes(self.consumer.data), b"abcdef")
+        self.assert_released()
+
+    def test_stalled(self) -> None:
+        """One who stalls costs the others nothing (D38)."""
+        stalled = FakeConsumer(room=0)
+        stuck = Feed(self.backlog)
+        stuck.send(stalled)
+        feed = self.begin(self.backlog)
+        for _ in range(10):
+            self.put(b"abc")
+        self.backlog.end()
+        self.successResultOf(feed.done)
+        self.assertEqual((len(self.consumer.data), len(stalled.data)), (30, 3))
+        stalled.hang_up()
+        self.failureResultOf(stuck.done, ConsumerGone)
+        self.assert_released()
+
+    def test_gone(self) -> None:
+        """One who goes away lets go of the file at once."""
+        for leave in (lambda feed: self.consumer.hang_up(), lambda feed: feed.done.cancel()):
+            self.consumer = FakeConsumer()
+            feed = self.begin(self.backlog)
+            leave(feed)
+            self.failureResultOf(feed.done, ConsumerGone)
+            had = len(self.consumer.data)
+            self.put(b"abc")
+            self.assertEqual(len(self.consumer.data), had)
+        self.assert_released()
+
+    @PROMISE
+    @given(
+        room=st.none() | st.integers(0, 200_000),
+        reenters=st.booleans(),
+        steps=st.lists(
+            st.sampled_from(("drain", "pause", "resume"))
+            | st.integers(1, 9)
+            | st.integers(100_000, 300_000),
+            max_size=12,
+        ),
+    )
+    def test_any_interleaving(
+        self, room: int | None, reenters: bool, steps: list[str | int]
+    ) -> None:
+        """However growth, pauses and resumes fall together, the consumer gets exactly the bytes."""
+        backlog = Backlog(AnonymousFile(), 1 << 30)
+        consumer = FakeConsumer(room)
+        if reenters:
+            consumer.on_write = lambda: len(consumer.writes) % 2 or consumer.drain()
+        feed = Feed(backlog)
+        feed.send(consumer)
+        made = b""
+        for number, step in enumerate(steps):
+            if isinstance(step, int):
+                more = bytes([number]) * step
+                os.write(backlog.descriptor, more)
+                backlog.grow()
+                made += more
+            elif step == "drain":
+                consumer.drain()
+            elif step == "pause":
+                feed.pauseProducing()
+            else:
+                feed.resumeProducing()
+            self.assertTrue(made.startswith(consumer.data))
+        backlog.end()
+        for _ in range(len(made) // CHUNK + len(steps) + 2):
+            consumer.drain()
+        self.successResultOf(feed.done)
+        self.assertEqual(consumer.data, made)
+        self.assertEqual(consumer.heard[-1], "unregistered")
+        backlog.release()

@@ -1,0 +1,653 @@
+"""The file store: a variant is there whole, with its headers, or not at all."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import resource
+import stat
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred, execute, gatherResults
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase, TestCase
+
+from audioproxy.errors import UpstreamUnavailable
+from audioproxy.storage import file_variants
+from audioproxy.blocking_calls import Errands
+from audioproxy.variants.files import FileVariants, StoredFile
+from audioproxy.variants.interfaces import Examination, Scratch, Unwritable, VariantHeaders
+from audioproxy.variants.scratch_folder import AnonymousFile, NamedFile
+from audioproxy.threads import own_threads
+from tests.support.processes import open_descriptors
+from tests.support.strategies import PROMISE
+
+HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
+
+
+def key_of(text: str) -> str:
+    """Return a cache key."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+KEY = key_of("a")
+
+
+# What would be done in another thread is done in this one.
+AT_ONCE = Errands(Clock(), execute)
+
+
+class StoreCase(SynchronousTestCase):
+    """A store in a folder of its own."""
+
+    def setUp(self) -> None:
+        self.root = Path(self.mktemp()).absolute()
+        self.root.mkdir()
+        self.before = open_descriptors()
+        self.store = self.open()
+
+    def open(self) -> FileVariants:
+        """Open one more store on the folder."""
+        store = FileVariants(str(self.root), AT_ONCE)
+        self.successResultOf(Deferred.fromCoroutine(store.open()))
+        self.addCleanup(store.abandon)
+        return store
+
+    def commit(
+        self,
+        data: bytes,
+        key: str = KEY,
+        headers: VariantHeaders = HEADERS,
+        store: FileVariants | None = None,
+    ) -> None:
+        """Store a variant."""
+        store = store or self.store
+        scratch = self.create(store)
+        os.write(scratch.descriptor, data)
+        try:
+            committing = store.commit(key, scratch, len(data), headers)
+            self.successResultOf(Deferred.fromCoroutine(committing))
+        finally:
+            scratch.close()
+
+    def create(self, store: FileVariants | None = None) -> NamedFile:
+        """Return a new scratch file."""
+        creating = (store or self.store).create()
+        return self.successResultOf(Deferred.fromCoroutine(creating))
+
+    def lookup(self, key: str = KEY, store: FileVariants | None = None) -> StoredFile | None:
+        """Look a variant up."""
+        store = store or self.store
+        return self.successResultOf(Deferred.fromCoroutine(store.lookup(key)))
+
+    def read(self, key: str = KEY, store: FileVariants | None = None) -> bytes | None:
+        """Return all the bytes of a variant, or None."""
+        stored = self.lookup(key, store)
+        if stored is None:
+            return None
+        try:
+            data = stored.read(0, 1 << 30)
+            self.assertEqual(len(data), stored.size)
+            return data
+        finally:
+            stored.close()
+
+    def path(self, key: str = KEY) -> Path:
+        """Return where a variant is kept."""
+        return self.root / key[:2] / key
+
+    def files(self) -> list[str]:
+        """Return every file below the folder, but for the locks."""
+        found = [path for path in self.root.rglob("*") if path.is_file()]
+        return sorted(path.name for path in found if path.suffix != ".lock")
+
+
+class RoundTripTests(StoreCase):
+    """What is stored is what is found"""
+
+    def test_nothing(self) -> None:
+        """A variant that was not stored is not there."""
+        self.assertIsNone(self.lookup())
+        self.commit(b"abc", key_of("b"))
+        self.assertIsNone(self.lookup())
+
+    def test_bytes_and_headers(self) -> None:
+        """Bytes and headers are found again, the file name of ``dl`` included (D10)."""
+        headers = replace(HEADERS, content_disposition="attachment; filename*=UTF-8''%C3%A9")
+        self.commit(b"abc", headers=headers)
+        stored = self.lookup()
+        assert stored is not None
+        self.addCleanup(stored.close)
+        self.assertEqual((stored.size, stored.headers), (3, headers))
+
+    def test_reads(self) -> None:
+        """Any stretch is read, and never a byte of what follows the variant."""
+        self.commit(b"0123456789")
+        stored = self.lookup()
+        assert stored is not None
+        self.addCleanup(stored.close)
+        for start, limit, data in (
+            (0, 4, b"0123"),
+            (4, 4, b"4567"),
+            (8, 4, b"89"),
+            (10, 4, b""),
+            (99, 4, b""),
+            (0, 999, b"0123456789"),
+            (3, 0, b""),
+        ):
+            self.assertEqual(stored.read(start, limit), data, (start, limit))
+
+    def test_close_twice(self) -> None:
+        """To close a variant again is harmless."""
+        self.commit(b"abc")
+        before = open_descriptors()
+        stored = self.lookup()
+        assert stored is not None
+        stored.close()
+        stored.close()
+        self.assertEqual(open_descriptors(), before)
+
+    def test_long_headers(self) -> None:
+        """The longest file name that there may be is kept (D10)."""
+        disposition = f"attachment; filename=\"{'_' * 255}\"; filename*=UTF-8''{'%C3' * 255}"
+        headers = replace(HEADERS, content_disposition=disposition)
+        self.commit(b"abc", headers=headers)
+        stored = self.lookup()
+        assert stored is not None
+        self.addCleanup(stored.close)
+        self.assertEqual(stored.headers, headers)
+
+    @PROMISE
+    @given(
+        data=st.binary(max_size=200),
+        disposition=st.none() | st.text(st.characters(min_codepoint=32, max_codepoint=126)),
+    )
+    def test_anything(self, data: bytes, disposition: str | None) -> None:
+        """Any bytes and any words of a header are found again, even no bytes at all."""
+        headers = replace(HEADERS, content_disposition=disposition)
+        self.commit(data, headers=headers)
+        self.assertEqual(self.read(), data)
+        stored = self.lookup()
+        assert stored is not None
+        self.assertEqual(stored.headers, headers)
+        stored.close()
+
+    def test_variant_of_a_variant(self) -> None:
+        """Bytes that look like a stored file are bytes like others."""
+        self.commit(b"abc")
+        inner = self.path().read_bytes()
+        self.commit(inner)
+        self.assertEqual(self.read(), inner)
+
+
+class PlaceTests(StoreCase):
+    """Where variants are kept"""
+
+    def test_shards(self) -> None:
+        """A variant is one file named by its key, in a folder named by two digits of it (D5)."""
+        self.commit(b"abc")
+        self.assertTrue(self.path().is_file())
+        self.assertEqual(self.files(), [KEY])
+
+    def test_a_shared_shard(self) -> None:
+        """Two variants may have a folder in common."""
+        other = KEY[:2] + key_of("b")[2:]
+        self.commit(b"abc")
+        self.commit(b"xyz", other)
+        self.assertEqual((self.read(), self.read(other)), (b"abc", b"xyz"))
+
+    def test_hidden_scratch(self) -> None:
+        """Temporary bytes are in a hidden folder of the store: to commit is to rename (D46)."""
+        scratch = self.create()
+        assert scratch.path is not None
+        self.assertEqual(Path(scratch.path).relative_to(self.root).parts[0], ".scratch")
+        self.assertEqual(os.stat(scratch.path).st_dev, self.root.stat().st_dev)
+        scratch.close()
+
+    def test_rights(self) -> None:
+        """A variant has the rights that the umask leaves: another node may read it."""
+        self.commit(b"abc")
+        mask = os.umask(0)
+        os.umask(mask)
+        self.assertEqual(stat.S_IMODE(self.path().stat().st_mode), 0o666 & ~mask)
+
+    def test_restart(self) -> None:
+        """What was stored is there after a restart, and nothing else is."""
+        self.commit(b"abc")
+        self.store.abandon()
+        self.assertEqual(self.files(), [KEY])
+        self.assertEqual(self.read(store=self.open()), b"abc")
+
+    def test_moved_store(self) -> None:
+        """What was stored is there when the folder was moved."""
+        self.commit(b"abc")
+        self.store.abandon()
+        moved = self.root.with_name(self.root.name + "-moved")
+        self.root.rename(moved)
+        self.root = moved
+        self.assertEqual(self.read(store=self.open()), b"abc")
+
+    def test_two_stores(self) -> None:
+        """Nodes that share a folder share its variants (Running several nodes, 2)."""
+        other = self.open()
+        self.commit(b"abc", store=other)
+        self.assertEqual(self.read(), b"abc")
+        other.abandon()
+        self.commit(b"xyz", key_of("b"))
+        self.assertEqual(self.read(key_of("b")), b"xyz")
+
+
+class GlanceTests(StoreCase):
+    """`FileVariants.glance`"""
+
+    def test_small(self) -> None:
+        """A small variant is there at a glance with its headers, and nothing stays open."""
+        before = open_descriptors()
+        for data in (b"", b"abc", bytes(60_000)):
+            self.commit(data)
+            self.assertEqual(self.store.glance(KEY), (HEADERS, data))
+        self.assertEqual(open_descriptors(), before)
+
+    def test_none(self) -> None:
+        """Nothing is seen where nothing is, and nothing of what is not a file."""
+        self.assertIsNone(self.store.glance(KEY))
+        self.path().mkdir(parents=True)
+        self.assertIsNone(self.store.glance(KEY))
+
+    def test_size(self) -> None:
+        """A larger one is never seen in part, also where its bytes look like a variant's end."""
+        self.commit(b"abc")
+        small = self.path().read_bytes()
+        for length in (65_535, 65_536, 70_000):
+            self.commit((small.rjust(65_536, b"-") + bytes(length))[:length])
+            self.assertIsNone(self.store.glance(KEY))
+            stored = self.lookup()
+            assert stored is not None
+            self.assertEqual(stored.size, length)
+            stored.close()
+
+
+class DamageTests(StoreCase):
+    """What is not all of a variant is none"""
+
+    DATA = bytes(range(40))
+
+    def setUp(self) -> None:
+        super().setUp()
+        headers = replace(HEADERS, content_disposition='attachment; filename="a.mp3"')
+        self.commit(self.DATA, headers=headers)
+        self.whole = self.path().read_bytes()
+        self.headers = headers
+
+    def verdict(self, content: bytes) -> bool:
+        """Tell whether a file is a variant, which then has to be the one that was stored."""
+        self.path().write_bytes(content)
+        stored = self.lookup()
+        glanced = self.store.glance(KEY)
+        self.assertEqual(stored is None, glanced is None)
+        if stored is None:
+            return False
+        self.assertEqual(glanced, (self.headers, self.DATA))
+        self.assertEqual((stored.headers, stored.read(0, 999)), (self.headers, self.DATA))
+        stored.close()
+        return True
+
+    def test_truncated(self) -> None:
+        """A file that lost its end, at any length, is not a variant (D40)."""
+        self.assertTrue(self.verdict(self.whole))
+        for length in range(len(self.whole)):
+            self.assertFalse(self.verdict(self.whole[:length]), length)
+
+    def test_flipped(self) -> None:
+        """A file of which any byte after the variant's own was changed is not a variant."""
+        for at in range(len(self.DATA), len(self.whole)):
+            for change in (1, 0x20, 0x80, 0xFF):
+                damaged = bytearray(self.whole)
+                damaged[at] ^= change
+                self.assertFalse(self.verdict(bytes(damaged)), (at, change))
+
+    def test_longer(self) -> None:
+        """A file with something before, within or behind is not a variant."""
+        cut = len(self.DATA)
+        for content in (
+            self.whole + b"\0",
+            b"\0" + self.whole,
+            self.whole[:cut] + b"\0" + self.whole[cut:],
+            self.whole + self.whole,
+        ):
+            self.assertFalse(self.verdict(content))
+
+    def test_zeros(self) -> None:
+        """A file of which a crash left only the length is not a variant (D40)."""
+        for length in (1, 15, 16, 100, 10_000, len(self.whole)):
+            self.assertFalse(self.verdict(bytes(length)), length)
+
+    @PROMISE
+    @given(st.binary(max_size=100), st.binary(max_size=40))
+    def test_anything(self, start: bytes, end: bytes) -> None:
+        """No file whatever breaks a lookup."""
+        self.verdict(start + self.whole[-16:])
+        self.assertFalse(self.verdict(start + end))
+
+    def test_record_of_another_kind(self) -> None:
+        """A record that is whole but says something else, or what no header can say, is none."""
+        number = b'{"size":40,"content_type":["a"],"cache_control":"b"}'
+        nothing = b'{"size":40,"content_type":null,"cache_control":"b"}'
+        two = b'{"size":40,"content_type":"a\\r\\nX: b","cache_control":"b"}'
+        accent = b'{"size":40,"content_type":"\\u00e9","cache_control":"b"}'
+        for record in (
+            b"",
+            b"[]",
+            b"{",
+            b"{}",
+            b'{"size":40}',
+            b'{"size":40,"colour":"red"}',
+            number,
+            nothing,
+            two,
+            accent,
+        ):
+            footer = struct.pack(">II8s", len(record), zlib.crc32(record), self.whole[-8:])
+            self.assertFalse(self.verdict(self.DATA + record + footer), record)
+
+    def test_mended(self) -> None:
+        """What was damaged is replaced by the next commit, and nothing stays open."""
+        self.assertFalse(self.verdict(b"damaged"))
+        before = open_descriptors()
+        self.commit(b"abc")
+        self.assertIsNone(self.lookup(key_of("b")))
+        self.assertEqual((self.read(), open_descriptors()), (b"abc", before))
+
+
+class CommitTests(StoreCase):
+    """`FileVariants.commit`"""
+
+    def refuse(self, key: str = KEY) -> Exception:
+        """Return what a commit of three bytes fails with."""
+        scratch = self.create()
+        os.write(scratch.descriptor, b"abc")
+        committing = Deferred.fromCoroutine(self.store.commit(key, scratch, 3, HEADERS))
+        error = self.failureResultOf(committing).value
+        scratch.close()
+        return error
+
+    def test_replaced_while_read(self) -> None:
+        """A variant that is being read stays readable when it is replaced or removed."""
+        self.commit(b"abc")
+        stored = self.lookup()
+        assert stored is not None
+        self.commit(b"abcdef")
+        self.assertEqual((stored.read(0, 9), self.read()), (b"abc", b"abcdef"))
+        self.path().unlink()
+        self.assertEqual(stored.read(1, 9), b"bc")
+        stored.close()
+        self.assertIsNone(self.read())
+
+    def test_scratch_closed_afterwards(self) -> None:
+        """A scratch file that was committed is closed without removing the variant."""
+        before = open_descriptors()
+        self.commit(b"abc")
+        self.assertEqual((self.files(), open_descriptors()), ([KEY], before))
+
+    def test_failed_rename(self) -> None:
+        """A commit that cannot give the name leaves nothing readable, and no file (D35)."""
+        (self.root / KEY[:2]).write_bytes(b"in the way")
+        self.assertIsInstance(self.refuse(), OSError)
+        (self.root / KEY[:2]).unlink()
+        self.assertIsNone(self.lookup())
+        self.assertEqual(self.files(), [])
+
+    def test_nearly_full(self) -> None:
+        """A disk without room for a variant gives no file, though it would give an empty one."""
+        real = os.statvfs(self.root)
+        for total, free, fits in (
+            (1 << 40, 64 << 20, True),
+            (1 << 40, (64 << 20) - 1, False),
+            # Of a small disk a twentieth is enough.
+            (1 << 20, (1 << 20) // 20, True),
+            (1 << 20, (1 << 20) // 20 - 1, False),
+            (1 << 20, 0, False),
+        ):
+            fields = list(real)
+            fields[0:2] = 1, 1
+            fields[2:5] = total, free, free
+            self.patch(os, "statvfs", lambda path, fields=fields: os.statvfs_result(fields))
+            creating = Deferred.fromCoroutine(self.store.create())
+            if fits:
+                self.successResultOf(creating).close()
+            else:
+                error = self.failureResultOf(creating, OSError).value
+                self.assertEqual(errno.ENOSPC, error.errno)
+        self.assertEqual(self.files(), [])
+
+    def test_disk_full(self) -> None:
+        """A disk that is full at the very end leaves nothing readable, and no file (D35)."""
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        for room in (3, 4, 20):
+            scratch = self.create()
+            os.write(scratch.descriptor, b"abc")
+            committing = self.store.commit(KEY, scratch, 3, HEADERS)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+            try:
+                outcome = Deferred.fromCoroutine(committing)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            self.failureResultOf(outcome, OSError)
+            scratch.close()
+            self.assertEqual(self.files(), [], room)
+
+    def test_failure_spares_what_is_there(self) -> None:
+        """A commit that fails leaves the variant that was there before."""
+        self.commit(b"before")
+
+        def refuse(descriptor: int) -> None:
+            raise OSError(5, "Input/output error")
+
+        self.patch(os, "fsync", refuse)
+        self.assertIsInstance(self.refuse(), OSError)
+        self.assertEqual(self.read(), b"before")
+
+    def test_closed_scratch(self) -> None:
+        """A scratch file that was closed before cannot be committed."""
+        scratch = self.create()
+        scratch.close()
+        committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 0, HEADERS))
+        self.failureResultOf(committing, OSError)
+        self.assertIsNone(self.lookup())
+
+    def test_committed_twice(self) -> None:
+        """A scratch file is committed once."""
+        scratch = self.create()
+        os.write(scratch.descriptor, b"abc")
+        for expected in (None, OSError):
+            committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 3, HEADERS))
+            if expected is None:
+                self.successResultOf(committing)
+            else:
+                self.failureResultOf(committing, expected)
+        scratch.close()
+        self.assertEqual(self.read(), b"abc")
+
+    def test_foreign_scratch(self) -> None:
+        """A file that the store did not create is refused as the mistake that it is."""
+        scratch: Scratch = AnonymousFile()
+        self.addCleanup(scratch.close)
+        committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 0, HEADERS))
+        self.failureResultOf(committing, TypeError)
+
+
+class TroubleTests(StoreCase):
+    """A store that cannot tell"""
+
+    def assert_unavailable(self) -> None:
+        """Require a lookup to be a 502, and to leave nothing open."""
+        before = open_descriptors()
+        looking = Deferred.fromCoroutine(self.store.lookup(KEY))
+        self.failureResultOf(looking, UpstreamUnavailable)
+        self.assertEqual(open_descriptors(), before)
+
+    def test_no_folder(self) -> None:
+        """A shard that is no folder is a 502, not a variant that is missing (Errors, note 8)."""
+        self.path().parent.write_bytes(b"")
+        self.assert_unavailable()
+
+    def test_unreadable(self) -> None:
+        """A variant that cannot be read is a 502: here, because it is a directory."""
+        self.path().mkdir(parents=True)
+        self.assert_unavailable()
+
+    def test_broken_disk(self) -> None:
+        """A disk that fails to read is a 502."""
+        self.commit(b"abc")
+
+        def refuse(*_: object) -> bytes:
+            raise OSError(5, "Input/output error")
+
+        self.patch(os, "pread", refuse)
+        self.assert_unavailable()
+
+    def test_folder_gone(self) -> None:
+        """A store whose folder is gone has no variants, and cannot be opened again."""
+        self.store.abandon()
+        (self.root / ".scratch").rmdir()
+        self.root.rmdir()
+        self.assertIsNone(self.lookup())
+        self.failureResultOf(Deferred.fromCoroutine(self.store.open()), Unwritable)
+        self.assertFalse(self.root.exists())
+
+
+class OpenTests(SynchronousTestCase):
+    """`FileVariants.open`"""
+
+    def assert_refused(self, path: Path) -> None:
+        """Require that a store cannot be opened."""
+        before = open_descriptors()
+        store = FileVariants(str(path), AT_ONCE)
+        self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
+        store.abandon()
+        self.assertEqual(open_descriptors(), before)
+
+    def test_not_a_folder(self) -> None:
+        """A store that is a file fails startup (AP_VARIANT_STORE)."""
+        path = Path(self.mktemp())
+        path.write_bytes(b"")
+        self.assert_refused(path)
+
+    def test_missing(self) -> None:
+        """A store that is missing fails startup, and is not made (AP_VARIANT_STORE)."""
+        path = Path(self.mktemp())
+        self.assert_refused(path)
+        self.assertFalse(path.exists())
+
+    def test_scratch_in_the_way(self) -> None:
+        """A store in which no temporary file can be made fails startup."""
+        path = Path(self.mktemp())
+        path.mkdir()
+        (path / ".scratch").write_bytes(b"")
+        self.assert_refused(path)
+
+    def test_no_room(self) -> None:
+        """A store that takes names but no bytes fails startup (AP_VARIANT_STORE)."""
+        path = Path(self.mktemp())
+        path.mkdir()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        store = FileVariants(str(path), AT_ONCE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        store.abandon()
+        self.assertEqual(os.listdir(path / ".scratch"), [])
+
+    def test_proof(self) -> None:
+        """The file that proves a store writable is removed (AP_VARIANT_STORE)."""
+        path = Path(self.mktemp())
+        path.mkdir()
+        store = FileVariants(str(path), AT_ONCE)
+        self.successResultOf(Deferred.fromCoroutine(store.open()))
+        left = [each for each in path.rglob("*") if each.is_file() and each.suffix != ".lock"]
+        self.assertEqual(left, [])
+        store.abandon()
+        self.assertEqual(os.listdir(path / ".scratch"), [])
+
+
+class ExamineTests(SynchronousTestCase):
+    """`FileVariants.examine`"""
+
+    def setUp(self) -> None:
+        self.path = Path(self.mktemp()).absolute()
+
+    def examine(self) -> Examination:
+        """Try the store out."""
+        before = open_descriptors()
+        examining = FileVariants(str(self.path), AT_ONCE).examine(60)
+        seen = self.successResultOf(Deferred.fromCoroutine(examining))
+        self.assertEqual(open_descriptors(), before)
+        return seen
+
+    def test_good(self) -> None:
+        """Nothing is left behind, which root might own and the service could not write into."""
+        self.path.mkdir()
+        self.assertEqual(self.examine(), Examination(str(self.path)))
+        self.assertEqual(os.listdir(self.path), [])
+
+    def test_beside_a_service(self) -> None:
+        """What a running service has there is left alone."""
+        self.path.mkdir()
+        running = FileVariants(str(self.path), AT_ONCE)
+        self.successResultOf(Deferred.fromCoroutine(running.open()))
+        self.addCleanup(running.abandon)
+        before = sorted(self.path.rglob("*"))
+        self.assertIsNone(self.examine().trouble)
+        self.assertEqual(sorted(self.path.rglob("*")), before)
+
+    def test_missing(self) -> None:
+        """A store that cannot be opened says why as it does at boot."""
+        self.assertRegex(self.examine().trouble or "", r"\Anot writable \(.+\); a directory that ")
+
+    def test_full(self) -> None:
+        """A store without room for a variant says so."""
+        self.path.mkdir()
+        self.patch(file_variants, "_RESERVE", 10**18)
+        self.patch(file_variants, "_RESERVE_SHARE", 1)
+        self.assertRegex(self.examine().trouble or "", "No space left .+; room for variants is")
+        self.assertEqual(os.listdir(self.path), [])
+
+
+class ThreadTests(TestCase):
+    """Commits as they are made in the service, each in a thread"""
+
+    timeout = 20
+
+    async def test_one_key(self) -> None:
+        """Of several commits of one key at once, and from two stores, one is found whole."""
+        root = self.mktemp()
+        os.mkdir(root)
+        stores = []
+        for _ in range(2):
+            stores.append(FileVariants(root, Errands(reactor, own_threads(reactor))))
+            await stores[-1].open()
+            self.addCleanup(stores[-1].abandon)
+
+        async def commit(number: int) -> None:
+            store = stores[number % 2]
+            scratch = await store.create()
+            data = bytes([number]) * (1000 + number)
+            os.write(scratch.descriptor, data)
+            await store.commit(KEY, scratch, len(data), HEADERS)
+            scratch.close()
+            stored = await stores[0].lookup(KEY)
+            assert stored is not None
+            found = stored.read(0, 9999)
+            self.assertEqual(found, found[:1] * (1000 + found[0]))
+            stored.close()
+
+        await gatherResults([Deferred.fromCoroutine(commit(number)) for number in range(20)])

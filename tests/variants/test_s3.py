@@ -1,0 +1,680 @@
+"""Variants in a bucket: there whole or not at all, and never a short one passed on as whole."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from botocore import auth
+
+# It opens descriptors of its own when it is imported first.
+from twisted.internet import reactor  # noqa: F401
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionRefusedError
+from twisted.logger import formatEvent
+
+from audioproxy.config import S3Config
+from audioproxy.errors import NotConfigured, UpstreamUnavailable
+from audioproxy.storage import s3_variants
+from audioproxy.variants.hashing_scratch import DigestedFile
+from audioproxy.streams import ConsumerGone
+from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
+from audioproxy.s3.objects import (
+    Denied,
+    Misdirected,
+    Missing,
+    ObjectStore,
+    StoreError,
+    Unavailable,
+)
+from audioproxy.variants.s3 import PART, BucketVariants, StoredObject
+from audioproxy.variants.scratch_folder import AnonymousFile, AnonymousSpace
+from audioproxy.s3.signing import EMPTY, LONGEST
+from tests.support.consumers import FakeConsumer
+from tests.support.http import Log
+from tests.support.processes import open_descriptors
+from tests.support.threads import FakeThreads
+from tests.support.wire import (
+    ClientCase,
+    Peer,
+    Request,
+    error,
+    is_presigned,
+    is_signed,
+    reply,
+    reply_without_length,
+)
+
+SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
+HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable")
+NAMED = VariantHeaders("audio/flac", "public", 'attachment; filename="a b.flac"')
+KEY = "k" * 43
+
+
+#: The whole of five bytes.
+FIVE = {"Content-Range": "bytes 0-4/5"}
+
+
+def part(body: bytes = b"", length: int = -1, first: int = 0) -> bytes:
+    """Return an answer with the rest of five bytes, or with what it says is that."""
+    return reply(206, body, {"Content-Range": f"bytes {first}-4/5"}, length)
+
+
+class VariantCase(ClientCase):
+    """A variant store in a bucket."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.before = open_descriptors()
+        self.threads = FakeThreads()
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        settings = S3Config("http://s3.test", "path", None, "AKIA", SECRET, TOKEN, "us-east-1")
+        self.store = ObjectStore(settings, self.client)
+        self.variants = self.make()
+
+    def tearDown(self) -> None:
+        super().tearDown()
+        self.assertEqual((self.threads.waiting, open_descriptors()), (0, self.before))
+
+    def make(self, part: int = PART) -> BucketVariants:
+        """Return the store with parts of a size."""
+        return BucketVariants(
+            self.store, "bucket", AnonymousSpace(), self.network, self.threads.in_thread, part
+        )
+
+    def lines(self) -> list[str]:
+        """Return what was logged."""
+        return [str(formatEvent(event)) for event in self.log.events]
+
+    def looked_up(self, answer: bytes) -> StoredObject | None:
+        """Return the variant of which the store says this."""
+        self.network.answers.append(answer)
+        return self.result_of(self.variants.lookup(KEY))
+
+    def stored(self, size: int = 5, tag: str | None = '"abc"') -> StoredObject:
+        """Return a variant that is there."""
+        headers = {"Content-Type": "audio/mpeg", "Cache-Control": "public"}
+        found = self.looked_up(
+            reply(200, length=size, headers=headers | ({"ETag": tag} if tag else {}))
+        )
+        assert found is not None
+        return found
+
+
+class OpenTests(VariantCase):
+    """`BucketVariants.open`"""
+
+    def test_proof(self) -> None:
+        """The bucket is proved writable by one empty object, which is found and removed again."""
+        self.network.answers += [reply(200), reply(200), reply(204)]
+        self.result_of(self.variants.open())
+        put, head, delete = self.network.requests
+        self.assertEqual((put.method, head.method, delete.method), ("PUT", "HEAD", "DELETE"))
+        self.assertRegex(put.target, r"^/bucket/\.audioproxy-proof-[0-9a-f]{32}$")
+        self.assertEqual((head.target, delete.target), (put.target, put.target))
+        self.assertEqual((put.body, put.headers["content-length"]), (b"", "0"))
+        self.assertEqual(put.headers["x-amz-content-sha256"], EMPTY)
+        self.assertTrue(is_signed(put, SECRET) and is_signed(delete, SECRET))
+
+    def test_another_name_each_time(self) -> None:
+        """Nodes that start beside each other do not remove each other's."""
+        self.network.answers += [reply(200), reply(200), reply(204)] * 2
+        for _ in range(2):
+            self.result_of(self.variants.open())
+        self.assertEqual(len({request.target for request in self.network.requests}), 2)
+
+    def test_refusals(self) -> None:
+        """Which step failed is told, with what the store said and what would be right."""
+        for status, code, said, wanted in (
+            (404, "NoSuchBucket", "status 404, NoSuchBucket", "a bucket that exists"),
+            (
+                403,
+                "AccessDenied",
+                "status 403, AccessDenied",
+                "credentials that may write",
+            ),
+            (301, "", "status 301", "the endpoint, the region and the addressing"),
+            (503, "SlowDown", "status 503, SlowDown", "a store that can be reached"),
+        ):
+            refusal = reply(status, error(code) if code else b"")
+            for answers, step in (
+                ([refusal], "writing an object"),
+                ([reply(200), reply(200), refusal], "removing the object that was written"),
+            ):
+                self.network.answers[:] = answers
+                text = str(self.error_of(self.variants.open(), Unwritable))
+                self.assertTrue(text.startswith(f"{step} in s3://bucket failed ({said}); "), text)
+                self.assertIn(wanted, text)
+
+    def test_write_only(self) -> None:
+        """Who may write and not read would render everything anew, and is told so."""
+        for removed in (204, 403):
+            self.network.answers += [reply(200), reply(403), reply(removed)]
+            text = str(self.error_of(self.variants.open(), Unwritable))
+            self.assertTrue(text.startswith("finding the object that was written in s3://b"), text)
+            self.assertIn("credentials that may write, read and delete", text)
+            self.assertEqual(self.network.requests[-1].method, "DELETE")
+
+    def test_remedies(self) -> None:
+        """Where the store's words say more than its status, so does what is required."""
+        self.network.answers += [reply(403, error("RequestTimeTooSkewed"))]
+        text = str(self.error_of(self.variants.open(), Unwritable))
+        self.assertTrue(text.endswith("a clock that is right is required, here and there"), text)
+
+    def test_clock(self) -> None:
+        """Of a wrong clock it is told by how much, where the store says what time it is."""
+        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 20, 3))
+        for time, words in (
+            ("12:00:00", "1203 s ahead of the store's"),
+            ("13:20:04", "3601 s behind the store's"),
+        ):
+            headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"}
+            self.network.answers += [reply(403, error("RequestTimeTooSkewed"), headers)]
+            text = str(self.error_of(self.variants.open(), Unwritable))
+            self.assertTrue(text.endswith(f"is required: this machine's is {words}"), text)
+
+    def test_unreachable(self) -> None:
+        """A store that cannot be reached is named."""
+        self.network.refusal = ConnectionRefusedError()
+        opening = self.begin(self.variants.open())
+        self.network.advance(1)
+        text = str(self.exactly(opening, Unwritable))
+        self.assertIn("http://s3.test is unreachable", text)
+
+    def test_silent(self) -> None:
+        """One that says nothing does not keep the service from saying why it does not start."""
+        opening = self.begin(self.variants.open())
+        self.network.advance(30)
+        self.exactly(opening, Unwritable)
+
+    def test_bucket_that_is_no_label(self) -> None:
+        """With virtual addressing a bucket that no host name can hold is told at once."""
+        settings = S3Config("http://s3.test", "virtual", None, "A", SECRET, None, "us-east-1")
+        store = ObjectStore(settings, self.client)
+        self.assertRaises(
+            Missing, BucketVariants, store, "my_bucket", AnonymousSpace(), self.network, None
+        )
+
+    def test_close(self) -> None:
+        """There is nothing to close."""
+        self.result_of(self.variants.close(5))
+        self.variants.abandon()
+        self.assertEqual(self.network.requests, [])
+
+
+class ExamineTests(VariantCase):
+    """`BucketVariants.examine`"""
+
+    WORDS = b"audioproxy can read what it writes"
+
+    def examine(self, *answers: bytes) -> Examination:
+        """Try the bucket out, whose answers are these."""
+        self.network.answers += answers
+        return self.result_of(self.variants.examine(60))
+
+    def test_good(self) -> None:
+        """Written, found, fetched by a URL alone, and removed."""
+        seen = self.examine(reply(200), reply(200), reply(200, self.WORDS), reply(204))
+        self.assertEqual(seen, Examination("s3://bucket at http://s3.test", presigned=""))
+        put, head, get, delete = self.network.requests
+        self.assertEqual((put.method, put.body), ("PUT", self.WORDS))
+        self.assertTrue(is_signed(put, SECRET))
+        self.assertEqual(put.headers["x-amz-content-sha256"], hashlib.sha256(put.body).hexdigest())
+        self.assertEqual((head.method, head.target), ("HEAD", put.target))
+        self.assertTrue(is_presigned("GET", f"http://s3.test{get.target}", SECRET))
+        self.assertIn("X-Amz-Expires=60&", get.target)
+        self.assertNotIn("authorization", get.headers)
+        self.assertEqual((delete.method, delete.target), ("DELETE", put.target))
+
+    def test_presigned(self) -> None:
+        """Why a URL does not give what was written is told, and the object removed all the same."""
+        for answer, why in (
+            (reply(403, error("AccessDenied")), "status 403, AccessDenied"),
+            (reply(200, b"something"), "another content than was written"),
+        ):
+            seen = self.examine(reply(200), reply(200), answer, reply(204))
+            self.assertEqual((seen.trouble, seen.presigned), (None, why))
+            self.assertEqual(self.network.requests[-1].method, "DELETE")
+
+    def test_trouble(self) -> None:
+        """A bucket that cannot be used says why as it does at boot, and tells the time."""
+        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 9))
+        date = {"Date": "Sat, 21 Nov 2026 12:00:00 GMT"}
+        seen = self.examine(reply(404, error("NoSuchBucket"), date))
+        self.assertIn("a bucket that exists", seen.trouble or "")
+        self.assertEqual((seen.presigned, seen.clock_ahead), (None, 9))
+
+
+class LookupTests(VariantCase):
+    """`BucketVariants.lookup`"""
+
+    def test_found(self) -> None:
+        """What was stored with a variant comes back with it."""
+        for kept in (HEADERS, NAMED):
+            headers = {"Content-Type": kept.content_type, "Cache-Control": kept.cache_control}
+            if kept.content_disposition is not None:
+                headers["Content-Disposition"] = kept.content_disposition
+            found = self.looked_up(reply(200, length=1234, headers=headers | {"ETag": '"abc"'}))
+            assert found is not None
+            self.assertEqual((found.size, found.headers, found.tag), (1234, kept, '"abc"'))
+            found.close()
+        self.assertEqual(self.network.requests[-1].target, f"/bucket/{KEY}")
+
+    def test_found_without_headers(self) -> None:
+        """A variant whose headers somebody lost is given as something that nobody caches."""
+        found = self.looked_up(reply(200, length=5))
+        assert found is not None
+        self.assertEqual(found.headers, VariantHeaders("application/octet-stream", "no-store"))
+
+    def test_missing(self) -> None:
+        """A variant that is not there is none, and so is one of which the store will not say."""
+        for status in (404, 403):
+            self.assertIsNone(self.looked_up(reply(status)))
+        self.assertEqual(self.lines(), [])
+
+    def test_of_no_length(self) -> None:
+        """What has no length, or none that is told, is no variant."""
+        for answer in (reply(200, length=0), reply_without_length(200)):
+            self.assertIsNone(self.looked_up(answer))
+
+    def test_broken(self) -> None:
+        """A store that cannot tell is told of, and not taken for an empty one."""
+        for status, refusal in (
+            (500, UpstreamUnavailable),
+            (503, UpstreamUnavailable),
+            (429, UpstreamUnavailable),
+            (301, NotConfigured),
+        ):
+            self.log.events.clear()
+            self.network.answers.append(reply(status))
+            self.error_of(self.variants.lookup(KEY), refusal)
+            self.assertEqual(self.lines(), [f"the variant store cannot be asked: status {status}"])
+
+    def test_unreachable(self) -> None:
+        """Nor is one that cannot be reached."""
+        self.network.refusal = ConnectionRefusedError()
+        looking = self.begin(self.variants.lookup(KEY))
+        self.network.advance(1)
+        self.exactly(looking, UpstreamUnavailable)
+
+
+class StretchTests(VariantCase):
+    """`StoredObject.stretch`"""
+
+    def send(self, *packets: bytes, start: int = 0, stop: int = 5) -> Deferred[None]:
+        """Begin to send a stretch of a variant to a consumer."""
+        found = self.stored(9)
+        self.network.answers.append(packets)
+        flow = self.result_of(found.stretch(start, stop))
+        self.consumer = FakeConsumer()
+        sending = flow.send(self.consumer)
+        self.network.run()
+        return sending
+
+    def test_bytes(self) -> None:
+        """Exactly the stretch is asked for, of the state that was seen, and sent on."""
+        sending = self.send(part(length=4, first=1), b"ello", start=1, stop=5)
+        self.successResultOf(sending)
+        self.assertEqual(bytes(self.consumer.data), b"ello")
+        asked = self.network.requests[-1]
+        self.assertEqual((asked.method, asked.target), ("GET", f"/bucket/{KEY}"))
+        self.assertEqual(asked.headers["range"], "bytes=1-4")
+        self.assertEqual(asked.headers["if-match"], '"abc"')
+        self.assertTrue(is_signed(asked, SECRET))
+
+    def test_without_a_tag(self) -> None:
+        """A store that gives no tags is asked without one."""
+        found = self.stored(tag=None)
+        self.network.answers.append(part(b"hello"))
+        flow = self.result_of(found.stretch(0, 5))
+        self.assertNotIn("if-match", self.network.requests[-1].headers)
+        flow.send(FakeConsumer())
+        self.network.run()
+
+    def test_refused(self) -> None:
+        """What was there a moment ago and is not given now is the store's trouble, and told."""
+        for status, refusal in (
+            (404, UpstreamUnavailable),
+            (403, UpstreamUnavailable),
+            (412, UpstreamUnavailable),
+            (416, UpstreamUnavailable),
+            (503, UpstreamUnavailable),
+            (200, UpstreamUnavailable),
+            (301, NotConfigured),
+        ):
+            found = self.stored()
+            self.log.events.clear()
+            self.network.answers.append(reply(status))
+            self.error_of(found.stretch(0, 5), refusal)
+            self.assertEqual(self.lines(), [f"a stored variant is not given: status {status}"])
+
+    def test_breaks_off(self) -> None:
+        """A body that breaks off is never a short success, and is told of."""
+        for packets in ((part(length=5), b"hell"), (reply_without_length(206, b"", FIVE), b"hell")):
+            for end in (Peer.hang_up, Peer.break_off):
+                self.log.events.clear()
+                sending = self.send(*packets)
+                end(self.network.peers[-1])
+                self.network.run()
+                self.exactly(sending, UpstreamUnavailable)
+                self.assertTrue(self.lines()[0].startswith("a stored variant broke off: "))
+                self.assertEqual(self.consumer.heard[-1], "unregistered")
+
+    def test_another_length(self) -> None:
+        """Nor is one that is of another length than what was asked for."""
+        for packets in ((part(b"hell"),), (part(length=6), b"hello, ")):
+            self.exactly(self.send(*packets), UpstreamUnavailable)
+
+    def test_stalls(self) -> None:
+        """A store that stalls is given up."""
+        sending = self.send(part(length=5), b"hell")
+        self.network.advance(30)
+        self.exactly(sending, UpstreamUnavailable)
+
+    def test_gone(self) -> None:
+        """A client that leaves is no trouble of the store's, and takes the connection with it."""
+        sending = self.send(part(length=5), b"hell")
+        self.consumer.hang_up()
+        self.network.run()
+        self.exactly(sending, ConsumerGone)
+        self.assertEqual(self.lines(), [])
+        self.assertTrue(self.network.peers[-1].aborted)
+
+    def test_cancelled(self) -> None:
+        """The same goes for one who cancels."""
+        sending = self.send(part(length=5), b"hell")
+        sending.cancel()
+        self.network.run()
+        self.failureResultOf(sending, ConsumerGone, CancelledError)
+        self.assertTrue(self.network.peers[-1].aborted)
+
+    def test_never_sent(self) -> None:
+        """A stretch that nobody wants after all, the client having left, holds no connection."""
+        found = self.stored()
+        self.network.answers.append((part(length=5), b"hello"))
+        self.result_of(found.stretch(0, 5)).drop()
+        self.network.run()
+        self.assertTrue(self.network.peers[-1].over)
+
+    def test_presigned(self) -> None:
+        """It can be had by anyone for as long as asked for, and never longer than seven days."""
+        found = self.stored()
+        for seconds, lifetime in ((1, 1), (300, 300), (LONGEST, LONGEST), (LONGEST + 1, LONGEST)):
+            url = found.presign(seconds)
+            query = parse_qs(urlsplit(url).query)
+            self.assertEqual(query["X-Amz-Expires"], [str(lifetime)])
+            self.assertEqual(query["X-Amz-Security-Token"], [TOKEN])
+            self.assertTrue(url.startswith(f"http://s3.test/bucket/{KEY}?"))
+            self.assertTrue(is_presigned("GET", url, SECRET))
+
+
+class CommitCase(VariantCase):
+    """A variant on its way into the bucket."""
+
+    def create(self, data: bytes) -> DigestedFile:
+        """Return a scratch file into which this was rendered."""
+        scratch = self.result_of(self.variants.create(10))
+        os.write(scratch.descriptor, data)
+        scratch.grown(len(data))
+        return scratch
+
+    def commit(
+        self,
+        data: bytes = b"hello",
+        headers: VariantHeaders = HEADERS,
+        size: int | None = None,
+    ) -> Deferred[None]:
+        """Begin to commit a variant, and let the thread and the store do their work."""
+        scratch = self.create(data)
+        size = len(data) if size is None else size
+        committing = self.begin(self.variants.commit(KEY, scratch, size, headers))
+        self.threads.run()
+        self.network.run()
+        committing.addBoth(self.close_file, scratch)
+        return committing
+
+    def close_file(self, outcome: Any, scratch: DigestedFile) -> Any:
+        """Close a scratch file as a render does when all is over."""
+        scratch.close()
+        return outcome
+
+
+class CommitTests(CommitCase):
+    """`BucketVariants.commit`"""
+
+    def test_written(self) -> None:
+        """The object has the bytes and the headers, signed over the digest of the bytes."""
+        data = os.urandom(200_000)
+        for kept in (HEADERS, NAMED):
+            self.network.answers.append(reply(200))
+            self.successResultOf(self.commit(data, kept))
+            put = self.network.requests[-1]
+            self.assertEqual((put.method, put.target), ("PUT", f"/bucket/{KEY}"))
+            self.assertEqual(put.body, data)
+            self.assertEqual(put.headers["content-type"], kept.content_type)
+            self.assertEqual(put.headers["cache-control"], kept.cache_control)
+            self.assertEqual(put.headers.get("content-disposition"), kept.content_disposition)
+            digest = hashlib.sha256(data).hexdigest()
+            self.assertEqual(put.headers["x-amz-content-sha256"], digest)
+            self.assertTrue(is_signed(put, SECRET))
+
+    def test_too_many(self) -> None:
+        """A bucket that is slower than the encoders does not get to fill the disk (D35)."""
+        self.patch(s3_variants, "_MOST", 1)
+        slow = self.commit()
+        scratch = self.create(b"hello")
+        self.failureResultOf(self.begin(self.variants.commit(KEY, scratch, 5, HEADERS)), OSError)
+        scratch.close()
+        self.threads.run()
+        self.network.peers[-1].say(reply(200))
+        self.network.run()
+        self.successResultOf(slow)
+        self.network.answers.append(reply(200))
+        self.successResultOf(self.commit())
+
+    def test_only_what_was_rendered(self) -> None:
+        """What an encoder wrote behind the end is not stored."""
+        self.network.answers.append(reply(200))
+        scratch = self.result_of(self.variants.create(10))
+        os.write(scratch.descriptor, b"hello, and more")
+        committing = self.begin(self.variants.commit(KEY, scratch, 5, HEADERS))
+        self.threads.run()
+        self.network.run()
+        self.successResultOf(committing)
+        scratch.close()
+        self.assertEqual(self.network.requests[-1].body, b"hello")
+
+    def test_parts(self) -> None:
+        """What is larger than one request may be goes by parts; what is just as large does not."""
+        self.variants = self.make(part=1000)
+        for size, parts in ((999, 0), (1000, 0), (1001, 2), (2000, 2), (2001, 3)):
+            self.network.requests.clear()
+            tagged = reply(200, headers={"ETag": '"tag"'})
+            begun = reply(200, b"<UploadId>upload</UploadId>")
+            complete = reply(200, b"<CompleteMultipartUploadResult/>")
+            self.network.answers[:] = (
+                [begun, *[tagged] * parts, complete] if parts else [reply(200)]
+            )
+            data = os.urandom(size)
+            self.successResultOf(self.commit(data))
+            puts = [each for each in self.network.requests if each.method == "PUT"]
+            self.assertEqual(b"".join(put.body for put in puts), data)
+            self.assertEqual(len(puts), parts or 1)
+            for put in puts:
+                digest = hashlib.sha256(put.body).hexdigest()
+                self.assertEqual(put.headers["x-amz-content-sha256"], digest)
+
+    def test_foreign_scratch(self) -> None:
+        """Only a file that this store made has been digested."""
+        scratch = AnonymousFile()
+        self.error_of(self.variants.commit(KEY, scratch, 0, HEADERS), TypeError)
+        scratch.close()
+
+    def test_short_file(self) -> None:
+        """A file that holds less than it should is never stored."""
+        failure = self.failureResultOf(self.commit(b"hell", size=5))
+        self.assertIsInstance(failure.value, EOFError | OSError)
+        self.assertEqual(self.network.requests, [])
+
+    def test_nothing(self) -> None:
+        """Nothing is no variant: a lookup would not find it."""
+        self.failureResultOf(self.commit(b""))
+        self.assertEqual(self.network.requests, [])
+
+    def test_cancelled(self) -> None:
+        """One who cancels breaks the request off, so that no object comes of it."""
+        committing = self.commit()
+        self.assertNoResult(committing)
+        committing.cancel()
+        self.network.run()
+        self.exactly(committing, CancelledError)
+        self.assertTrue(self.network.peers[-1].aborted)
+
+
+class RetryTests(CommitCase):
+    """`BucketVariants.commit`: once more, where that may help"""
+
+    def hang_up(self, peer: Peer, _: Request) -> None:
+        """Be a store that was just closing the connection."""
+        peer.hang_up()
+
+    def test_once_more(self) -> None:
+        """A store that was busy, or away for a moment, is asked again after a second."""
+        for answer in (reply(503), reply(500), reply(429), reply(409), self.hang_up):
+            self.network.requests.clear()
+            self.network.answers[:] = [answer, reply(200)]
+            committing = self.commit()
+            self.network.advance(0.9)
+            self.assertNoResult(committing)
+            self.assertEqual(len(self.network.requests), 1)
+            self.network.advance(0.1)
+            self.successResultOf(committing)
+            self.assertEqual([each.body for each in self.network.requests], [b"hello"] * 2)
+
+    def test_unreachable(self) -> None:
+        """So is one that refused the connection."""
+        self.network.refusal = ConnectionRefusedError()
+        committing = self.commit()
+        self.network.advance(0.5)
+        self.network.refusal = None
+        self.network.answers.append(reply(200))
+        self.network.advance(1)
+        self.successResultOf(committing)
+
+    def test_not_twice(self) -> None:
+        """It is asked once more and not for ever."""
+        self.network.answers += [reply(503), reply(500)]
+        committing = self.commit()
+        self.network.advance(1)
+        self.assertEqual(str(self.exactly(committing, Unavailable)), "status 500")
+        self.network.advance(60)
+        self.assertEqual(len(self.network.requests), 2)
+
+    def test_not_at_all(self) -> None:
+        """One that knows what it refuses is not asked again."""
+        kinds: list[tuple[int, type[StoreError]]] = [
+            (403, Denied),
+            (404, Missing),
+            (301, Misdirected),
+        ]
+        for status, kind in kinds:
+            self.network.requests.clear()
+            self.network.answers.append(reply(status))
+            self.exactly(self.commit(), kind)
+            self.network.advance(60)
+            self.assertEqual(len(self.network.requests), 1)
+
+    def test_refused_then(self) -> None:
+        """What it says the second time is the outcome."""
+        self.network.answers += [reply(503), reply(403, error("AccessDenied"))]
+        committing = self.commit()
+        self.network.advance(1)
+        self.exactly(committing, Denied)
+
+    def test_parts(self) -> None:
+        """An upload in parts is aborted and begun anew."""
+        self.variants = self.make(part=3)
+        begun = reply(200, b"<UploadId>upload</UploadId>")
+        tagged = reply(200, headers={"ETag": '"tag"'})
+        complete = reply(200, b"<CompleteMultipartUploadResult/>")
+        self.network.answers += [begun, reply(503), reply(204), begun, tagged, tagged, complete]
+        committing = self.commit()
+        self.network.advance(1)
+        self.successResultOf(committing)
+        methods = [each.method for each in self.network.requests]
+        self.assertEqual(methods, ["POST", "PUT", "DELETE", "POST", "PUT", "PUT", "POST"])
+
+    def test_cancelled_in_between(self) -> None:
+        """One who cancels in that second has not to wait for it."""
+        self.network.answers.append(reply(503))
+        committing = self.commit()
+        committing.cancel()
+        self.exactly(committing, CancelledError)
+        self.network.advance(60)
+        self.assertEqual(len(self.network.requests), 1)
+
+
+class CreateTests(CommitCase):
+    """`BucketVariants.create`"""
+
+    def test_closed(self) -> None:
+        """A file that is not committed leaves nothing, and nobody hears of it."""
+        self.create(b"hello").close()
+        self.threads.run()
+        self.assertEqual(self.network.requests, [])
+
+    def test_no_room(self) -> None:
+        """A space without room says so."""
+
+        class Full:
+            async def create(self, seconds: float) -> AnonymousFile:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        self.variants = BucketVariants(
+            self.store, "bucket", Full(), self.network, self.threads.in_thread
+        )
+        failure = self.error_of(self.variants.create(10), OSError)
+        self.assertEqual(failure.errno, errno.ENOSPC)
+
+    def test_no_thread(self) -> None:
+        """Without a thread to be had there is no file either, and none is left."""
+
+        def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
+            raise OSError(errno.EAGAIN, "can't start new thread")
+
+        self.variants = BucketVariants(
+            self.store, "bucket", AnonymousSpace(), self.network, no_thread
+        )
+        failure = self.failureResultOf(self.begin(self.variants.create(10)), OSError)
+        self.assertEqual(failure.value.errno, errno.EAGAIN)
+
+
+class LogTests(CommitCase):
+    """What is logged, and what never is"""
+
+    def test_secrets(self) -> None:
+        """Nothing that gives access is in any event."""
+        self.stored().presign(60)
+        for status in (403, 503, 301):
+            self.network.answers[:] = [reply(status)] * 3
+            looking = self.begin(self.variants.lookup(KEY))
+            looking.addErrback(lambda failure: None)
+            committing = self.commit()
+            self.network.advance(1)
+            committing.addErrback(lambda failure: None)
+            self.network.answers.clear()
+            found = self.stored()
+            self.network.answers.append(reply(status))
+            self.begin(found.stretch(0, 5)).addErrback(lambda failure: None)
+        self.assertTrue(self.log.events)
+        for event in self.log.events:
+            for text in (repr(event), str(formatEvent(event))):
+                for secret in (SECRET, TOKEN, "Signature="):
+                    self.assertNotIn(secret, text)
+        self.assertEqual(self.log.errors, [])

@@ -1,0 +1,155 @@
+"""The log line of a request: its shape in every combination, and its level."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.logger import LogLevel
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import NotFound
+from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.sources import read_source
+from audioproxy.web.access_log import RequestRecord, log_request
+from tests.support.http import Log
+from tests.support.strategies import PROMISE, encoded, option_segments, sources
+
+PLAIN = RequestRecord(
+    request_id="abc",
+    endpoint="render",
+    status=200,
+    error_code=None,
+    options=None,
+    source=None,
+    cache=None,
+    sent=12,
+    milliseconds=34,
+)
+
+#: The line behind the time, the request id and the level (contract: Request log).
+SHAPE = re.compile(
+    r"(render|info|health|ready|metrics|preflight|unknown) [1-5]\d\d( [a-z_]+)?"
+    r"(( opts=[!-~]*)? src=[!-~]*)?( cache=(MISS|COALESCED|HIT))?"
+    r" \d+ bytes in \d+ms"
+)
+
+
+class RecordTests(SynchronousTestCase):
+    """`RequestRecord`"""
+
+    def test_line(self) -> None:
+        """Each part stands in its place, and leaves no gap where it is missing."""
+        parts = {
+            "error_code": (None, "render_failed"),
+            "source": (None, b"local://a.mp3"),
+            "cache": (None, "HIT"),
+        }
+        shown = {
+            "error_code": " render_failed",
+            "source": " src=local://a.mp3",
+            "cache": " cache=HIT",
+        }
+        for values in itertools.product(*parts.values()):
+            given_parts = dict(zip(parts, values, strict=True))
+            line = str(PLAIN._replace(**given_parts))
+            middle = "".join(shown[name] for name, value in given_parts.items() if value)
+            self.assertEqual(f"render 200{middle} 12 bytes in 34ms", line)
+        line = str(PLAIN._replace(options="f:mp3", source=b"local://a"))
+        self.assertEqual("render 200 opts=f:mp3 src=local://a 12 bytes in 34ms", line)
+
+    def test_blank_and_control_characters(self) -> None:
+        """They are percent-encoded in a source, with everything else outside ASCII (D28)."""
+        line = str(PLAIN._replace(options="f:mp3", source=b"local://a b\n\r\t\x00\x7f\xc3\xa9.mp3"))
+        self.assertIn(" src=local://a%20b%0A%0D%09%00%7F%C3%A9.mp3 ", line)
+
+    def test_alike(self) -> None:
+        """Two sources never look alike: the escape character is escaped too (D28)."""
+        for source, shown in (
+            (b"local://a b.wav", "local://a%20b.wav"),
+            (b"local://a%20b.wav", "local://a%2520b.wav"),
+            (b"s3://b/100%", "s3://b/100%25"),
+            # The percent-encoding of a URL is a part of its spelling.
+            (b"https://b.test/a%20b", "https://b.test/a%20b"),
+        ):
+            self.assertIn(f" src={shown} ", str(PLAIN._replace(source=source)))
+
+    def test_queries(self) -> None:
+        """Of an https source's query the log has a digest, whatever its names are (D47)."""
+        for query in (
+            *(b"v=2", b"X-Amz-Signature=s", b"x-oss-signature=s", b"X-Tos-Signature=s", b"hmac=s"),
+            *(b"X-Obs-Security-Token=s", b"md5=s", b"access_key=s", b"client_secret=s", b"pwd=s"),
+            *(b"s", b"?", b"a?b=s", b"a=b&c=s"),
+        ):
+            digest = hashlib.sha256(query).hexdigest()[:8]
+            line = str(PLAIN._replace(source=b"https://b.test/k?" + query))
+            self.assertEqual(f"render 200 src=https://b.test/k?{digest} 12 bytes in 34ms", line)
+        for source in (b"https://b.test/sig=s", b"local://a?token=t", b"s3://b/k?sig=s"):
+            self.assertIn(f" src={source.decode()} ", str(PLAIN._replace(source=source)))
+
+    @PROMISE
+    @given(option_segments(), sources(), st.sampled_from((None, "MISS", "COALESCED", "HIT")))
+    def test_one_request_one_line(
+        self, segments: list[bytes], source: bytes, cache: str | None
+    ) -> None:
+        """No option and no source breaks the line or a word of it (D28)."""
+        options, _ = read_options(segments)
+        try:
+            canonical = read_source(b"enc", encoded(source)).canonical
+        except NotFound:
+            canonical = None
+        known = None if canonical is None else options.canonical()
+        record = PLAIN._replace(options=known, source=canonical, cache=cache)
+        self.assertIsNotNone(SHAPE.fullmatch(str(record)), record)
+
+    def test_levels(self) -> None:
+        """Errors of the service warn, what is asked all the time is for debugging only."""
+        rows = {
+            ("render", 200): LogLevel.info,
+            ("render", 206): LogLevel.info,
+            ("render", 304): LogLevel.info,
+            ("render", 404): LogLevel.info,
+            ("render", 429): LogLevel.info,
+            ("render", 500): LogLevel.warn,
+            ("render", 502): LogLevel.warn,
+            ("render", 504): LogLevel.warn,
+            ("info", 200): LogLevel.info,
+            ("info", 504): LogLevel.warn,
+            ("preflight", 204): LogLevel.info,
+            ("unknown", 404): LogLevel.info,
+            ("unknown", 500): LogLevel.warn,
+            ("health", 200): LogLevel.debug,
+            ("ready", 200): LogLevel.debug,
+            ("ready", 503): LogLevel.debug,
+            ("metrics", 200): LogLevel.debug,
+            ("metrics", 500): LogLevel.warn,
+        }
+        for (endpoint, status), level in rows.items():
+            # All that is 400 or more is a refusal, but for the verdict of a node that is not ready.
+            code = "some_code" if status >= 400 and endpoint != "ready" else None
+            record = PLAIN._replace(endpoint=endpoint, status=status, error_code=code)
+            self.assertIs(level, record.level, (endpoint, status))
+
+    def test_level_of_an_answer_that_was_broken_off(self) -> None:
+        """A stream that failed behind its 200 warns as an error of the service does (Levels)."""
+        record = PLAIN._replace(status=200, error_code="render_timeout")
+        self.assertIs(LogLevel.warn, record.level)
+
+    def test_log(self) -> None:
+        """The event has its level, the request id as a field and the line as its text."""
+        log = Log()
+        self.addCleanup(log.keep())
+        record = PLAIN._replace(
+            status=504, error_code="a_code", options="{braces}", source=b"{0}%s"
+        )
+        log_request(record)
+        (event,) = log.events
+        self.assertEqual("abc", event["request_id"])
+        self.assertIs(LogLevel.warn, event["log_level"])
+        self.assertEqual(
+            "render 504 a_code opts={braces} src={0}%25s 12 bytes in 34ms",
+            event["log_format"].format(**event),
+        )

@@ -1,0 +1,238 @@
+"""The metrics listener: one path, two methods, and a count of its own scrapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.internet.task import Clock
+from twisted.logger import LogLevel
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from audioproxy.web.metrics_resource import MetricsResource
+from audioproxy.server.site import ProxySite
+from tests.support.http import Connection, House, Log, Response
+from tests.test_metrics import Counts, read
+
+PATH = b"/f:mp3/plain/local://a.mp3"
+CONTENT_TYPE = b"text/plain; version=0.0.4"
+
+
+class ScrapeCase(SynchronousTestCase):
+    """A house whose metrics are served beside it."""
+
+    def setUp(self) -> None:
+        self.log = Log()
+        self.addCleanup(self.log.keep())
+        self.house = House(origin="*")
+        self.metrics = self.house.metrics
+        self.resource = MetricsResource(self.house.clock.seconds, self.metrics)
+        self.site: Site = ProxySite(self.resource, Clock())
+
+    def ask(self, target: bytes, method: bytes = b"GET", **headers: Any) -> Response:
+        """Send one request to the metrics listener."""
+        connection = Connection(self.site)
+        connection.send(target, method, **headers)
+        response = connection.response
+        self.assertTrue(response.complete)
+        self.assertEqual(b"", response.rest)
+        return response
+
+    def scrape(self) -> dict[str, float]:
+        """Return what a scrape shows."""
+        return read(self.ask(b"/metrics").body)
+
+
+class AnswerTests(ScrapeCase):
+    """``GET /metrics``"""
+
+    def test_scrape(self) -> None:
+        """It has all that was counted so far, typed exactly, and is stored nowhere (2)."""
+        self.house.ask(b"/health")
+        expected = self.metrics.exposition()
+        response = self.ask(b"/metrics")
+        self.assertEqual((200, expected), (response.status, response.body))
+        self.assertEqual([CONTENT_TYPE], response.all("content-type"))
+        self.assertEqual([b"no-store"], response.all("cache-control"))
+        self.assertEqual(b"%d" % len(expected), response["content-length"])
+        self.assertEqual(1, read(response.body)["http_requests_total health 2xx"])
+
+    def test_one_format(self) -> None:
+        """Whatever a scraper would take, it gets this format; Prometheus itself names all (2)."""
+        accept = (
+            b"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+            b"application/openmetrics-text;version=0.0.1;q=0.5,"
+            b"text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,"
+            b"*/*;q=0.2"
+        )
+        for given in (accept, b"application/json", b"text/html"):
+            response = self.ask(b"/metrics", accept=given, accept_encoding=b"gzip")
+            self.assertEqual((200, CONTENT_TYPE), (response.status, response["content-type"]))
+            self.assertIsNone(response["content-encoding"])
+            self.assertTrue(response.body.startswith(b"# HELP audio_proxy_"))
+
+    def test_head(self) -> None:
+        """HEAD has the headers of GET, the length among them, and no body (D19)."""
+        head = self.ask(b"/metrics", b"HEAD", x_request_id=b"same")
+        get = self.ask(b"/metrics", x_request_id=b"same")
+        self.assertEqual((200, b""), (head.status, head.body))
+        self.assertEqual(get.settled, head.settled)
+        self.assertEqual(b"%d" % len(get.body), head["content-length"])
+
+    def test_spellings_of_the_target(self) -> None:
+        """A query string is ignored, and the absolute form is taken."""
+        for target in (b"/metrics?format=json", b"http://proxy.example:9568/metrics"):
+            self.assertEqual(200, self.ask(target).status)
+
+    def test_keep_alive(self) -> None:
+        """A scraper may keep its connection."""
+        connection = Connection(self.site)
+        for scrape in range(1, 4):
+            connection.send(b"/metrics")
+            self.assertEqual(scrape, connection.received.count(b"HTTP/1.1 200 OK\r\n"))
+        self.assertFalse(connection.closed)
+
+
+class RefusalTests(ScrapeCase):
+    """Everything else is a 404"""
+
+    def assert_not_found(self, response: Response) -> None:
+        """Require the 404 that the main listener gives, without its CORS headers."""
+        expected = self.house.ask(b"/nowhere")
+        self.assertEqual((404, "not_found"), (response.status, response.error))
+        self.assertEqual(expected.body, response.body)
+        self.assertEqual(b"max-age=10", response["cache-control"])
+        self.assertIsNone(response["access-control-allow-origin"])
+
+    def test_methods(self) -> None:
+        """There is nothing to post, and no preflight: no page may read this."""
+        for method in (b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"BREW", b"get"):
+            self.assert_not_found(self.ask(b"/metrics", method, origin=b"https://example.com"))
+        self.assert_not_found(self.ask(b"/metrics", b"POST", body=b"x", content_length=b"1"))
+
+    def test_paths(self) -> None:
+        """No spelling but the one, and none of what the main listener has, signed or not."""
+        self.house.store_variant(PATH, b"abc")
+        for path in (
+            *(b"/", b"/metrics/", b"//metrics", b"/Metrics", b"/%6detrics", b"/metrics%20", b"*"),
+            *(b"/metrics/metrics", b"/metric", b"/health", b"/ready", b"/favicon.ico"),
+            self.house.path(PATH),
+            self.house.path(b"/info/plain/local://a.mp3"),
+        ):
+            self.assert_not_found(self.ask(path))
+        self.assertEqual([], self.house.touched())
+
+    def test_head(self) -> None:
+        """A HEAD is refused as the GET is, without the body."""
+        head = self.ask(b"/", b"HEAD", x_request_id=b"same")
+        get = self.ask(b"/", x_request_id=b"same")
+        self.assertEqual((404, get.settled, b""), (head.status, head.settled, head.body))
+
+    def test_on_the_main_listener(self) -> None:
+        """There, /metrics is a 404 like any other, signed or not, and no scrape (1)."""
+        counts = Counts(self.metrics)
+        for method in (b"GET", b"POST"):
+            response = self.house.ask(b"/metrics", method)
+            self.assertEqual((404, "not_found"), (response.status, response.error))
+            self.assertEqual(self.house.ask(b"/nowhere").body, response.body)
+        self.assertEqual(404, self.house.ask(b"/metrics", b"HEAD").status)
+        self.assertEqual(404, self.house.ask(self.house.path(b"/metrics")).status)
+        self.assertEqual({"unknown", "render"}, {name.split(" ")[1] for name in counts.changes})
+        self.assertEqual([], [r for r in self.log.requests if r.endpoint == "metrics"])
+
+    def test_no_http(self) -> None:
+        """What is no request is a 400 here too, and is counted."""
+        connection = Connection(self.site)
+        connection.send_raw(b"scrape please\r\n\r\n")
+        response = connection.response
+        self.assertEqual((400, "bad_request"), (response.status, response.error))
+        self.assertEqual(1, self.scrape()["http_requests_total unknown 4xx"])
+
+
+class AccountTests(ScrapeCase):
+    """What a scrape leaves behind"""
+
+    def test_counts_itself(self) -> None:
+        """Each scrape shows those before it, and a HEAD is one."""
+        for before in range(3):
+            self.assertEqual(before, self.scrape()["http_requests_total metrics 2xx"])
+        self.ask(b"/metrics", b"HEAD")
+        self.assertEqual(4, self.scrape()["http_requests_total metrics 2xx"])
+
+    def test_refusals(self) -> None:
+        """A 404 is of the class unknown, as it is on the main listener."""
+        counts = Counts(self.metrics)
+        self.ask(b"/")
+        self.ask(b"/metrics", b"POST")
+        self.assertEqual({"http_requests_total unknown 4xx": 2}, counts.changes)
+
+    def test_log(self) -> None:
+        """A scrape is one line for debugging, with its id; a 404 is worth knowing."""
+        response = self.ask(b"/metrics", x_request_id=b"mine")
+        (event,) = [event for event in self.log.events if "record" in event]
+        self.assertEqual(("mine", LogLevel.debug), (event["request_id"], event["log_level"]))
+        self.assertEqual(f"metrics 200 {len(response.body)} bytes in 0ms", str(event["record"]))
+        self.assertEqual(b"mine", response["x-request-id"])
+        self.ask(b"/", b"HEAD")
+        record = self.log.requests[-1]
+        self.assertEqual(
+            (LogLevel.info, "unknown 404 not_found 0 bytes in 0ms"), (record.level, str(record))
+        )
+
+    def test_scraper_that_leaves(self) -> None:
+        """One who stops reading and leaves is counted once, with the status that was sent."""
+        counts = Counts(self.metrics)
+        connection = Connection(self.site, window=1)
+        connection.send(b"/metrics")
+        connection.leave()
+        self.assertEqual({"http_requests_total metrics 2xx": 1}, counts.changes)
+        self.assertEqual(0, self.resource.active.count)
+
+    def test_crash(self) -> None:
+        """Numbers that cannot be had are a 500 as a document, an error in the log, and counted."""
+        self.metrics.watch(BrokenPool())
+        response = self.ask(b"/metrics")
+        self.assertEqual((500, "render_failed"), (response.status, response.error))
+        self.assertEqual([b"no-store"], response.all("cache-control"))
+        self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
+        (record,) = self.log.requests
+        self.assertEqual(("metrics", 500), (record.endpoint, record.status))
+
+
+@dataclass
+class BrokenPool:
+    """Slots that nobody can count."""
+
+    capacity: int = 0
+    queue_size: int = 0
+    depth: int = 0
+
+    @property
+    def held(self) -> int:
+        """Crash."""
+        return 1 // self.capacity
+
+
+class MountingTests(ScrapeCase):
+    """An application of somebody else's serves the metrics where it likes"""
+
+    def test_below_prefixes(self) -> None:
+        """Below any prefix it is /metrics, as it is at the root; the rest is the application's."""
+        for prefix in ((b"internal",), (b"a", b"b%20c"), (b"metrics",)):
+            top = root = Resource()
+            for part in prefix[:-1]:
+                below = Resource()
+                root.putChild(part.replace(b"%20", b" "), below)
+                root = below
+            root.putChild(prefix[-1].replace(b"%20", b" "), self.resource)
+            self.site = Site(top, reactor=Clock())
+            path = b"/" + b"/".join(prefix)
+            response = self.ask(path + b"/metrics")
+            self.assertEqual((200, CONTENT_TYPE), (response.status, response["content-type"]))
+            for other in (path, path + b"/", path + b"/x"):
+                refused = self.ask(other)
+                self.assertEqual((404, "not_found"), (refused.status, refused.error))
+            self.assertEqual(404, self.ask(b"/elsewhere").status)
+        self.assertEqual(3, read(self.metrics.exposition())["http_requests_total metrics 2xx"])
