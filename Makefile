@@ -64,9 +64,10 @@ guards: system-ffmpeg dev ## put known bugs into copies of the service, and requ
 bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench build/bench/peers/.installed ## measure it beside its peers, and write docs/performance.md; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
-lint: dev ## ruff: lint and format
+lint: dev ## ruff: lint and format; import-linter: the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --cache-dir build/import-linter
 
 format: dev ## ruff: mend what it can mend by itself
 	$(BIN)/ruff check --fix .

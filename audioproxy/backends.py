@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
+from audioproxy.scratch import ScratchSpace
 from audioproxy.sources.allowlist import Allowlist
-from audioproxy.blocking_calls import Errands
-from audioproxy.variants.files import FileVariants
-from audioproxy.variants.interfaces import ScratchSpace, VariantStore
-from audioproxy.sources.local import LocalFiles
-from audioproxy.sources.dispatcher import Sources
+from audioproxy.sources.dispatcher import SourceDispatcher
+from audioproxy.sources.local import LocalSources
 from audioproxy.threads import InThread
+from audioproxy.variants.files import FileVariantStore
+from audioproxy.variants.interfaces import VariantStore
 
 if TYPE_CHECKING:
+    from audioproxy.http_client.client import HttpClient
     from audioproxy.s3.objects import ObjectStore
-    from audioproxy.http_client.client import Outbound
-    from audioproxy.sources.s3 import S3Objects
+    from audioproxy.sources.s3 import S3Sources
 
 # Where systems keep the certificates that they trust, in one file, as ffmpeg wants it: Debian,
 # Fedora, SUSE, Alpine.
@@ -56,21 +57,21 @@ class Trust:
         self.ca_file = own_file or next(filter(os.path.isfile, _SYSTEM_TRUST), None)
         self._reactor = reactor
         self._own_file = own_file
-        self._clients: dict[str | None, Outbound] = {}
+        self._clients: dict[str | None, HttpClient] = {}
 
-    def client(self, bundle: str | None = None, variable: str = "") -> Outbound:
+    def client(self, bundle: str | None = None, variable: str = "") -> HttpClient:
         """Return the client that trusts a bundle; None is what is trusted in general.
 
         :param variable: which names the bundle, where there is one.
         :raises BootError: where the bundle cannot be read.
         """
         # Loaded for those who need it: a service of local files starts in half the time without.
-        from audioproxy.http_client.client import Outbound, read_trust
+        from audioproxy.http_client.client import HttpClient, read_trust
 
         path = bundle or self._own_file
         if path not in self._clients:
             try:
-                self._clients[path] = Outbound(self._reactor, read_trust(path))
+                self._clients[path] = HttpClient(self._reactor, read_trust(path))
             except (OSError, ValueError) as error:
                 name = variable if bundle else "SSL_CERT_FILE"
                 raise BootError(
@@ -103,7 +104,7 @@ class Backends:
         config: Config,
         clock: IReactorTime,
         threads: InThread,
-        errands: Errands,
+        blocking_calls: BlockingCalls,
         space: ScratchSpace,
         trust: Trust,
     ) -> None:
@@ -115,25 +116,25 @@ class Backends:
         self._threads = threads
         self._space = space
         self._trust = trust
-        self.store = self._make_store(config, errands)
-        self.objects: S3Objects | None = None
+        self.store = self._make_store(config, blocking_calls)
+        self.objects: S3Sources | None = None
         allowlist = Allowlist(config.source_allowlist)
         backends: dict[type, Any] = {}
         if config.local_root is not None:
-            backends[LocalSource] = LocalFiles(config.local_root)
+            backends[LocalSource] = LocalSources(config.local_root)
         if config.source_s3.configured:
-            from audioproxy.sources.s3 import S3Objects
+            from audioproxy.sources.s3 import S3Sources
 
             settings = config.source_s3
             store = self._object_store(settings, "AP_S3", "AP_S3")
             ca_file = settings.ca_bundle or trust.ca_file
-            self.objects = S3Objects(store, ca_file, config.render_timeout)
+            self.objects = S3Sources(store, ca_file, config.render_timeout)
             backends[S3Source] = self.objects
         # Without an allowlist no host is admitted.
         if config.source_allowlist is not None:
-            from audioproxy.sources.https import Origins
+            from audioproxy.sources.https import HttpsSources
 
-            backends[HttpsSource] = Origins(
+            backends[HttpsSource] = HttpsSources(
                 client=trust.client(),
                 allowlist=allowlist,
                 ca_file=trust.ca_file,
@@ -142,7 +143,7 @@ class Backends:
                 in_thread=threads,
                 limit=config.max_src_bytes,
             )
-        self.sources = Sources(allowlist, backends)
+        self.sources = SourceDispatcher(allowlist, backends)
 
     def open(self) -> None:
         """Begin, or begin again."""
@@ -152,16 +153,16 @@ class Backends:
         """Close what is open to other machines."""
         await self._trust.close()
 
-    def _make_store(self, config: Config, errands: Errands) -> VariantStore | None:
+    def _make_store(self, config: Config, blocking_calls: BlockingCalls) -> VariantStore | None:
         where = config.variant_store
         if where is None:
             return None
         if not isinstance(where, BucketStore):
-            return FileVariants(where.path, errands)
+            return FileVariantStore(where.path, blocking_calls)
         if not config.variant_s3.configured:
             raise BootError("AP_VARIANT_STORE: an s3:// store needs credentials, and none are set")
         from audioproxy.s3.objects import StoreError
-        from audioproxy.variants.s3 import BucketVariants
+        from audioproxy.variants.s3 import S3VariantStore
 
         own, shared = config.variant_s3, config.source_s3
         reach = (own.endpoint, own.addressing) == (shared.endpoint, shared.addressing)
@@ -175,7 +176,7 @@ class Backends:
                 endpoint=store.name,
             )
         try:
-            return BucketVariants(store, where.bucket, self._space, self._clock, self._threads)
+            return S3VariantStore(store, where.bucket, self._space, self._clock, self._threads)
         except StoreError as error:
             raise BootError(f"AP_VARIANT_STORE: {error}; set {place}_ADDRESSING to path") from error
 

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from audioproxy.threads import InThread, forget
+from audioproxy.threads import InThread, run_detached
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _MOST = 64
 
 
-class Errands:
+class BlockingCalls:
     """Runs calls that a disk may take any time for, each in a thread.
 
     A thread that hangs in a system call cannot be stopped. So nobody waits for it past a
@@ -76,4 +76,4 @@ class Errands:
 
     def later(self, work: Callable[[], object]) -> None:
         """Do work that nobody waits for."""
-        forget(self._in_thread, work)
+        run_detached(self._in_thread, work)

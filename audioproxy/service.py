@@ -29,35 +29,35 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from audioproxy.backends import Backends, BootError, Trust
+from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import Config
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.ffmpeg_capabilities import find_missing, find_version, pause, watch_programs
-from audioproxy.process.spawn import find_leash, find_session
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
+from audioproxy.process.spawn import find_parent_death_prefix, find_session_prefix
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.context import Workshop
+from audioproxy.render.context import RenderContext
 from audioproxy.render.preparation import Plan, make_plan
-from audioproxy.render.registry import Renders
-from audioproxy.blocking_calls import Errands
-from audioproxy.variants.files import FileVariants
-from audioproxy.variants.interfaces import Examination, Unwritable
-from audioproxy.variants.scratch_folder import AnonymousSpace
-from audioproxy.threads import own_threads
-from audioproxy.web.cors import Cors
-from audioproxy.server.fast_path import Express
-from audioproxy.web.info import Infos
+from audioproxy.render.registry import RenderRegistry
+from audioproxy.scratch import AnonymousSpace
+from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, most_clients
-from audioproxy.web.access_log import Journal, log_request
-from audioproxy.web.root import AudioProxyResource, Signer
-from audioproxy.web.metrics_resource import MetricsResource
 from audioproxy.server.site import ProxySite
-from audioproxy.web.variant import Variants
+from audioproxy.threads import thread_per_call
+from audioproxy.variants.files import FileVariantStore
+from audioproxy.variants.interfaces import Examination, Unwritable
+from audioproxy.web.access_log import AccessLog, log_request
+from audioproxy.web.cors import Cors
+from audioproxy.web.info import InfoHandler
+from audioproxy.web.metrics_resource import MetricsResource
+from audioproxy.web.root import AudioProxyResource, Signer
+from audioproxy.web.variant import VariantHandler
 
 # Seconds that a shutdown waits for renders and answers (D39).
 _DRAIN = 30.0
@@ -79,15 +79,15 @@ class AudioProxy(Service):
 
     :ivar resource: to be mounted in a site, at its root or below it.
     :ivar metrics: the same for ``/metrics``, in a site that strangers do not reach.
-    :ivar express: the fast path, for a site that has the resource at its root.
+    :ivar fast_path: the fast path, for a site that has the resource at its root.
     :ivar patience: seconds that a stop waits for renders and answers.
     """
 
-    def __init__(self, config: Config, reactor: Any, journal: Journal = log_request) -> None:
+    def __init__(self, config: Config, reactor: Any, access_log: AccessLog = log_request) -> None:
         """Build everything; nothing is opened yet.
 
         :param reactor: provides processes, time and threads.
-        :param journal: takes the record of each request.
+        :param access_log: takes the record of each request.
         :raises BootError: for a configuration that cannot be served.
         """
         self._reactor = reactor
@@ -95,16 +95,20 @@ class AudioProxy(Service):
         self._programs_check: Deferred[None] | None = None
         self._check_wanted = False
         self.patience = min(_DRAIN, config.render_timeout)
-        threads = own_threads(reactor)
-        errands = Errands(reactor, threads)
-        space = AnonymousSpace(errands.later)
+        threads = thread_per_call(reactor)
+        blocking_calls = BlockingCalls(reactor, threads)
+        space = AnonymousSpace(blocking_calls.later)
         trust = Trust(reactor, os.environ.get("SSL_CERT_FILE") or None)
-        self._backends = Backends(config, reactor, threads, errands, space, trust)
+        self._backends = Backends(config, reactor, threads, blocking_calls, space, trust)
         self._store = self._backends.store
         self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
         self._ffprobe = shutil.which("ffprobe") or "ffprobe"
         self._launcher = Launcher(
-            reactor, reactor, _child_environment(), find_leash(), find_session()
+            reactor,
+            reactor,
+            _child_environment(),
+            find_parent_death_prefix(),
+            find_session_prefix(),
         )
         # A check of the programs that finds them missing asks for no other check.
         reporting = replace(self._launcher, not_started=self._check_programs)
@@ -123,7 +127,7 @@ class AudioProxy(Service):
         encoder = Encoder(reporting)
         sources = self._backends.sources
         prober = Prober(reporting, self._ffprobe, probe_slots, config.probe_timeout)
-        self._workshop = Workshop(
+        self._workshop = RenderContext(
             clock=reactor,
             metrics=metrics,
             sources=sources,
@@ -138,9 +142,9 @@ class AudioProxy(Service):
             max_variant=config.max_variant_bytes,
             timeout=config.render_timeout,
         )
-        self._renders = Renders(self._workshop)
+        self._renders = RenderRegistry(self._workshop)
         cors = Cors(config.allow_origin)
-        variants = Variants(
+        variants = VariantHandler(
             metrics,
             self._renders,
             sources,
@@ -153,18 +157,24 @@ class AudioProxy(Service):
             Signer(config.key, config.salt, config.allow_insecure),
             cors,
             variants,
-            Infos(sources, prober),
+            InfoHandler(sources, prober),
             slots,
             readiness,
             reactor.seconds,
             metrics,
-            journal,
+            access_log,
         )
-        shelf = self._store if isinstance(self._store, FileVariants) else None
-        self.express = Express(
-            self.resource.known, variants, shelf, cors, reactor.seconds, metrics, journal
+        small_variants = self._store if isinstance(self._store, FileVariantStore) else None
+        self.fast_path = FastPath(
+            self.resource.known,
+            variants,
+            small_variants,
+            cors,
+            reactor.seconds,
+            metrics,
+            access_log,
         )
-        self.metrics = MetricsResource(reactor.seconds, metrics, journal)
+        self.metrics = MetricsResource(reactor.seconds, metrics, access_log)
 
     def startService(self) -> Deferred[None]:
         """Prove the store writable, and look whether ffmpeg can do its part.
@@ -184,7 +194,7 @@ class AudioProxy(Service):
         Service.stopService(self)
         return Deferred.fromCoroutine(self._stop())
 
-    async def plan(self, options: Options | None, source: Source) -> Plan:
+    async def plan(self, options: VariantOptions | None, source: Source) -> Plan:
         """Look at a source, and return what a render of it would run. No start is needed for it.
 
         :param options: None for an info document.
@@ -203,7 +213,7 @@ class AudioProxy(Service):
         return {program: await find_version(self._launcher, program) for program in programs}
 
     @property
-    def leashed(self) -> bool:
+    def dies_with_parent(self) -> bool:
         """Whether encoders end with this process, however it ends (D40)."""
         return bool(self._launcher.prefix)
 
@@ -282,21 +292,21 @@ class ProxyService(Service):
         config: Config,
         reactor: Any,
         listening: socket.socket | None = None,
-        journal: Journal = log_request,
+        access_log: AccessLog = log_request,
     ) -> None:
         """Build everything; see `AudioProxy`.
 
         :param listening: takes the place of ``config.port``.
-        :param journal: takes the record of each request.
+        :param access_log: takes the record of each request.
         """
         self.port = config.port
         self.metrics_port = config.metrics_port
         self._config = config
         self._reactor = reactor
         self._given = listening
-        self._proxy = AudioProxy(config, reactor, journal)
+        self._proxy = AudioProxy(config, reactor, access_log)
         most = most_clients(config.max_concurrency + config.max_probe_concurrency)
-        site = ProxySite(self._proxy.resource, reactor, most, self._proxy.express)
+        site = ProxySite(self._proxy.resource, reactor, most, self._proxy.fast_path)
         self._main = Listener(reactor, site)
         self._scrapes = Listener(reactor, ProxySite(self._proxy.metrics, reactor, _MOST_SCRAPERS))
         self._starting: Deferred[None] | None = None

@@ -1,4 +1,4 @@
-"""A push producer that reads from a file by offset and writes into one consumer."""
+"""Streams of bytes to one consumer, and the push producer that reads one from a file by offset."""
 
 from __future__ import annotations
 
@@ -9,18 +9,59 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IConsumer, IPushProducer
 from zope.interface import implementer
 
-from audioproxy.variants.interfaces import Growing, Readable
+from audioproxy.errors import Refusal
 
 # One read and one write, and so one chunk of the response, and what a reader that stalls has in
 # memory. Larger ones do not stay in a CPU's cache and are slower, smaller ones cost more calls.
 _CHUNK = 64 * 1024
 
 
+class Readable(Protocol):
+    """Bytes at rest that are read by offset."""
+
+    def read(self, offset: int, limit: int) -> bytes:
+        """Return 1 to ``limit`` bytes from ``offset``, or none past the end."""
+        ...
+
+
+class Growing(Readable, Protocol):
+    """Bytes to which others are added.
+
+    :ivar size: how many there are so far.
+    """
+
+    @property
+    def size(self) -> int: ...  # noqa: D102
+    @property
+    def ended(self) -> bool: ...  # noqa: D102
+    @property
+    def failure(self) -> Refusal | None: ...  # noqa: D102
+
+    def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
+        """Call ``follower`` on every change from now on; returns what ends that."""
+        ...
+
+
+class ByteStream(Protocol):
+    """Bytes that go to one consumer, once, from wherever they are. They are sent, or dropped."""
+
+    def send(self, consumer: IConsumer) -> Deferred[None]:
+        """Send them as a push producer, at the consumer's pace.
+
+        :returns: fires when everything is written and the producer is unregistered, or fails.
+            Cancelling it ends the flow.
+        """
+        ...
+
+    def drop(self) -> None:
+        """Let go of what they would have come from."""
+
+
 class ConsumerGone(Exception):
     """The consumer went away before it had everything."""
 
 
-class FileConsumer(Protocol):
+class SendfileConsumer(Protocol):
     """A consumer that can do without what is read for it."""
 
     def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
@@ -35,7 +76,7 @@ class FileConsumer(Protocol):
 
 
 @implementer(IPushProducer)
-class Feed:
+class FileProducer:
     """Sends one stretch of a file, once, as fast as the consumer takes it and the file grows.
 
     :ivar done: what `send` returns.

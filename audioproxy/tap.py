@@ -80,8 +80,8 @@ class _TwistdService(ProxyService):
         # Without twistd, in a test say, there are no options but ours.
         self._twistd: Any = getattr(options, "parent", None) or {}
         self._lines = _find_log(self._twistd, options.config.log_level, reactor)
-        journal = log_request if self._lines is None else self._lines.request
-        super().__init__(options.config, reactor, options.listening, journal)
+        access_log = log_request if self._lines is None else self._lines.request
+        super().__init__(options.config, reactor, options.listening, access_log)
 
     def setServiceParent(self, parent: Any) -> None:
         """Join the application, and let it log in our format."""

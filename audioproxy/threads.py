@@ -26,7 +26,7 @@ class InThread(Protocol):
     def __call__(self, work: Callable[[], T]) -> Deferred[T]: ...  # noqa: D102
 
 
-def own_threads(reactor: IReactorFromThreads) -> InThread:
+def thread_per_call(reactor: IReactorFromThreads) -> InThread:
     """Return what starts a new thread for each piece of work.
 
     The reactor's pool is small and has other things to do, while this work may last as long as
@@ -53,7 +53,7 @@ def own_threads(reactor: IReactorFromThreads) -> InThread:
     return begin
 
 
-def forget(in_thread: InThread, work: Callable[[], object]) -> None:
+def run_detached(in_thread: InThread, work: Callable[[], object]) -> None:
     """Do work that nobody waits for in a thread; where none can be started, here and now."""
     try:
         running = in_thread(work)
@@ -63,7 +63,7 @@ def forget(in_thread: InThread, work: Callable[[], object]) -> None:
         running.addErrback(lambda failure: _log.failure("work in a thread failed", failure))
 
 
-async def outlast(running: Deferred[T]) -> T:
+async def await_uncancelled(running: Deferred[T]) -> T:
     """Wait for work that cannot be stopped; one who is cancelled waits all the same.
 
     Whoever let go earlier would close files that the work still uses.

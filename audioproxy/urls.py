@@ -26,10 +26,11 @@ from decimal import Decimal
 from typing import Any, Literal
 from urllib.parse import quote
 
+from audioproxy.config.values import hexadecimal
 from audioproxy.errors import Expired, InvalidOptions, NotFound, Refusal
-from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.options import Fade, Loudness, Options, Trim
+from audioproxy.grammar.expiry import expired
+from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT, sign
 from audioproxy.grammar.sources import (
@@ -39,7 +40,6 @@ from audioproxy.grammar.sources import (
     parse_source,
 )
 from audioproxy.grammar.values import percent_encode
-from audioproxy.config.values import hexadecimal
 
 __all__ = [
     "Expired",
@@ -147,7 +147,7 @@ class Variant:
     pk_bits: Literal[8, 16] | None = None
     dl: str | None = None
     cb: str | bytes | None = None
-    _options: Options = field(init=False, repr=False, compare=False)
+    _options: VariantOptions = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         segments = [

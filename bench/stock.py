@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from audioproxy.variants.files import variant_path
 from audioproxy.urls import Variant
+from audioproxy.variants.files import variant_path
 from bench.client import read
 from bench.programs import Service
 

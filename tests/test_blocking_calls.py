@@ -14,7 +14,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.blocking_calls import Errands
+from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.processes import open_descriptors
 from tests.support.threads import FakeThreads
@@ -38,7 +38,7 @@ class ErrandsCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.threads = FakeThreads()
-        self.errands = Errands(self.clock, self.threads.in_thread)
+        self.blocking_calls = BlockingCalls(self.clock, self.threads.in_thread)
         self.undone: list[object] = []
 
     def tearDown(self) -> None:
@@ -46,11 +46,11 @@ class ErrandsCase(SynchronousTestCase):
 
     def run_errand(self, work: Callable[[], Any], seconds: float = 10) -> Deferred[Any]:
         """Give work to a thread and wait for it."""
-        return Deferred.fromCoroutine(self.errands.run(work, seconds, self.undone.append))
+        return Deferred.fromCoroutine(self.blocking_calls.run(work, seconds, self.undone.append))
 
 
 class RunTests(ErrandsCase):
-    """`Errands.run`"""
+    """`BlockingCalls.run`"""
 
     def test_result(self) -> None:
         """The result of the work is the result of the wait, be it nothing."""
@@ -115,7 +115,7 @@ class RunTests(ErrandsCase):
 
     def test_no_thread(self) -> None:
         """Without a thread to be had that is the system's error, at once, and nobody is late."""
-        self.errands = Errands(self.clock, no_thread)
+        self.blocking_calls = BlockingCalls(self.clock, no_thread)
         for _ in range(2):
             failure = self.failureResultOf(self.run_errand(lambda: "done"), OSError)
             self.assertEqual(failure.value.errno, errno.EAGAIN)
@@ -159,7 +159,7 @@ class LateTests(ErrandsCase):
     def test_several_late(self) -> None:
         """As long as one of them is still away, nothing new is taken."""
         works: list[Deferred[str]] = [Deferred(), Deferred()]
-        self.errands = Errands(self.clock, lambda work: work())
+        self.blocking_calls = BlockingCalls(self.clock, lambda work: work())
         running = [self.run_errand(lambda work=work: work) for work in works]
         self.clock.advance(10)
         for each in running:
@@ -187,8 +187,8 @@ class LateTests(ErrandsCase):
         folder = Path(self.mktemp())
         folder.mkdir()
         before = open_descriptors()
-        make = partial(NamedFile, str(folder / "file"), self.errands.later)
-        late = Deferred.fromCoroutine(self.errands.run(make, 10, NamedFile.close))
+        make = partial(NamedFile, str(folder / "file"), self.blocking_calls.later)
+        late = Deferred.fromCoroutine(self.blocking_calls.run(make, 10, NamedFile.close))
         self.clock.advance(10)
         self.failureResultOf(late, TimeoutError)
         self.threads.run()
@@ -223,12 +223,12 @@ class LateTests(ErrandsCase):
 
 
 class LaterTests(ErrandsCase):
-    """`Errands.later`"""
+    """`BlockingCalls.later`"""
 
     def test_in_a_thread(self) -> None:
         """Work that nobody waits for is done in a thread, sooner or later."""
         done: list[str] = []
-        self.errands.later(lambda: done.append("done"))
+        self.blocking_calls.later(lambda: done.append("done"))
         self.assertEqual(done, [])
         self.threads.run()
         self.assertEqual(done, ["done"])
@@ -236,12 +236,12 @@ class LaterTests(ErrandsCase):
     def test_without_a_thread(self) -> None:
         """Without a thread to be had it is done here and now, rather than never."""
         done: list[str] = []
-        Errands(self.clock, no_thread).later(lambda: done.append("done"))
+        BlockingCalls(self.clock, no_thread).later(lambda: done.append("done"))
         self.assertEqual(done, ["done"])
 
     def test_failure(self) -> None:
         """What it fails with is logged, since nobody else hears of it."""
-        self.errands.later(fail)
+        self.blocking_calls.later(fail)
         self.threads.run()
         self.assertEqual([failure.value for failure in self.flushLoggedErrors(OSError)], [FULL])
 
@@ -251,6 +251,6 @@ class LaterTests(ErrandsCase):
         self.clock.advance(10)
         self.failureResultOf(late, TimeoutError)
         done: list[str] = []
-        self.errands.later(lambda: done.append("done"))
+        self.blocking_calls.later(lambda: done.append("done"))
         self.threads.run()
         self.assertEqual(done, ["done"])

@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import errors
 from audioproxy.cli.url_input import read_address
 from audioproxy.config import VARIABLES
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import verify
@@ -95,7 +95,7 @@ class ReferenceTests(SynchronousTestCase):
         """A client finds every option, and an example of it to copy (contract: Option classes)."""
         table = [re.match(r"\[`(\w+)`\]\(#(.*)\)", row[0]) for row in rows("urls", "Option")]
         links = {match[1]: match[2] for match in table if match}
-        self.assertEqual(set(Options.__dataclass_fields__) | {"exp"}, set(links))
+        self.assertEqual(set(VariantOptions.__dataclass_fields__) | {"exp"}, set(links))
         sections = re.split(r"^###? ", PAGES["urls"], flags=re.MULTILINE)
         texts = {anchor(text.partition("\n")[0]): text for text in sections}
         for key, name in links.items():

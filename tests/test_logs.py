@@ -15,9 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, RenderTimeout
 from audioproxy.logs import LEVELS, LineObserver
-from audioproxy.web.access_log import RequestRecord, log_request
-from audioproxy.web.metrics_resource import MetricsResource
 from audioproxy.server.site import ProxySite
+from audioproxy.web.access_log import AccessLogEntry, log_request
+from audioproxy.web.metrics_resource import MetricsResource
 from tests.render.studio import Studio
 from tests.support.http import Connection, House
 
@@ -49,7 +49,7 @@ class LineObserverTests(SynchronousTestCase):
 
     def test_request(self) -> None:
         """A request's id stands ahead of the level (Request log)."""
-        record = RequestRecord(
+        record = AccessLogEntry(
             "abc", "render", 404, "not_found", "f:mp3", b"local://a b\nc.mp3", None, 77, 5
         )
         self.assertEqual(
@@ -180,7 +180,7 @@ LINES = {
 class BatchTests(SynchronousTestCase):
     """Lines of requests"""
 
-    RECORD = RequestRecord("abc", "render", 200, None, "f:mp3", b"local://a", "HIT", 7, 0)
+    RECORD = AccessLogEntry("abc", "render", 200, None, "f:mp3", b"local://a", "HIT", 7, 0)
 
     def setUp(self) -> None:
         self.stream = _Counted()

@@ -11,9 +11,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from audioproxy.errors import RenderTimeout
-from audioproxy.render.output import Backlog
-from audioproxy.streams import ConsumerGone, Feed
-from audioproxy.variants.scratch_folder import AnonymousFile
+from audioproxy.render.output import RenderOutput
+from audioproxy.scratch import AnonymousFile
+from audioproxy.streams import ConsumerGone, FileProducer
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
@@ -40,9 +40,9 @@ class FeedCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.consumer = FakeConsumer()
 
-    def begin(self, source: object, start: int = 0, stop: int | None = None) -> Feed:
+    def begin(self, source: object, start: int = 0, stop: int | None = None) -> FileProducer:
         """Begin to feed the consumer."""
-        feed = Feed(source, start, stop)
+        feed = FileProducer(source, start, stop)
         feed.send(self.consumer)
         return feed
 
@@ -54,7 +54,7 @@ class StoredTests(FeedCase):
 
     def test_interface(self) -> None:
         """It is a push producer, as Twisted understands it."""
-        self.assertTrue(verifyObject(IPushProducer, Feed(Bytes(b""), 0, 0)))
+        self.assertTrue(verifyObject(IPushProducer, FileProducer(Bytes(b""), 0, 0)))
 
     def test_stretches(self) -> None:
         """Each stretch is written exactly, in chunks of at most 128 KiB."""
@@ -76,7 +76,7 @@ class StoredTests(FeedCase):
 
     def test_order(self) -> None:
         """The producer is registered before the first byte, and unregistered before the end."""
-        feed = Feed(Bytes(b"abc"), 0, 3)
+        feed = FileProducer(Bytes(b"abc"), 0, 3)
         feed.done.addCallback(lambda _: self.consumer.heard.append("done"))
         feed.send(self.consumer)
         self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered", "done"])
@@ -153,7 +153,7 @@ class StoredTests(FeedCase):
         """A consumer that was gone before it was fed stops the feed as it registers."""
 
         class Gone(FakeConsumer):
-            def registerProducer(self, producer: Feed, streaming: bool) -> None:
+            def registerProducer(self, producer: FileProducer, streaming: bool) -> None:
                 producer.stopProducing()
 
         self.consumer = Gone()
@@ -177,7 +177,7 @@ class BacklogTests(FeedCase):
     def setUp(self) -> None:
         super().setUp()
         self.before = open_descriptors()
-        self.backlog = Backlog(AnonymousFile(), 1 << 30)
+        self.backlog = RenderOutput(AnonymousFile(), 1 << 30)
 
     def put(self, data: bytes) -> None:
         """Add bytes as an encoder does, and look."""
@@ -238,7 +238,7 @@ class BacklogTests(FeedCase):
     def test_stalled(self) -> None:
         """One who stalls costs the others nothing (D38)."""
         stalled = FakeConsumer(room=0)
-        stuck = Feed(self.backlog)
+        stuck = FileProducer(self.backlog)
         stuck.send(stalled)
         feed = self.begin(self.backlog)
         for _ in range(10):
@@ -277,11 +277,11 @@ class BacklogTests(FeedCase):
         self, room: int | None, reenters: bool, steps: list[str | int]
     ) -> None:
         """However growth, pauses and resumes fall together, the consumer gets exactly the bytes."""
-        backlog = Backlog(AnonymousFile(), 1 << 30)
+        backlog = RenderOutput(AnonymousFile(), 1 << 30)
         consumer = FakeConsumer(room)
         if reenters:
             consumer.on_write = lambda: len(consumer.writes) % 2 or consumer.drain()
-        feed = Feed(backlog)
+        feed = FileProducer(backlog)
         feed.send(consumer)
         made = b""
         for number, step in enumerate(steps):

@@ -12,7 +12,7 @@ from textwrap import dedent
 from twisted.trial.unittest import SynchronousTestCase
 
 #: Test cases that drop a coroutine instead of running it, and the one that awaits it.
-DEAF = {
+IGNORING_INPUT = {
     "twisted.trial.unittest.SynchronousTestCase",
     "unittest.TestCase",
     "unittest.case.TestCase",
@@ -128,7 +128,7 @@ def never_run(modules: list[Module]) -> Iterator[str]:
 
     for name in cases:
         family = set(ancestry(name))
-        if family & DEAF and AWAITING not in family:
+        if family & IGNORING_INPUT and AWAITING not in family:
             for module, case in (cases[member] for member in sorted(family & cases.keys())):
                 for test in tests_of(case):
                     if isinstance(test, ast.AsyncFunctionDef):

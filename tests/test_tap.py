@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import tap
 from audioproxy.grammar.signature import sign
-from audioproxy.process import inspection
+from audioproxy.process import ffmpeg_capabilities as ffmpeg_capabilities_module
 from tests.live.test_service import until_hit
 from tests.support.http import KEY, SALT
 from tests.support.service import Process, ServiceCase, ask, short_flac, signed, until
@@ -360,7 +360,7 @@ class RunTests(TapCase):
         self.add("short.flac", short_flac())
         programs = self.root / "programs"
         programs.mkdir()
-        self.patch(inspection, "_RETRY", 0.05)
+        self.patch(ffmpeg_capabilities_module, "_RETRY", 0.05)
         for name in ("ffmpeg", "ffprobe", "setpriv"):
             os.symlink(shutil.which(name) or name, programs / name)
         self.patch(os, "environ", {**os.environ, "PATH": str(programs)})

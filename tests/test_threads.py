@@ -13,18 +13,18 @@ from twisted.internet.threads import deferToThread
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.threads import forget, outlast, own_threads
+from audioproxy.threads import await_uncancelled, run_detached, thread_per_call
 from tests.support.threads import FakeThreads
 
 reactor: Any = _reactor
 
 
 class OwnThreadsTests(TestCase):
-    """`own_threads`"""
+    """`thread_per_call`"""
 
     async def test_elsewhere(self) -> None:
         """Work goes on in a thread of its own, and what comes of it comes back to this one."""
-        in_thread = own_threads(reactor)
+        in_thread = thread_per_call(reactor)
         meeting = threading.Barrier(3)
         works = [in_thread(partial(meeting.wait, 30)) for _ in range(2)]
         await deferToThread(meeting.wait, 30)
@@ -40,7 +40,7 @@ class OwnThreadsTests(TestCase):
             raise OSError(28, "No space left on device")
 
         with self.assertRaises(OSError):
-            await own_threads(reactor)(fail)
+            await thread_per_call(reactor)(fail)
 
     def test_no_thread(self) -> None:
         """Where the system has no thread to give, that is an error of the system's."""
@@ -49,12 +49,12 @@ class OwnThreadsTests(TestCase):
             raise RuntimeError("can't start new thread")
 
         self.patch(threading.Thread, "start", refuse)
-        error = self.assertRaises(OSError, own_threads(reactor), lambda: None)
+        error = self.assertRaises(OSError, thread_per_call(reactor), lambda: None)
         self.assertEqual((errno.EAGAIN, "can't start new thread"), (error.errno, error.strerror))
 
 
 class ForgetTests(SynchronousTestCase):
-    """`forget`"""
+    """`run_detached`"""
 
     def setUp(self) -> None:
         self.threads = FakeThreads()
@@ -62,14 +62,14 @@ class ForgetTests(SynchronousTestCase):
 
     def test_in_a_thread(self) -> None:
         """Work that nobody waits for is done in a thread, and not here."""
-        forget(self.threads.in_thread, lambda: self.done.append("done"))
+        run_detached(self.threads.in_thread, lambda: self.done.append("done"))
         self.assertEqual(self.done, [])
         self.threads.run()
         self.assertEqual(self.done, ["done"])
 
     def test_failure(self) -> None:
         """What it fails with is logged: nobody else would hear of it."""
-        forget(self.threads.in_thread, lambda: 1 // 0)
+        run_detached(self.threads.in_thread, lambda: 1 // 0)
         self.threads.run()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
@@ -79,16 +79,16 @@ class ForgetTests(SynchronousTestCase):
         def refuse(work: object) -> Any:
             raise OSError(errno.EAGAIN, "can't start new thread")
 
-        forget(refuse, lambda: self.done.append("done"))
+        run_detached(refuse, lambda: self.done.append("done"))
         self.assertEqual(self.done, ["done"])
 
 
 class OutlastTests(SynchronousTestCase):
-    """`outlast`"""
+    """`await_uncancelled`"""
 
     def setUp(self) -> None:
         self.work: Deferred[str] = Deferred()
-        self.waiting = Deferred.fromCoroutine(outlast(self.work))
+        self.waiting = Deferred.fromCoroutine(await_uncancelled(self.work))
 
     def test_result(self) -> None:
         """The result of the work is the result of the wait."""
@@ -108,9 +108,9 @@ class OutlastTests(SynchronousTestCase):
 
     def test_done_before(self) -> None:
         """Work that is done by now is not waited for."""
-        waiting = Deferred.fromCoroutine(outlast(succeed("done")))
+        waiting = Deferred.fromCoroutine(await_uncancelled(succeed("done")))
         self.assertEqual(self.successResultOf(waiting), "done")
-        self.failureResultOf(Deferred.fromCoroutine(outlast(fail(OSError()))), OSError)
+        self.failureResultOf(Deferred.fromCoroutine(await_uncancelled(fail(OSError()))), OSError)
 
     def test_cancelled(self) -> None:
         """One who is cancelled comes back when the work is done, and not before."""

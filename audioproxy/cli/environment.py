@@ -11,7 +11,7 @@ from typing import Any
 
 import shtab
 
-from audioproxy.cli.exit_status import Misuse
+from audioproxy.cli.exit_status import UsageError
 from audioproxy.urls import Signer
 
 # What systemd, a shell and we read alike. They differ on comments behind a value, on backslashes,
@@ -51,12 +51,12 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
         try:
             text = Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise Misuse(f"--env-file: {file} cannot be read ({error})") from None
+            raise UsageError(f"--env-file: {file} cannot be read ({error})") from None
         for number, line in enumerate(map(str.strip, text.splitlines()), 1):
             if line and line[0] not in "#;":
                 match = _ASSIGNMENT.fullmatch(line)
                 if match is None:
-                    raise Misuse(
+                    raise UsageError(
                         f"--env-file: {file}, line {number}: NAME=value is expected, with the value"
                         " in '...' where it has more in it than letters, digits and -_./:,@%+=*[]"
                     )
@@ -77,11 +77,11 @@ def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = 
     """
     for name in ("AP_KEY", "AP_SALT"):
         if not environment.get(name):
-            raise Misuse(
+            raise UsageError(
                 f"{name}: not set; export AP_KEY and AP_SALT as the service has them, or name its"
                 " file of settings with --env-file"
             )
     try:
         return Signer.from_hex(environment["AP_KEY"], environment["AP_SALT"], base, encoded=encoded)
     except ValueError as error:
-        raise Misuse(str(error)) from None
+        raise UsageError(str(error)) from None

@@ -9,14 +9,14 @@ DONE = 0
 #: No, or not all of it.
 NO = 1
 #: The command cannot be understood, or lacks a setting.
-MISUSE = 2
+USAGE_ERROR = 2
 #: The signature is good and the URL has expired.
 EXPIRED = 3
 #: The signature is good and the service would refuse what it signs.
 REFUSED = 4
 
 
-class Misuse(Exception):
+class UsageError(Exception):
     """The command cannot be carried out as it was given; the text says what would be right."""
 
 

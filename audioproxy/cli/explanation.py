@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from audioproxy.cli.url_input import read_address
 from audioproxy.cli.environment import make_signer
-from audioproxy.cli.option_help import meanings, unsaid
 from audioproxy.cli.exit_status import DONE, REFUSED, printable
+from audioproxy.cli.option_help import meanings, unsaid
 from audioproxy.cli.reactor import run
 from audioproxy.cli.sign import judge, moment
+from audioproxy.cli.url_input import read_address
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore, load
 from audioproxy.errors import NotFound, Refusal
 from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import SignedPath, Target, split_target
 from audioproxy.grammar.sources import HttpsSource, LocalSource, Source, read_source
@@ -115,7 +115,7 @@ def _explain_target(
     _explain_commands(explanation, _assume(options, source), config, source)
 
 
-def _explain_options(explanation: Explanation, target: Target) -> Options:
+def _explain_options(explanation: Explanation, target: Target) -> VariantOptions:
     exp = read_expiry(target.options)
     if exp is not None:
         left = exp - int(time.time())
@@ -171,7 +171,7 @@ def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
         return Config(allow_insecure=True), list(error.problems)
 
 
-def _look(config: Config, options: Options | None, source: Source) -> Plan:
+def _look(config: Config, options: VariantOptions | None, source: Source) -> Plan:
     async def look(reactor: Any) -> Plan:
         proxy = make_resource(config, reactor)
         try:
@@ -182,7 +182,7 @@ def _look(config: Config, options: Options | None, source: Source) -> Plan:
     return run(look)
 
 
-def _assume(options: Options | None, source: Source) -> Plan:
+def _assume(options: VariantOptions | None, source: Source) -> Plan:
     probe = Probe("wav", "pcm_s16le", Decimal(180), exact=True, sample_rate=44100)
     if isinstance(source, LocalSource):
         seen = local_input()

@@ -13,10 +13,10 @@ from twisted.internet.interfaces import IConsumer, IReactorTime
 from twisted.internet.task import deferLater
 from zope.interface import implementer
 
+from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.url_input import as_sent, read_address
-from audioproxy.cli.exit_status import Misuse
 from audioproxy.http_client.bodies import TooLong
-from audioproxy.http_client.client import Answer, Outbound
+from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import Unreachable
 
 #: What may come of a URL.
@@ -36,7 +36,7 @@ _SECONDS = re.compile(r"[0-9]+")
 _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?", re.IGNORECASE)
 
 
-class Hopeless(Exception):
+class FetchFailed(Exception):
     """A URL has failed; the text says why."""
 
 
@@ -50,7 +50,7 @@ class Fetcher:
 
     def __init__(
         self,
-        client: Outbound,
+        client: HttpClient,
         clock: IReactorTime,
         patience: float,
         tries: int,
@@ -76,21 +76,21 @@ class Fetcher:
                 await answer.drop()
                 await deferLater(self._clock, _pause(answer))
         except Unreachable as error:
-            raise Hopeless(f"no answer ({error})") from error
+            raise FetchFailed(f"no answer ({error})") from error
         return await self._judge(answer)
 
-    async def _judge(self, answer: Answer) -> str:
+    async def _judge(self, answer: Response) -> str:
         state = answer.header("x-audio-proxy")
         if answer.status == 302 and state == "HIT":
             await answer.drop()
             return STORED
         if answer.status != 200:
-            raise Hopeless(await _explain(answer))
+            raise FetchFailed(await _explain(answer))
         drain = _Drain(self._came)
         try:
             await answer.flow(None, self._patience).send(drain)
         except Unreachable as error:
-            raise Hopeless(f"broke off after {drain.size} bytes ({error})") from error
+            raise FetchFailed(f"broke off after {drain.size} bytes ({error})") from error
         return _STATES.get(state or "", OTHER)
 
 
@@ -118,7 +118,7 @@ def show(url: str) -> str:
     """Return what stands behind the signature of a URL, which nobody must learn from a log."""
     try:
         return read_address(url).signed.decode("ascii").removeprefix("/")
-    except Misuse:
+    except UsageError:
         return "a line without a signed URL"
 
 
@@ -126,21 +126,21 @@ def _spell(url: str) -> str:
     """Return a URL as it goes out: what is not ASCII encoded, as browsers do, and no fragment."""
     match = _URL.fullmatch(url)
     if match is None:
-        raise Hopeless("no http or https URL; `audioproxy sign --base` writes whole ones")
+        raise FetchFailed("no http or https URL; `audioproxy sign --base` writes whole ones")
     try:
         urlsplit(url).port  # noqa: B018
     except ValueError as error:
-        raise Hopeless(f"no host or no port ({error})") from None
+        raise FetchFailed(f"no host or no port ({error})") from None
     scheme, host, path, query = match[1].lower(), match[2], match[3] or "/", match[4] or ""
     return scheme + host + as_sent(path + query)
 
 
-def _pause(answer: Answer) -> float:
+def _pause(answer: Response) -> float:
     text = answer.header("retry-after") or ""
     return min(float(text[:9]), _LONGEST_PAUSE) if _SECONDS.fullmatch(text) else _PAUSE
 
 
-async def _explain(answer: Answer) -> str:
+async def _explain(answer: Response) -> str:
     """Return the status of an answer, and what its error document says."""
     if 300 <= answer.status < 400:
         await answer.drop()

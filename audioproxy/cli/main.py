@@ -8,9 +8,9 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 from audioproxy import __version__
-from audioproxy.cli import completion, doctor, explain, signing, warm
+from audioproxy.cli import completion, doctor, explain, sign, warm
 from audioproxy.cli.environment import adopt, read_environment
-from audioproxy.cli.exit_status import MISUSE, NO, Misuse, complain
+from audioproxy.cli.exit_status import NO, USAGE_ERROR, UsageError, complain
 from audioproxy.config import ConfigError
 from audioproxy.errors import Refusal
 
@@ -36,18 +36,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = build_parser().parse_args(arguments)
     try:
         if sys.stdout is None:
-            raise Misuse("there is no standard output")
+            raise UsageError("there is no standard output")
         environment = read_environment(os.environ, asked.env_file)
         adopt(environment)
         status = int(asked.run(asked, environment))
         sys.stdout.flush()
         return status
-    except Misuse as error:
+    except UsageError as error:
         complain(str(error))
-        return MISUSE
+        return USAGE_ERROR
     except ConfigError as error:
         complain(*error.warnings, *error.problems)
-        return MISUSE
+        return USAGE_ERROR
     except Refusal as refusal:
         complain(str(refusal))
         return NO
@@ -72,7 +72,7 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"audioproxy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (signing, explain, warm, doctor):
+    for module in (sign, explain, warm, doctor):
         module.add(commands)
     completion.add(commands, parser)
     return parser

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from audioproxy.grammar.options import PEAKS_DEFAULTS, Options
+from audioproxy.grammar.options import PEAKS_DEFAULTS, VariantOptions
 from audioproxy.grammar.values import print_decimal
 
 _CONTAINERS = {
@@ -27,14 +27,14 @@ _DEFAULT_QUALITIES = {
 }
 
 
-def meanings(options: Options) -> Iterator[tuple[str, str]]:
+def meanings(options: VariantOptions) -> Iterator[tuple[str, str]]:
     """Yield each option of the canonical string as its segment and what it says."""
     for segment in options.canonical().split("/"):
         key = segment.partition(":")[0]
         yield segment, _mean(key, options)
 
 
-def unsaid(options: Options) -> Iterator[str]:
+def unsaid(options: VariantOptions) -> Iterator[str]:
     """Yield what happens for the options that were left out and matter to the sound."""
     if options.br is None and options.q is None and options.f in _DEFAULT_QUALITIES:
         yield _DEFAULT_QUALITIES[options.f]
@@ -49,7 +49,7 @@ def unsaid(options: Options) -> Iterator[str]:
         yield "the whole length"
 
 
-def _mean(key: str, options: Options) -> str:
+def _mean(key: str, options: VariantOptions) -> str:
     value = getattr(options, key)
     if key == "t":
         start = print_decimal(value.start)

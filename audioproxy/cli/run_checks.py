@@ -22,8 +22,6 @@ from audioproxy.cli.checks.machine import (
     look_at_programs,
     look_at_room,
 )
-from audioproxy.cli.checks.settings import Settled, settle
-from audioproxy.cli.checks.stores import look_at_stores
 from audioproxy.cli.checks.results import (
     Finding,
     Verdict,
@@ -33,6 +31,8 @@ from audioproxy.cli.checks.results import (
     conclude,
     good,
 )
+from audioproxy.cli.checks.settings import Settled, settle
+from audioproxy.cli.checks.stores import look_at_stores
 from audioproxy.cli.exit_status import DONE, NO, complain
 from audioproxy.cli.reactor import run
 from audioproxy.service import AudioProxy, BootError, make_resource

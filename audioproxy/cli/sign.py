@@ -9,24 +9,24 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from audioproxy.cli.url_input import read_address, read_lines
 from audioproxy.cli.environment import add_command, make_signer
 from audioproxy.cli.exit_status import (
     DONE,
     EXPIRED,
-    MISUSE,
     NO,
     REFUSED,
-    Misuse,
+    USAGE_ERROR,
+    UsageError,
     complain,
     printable,
 )
+from audioproxy.cli.url_input import read_address, read_lines
 from audioproxy.errors import Refusal
 from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import SignedPath, split_target
 from audioproxy.grammar.signature import verify
-from audioproxy.grammar.signature_diagnosis import find_slip
+from audioproxy.grammar.signature_diagnosis import diagnose_signature
 from audioproxy.grammar.sources import read_source
 from audioproxy.urls import Signer, Variant
 
@@ -111,7 +111,9 @@ def _duration(text: str) -> int:
 def _run_sign(asked: Namespace, environment: Mapping[str, str]) -> int:
     signer = make_signer(environment, asked.base, asked.encoded)
     if asked.expires_in is not None and (asked.info or asked.path):
-        raise Misuse("--expires-in goes with the URL of a variant, which an info document is not")
+        raise UsageError(
+            "--expires-in goes with the URL of a variant, which an info document is not"
+        )
     variant = Variant.read(asked.options)
     status = DONE
     for source in read_lines(asked.sources):
@@ -121,9 +123,9 @@ def _run_sign(asked: Namespace, environment: Mapping[str, str]) -> int:
         except Refusal as refusal:
             complain(f"{source}: {refusal}")
             status = max(status, NO)
-        except Misuse as error:
+        except UsageError as error:
             complain(f"{source}: {error}")
-            status = MISUSE
+            status = USAGE_ERROR
     return status
 
 
@@ -132,7 +134,7 @@ def _sign_one(asked: Namespace, signer: Signer, variant: Variant, source: str) -
         try:
             return signer.sign(source)
         except ValueError as error:
-            raise Misuse(f"--path: {error}") from None
+            raise UsageError(f"--path: {error}") from None
     if asked.info:
         return signer.info_url(source)
     return signer.url(source, variant, expires_in=asked.expires_in)
@@ -144,9 +146,9 @@ def _run_verify(asked: Namespace, environment: Mapping[str, str]) -> int:
     for url in read_lines(asked.urls):
         try:
             status, verdict = judge(signer.key, signer.salt, read_address(url), time.time())
-        except Misuse as error:
+        except UsageError as error:
             complain(str(error))
-            status = MISUSE
+            status = USAGE_ERROR
         else:
             print(f"{verdict}: {printable(url)}")
         worst = max(worst, status)
@@ -156,7 +158,7 @@ def _run_verify(asked: Namespace, environment: Mapping[str, str]) -> int:
 def judge(key: bytes, salt: bytes, path: SignedPath, now: float) -> tuple[int, str]:
     """Return the exit status that a URL deserves, and the verdict in words."""
     if not verify(key, salt, path.signed, path.signature):
-        slip = find_slip(key, salt, path.signed, path.signature)
+        slip = diagnose_signature(key, salt, path.signed, path.signature)
         return NO, f"wrong signature ({slip})" if slip else "wrong signature"
     target = split_target(path.signed)
     if target is None:

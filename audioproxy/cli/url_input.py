@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 from urllib.parse import quote
 
-from audioproxy.cli.exit_status import Misuse
+from audioproxy.cli.exit_status import UsageError
 from audioproxy.grammar.segments import SOURCE_FORMS, SignedPath, split_signature
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
@@ -32,7 +32,9 @@ def read_address(text: str) -> SignedPath:
     start = next((i for i in range(1, end) if _SIGNATURE.fullmatch(segments[i])), 1)
     found = split_signature(b"/" + b"/".join(segments[start:])) if raw.startswith(b"/") else None
     if found is None:
-        raise Misuse(f"{text!r} is no URL of the service: /{{signature}}/{{options}}/{{source}}")
+        raise UsageError(
+            f"{text!r} is no URL of the service: /{{signature}}/{{options}}/{{source}}"
+        )
     return found
 
 
@@ -56,5 +58,5 @@ def standard_input() -> TextIO:
     :raises Misuse: where there is none.
     """
     if sys.stdin is None:
-        raise Misuse("- reads the standard input, and there is none")
+        raise UsageError("- reads the standard input, and there is none")
     return sys.stdin

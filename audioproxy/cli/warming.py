@@ -12,12 +12,12 @@ from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
 from audioproxy.backends import BootError, Trust
-from audioproxy.cli.url_input import standard_input
+from audioproxy.cli.exit_status import DONE, NO, UsageError, complain
+from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, FetchFailed, show
 from audioproxy.cli.formatting import bytes_in_words, listed_number
-from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, Hopeless, show
-from audioproxy.cli.exit_status import DONE, NO, Misuse, complain
 from audioproxy.cli.reactor import run
-from audioproxy.threads import InThread, own_threads
+from audioproxy.cli.url_input import standard_input
+from audioproxy.threads import InThread, thread_per_call
 
 # Bytes of a list that are read at a time.
 _PIECE = 64 * 1024
@@ -108,9 +108,9 @@ def warm(
         try:
             client = trust.client()
         except BootError as error:
-            raise Misuse(str(error)) from None
+            raise UsageError(str(error)) from None
         fetcher = Fetcher(client, reactor, timeout, tries, tally.came)
-        urls = read_urls(words, own_threads(reactor), lambda: standard_input().fileno())
+        urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
         try:
             await fetch_all(urls, fetcher, tally, concurrency)
         finally:
@@ -136,7 +136,7 @@ async def fetch_all(
     async def fetch(url: str) -> None:
         try:
             tally.count(await fetcher.fetch(url))
-        except Hopeless as error:
+        except FetchFailed as error:
             tally.fail(url, str(error))
         except CancelledError:
             raise
@@ -191,7 +191,7 @@ async def _read_lines(in_thread: InThread, descriptor: int) -> AsyncIterator[str
     while piece := await in_thread(lambda: os.read(descriptor, _PIECE)):
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > _LONGEST_LINE:
-            raise Misuse(f"a line of the standard input has more than {_LONGEST_LINE} bytes")
+            raise UsageError(f"a line of the standard input has more than {_LONGEST_LINE} bytes")
         for line in lines:
             yield line.decode("utf-8", "replace").strip()
     yield rest.decode("utf-8", "replace").strip()

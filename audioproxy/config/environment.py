@@ -1,4 +1,4 @@
-"""The environment's text becomes one frozen `Config`, or every problem found in it at once.
+"""From the environment's text to one `Config`, or to every problem found in it at once.
 
 Nothing here reads ``os.environ``: the text is an argument. Whether a store can be written to
 is proved elsewhere, by writing.
@@ -6,18 +6,15 @@ is proved elsewhere, by writing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
-from audioproxy import settings
-from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT
+from audioproxy.config import values as settings
+from audioproxy.config.model import BucketStore, Config, ConfigError, FileStore, S3Config
 from audioproxy.config.values import choice, hexadecimal, listed, quote, whole_number
-
-#: Stands for a default that follows from other fields; no finished value holds it.
-DERIVED: Any = object()
+from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT
 
 # Bounds where a slip of the finger would hurt: a petabyte, a day, more children than a node has
 # file descriptors for. SigV4 allows a presigned URL seven days.
@@ -27,142 +24,6 @@ _MAX_RENDERS = 4_096
 _MAX_PROBES = 65_536
 _MAX_QUEUE = 1_000_000
 _MAX_PRESIGN_SECONDS = 604_800
-
-
-class ConfigError(Exception):
-    """The environment cannot be used.
-
-    :ivar problems: one line each, which starts with the variable's name and says what was wrong
-        and what would be right.
-    :ivar warnings: what `load` would have returned beside the configuration; a misspelt
-        variable is often the cause of a missing one.
-    """
-
-    def __init__(self, problems: Iterable[str], warnings: Iterable[str] = ()) -> None:
-        self.problems = tuple(problems)
-        self.warnings = tuple(warnings)
-        super().__init__("\n".join(self.problems))
-
-
-@dataclass(frozen=True, slots=True)
-class S3Config:
-    """How to reach an object store and who to be there.
-
-    :ivar endpoint: an origin, or None for the default cloud provider.
-    :ivar addressing: ``virtual`` or ``path``; left out, ``path`` where there is an endpoint.
-    :ivar ca_bundle: a PEM file that replaces the system trust store.
-    """
-
-    endpoint: str | None = None
-    addressing: str = DERIVED
-    ca_bundle: str | None = None
-    access_key_id: str | None = field(default=None, repr=False)
-    secret_access_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
-    region: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.addressing is DERIVED:
-            object.__setattr__(self, "addressing", "path" if self.endpoint else "virtual")
-
-    @property
-    def configured(self) -> bool:
-        """Whether there is an identity: without one no request can be signed."""
-        return None not in (self.access_key_id, self.secret_access_key, self.region)
-
-
-@dataclass(frozen=True, slots=True)
-class FileStore:
-    """Variants live below a directory: ``file:///<path>``."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class BucketStore:
-    """Variants live in a bucket: ``s3://<bucket>``."""
-
-    bucket: str
-
-
-def _cpu_count() -> int:
-    # A container or taskset often leaves a process fewer CPUs than the machine has.
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # pragma: no cover
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """All settings of one service. Each field is named as its AP_* variable is.
-
-    It can be built in code with few arguments; what is left out gets the same default as an
-    unset variable. Key, salt and ``allow_insecure`` are checked here, in every configuration. Of
-    the other settings `load` checks the text, and which of them contradict each other.
-
-    :ivar key: signs URLs, with ``salt``; None only where ``insecure`` alone is accepted.
-    :ivar salt: put ahead of every path that is signed.
-    :ivar allow_insecure: whether the word ``insecure`` is taken for a signature.
-    :ivar port: of the service's own listener; 0 is any free one.
-    :ivar local_root: directory of local sources, or None for no local sources.
-    :ivar variant_store: where variants are kept, or None for nowhere.
-    :ivar serve_mode: ``redirect`` or ``proxy``; a `FileStore` is served in ``proxy`` mode.
-    :ivar variant_s3: the variant store's own configuration; left out, the sources'.
-    :ivar source_allowlist: the entries, or None where the variable is unset.
-    :ivar allow_origin: ``*``, one origin in a browser's spelling, or None for no CORS.
-    :ivar max_src_bytes: larger sources are refused.
-    :ivar max_variant_bytes: a render that puts out more is stopped; left out, as above.
-    :ivar max_concurrency: renders at a time; left out, as many as there are CPUs.
-    :ivar max_probe_concurrency: probes at a time; left out, four times the renders.
-    :ivar queue_size: renders that may wait.
-    :ivar ready_queue_threshold: waiting renders that make the node not ready; 0 is never.
-    :ivar render_timeout: seconds for a render, and for the wait before it.
-    :ivar probe_timeout: seconds for a probe; left out, 10, or half of ``render_timeout`` where
-        that is 10 or less (D50).
-    :raises ConfigError: for a key or a salt that is too short or not bytes, and for one that is
-        missing where ``allow_insecure`` does not replace both.
-    """
-
-    key: bytes | None = field(default=None, repr=False)
-    salt: bytes | None = field(default=None, repr=False)
-    allow_insecure: bool = False
-    port: int = 4000
-    local_root: str | None = None
-    variant_store: FileStore | BucketStore | None = None
-    serve_mode: str = "redirect"
-    presign_ttl: int = 300
-    source_s3: S3Config = S3Config()
-    variant_s3: S3Config = DERIVED
-    source_allowlist: tuple[str, ...] | None = None
-    allow_origin: str | None = None
-    log_level: str = "info"
-    metrics_bind: str = "127.0.0.1"
-    metrics_port: int = 9568
-    max_src_bytes: int = 2_000_000_000
-    max_variant_bytes: int = DERIVED
-    max_concurrency: int = field(default_factory=_cpu_count)
-    max_probe_concurrency: int = DERIVED
-    queue_size: int = 32
-    ready_queue_threshold: int = DERIVED
-    render_timeout: int = 300
-    probe_timeout: float = DERIVED
-
-    def __post_init__(self) -> None:
-        if problems := list(settings.signing_problems(self.key, self.salt, self.allow_insecure)):
-            raise ConfigError(problems)
-        for name, derive in _DERIVED_DEFAULTS.items():
-            if getattr(self, name) is DERIVED:
-                object.__setattr__(self, name, derive(self))
-
-
-_DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
-    "variant_s3": lambda config: config.source_s3,
-    "max_variant_bytes": lambda config: config.max_src_bytes,
-    "max_probe_concurrency": lambda config: 4 * config.max_concurrency,
-    # Half of no queue is no check; half of a short one is still one.
-    "ready_queue_threshold": lambda config: min(config.queue_size, max(1, config.queue_size // 2)),
-    "probe_timeout": lambda config: 10 if config.render_timeout > 10 else config.render_timeout / 2,
-}
 
 
 def _variant_store(text: str) -> FileStore | BucketStore:

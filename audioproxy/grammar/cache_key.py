@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 
 
-def cache_key(options: Options, canonical_source: bytes) -> str:
+def cache_key(options: VariantOptions, canonical_source: bytes) -> str:
     """Return the cache key of a variant: lower-case hex SHA-256 of three lines (D5).
 
     The lines are the byte revision of the output format, the canonical options, and the canonical
@@ -17,12 +17,12 @@ def cache_key(options: Options, canonical_source: bytes) -> str:
     return hashlib.sha256(lines + canonical_source).hexdigest()
 
 
-def source_identity(canonical_source: bytes, material: bytes) -> bytes:
+def source_identity(canonical_source: bytes, validator: bytes) -> bytes:
     """Return what is equal for two states of a source only where their bytes are the same.
 
-    :param material: changes with the bytes; the storage knows what that is.
+    :param validator: changes with the bytes; the storage knows what that is.
     """
-    return canonical_source + b"\n" + material
+    return canonical_source + b"\n" + validator
 
 
 def info_key(identity: bytes) -> str:

@@ -51,7 +51,7 @@ class Loudness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class VariantOptions:
     """All variant options of one URL; None is an option that the URL leaves out.
 
     The fields bear the names of the option keys. The values are those of
@@ -94,10 +94,10 @@ class Options:
         )
 
 
-_ASCENDING = tuple(sorted(field.name for field in fields(Options)))
+_ASCENDING = tuple(sorted(field.name for field in fields(VariantOptions)))
 
 
-def refusals(options: Options) -> Iterator[tuple[str, str]]:
+def refusals(options: VariantOptions) -> Iterator[tuple[str, str]]:
     """Yield each conflict between options that are well spelled one by one.
 
     A conflict is the key of the offending segment and what would be accepted, as the end of
@@ -127,7 +127,7 @@ def _missing(form: Format, what: str, key: str, have: Callable[[Format], object]
     return f"f:{form.token} has no {what} to set; {key} goes with {', '.join(head)} and {tail}"
 
 
-def _bitrate(options: Options) -> str | None:
+def _bitrate(options: VariantOptions) -> str | None:
     form = options.format
     if form.br is None:
         return _missing(form, "bitrate", "br", lambda row: row.br)
@@ -139,7 +139,7 @@ def _bitrate(options: Options) -> str | None:
     return None
 
 
-def _quality(options: Options) -> str | None:
+def _quality(options: VariantOptions) -> str | None:
     form, q = options.format, options.q or Decimal(0)
     if form.q is None:
         return _missing(form, "quality", "q", lambda row: row.q)
@@ -150,7 +150,7 @@ def _quality(options: Options) -> str | None:
     return None
 
 
-def _rate(options: Options) -> str | None:
+def _rate(options: VariantOptions) -> str | None:
     form, rate = options.format, options.sr or 0
     if form.token == "peaks":
         return "f:peaks has no sample rate to set; sr goes with every other format"
@@ -161,7 +161,7 @@ def _rate(options: Options) -> str | None:
     return None
 
 
-def _depth(options: Options) -> str | None:
+def _depth(options: VariantOptions) -> str | None:
     form = options.format
     if not form.depths:
         return _missing(form, "bit depth", "bd", lambda row: row.depths)
@@ -170,7 +170,7 @@ def _depth(options: Options) -> str | None:
     return None
 
 
-def _fade(options: Options) -> str | None:
+def _fade(options: VariantOptions) -> str | None:
     region = options.t.duration if options.t else None
     fade = options.fade
     if fade and region is not None and max(fade.fade_in, fade.fade_out) > region:
@@ -178,11 +178,11 @@ def _fade(options: Options) -> str | None:
     return None
 
 
-def _peaks_only(options: Options) -> str | None:
+def _peaks_only(options: VariantOptions) -> str | None:
     return None if options.f == "peaks" else "it goes with f:peaks only"
 
 
-_RULES: tuple[tuple[str, Callable[[Options], str | None]], ...] = (
+_RULES: tuple[tuple[str, Callable[[VariantOptions], str | None]], ...] = (
     ("br", _bitrate),
     ("q", _quality),
     ("sr", _rate),

@@ -1,4 +1,4 @@
-"""From option segments to `Options`: the whole grammar of all option classes."""
+"""From option segments to `VariantOptions`: the whole grammar of all option classes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from audioproxy.grammar.options import (
     PEAKS_DEFAULTS,
     Fade,
     Loudness,
-    Options,
     Trim,
+    VariantOptions,
     refusals,
 )
 from audioproxy.grammar.values import percent_decode, read_decimal, read_integer
@@ -27,7 +27,7 @@ _TEXT_LIMIT = 255
 _QUOTE_LIMIT = 80
 
 
-def read_options(segments: Iterable[bytes]) -> tuple[Options, int | None]:
+def read_options(segments: Iterable[bytes]) -> tuple[VariantOptions, int | None]:
     """Read option segments in any order.
 
     :returns: the variant options and ``exp`` (Unix seconds, or None).
@@ -43,7 +43,7 @@ def read_options(segments: Iterable[bytes]) -> tuple[Options, int | None]:
         raw[key] = segment
         values[key] = value
     exp = values.pop("exp", None)
-    options = Options(**values)
+    options = VariantOptions(**values)
     for key, why in refusals(options):
         raise _refusal(raw[key], why)
     if options.f == "peaks":

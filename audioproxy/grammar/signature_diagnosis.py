@@ -23,7 +23,7 @@ _RIGHT = "base64url without padding is expected"
 _LONGEST = 2048
 
 
-def find_slip(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
+def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
     """Return what went wrong with a signature that does not verify; None where nobody can tell.
 
     :param path: what should have been signed; see `audioproxy.grammar.signature.sign`.

@@ -14,9 +14,9 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
-from audioproxy.streams import ConsumerGone, Feed
-from audioproxy.variants.interfaces import Readable
-from audioproxy.http_client.errors import Unreachable, Watch, explain
+from audioproxy.http_client.errors import Unreachable, explain
+from audioproxy.http_client.timeouts import Watch
+from audioproxy.streams import ConsumerGone, FileProducer, Readable
 
 # Seconds: for the whole of a small body; and for any progress of a large one.
 _SMALL = 15.0
@@ -81,7 +81,7 @@ class NoBody(Protocol):
 
 
 @implementer(IPushProducer)
-class Relay(Protocol):
+class BodyStream(Protocol):
     """Sends a body on to one consumer as it comes, and asks for no more than that one takes."""
 
     def __init__(
@@ -217,7 +217,7 @@ class Upload:
         self.length = stop - start
         self.moved: Callable[[], None] = lambda: None
         self.abort: Callable[[], None] = lambda: None
-        self._feed = Feed(source, start, stop)
+        self._feed = FileProducer(source, start, stop)
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
         """Begin to send."""

@@ -19,9 +19,10 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
-from audioproxy.http_client.bodies import STALL, NoBody, Relay, SmallBody, Upload
+from audioproxy.http_client.bodies import STALL, BodyStream, NoBody, SmallBody, Upload
 from audioproxy.http_client.connections import Connections, connection_of
-from audioproxy.http_client.errors import Unreachable, Watch, explain
+from audioproxy.http_client.errors import Unreachable, explain
+from audioproxy.http_client.timeouts import Watch
 
 #: What servers are told of us, by ffmpeg too.
 USER_AGENT = f"audioproxy/{__version__}"
@@ -57,7 +58,7 @@ def read_trust(path: str | None) -> Any:
         raise ValueError("there is a broken certificate in it") from error
 
 
-class Outbound:
+class HttpClient:
     """A client of HTTP/1.1 servers that all are verified against one trust store."""
 
     def __init__(self, reactor: Any, trust: Any) -> None:
@@ -75,7 +76,7 @@ class Outbound:
         headers: Mapping[str, str],
         body: Upload | None = None,
         seconds: float | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Send a request and return its answer, of which only the headers have come.
 
         :param seconds: for which they are waited for; left out, 15.
@@ -111,7 +112,7 @@ class Outbound:
             watch.stop()
         if body is not None:
             body.answered()
-        return Answer(self._clock, response, method == "HEAD")
+        return Response(self._clock, response, method == "HEAD")
 
     def open(self) -> None:
         """Let requests out again, after a `close`."""
@@ -122,7 +123,7 @@ class Outbound:
         await self._connections.close()
 
 
-class Answer:
+class Response:
     """A response whose body has not been read. It is read, or dropped.
 
     :ivar bodiless: it is to a HEAD, so there will be no body.
@@ -174,14 +175,14 @@ class Answer:
         else:
             self._response.deliverBody(NoBody())
 
-    def flow(self, size: int | None, seconds: float | None = None) -> Relay:
+    def flow(self, size: int | None, seconds: float | None = None) -> BodyStream:
         """Return the body as what can be sent on.
 
         :param size: bytes; any other number of them is a failure. None takes any body of which the
             end is marked: by its framing, or by TLS where only the end of the connection ends it.
         :param seconds: for which more of it is waited for; left out, 30.
         """
-        return Relay(self._clock, self._response, size, seconds, self._closed_securely)
+        return BodyStream(self._clock, self._response, size, seconds, self._closed_securely)
 
     def _closed_securely(self) -> bool:
         return self._connection is not None and self._connection.closed_securely

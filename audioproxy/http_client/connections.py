@@ -30,9 +30,9 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
-from audioproxy.recent import Recent
 from audioproxy.http_client.bodies import Upload
 from audioproxy.http_client.errors import Unreachable
+from audioproxy.recent import Recent
 
 # Seconds to connect.
 _CONNECT = 5.0

@@ -1,15 +1,14 @@
-"""What goes wrong on the way to another machine, and how long to wait for what does not come."""
+"""What goes wrong on the way to another machine, in a few classes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import TypeVar
 
 from OpenSSL.SSL import Error as TlsError
 from service_identity import VerificationError
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError
 from twisted.internet.error import ConnectingCancelledError
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from audioproxy.media.diagnostics import without_secrets
 
@@ -22,48 +21,6 @@ class Unreachable(Exception):
 
 class Untrusted(Unreachable):
     """The other side could not prove by its certificate who it is."""
-
-
-class Watch:
-    """Calls something off that makes no progress for a while."""
-
-    def __init__(self, clock: IReactorTime, seconds: float, call_off: Callable[[], object]) -> None:
-        self.expired = False
-        self._seconds = seconds
-        self._call_off = call_off
-        self._deadline: IDelayedCall = clock.callLater(seconds, self._expire)
-
-    def extend(self) -> None:
-        """Hear of progress."""
-        if self._deadline.active():
-            self._deadline.reset(self._seconds)
-
-    def stop(self) -> None:
-        """Watch no more."""
-        if self._deadline.active():
-            self._deadline.cancel()
-
-    def _expire(self) -> None:
-        self.expired = True
-        self._call_off()
-
-
-async def within(clock: IReactorTime, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Do some work, or call it off when its time is over.
-
-    :raises TimeoutError: when it is.
-    """
-    running = Deferred.fromCoroutine(work)
-    deadline = clock.callLater(max(0.0, seconds), running.cancel)
-    try:
-        return await running
-    except CancelledError:
-        if deadline.active():
-            raise
-        raise TimeoutError(f"{seconds:g} seconds are over") from None
-    finally:
-        if deadline.active():
-            deadline.cancel()
 
 
 def explain(error: BaseException | None, expired: bool = False) -> Exception:

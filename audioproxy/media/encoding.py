@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.bitrates import bitrate_bounds
 from audioproxy.media.filters import filter_chain, output_channels, output_rate
 from audioproxy.media.inputs import Input
 from audioproxy.media.probe import Probe
-from audioproxy.media.trim import find_region
+from audioproxy.media.trim import find_sample_range
 
 _QUIET = ["-nostdin", "-hide_banner", "-v"]
 # The first audio stream and nothing else; no dates, encoder tags or random serials (D44).
@@ -26,7 +26,7 @@ _LAMBDA = 118
 
 
 @dataclass(frozen=True, slots=True)
-class Encoder:
+class FormatEncoding:
     """How one format is encoded.
 
     :ivar codec: words that choose the encoder, for an output bit depth.
@@ -38,7 +38,7 @@ class Encoder:
     """
 
     codec: Callable[[str], list[str]]
-    quality: Callable[[Options], list[str]]
+    quality: Callable[[VariantOptions], list[str]]
     muxer: tuple[str, ...]
     empty: int
     ends_well_empty: bool = False
@@ -56,13 +56,13 @@ def _bitrate(kbps: int) -> list[str]:
     return ["-b:a", f"{kbps}k"]
 
 
-def _constant_or_variable(default: int) -> Callable[[Options], list[str]]:
+def _constant_or_variable(default: int) -> Callable[[VariantOptions], list[str]]:
     """Return words for a codec with either a bit rate or a VBR quality.
 
     :param default: kbps.
     """
 
-    def words(options: Options) -> list[str]:
+    def words(options: VariantOptions) -> list[str]:
         if options.q is not None:
             return ["-q:a", print_decimal(options.q)]
         return _bitrate(options.br or default)
@@ -70,7 +70,7 @@ def _constant_or_variable(default: int) -> Callable[[Options], list[str]]:
     return words
 
 
-def _ogg_quality(options: Options) -> list[str]:
+def _ogg_quality(options: VariantOptions) -> list[str]:
     if options.br is not None:
         return _bitrate(options.br)
     # What -q:a does, but for negative values, which it takes for none at all.
@@ -78,12 +78,12 @@ def _ogg_quality(options: Options) -> list[str]:
     return ["-flags:a", "+qscale", "-global_quality:a", str(round(quality * _LAMBDA))]
 
 
-def _opus_quality(options: Options) -> list[str]:
+def _opus_quality(options: VariantOptions) -> list[str]:
     level = "10" if options.q is None else print_decimal(options.q)
     return [*_bitrate(options.br or 128), "-vbr", "on", "-compression_level", level]
 
 
-def _flac_quality(options: Options) -> list[str]:
+def _flac_quality(options: VariantOptions) -> list[str]:
     return ["-compression_level", "5" if options.q is None else print_decimal(options.q)]
 
 
@@ -96,47 +96,51 @@ _FLAC_DEPTHS = {"16": ["-sample_fmt", "s16"], "24": ["-sample_fmt", "s32"]}
 _WAV_DEPTHS = {"16": "pcm_s16le", "24": "pcm_s24le", "32f": "pcm_f32le"}
 
 ENCODERS = {
-    "mp3": Encoder(
+    "mp3": FormatEncoding(
         lambda depth: ["-c:a", "libmp3lame"],
         _constant_or_variable(192),
         ("-write_xing", "0", "-id3v2_version", "0", "-f", "mp3"),
         0,
     ),
-    "opus": Encoder(
+    "opus": FormatEncoding(
         lambda depth: ["-c:a", "libopus", "-application", "audio"],
         _opus_quality,
         (*_PAGES, "-f", "opus"),
         140,
     ),
-    "ogg": Encoder(
+    "ogg": FormatEncoding(
         lambda depth: ["-c:a", "libvorbis"],
         _ogg_quality,
         (*_PAGES, "-f", "ogg"),
         4600,
     ),
-    "aac": Encoder(lambda depth: ["-c:a", "aac"], _constant_or_variable(160), ("-f", "adts"), 0),
-    "m4a": Encoder(
+    "aac": FormatEncoding(
+        lambda depth: ["-c:a", "aac"], _constant_or_variable(160), ("-f", "adts"), 0
+    ),
+    "m4a": FormatEncoding(
         lambda depth: ["-c:a", "aac"],
         _constant_or_variable(160),
         ("-movflags", "empty_moov+default_base_moof", "-frag_duration", "1000000", "-f", "mp4"),
         800,
     ),
-    "flac": Encoder(
+    "flac": FormatEncoding(
         lambda depth: ["-c:a", "flac", *_FLAC_DEPTHS[depth]],
         _flac_quality,
         ("-metadata_header_padding", "0", "-f", "flac"),
         64,
         ends_well_empty=True,
     ),
-    "wav": Encoder(
+    "wav": FormatEncoding(
         lambda depth: ["-c:a", _WAV_DEPTHS[depth]], lambda options: [], ("-f", "wav"), 80
     ),
     # Bare samples, which `audioproxy.media.waveform` reduces.
-    "peaks": Encoder(lambda depth: ["-c:a", "pcm_s16le"], lambda options: [], ("-f", "s16le"), 0),
+    "peaks": FormatEncoding(
+        lambda depth: ["-c:a", "pcm_s16le"], lambda options: [], ("-f", "s16le"), 0
+    ),
 }
 
 
-def output_depth(options: Options, probe: Probe) -> str:
+def output_depth(options: VariantOptions, probe: Probe) -> str:
     """Return the output's bit depth as a value of ``bd``, for a lossless format.
 
     It is the narrowest of the format's that holds the source's depth, else the widest.
@@ -147,7 +151,7 @@ def output_depth(options: Options, probe: Probe) -> str:
     return next((d for d in depths if int(d.rstrip("f")) >= probe.bit_depth), depths[-1])
 
 
-def check_bitrate(options: Options, probe: Probe) -> None:
+def check_bitrate(options: VariantOptions, probe: Probe) -> None:
     """Refuse a ``br`` that the encoder does not take at the output's rate and channels (D13).
 
     :raises InvalidOptions: naming the segment and the bounds.
@@ -165,13 +169,15 @@ def check_bitrate(options: Options, probe: Probe) -> None:
         )
 
 
-def encoder_arguments(ffmpeg: str, source: Input, options: Options, probe: Probe) -> list[str]:
+def encoder_arguments(
+    ffmpeg: str, source: Input, options: VariantOptions, probe: Probe
+) -> list[str]:
     """Return the command line of a render; its output goes to stdout, which never seeks.
 
     :raises InvalidOptions: for options that this source has no answer to.
     """
     check_bitrate(options, probe)
-    region = find_region(options, probe)
+    region = find_sample_range(options, probe)
     chain = filter_chain(options, probe, region)
     encoder = ENCODERS[options.f]
     return [

@@ -13,11 +13,11 @@ import re
 from collections.abc import Iterator
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.grammar.options import Fade, Loudness, Options
+from audioproxy.grammar.options import Fade, Loudness, VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.presets import HIGHEST_RATE, LOWEST_RATE, PRESETS
 from audioproxy.media.probe import Probe
-from audioproxy.media.trim import Region
+from audioproxy.media.trim import SampleRange
 
 _LAYOUTS = {1: "mono", 2: "stereo"}
 # Up to here ffmpeg guesses the layout of unlabelled channels; three it takes for 2.1 and
@@ -38,7 +38,7 @@ _SAMPLES_TO_NORMALIZE = 100
 _SAMPLES_TO_RESAMPLE = 64
 
 
-def output_channels(options: Options, probe: Probe) -> int:
+def output_channels(options: VariantOptions, probe: Probe) -> int:
     """Return how many channels ffmpeg puts out: those of the source, at most 2.
 
     Where nothing but trimming is done to the source, the one channel of peaks is mixed where it
@@ -49,12 +49,12 @@ def output_channels(options: Options, probe: Probe) -> int:
     return options.ch or min(probe.channels, 2)
 
 
-def output_rate(options: Options, probe: Probe) -> int:
+def output_rate(options: VariantOptions, probe: Probe) -> int:
     """Return the output's sample rate in Hz: ``sr``, else the nearest to the source's (D8)."""
     return options.sr or options.format.rates.nearest(probe.sample_rate)
 
 
-def may_need_length(options: Options, probe: Probe) -> bool:
+def may_need_length(options: VariantOptions, probe: Probe) -> bool:
     """Return whether a render without audio may end otherwise once the source is measured.
 
     The source may end before ``t``, whatever it states; or it has fewer samples than a resampler
@@ -64,12 +64,12 @@ def may_need_length(options: Options, probe: Probe) -> bool:
     return not probe.measured and (options.t is not None or resampled)
 
 
-def _processes(options: Options) -> bool:
+def _processes(options: VariantOptions) -> bool:
     stages = (options.enhance, options.norm, options.gain, options.fade)
     return any(stage is not None for stage in stages)
 
 
-def filter_chain(options: Options, probe: Probe, region: Region) -> str:
+def filter_chain(options: VariantOptions, probe: Probe, region: SampleRange) -> str:
     """Return the chain for ``-af``, or nothing where the source passes as it is.
 
     The rate is pinned to the source's around every stage that could move it. Without that,
@@ -86,7 +86,7 @@ def filter_chain(options: Options, probe: Probe, region: Region) -> str:
     return ",".join(stages)
 
 
-def _stages(options: Options, probe: Probe, region: Region, pin: str) -> Iterator[str]:
+def _stages(options: VariantOptions, probe: Probe, region: SampleRange, pin: str) -> Iterator[str]:
     channels = output_channels(options, probe)
     if _lacks_layout(probe):
         # The filters of `enhance` need a layout.
@@ -157,7 +157,7 @@ def _pan(source: int, channels: int) -> str:
     return f"pan={_LAYOUTS[channels]}|" + "|".join(mixes)
 
 
-def _trim(region: Region) -> Iterator[str]:
+def _trim(region: SampleRange) -> Iterator[str]:
     end = "" if region.end is None else f":end_sample={region.end}"
     yield f"atrim=start_sample={region.start}{end}"
     yield "asetpts=PTS-STARTPTS"
@@ -178,7 +178,7 @@ def _check_rate(segment: str, rate: int, highest: int | None) -> None:
     )
 
 
-def _normalize(norm: Loudness, probe: Probe, region: Region, pin: str) -> Iterator[str]:
+def _normalize(norm: Loudness, probe: Probe, region: SampleRange, pin: str) -> Iterator[str]:
     """Change the loudness and nothing else.
 
     loudnorm works at its own rate. The way there and back makes less of a few samples, and one too
@@ -203,7 +203,7 @@ def _normalize(norm: Loudness, probe: Probe, region: Region, pin: str) -> Iterat
         yield f"atrim=end_sample={length}"
 
 
-def _lengthen(output: int, probe: Probe, region: Region) -> Iterator[str]:
+def _lengthen(output: int, probe: Probe, region: SampleRange) -> Iterator[str]:
     """Give the resampler enough samples, and cut its output to the right length (D13).
 
     Only what was measured is known well enough: silence in place of a source that gives nothing
@@ -220,7 +220,7 @@ def _lengthen(output: int, probe: Probe, region: Region) -> Iterator[str]:
     yield f"atrim=end_sample={max(1, round(length * output / rate))}"
 
 
-def _fades(fade: Fade, region: Region, rate: int) -> Iterator[str]:
+def _fades(fade: Fade, region: SampleRange, rate: int) -> Iterator[str]:
     fade_in = round(fade.fade_in * rate)
     if fade_in:
         yield f"afade=t=in:ss=0:ns={fade_in}:curve=tri"

@@ -25,7 +25,7 @@ _TOKENS = {row.token for row in FORMATS.values() if row.content_type}
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class SourceInfo:
     """The fields of the document; None is a field that the probe cannot answer.
 
     :ivar format: a format token where the container has one, else ffprobe's first name for it.
@@ -64,13 +64,13 @@ class Description:
         return {name: answer for name, answer in answers.items() if answer is not None}
 
 
-def describe(container: Mapping[str, Any], audio: Mapping[str, Any]) -> Description:
+def describe(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
     """Read ffprobe's ``format`` object and that of the first audio stream.
 
     Each fallback is tried on the value as read: ffprobe's ``N/A``, 0, and what is no number
     count as missing.
     """
-    return Description(
+    return SourceInfo(
         format=_format(container.get("format_name"), audio.get("codec_name")),
         duration=read_seconds(container.get("duration")) or read_seconds(audio.get("duration")),
         sample_rate=read_count(audio.get("sample_rate")),

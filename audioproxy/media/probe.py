@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
-from audioproxy.media.info_document import Description, describe
+from audioproxy.media.info_document import SourceInfo, describe
 from audioproxy.media.inputs import Input
 
 # ffprobe says so when a container states no duration and it divided size by bit rate.
@@ -49,7 +49,7 @@ class Probe:
     bit_depth: int = _FALLBACK_DEPTH
     layout: str | None = None
     measured: bool = False
-    description: Description = field(default_factory=Description)
+    description: SourceInfo = field(default_factory=SourceInfo)
 
     def decoded(self, duration: Decimal) -> Probe:
         """Return what is known once a full decode has found so many seconds.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 
 from audioproxy.errors import InvalidOptions
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.probe import Probe
 
@@ -52,7 +52,7 @@ _BRIEF = Decimal("0.1")
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class SampleRange:
     """A stretch of a source, counted in its samples.
 
     :ivar seek: whole seconds at which decoding starts.
@@ -67,7 +67,7 @@ class Region:
     length: int | None
 
 
-def needs_measuring(options: Options, probe: Probe) -> bool:
+def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     """Tell whether a decode pass must find out the source's length before the render (D12).
 
     That is so where a fade-out or a refusal depends on the source's end, and the container
@@ -86,7 +86,7 @@ def needs_measuring(options: Options, probe: Probe) -> bool:
     return _fades_out(options) and near_end and not _matches(_SAMPLE_EXACT, probe)
 
 
-def find_region(options: Options, probe: Probe) -> Region:
+def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
     """Return the samples that the output covers.
 
     :raises InvalidOptions: where ``t`` starts at or past the source's end (D11).
@@ -111,7 +111,7 @@ def find_region(options: Options, probe: Probe) -> Region:
             f'"t:{options.t}" is not accepted: it leaves less than a sample of the source.'
         )
     stop = min((x for x in (last, known) if x is not None), default=None)
-    return Region(
+    return SampleRange(
         seek=seek,
         start=first - seek * rate,
         end=None if last is None else last - seek * rate,
@@ -119,14 +119,14 @@ def find_region(options: Options, probe: Probe) -> Region:
     )
 
 
-def _bounds(options: Options) -> tuple[Decimal, Decimal | None]:
+def _bounds(options: VariantOptions) -> tuple[Decimal, Decimal | None]:
     if options.t is None:
         return Decimal(0), None
     start, duration = options.t.start, options.t.duration
     return start, None if duration is None else start + duration
 
 
-def _fades_out(options: Options) -> bool:
+def _fades_out(options: VariantOptions) -> bool:
     return options.fade is not None and options.fade.fade_out > 0
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from audioproxy.errors import InvalidOptions, NothingDecoded
-from audioproxy.media.waveform_spec import Shape
+from audioproxy.media.waveform_spec import WaveformSpec
 
 Extremes = NDArray[np.int16]
 
@@ -63,7 +63,7 @@ class Waveform:
 class Reduction:
     """Takes samples as they are decoded, once, and remembers what a waveform needs."""
 
-    def __init__(self, shape: Shape, spool: IO[bytes]) -> None:
+    def __init__(self, shape: WaveformSpec, spool: IO[bytes]) -> None:
         """Begin with nothing.
 
         :param spool: an empty file of the caller's that seeks. It holds the blocks, up to some
@@ -187,7 +187,7 @@ def _reduce(
     np.maximum.reduceat(high, starts, axis=0, out=maxima)
 
 
-def serialize(waveform: Waveform, shape: Shape) -> Iterator[bytes]:
+def serialize(waveform: Waveform, shape: WaveformSpec) -> Iterator[bytes]:
     """Yield the document of a waveform, in pieces that take no time each.
 
     Both serializations are version 2 of those that BBC's audiowaveform writes (D25).
@@ -202,7 +202,9 @@ def serialize(waveform: Waveform, shape: Shape) -> Iterator[bytes]:
     return _SERIALIZERS[shape.serialization](waveform.frames_per_pixel, shape, pieces)
 
 
-def _json(pixel: int, shape: Shape, pieces: Iterator[NDArray[np.integer]]) -> Iterator[bytes]:
+def _json(
+    pixel: int, shape: WaveformSpec, pieces: Iterator[NDArray[np.integer]]
+) -> Iterator[bytes]:
     facts = {
         "version": _VERSION,
         "channels": shape.channels,
@@ -218,7 +220,7 @@ def _json(pixel: int, shape: Shape, pieces: Iterator[NDArray[np.integer]]) -> It
     yield b"]}"
 
 
-def _dat(pixel: int, shape: Shape, pieces: Iterator[NDArray[np.integer]]) -> Iterator[bytes]:
+def _dat(pixel: int, shape: WaveformSpec, pieces: Iterator[NDArray[np.integer]]) -> Iterator[bytes]:
     if pixel > _LONGEST_PIXEL:
         raise InvalidOptions(
             f'"pts:{shape.pixels}" is not accepted: pk_fmt:dat holds pixels of at most'

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from audioproxy.grammar.options import PEAKS_DEFAULTS, Options
+from audioproxy.grammar.options import PEAKS_DEFAULTS, VariantOptions
 from audioproxy.media.filters import output_channels, output_rate
 from audioproxy.media.probe import Probe
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class WaveformSpec:
     """What a waveform is drawn of, and as.
 
     :ivar sample_rate: of the frames, in Hz.
@@ -29,7 +29,7 @@ class Shape:
     serialization: str
 
     @classmethod
-    def of(cls, options: Options, probe: Probe) -> Shape:
+    def of(cls, options: VariantOptions, probe: Probe) -> WaveformSpec:
         """Return the shape that the options of one ``f:peaks`` ask for."""
         decoded = output_channels(options, probe)
         return cls(

@@ -25,7 +25,7 @@ from audioproxy.log_context import Logger
 # Only the end of what a child says on stderr is kept: the last words name the cause.
 _STDERR_LIMIT = 8 * 1024
 # Bytes of earlier lines that are kept all the same.
-_PRECIOUS_LIMIT = 2 * 1024
+_KEPT_LIMIT = 2 * 1024
 # Seconds between TERM and KILL.
 _TERM_GRACE = 2.0
 # Seconds after which a child that was killed should be gone. It may hang in a system call, where no
@@ -116,7 +116,7 @@ class Launcher:
         descriptors: Mapping[int, int],
         *,
         stdout_limit: int = 0,
-        precious: re.Pattern[bytes] | None = None,
+        keep_pattern: re.Pattern[bytes] | None = None,
         niceness: int = 0,
         output_limit: int | None = None,
         tied: bool = True,
@@ -127,14 +127,14 @@ class Launcher:
             They stay ours to close.
         :param stdout_limit: capture at most so many bytes of stdout; 0 where ``descriptors``
             says what stdout is.
-        :param precious: lines of stderr to keep, however much comes after them.
+        :param keep_pattern: lines of stderr to keep, however much comes after them.
         :param niceness: how far it stands back for other processes, by more than this one does.
         :param output_limit: bytes that a file may grow to by its writes.
         :param tied: it would not end by itself when we do. What writes into a pipe of ours does,
             and is spared the start of one more program.
         :raises SpawnFailed: where the program cannot be started.
         """
-        child = Child(self.clock, stdout_limit, precious, self.not_started)
+        child = Child(self.clock, stdout_limit, keep_pattern, self.not_started)
         command = [*self.session, *(self.prefix if tied else ()), *arguments]
         try:
             stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -154,7 +154,7 @@ class Launcher:
         if output_limit is not None:
             child.limit_output(output_limit)
         if niceness:
-            child.stand_back(niceness)
+            child.renice(niceness)
         return child
 
 
@@ -165,11 +165,11 @@ class Child:
         self,
         clock: IReactorTime,
         stdout_limit: int = 0,
-        precious: re.Pattern[bytes] | None = None,
+        keep_pattern: re.Pattern[bytes] | None = None,
         not_started: Callable[[], object] = lambda: None,
     ) -> None:
         self._not_started = not_started
-        self.protocol = _Ends(clock, self, stdout_limit, precious)
+        self.protocol = _ChildProtocol(clock, self, stdout_limit, keep_pattern)
         self._clock = clock
         self._exit: Exit | None = None
         self._waiting: list[Deferred[Exit]] = []
@@ -204,7 +204,7 @@ class Child:
             raise ChildTimeout
         return ended
 
-    def stand_back(self, niceness: int) -> None:
+    def renice(self, niceness: int) -> None:
         """Let other processes go first; one that has ended already needs not be told."""
         pid = self.protocol.pid
         if pid is not None:
@@ -304,10 +304,10 @@ class _Captured:
 
 
 @dataclass(slots=True, eq=False)
-class _LastWords:
+class _StderrTail:
     """The end of what a child says, and the precious lines of what it said before."""
 
-    precious: re.Pattern[bytes] | None
+    keep_pattern: re.Pattern[bytes] | None
     kept: bytearray = field(default_factory=bytearray)
     data: bytearray = field(default_factory=bytearray)
     overflowed: bool = False
@@ -320,10 +320,10 @@ class _LastWords:
         self.overflowed = True
         # Whole lines go, where there are any.
         excess = self.data.rfind(b"\n", 0, excess) + 1 or excess
-        if self.precious is not None and len(self.kept) < _PRECIOUS_LIMIT:
+        if self.keep_pattern is not None and len(self.kept) < _KEPT_LIMIT:
             lines = self.data[:excess].splitlines(keepends=True)
-            self.kept += b"".join(line for line in lines if self.precious.search(line))
-            del self.kept[_PRECIOUS_LIMIT:]
+            self.kept += b"".join(line for line in lines if self.keep_pattern.search(line))
+            del self.kept[_KEPT_LIMIT:]
         del self.data[:excess]
 
     def whole_words(self) -> bytes:
@@ -332,7 +332,7 @@ class _LastWords:
         return bytes(self.kept + end)
 
 
-class _Ends(ProcessProtocol):
+class _ChildProtocol(ProcessProtocol):
     """Twisted's side of a child: collects what it says and notices its end."""
 
     transport: IProcessTransport | None = None
@@ -342,12 +342,12 @@ class _Ends(ProcessProtocol):
         clock: IReactorTime,
         child: Child,
         stdout_limit: int,
-        precious: re.Pattern[bytes] | None,
+        keep_pattern: re.Pattern[bytes] | None,
     ) -> None:
         self._clock = clock
         self._child = child
         self._stdout = _Captured(stdout_limit)
-        self._stderr = _LastWords(precious)
+        self._stderr = _StderrTail(keep_pattern)
         self._hang_up: IDelayedCall | None = None
 
     @property

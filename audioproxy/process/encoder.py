@@ -130,7 +130,7 @@ class Encoder:
                 arguments,
                 descriptors,
                 stdout_limit=stdout_limit,
-                precious=CUT_SHORT,
+                keep_pattern=CUT_SHORT,
                 niceness=_NICENESS,
                 output_limit=output_limit,
             )

@@ -42,7 +42,7 @@ class Examined(Protocol):
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
     async def input(self, seconds: float, *, whole: bool) -> Input: ...  # noqa: D102
-    def revision(self) -> bytes: ...  # noqa: D102
+    def fingerprint(self) -> bytes: ...  # noqa: D102
 
 
 class Prober:
@@ -67,23 +67,23 @@ class Prober:
         :raises UndecodableSource, VideoSource: for what the source is.
         :raises ProbeFailed, ProbeTimeout: for what went wrong here.
         """
-        revision = source.revision()
-        if revision and (known := self._known.get((identity, revision))) is not None:
+        fingerprint = source.fingerprint()
+        if fingerprint and (known := self._known.get((identity, fingerprint))) is not None:
             return known
         shared = self._running.get(identity)
         if shared is not None:
             return await self._wait(identity, shared)
         shared = self._running[identity] = _Shared()
         mine = self._wait(identity, shared)
-        shared.running = Deferred.fromCoroutine(self._learn(identity, revision, source))
+        shared.running = Deferred.fromCoroutine(self._learn(identity, fingerprint, source))
         shared.running.addBoth(self._share, identity, shared)
         return await mine
 
-    async def _learn(self, identity: bytes, revision: bytes, source: Examined) -> Probe:
+    async def _learn(self, identity: bytes, fingerprint: bytes, source: Examined) -> Probe:
         probe = await self._probe(source)
         # It may have been written to meanwhile.
-        if revision and source.revision() == revision:
-            self._known.keep((identity, revision), probe)
+        if fingerprint and source.fingerprint() == fingerprint:
+            self._known.keep((identity, fingerprint), probe)
         return probe
 
     def _wait(self, identity: bytes, shared: _Shared) -> Deferred[Probe]:
@@ -122,7 +122,7 @@ class Prober:
                     probe_arguments(self._ffprobe, opened),
                     source.descriptors,
                     stdout_limit=_ANSWER_LIMIT,
-                    precious=CUT_SHORT,
+                    keep_pattern=CUT_SHORT,
                     tied=False,
                 )
                 ended = await child.wait(max(0.0, deadline - self._launcher.clock.seconds()))

@@ -13,7 +13,7 @@ _SECONDS = 5
 _log = Logger()
 
 
-def find_leash() -> tuple[str, ...]:
+def find_parent_death_prefix() -> tuple[str, ...]:
     """Return the words that end a child when this process dies, however that happens (D40).
 
     The encoder writes into a file, so no broken pipe would tell it. Where util-linux is
@@ -29,7 +29,7 @@ def find_leash() -> tuple[str, ...]:
     return leash
 
 
-def find_session() -> tuple[str, ...]:
+def find_session_prefix() -> tuple[str, ...]:
     """Return the words that keep a terminal's Ctrl-C from a child.
 
     Encoders would get it too, which would leave the drain nothing to wait for.

@@ -11,7 +11,7 @@ import numpy as np
 
 from audioproxy.errors import OutputTooLarge
 from audioproxy.media.waveform import SAMPLE, Reduction, serialize
-from audioproxy.media.waveform_spec import Shape
+from audioproxy.media.waveform_spec import WaveformSpec
 
 # Bytes that are reduced at a time: whole frames, and few enough to stay in a CPU's cache.
 _CHUNK = 256 * 1024
@@ -19,10 +19,10 @@ _CHUNK = 256 * 1024
 _PATIENCE = 500
 
 
-class Drawing:
+class WaveformReader:
     """One waveform."""
 
-    def __init__(self, shape: Shape, spool: IO[bytes]) -> None:
+    def __init__(self, shape: WaveformSpec, spool: IO[bytes]) -> None:
         """Begin with nothing.
 
         :param spool: see `Reduction`.

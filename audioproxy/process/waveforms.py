@@ -13,12 +13,12 @@ from typing import IO, TYPE_CHECKING
 
 from audioproxy.errors import OutputTooLarge, Refusal, RenderFailed
 from audioproxy.log_context import Logger
-from audioproxy.media.waveform_spec import Shape
+from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process.encoder import Encoder
-from audioproxy.threads import InThread, forget, outlast
+from audioproxy.threads import InThread, await_uncancelled, run_detached
 
 if TYPE_CHECKING:
-    from audioproxy.process.waveform_reader import Drawing
+    from audioproxy.process.waveform_reader import WaveformReader
 
 # Bytes of blocks that are kept in memory; more of them, for many pixels, go into a file.
 _IN_MEMORY = 4 * 1024 * 1024
@@ -39,13 +39,13 @@ class Waveforms:
         self._encoder = encoder
         self._in_thread = in_thread
 
-    async def draw(
+    async def render_waveform(
         self,
         arguments: Sequence[str],
         descriptors: Mapping[int, int],
         output: int,
         timeout: float,
-        shape: Shape,
+        shape: WaveformSpec,
         limit: int,
     ) -> None:
         """Decode once and write the document of the waveform.
@@ -63,7 +63,7 @@ class Waveforms:
         try:
             read = partial(_read_pipe, shape, spool)
             drawing = await self._decode(arguments, descriptors, timeout, read)
-            await outlast(self._in_thread(partial(drawing.write, output, limit)))
+            await await_uncancelled(self._in_thread(partial(drawing.write, output, limit)))
         except OutputTooLarge as refusal:
             _log.warn("a waveform was dropped: {why}", why=refusal.message)
             raise
@@ -72,15 +72,15 @@ class Waveforms:
             raise RenderFailed("The waveform could not be kept.") from error
         finally:
             # A large file takes its time to be removed.
-            forget(self._in_thread, spool.close)
+            run_detached(self._in_thread, spool.close)
 
     async def _decode(
         self,
         arguments: Sequence[str],
         descriptors: Mapping[int, int],
         timeout: float,
-        read: Callable[[int, Event], Drawing],
-    ) -> Drawing:
+        read: Callable[[int, Event], WaveformReader],
+    ) -> WaveformReader:
         readable, writable = os.pipe()
         # A decoder that waits for its reader at every turn is a fifth slower. Where all have taken
         # too much for their pipes already, or there is no such call, the usual size has to do.
@@ -101,18 +101,20 @@ class Waveforms:
         finally:
             ended.set()
             # The reader's own failure goes first: ffmpeg knows of a broken pipe only.
-            drawing = await outlast(reading)
+            drawing = await await_uncancelled(reading)
         if refusal is not None:
             raise refusal
         return drawing
 
 
-def _read_pipe(shape: Shape, spool: IO[bytes], readable: int, ended: Event) -> Drawing:
+def _read_pipe(
+    shape: WaveformSpec, spool: IO[bytes], readable: int, ended: Event
+) -> WaveformReader:
     # The decoder hears of whatever goes wrong here by the end of its pipe.
     with open(readable, "rb", buffering=0) as pipe:
         # numpy is a fifth of the memory of a service that draws nothing, and of its start's time.
-        from audioproxy.process.waveform_reader import Drawing
+        from audioproxy.process.waveform_reader import WaveformReader
 
-        drawing = Drawing(shape, spool)
+        drawing = WaveformReader(shape, spool)
         drawing.read(pipe, ended)
     return drawing

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorTime
 
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import Source
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.variants.interfaces import (
-    ScratchSpace,
-    SourceStore,
-    VariantHeaders,
-    VariantStore,
-)
+from audioproxy.scratch import ScratchSpace
+from audioproxy.sources.interfaces import SourceStore
+from audioproxy.variants.interfaces import VariantHeaders, VariantStore
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -29,13 +26,13 @@ class Order:
     """What is to be rendered, and the headers that it is stored with."""
 
     key: str
-    options: Options
+    options: VariantOptions
     source: Source
     headers: VariantHeaders
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class RenderContext:
     """What every render works with.
 
     :ivar store: None where nothing is stored.

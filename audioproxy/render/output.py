@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 
 from audioproxy.errors import Refusal
-from audioproxy.variants.interfaces import Scratch
+from audioproxy.scratch import Scratch
 
 
-class Backlog:
+class RenderOutput:
     """A growing file and those who follow it.
 
     The encoder appends; each reader keeps an offset of its own and reads at its own pace, so

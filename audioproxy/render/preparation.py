@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from audioproxy.errors import RenderTimeout, SourceTooLarge
 from audioproxy.grammar.cache_key import source_identity
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import Source
 from audioproxy.media.encoding import encoder_arguments, measure_arguments
 from audioproxy.media.inputs import Input
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.trim import needs_measuring
-from audioproxy.render.context import Workshop
+from audioproxy.render.context import RenderContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Plan:
 
 
 async def make_plan(
-    workshop: Workshop, ffprobe: str, options: Options | None, source: Source
+    workshop: RenderContext, ffprobe: str, options: VariantOptions | None, source: Source
 ) -> Plan:
     """Look at a source, as a render of it would, and return what that would run.
 
@@ -42,7 +42,7 @@ async def make_plan(
     try:
         if options is not None:
             SourceTooLarge.check(opened.size, workshop.max_source)
-        identity = source_identity(source.canonical, opened.material)
+        identity = source_identity(source.canonical, opened.validator)
         probe = await workshop.prober.probe(identity, opened)
         seen = await opened.input(workshop.timeout, whole=options is not None)
         measure = None
@@ -61,7 +61,7 @@ def arrange(
     ffprobe: str,
     ffmpeg: str,
     source: Input,
-    options: Options | None,
+    options: VariantOptions | None,
     probe: Probe,
     measure: list[str] | None = None,
 ) -> Plan:

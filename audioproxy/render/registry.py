@@ -10,10 +10,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import QueueFull
-from audioproxy.render.output import Backlog
-from audioproxy.render.context import Order, Workshop
-from audioproxy.render.render import Job
 from audioproxy.in_flight import Tally
+from audioproxy.render.context import Order, RenderContext
+from audioproxy.render.output import RenderOutput
+from audioproxy.render.render import Job
 
 # Seconds for a child to die, or a write-back to end, after the time to drain is over.
 _LAST_WAIT = 5.0
@@ -23,7 +23,7 @@ _COME_BACK = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Subscription:
     """One client's place at a render.
 
     :ivar started: the render began with this client; others joined it.
@@ -32,27 +32,27 @@ class Seat:
 
     job: Job
     started: bool
-    backlog: Deferred[Backlog]
+    backlog: Deferred[RenderOutput]
 
     def leave(self) -> None:
         """Give the place up, when everything was read or the client is gone."""
         self.job.unsubscribe()
 
 
-class Renders:
+class RenderRegistry:
     """The table of running renders."""
 
-    def __init__(self, workshop: Workshop) -> None:
+    def __init__(self, workshop: RenderContext) -> None:
         self._workshop = workshop
         self._joinable: dict[str, Job] = {}
         self._alive: set[Job] = set()
         self._tally = Tally()
         self._draining = False
 
-    def find(self, key: str) -> Seat | None:
+    def find(self, key: str) -> Subscription | None:
         """Join the render of ``key``, where one runs."""
         job = self._joinable.get(key)
-        return None if job is None else Seat(job, started=False, backlog=job.subscribe())
+        return None if job is None else Subscription(job, started=False, backlog=job.subscribe())
 
     @contextmanager
     def admission(self) -> Iterator[bool]:
@@ -70,7 +70,7 @@ class Renders:
         finally:
             self._tally.end()
 
-    def join(self, order: Order, admitted: bool) -> Seat:
+    def join(self, order: Order, admitted: bool) -> Subscription:
         """Join the render of an order's key, or start it.
 
         :param admitted: what `admission` said.
@@ -88,8 +88,8 @@ class Renders:
         backlog = job.subscribe()
         job.start().addCallback(lambda _: self._ended(job))
         if self._draining:
-            job.hurry()
-        return Seat(job, started=True, backlog=backlog)
+            job.skip_linger()
+        return Subscription(job, started=True, backlog=backlog)
 
     async def drain(self, clock: IReactorTime, seconds: float) -> None:
         """Wait until every render has ended and is stored (D39).
@@ -99,7 +99,7 @@ class Renders:
         """
         self._draining = True
         for job in list(self._alive):
-            job.hurry()
+            job.skip_linger()
         await self._tally.wait(clock, seconds)
         for job in list(self._alive):
             job.cancel()

@@ -22,14 +22,12 @@ from audioproxy.media.filters import may_need_length
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe
 from audioproxy.media.trim import needs_measuring
-from audioproxy.media.waveform_spec import Shape
-from audioproxy.render.output import Backlog
-from audioproxy.render.context import Order, Workshop
-from audioproxy.variants.interfaces import (
-    OpenSource,
-    Scratch,
-    VariantStore,
-)
+from audioproxy.media.waveform_spec import WaveformSpec
+from audioproxy.render.context import Order, RenderContext
+from audioproxy.render.output import RenderOutput
+from audioproxy.scratch import Scratch
+from audioproxy.sources.interfaces import OpenSource
+from audioproxy.variants.interfaces import VariantStore
 
 # Seconds for which a stored render can still be joined (D37).
 _LINGER = 1.0
@@ -44,7 +42,7 @@ class Job:
     every refusal that is known until then can still be an answer with a status.
     """
 
-    def __init__(self, workshop: Workshop, order: Order, retire: Callable[[], None]) -> None:
+    def __init__(self, workshop: RenderContext, order: Order, retire: Callable[[], None]) -> None:
         """Prepare a render.
 
         :param retire: called, perhaps more than once, when nobody may join any more.
@@ -52,14 +50,14 @@ class Job:
         self._workshop = workshop
         self._order = order
         self._retire = retire
-        self._backlog: Backlog | None = None
+        self._backlog: RenderOutput | None = None
         self._ready = False
         self._has_slot = False
         self._finished = False
         self._hurried = False
         self._storable = workshop.store is not None
         self._subscribers = 0
-        self._waiting: list[Deferred[Backlog]] = []
+        self._waiting: list[Deferred[RenderOutput]] = []
         self._running: Deferred[None] | None = None
         self._linger: Deferred[None] | None = None
 
@@ -71,13 +69,13 @@ class Job:
         self._running = Deferred.fromCoroutine(self._run())
         return self._running
 
-    def subscribe(self) -> Deferred[Backlog]:
+    def subscribe(self) -> Deferred[RenderOutput]:
         """Wait for the first bytes; every call is answered by one `unsubscribe`.
 
         :returns: fires with the backlog, or fails with the refusal of the whole job.
         """
         self._subscribers += 1
-        waiter: Deferred[Backlog] = Deferred(self._waiting.remove)
+        waiter: Deferred[RenderOutput] = Deferred(self._waiting.remove)
         if self._ready and self._backlog is not None:
             waiter.callback(self._backlog)
         else:
@@ -103,7 +101,7 @@ class Job:
         if not self._finished and self._running is not None:
             self._running.cancel()
 
-    def hurry(self) -> None:
+    def skip_linger(self) -> None:
         """Do not wait for more clients after the end, be it past or to come."""
         self._hurried = True
         linger, self._linger = self._linger, None
@@ -135,7 +133,7 @@ class Job:
         source = await workshop.sources.open(order.source)
         try:
             SourceTooLarge.check(source.size, workshop.max_source)
-            identity = source_identity(order.source.canonical, source.material)
+            identity = source_identity(order.source.canonical, source.validator)
             probe = await workshop.prober.probe(identity, source)
             if not needs_measuring(order.options, probe):
                 # A refusal that the probe alone decides costs no slot, and no look at the source.
@@ -197,7 +195,7 @@ class Job:
 
     async def _run_encoder(
         self, arguments: list[str], source: OpenSource, probe: Probe, deadline: float
-    ) -> Backlog:
+    ) -> RenderOutput:
         """Encode into a new backlog and return it.
 
         :raises NothingDecoded: where the output holds no audio.
@@ -206,8 +204,8 @@ class Job:
         backlog = await self._open_backlog(self._time_left(deadline))
         left, limit = self._time_left(deadline), workshop.max_variant
         if options.f == "peaks":
-            shape = Shape.of(options, probe)
-            await workshop.waveforms.draw(
+            shape = WaveformSpec.of(options, probe)
+            await workshop.waveforms.render_waveform(
                 arguments, source.descriptors, backlog.descriptor, left, shape, limit
             )
             backlog.grow()
@@ -267,11 +265,11 @@ class Job:
             raise RenderTimeout
         return left
 
-    async def _open_backlog(self, left: float) -> Backlog:
+    async def _open_backlog(self, left: float) -> RenderOutput:
         earlier, self._backlog = self._backlog, None
         if earlier is not None:
             earlier.release()
-        self._backlog = Backlog(await self._create_scratch(left), self._workshop.max_variant)
+        self._backlog = RenderOutput(await self._create_scratch(left), self._workshop.max_variant)
         return self._backlog
 
     async def _create_scratch(self, left: float) -> Scratch:
@@ -304,7 +302,7 @@ class Job:
             self._be_ready(backlog)
         return self._ready
 
-    def _be_ready(self, backlog: Backlog) -> None:
+    def _be_ready(self, backlog: RenderOutput) -> None:
         self._ready = True
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
@@ -335,7 +333,7 @@ class Job:
         if self._hurried:
             return
         self._linger = Deferred()
-        timer = workshop.clock.callLater(_LINGER, self.hurry)
+        timer = workshop.clock.callLater(_LINGER, self.skip_linger)
         await self._linger
         if timer.active():
             timer.cancel()

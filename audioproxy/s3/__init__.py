@@ -1,1 +1,1 @@
-"""Requests to an S3-compatible object store: signed, uploaded in parts, with its errors explained."""
+"""Signed requests to an S3-compatible object store, uploads in parts, and hints at its errors."""

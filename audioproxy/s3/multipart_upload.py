@@ -10,7 +10,6 @@ from html import unescape
 from urllib.parse import quote
 
 from audioproxy.log_context import Logger
-from audioproxy.variants.interfaces import Readable
 from audioproxy.s3.objects import (
     Payload,
     StoreError,
@@ -18,6 +17,7 @@ from audioproxy.s3.objects import (
     Unavailable,
     read_answer,
 )
+from audioproxy.streams import Readable
 
 _UPLOAD_ID = re.compile(r"<UploadId>([^<>]+)</UploadId>")
 

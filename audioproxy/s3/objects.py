@@ -13,10 +13,10 @@ from urllib.parse import quote_from_bytes, urlsplit
 
 from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavailable
 from audioproxy.http_client.bodies import TooLong, Upload
-from audioproxy.variants.interfaces import Readable
-from audioproxy.http_client.client import Answer, Outbound
-from audioproxy.s3.signing import EMPTY, MOMENT, Identity
+from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import Unreachable
+from audioproxy.s3.signing import EMPTY, MOMENT, Identity
+from audioproxy.streams import Readable
 
 if TYPE_CHECKING:
     from audioproxy.config import S3Config
@@ -57,7 +57,7 @@ class Denied(StoreError):
     refusal = NotFound
 
 
-class Misdirected(StoreError):
+class WrongEndpoint(StoreError):
     """The store is the wrong one: the endpoint, the region or the addressing is not its own."""
 
     refusal = NotConfigured
@@ -90,7 +90,7 @@ class ObjectStore:
         as its own side's clock had it and in the spelling of its header.
     """
 
-    def __init__(self, settings: S3Config, client: Outbound) -> None:
+    def __init__(self, settings: S3Config, client: HttpClient) -> None:
         """Prepare to send requests.
 
         :param settings: with an identity.
@@ -148,7 +148,7 @@ class StoreObject:
         """Return a URL with which anyone can read it for so many seconds."""
         return self.store.identity.presign("GET", self.url, seconds)
 
-    async def head(self) -> Answer:
+    async def head(self) -> Response:
         """Return its headers."""
         answer = await self.send("HEAD")
         if answer.status == 200:
@@ -160,7 +160,7 @@ class StoreObject:
             answer = await self.send("GET", headers={"range": "bytes=0-0"})
         raise await _error(answer)
 
-    async def get(self, start: int, stop: int, tag: str | None) -> Answer:
+    async def get(self, start: int, stop: int, tag: str | None) -> Response:
         """Return a stretch of it, as long as it has the entity tag ``tag``."""
         headers = {"range": f"bytes={start}-{stop - 1}"}
         if tag is not None:
@@ -187,7 +187,7 @@ class StoreObject:
         query: str = "",
         headers: Mapping[str, str] | None = None,
         payload: Payload | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Send a signed request.
 
         :param query: percent-encoded, each parameter with an equals sign.
@@ -206,13 +206,13 @@ class StoreObject:
         return answer
 
 
-def strong_tag(answer: Answer) -> str | None:
+def strong_tag(answer: Response) -> str | None:
     """Return an object's entity tag, where it is one that conditions and headers can have."""
     tag = answer.header("etag")
     return tag if tag is not None and _TAG.fullmatch(tag) else None
 
 
-async def read_answer(answer: Answer) -> str:
+async def read_answer(answer: Response) -> str:
     """Return the document of a request that went well.
 
     :raises StoreError: for one that did not. A store may say so with a status of 200, when it had
@@ -231,7 +231,7 @@ async def read_answer(answer: Answer) -> str:
     return text
 
 
-async def _error(answer: Answer) -> StoreError:
+async def _error(answer: Response) -> StoreError:
     """Return what an answer means that is not the one that was hoped for."""
     status = answer.status
     match = None
@@ -253,10 +253,10 @@ def _class_of(status: int, code: str) -> type[StoreError]:
         return Missing
     if status < 300 or status in (408, 409, 412, 416, 425, 429) or status >= 500:
         return Unavailable
-    return Misdirected
+    return WrongEndpoint
 
 
-async def _document(answer: Answer) -> str:
+async def _document(answer: Response) -> str:
     try:
         return (await answer.read(_DOCUMENT)).decode("utf-8", "replace")
     except (TooLong, Unreachable):

@@ -35,14 +35,14 @@ class Phase(Enum):
     ANSWERING = "has a whole request"
     REFUSED = "sent what is no request"
     CLOSING = "is closed once all is sent"
-    CUT = "is closed at once"
+    ABORTED = "is closed at once"
 
 
 #: The phases in which a connection can be spared, once everything is sent.
 SPARE = (Phase.IDLE, Phase.READING, Phase.REFUSED, Phase.CLOSING)
 
 #: The phases in which nothing that comes is heard.
-DEAF = (Phase.REFUSED, Phase.CLOSING, Phase.CUT)
+IGNORING_INPUT = (Phase.REFUSED, Phase.CLOSING, Phase.ABORTED)
 
 #: Seconds for each phase. An answer takes as long as it takes.
 LIMITS = {Phase.IDLE: 60.0, Phase.READING: 60.0, Phase.REFUSED: 5.0, Phase.CLOSING: 600.0}
@@ -87,7 +87,7 @@ class ProxyChannel(HTTPChannel):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End with the connection."""
-        self._enter(Phase.CUT)
+        self._enter(Phase.ABORTED)
         self.site.closed(self)
         if self._turn is not None:
             self._turn.cancel()
@@ -96,7 +96,7 @@ class ProxyChannel(HTTPChannel):
 
     def dataReceived(self, data: bytes) -> None:
         """Take a part of a request."""
-        if self.phase in DEAF:
+        if self.phase in IGNORING_INPUT:
             return
         if self.phase is Phase.IDLE:
             if self._answer_at_once(data):
@@ -110,9 +110,9 @@ class ProxyChannel(HTTPChannel):
     def _answer_at_once(self, data: bytes) -> bool:
         """Answer what is a whole request of the common kind, and nothing more."""
         site = self.site
-        if site.express is None or site.stopping or self._buffer or not self.all_sent:
+        if site.fast_path is None or site.stopping or self._buffer or not self.all_sent:
             return False
-        answer = site.express.answer(data)
+        answer = site.fast_path.answer(data)
         if answer is None:
             return False
         self._since = site.now()
@@ -127,7 +127,7 @@ class ProxyChannel(HTTPChannel):
 
     def rawDataReceived(self, data: bytes) -> None:
         """Take a part of a body, or what comes ahead of an answer."""
-        if self.phase in DEAF:
+        if self.phase in IGNORING_INPUT:
             return
         if self.phase is Phase.ANSWERING:
             self._ahead += len(data)
@@ -138,7 +138,7 @@ class ProxyChannel(HTTPChannel):
 
     def allContentReceived(self) -> None:
         """Begin to answer, unless the body was too long."""
-        if self.phase not in DEAF:
+        if self.phase not in IGNORING_INPUT:
             self._enter(Phase.ANSWERING)
             HTTPChannel.allContentReceived(self)
 
@@ -204,16 +204,16 @@ class ProxyChannel(HTTPChannel):
             return bool(HTTPChannel.headerReceived(self, line))
         except ValueError:
             # A Content-Length of more digits than Python reads (4300) passes for a number.
-            self.turn_away()
+            self.reject()
             return False
 
     def lineLengthExceeded(self, line: bytes) -> None:
         """Refuse a line that does not end."""
-        self.turn_away()
+        self.reject()
 
     def abortConnection(self) -> None:
         """Close at once, with whatever has come and not been looked at."""
-        self._enter(Phase.CUT)
+        self._enter(Phase.ABORTED)
         self.transport.abortConnection()
 
     def sweep(self) -> None:
@@ -238,7 +238,7 @@ class ProxyChannel(HTTPChannel):
         unsent = getattr(transport, "dataBuffer", b""), getattr(transport, "_tempDataBuffer", ())
         return len(unsent[0]) == getattr(transport, "offset", 0) and not unsent[1]
 
-    def expel(self) -> None:
+    def evict(self) -> None:
         """Close the connection for another: in good order where that takes no time."""
         self._end(in_order=self.all_sent)
 
@@ -251,9 +251,9 @@ class ProxyChannel(HTTPChannel):
     def _respondToBadRequestAndDisconnect(self) -> None:
         # Twisted 26.10 has no public hook for this. Its own answer has no headers and leaves no
         # trace in the log.
-        self.turn_away()
+        self.reject()
 
-    def turn_away(self, refusal: Refusal | None = None) -> None:
+    def reject(self, refusal: Refusal | None = None) -> None:
         """Refuse bytes that are no request, or a request that is too large.
 
         :param refusal: left out, `BadRequest`.
@@ -265,7 +265,7 @@ class ProxyChannel(HTTPChannel):
         self.setRawMode()  # type: ignore[no-untyped-call]
         if not self.requests:
             self.requests.append(self.requestFactory(self, False))
-        self.requests[-1].turn_away(refusal or BadRequest())
+        self.requests[-1].reject(refusal or BadRequest())
 
     def _go_on_later(self) -> None:
         if self._turn is None and self.paused and self.stalled_since is None:
@@ -274,7 +274,7 @@ class ProxyChannel(HTTPChannel):
     def _go_on(self) -> None:
         self._turn = None
         self.paused = self.stalled_since is not None
-        if not self.paused and self.phase not in DEAF:
+        if not self.paused and self.phase not in IGNORING_INPUT:
             self._in_a_row = 0
             HTTPChannel.dataReceived(self, b"")
 

@@ -18,14 +18,14 @@ from twisted.web.http import datetimeToString
 from twisted.web.server import version
 
 from audioproxy.errors import RangeNotSatisfiable
-from audioproxy.variants.interfaces import Shelf, VariantHeaders
-from audioproxy.web.verified_paths import CACHE_CONTROL, Asked, KnownPaths
+from audioproxy.variants.interfaces import SmallVariantReader, VariantHeaders
+from audioproxy.web.access_log import AccessLog, AccessLogEntry
 from audioproxy.web.conditions import matches, range_applies
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import choose_id
 from audioproxy.web.ranges import read_range
-from audioproxy.web.access_log import Journal, RequestRecord
-from audioproxy.web.variant import Variants, size_headers
+from audioproxy.web.variant import VariantHandler, size_headers
+from audioproxy.web.verified_paths import CACHE_CONTROL, Asked, VerifiedPathCache
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -55,30 +55,30 @@ _STATUS_LINES = {
 _SPELLINGS = {b"etag": b"ETag"}
 
 
-class Express:
+class FastPath:
     """Answers one request, or leaves it alone."""
 
     def __init__(
         self,
-        known: KnownPaths,
-        variants: Variants,
-        shelf: Shelf | None,
+        known: VerifiedPathCache,
+        variants: VariantHandler,
+        small_variants: SmallVariantReader | None,
         cors: Cors,
         seconds: Callable[[], float],
         metrics: Metrics,
-        journal: Journal,
+        access_log: AccessLog,
     ) -> None:
         """Take what the ordinary path works with.
 
-        :param shelf: None where a look at the store takes a wait.
+        :param small_variants: None where a look at the store takes a wait.
         :param seconds: a clock for durations.
         """
         self._find = known.find
         self._variants = variants
-        self._shelf = shelf
+        self._small_variants = small_variants
         self._seconds = seconds
         self._metrics = metrics
-        self._journal = journal
+        self._access_log = access_log
         self._server = b"Server: %s\r\n" % version
         self._cors = _spell(cors.headers())
         self._dated = (0, b"")
@@ -107,8 +107,8 @@ class Express:
         status, headers, body, cache = found
         request_id = choose_id(heeded.get(b"x-request-id", b""))
         self._metrics.request_ended("render", status)
-        self._journal(
-            RequestRecord(
+        self._access_log(
+            AccessLogEntry(
                 request_id.decode("ascii"),
                 "render",
                 status,
@@ -144,7 +144,11 @@ class Express:
         if matches(heeded.get(b"if-none-match"), asked.tag):
             cache_control = self._variants.clamped(CACHE_CONTROL, asked.exp)
             return 304, b"Cache-Control: %s\r\n" % cache_control, b"", None
-        found = None if self._shelf is None else self._shelf.glance(asked.order.key)
+        found = (
+            None
+            if self._small_variants is None
+            else self._small_variants.read_small(asked.order.key)
+        )
         if found is None:
             return None
         headers, body = found

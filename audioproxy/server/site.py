@@ -15,9 +15,9 @@ from twisted.web.server import Request, Site
 from audioproxy.errors import BadRequest, NotFound, Refusal
 from audioproxy.in_flight import Tally
 from audioproxy.server.channel import SPARE, Phase, ProxyChannel
-from audioproxy.server.fast_path import Express
-from audioproxy.web.base_resource import Front
+from audioproxy.server.fast_path import FastPath
 from audioproxy.server.sendfile import Straight
+from audioproxy.web.base_resource import BaseResource
 
 # Bytes of a body that are read past without a word: nothing here has a use for one.
 _LONGEST_BODY = 64 * 1024
@@ -50,10 +50,10 @@ class ProxyRequest(Request):
             self._body_length += len(data)
             if self._body_length > _LONGEST_BODY:
                 channel: Any = self.channel
-                channel.turn_away(_refusal_of_body(channel))
+                channel.reject(_refusal_of_body(channel))
 
     def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
-        """Send bytes of a file without reading them; see `audioproxy.streams.FileConsumer`."""
+        """Send bytes of a file without reading them; see `audioproxy.streams.SendfileConsumer`."""
         channel: Any = self.channel
         if not channel.straight:
             return None
@@ -76,13 +76,13 @@ class ProxyRequest(Request):
         self.prepath, self.postpath = [], []
         Request.render(self, channel.site.resource)
 
-    def turn_away(self, refusal: Refusal) -> None:
+    def reject(self, refusal: Refusal) -> None:
         """Answer with a refusal, and close the connection."""
         channel: Any = self.channel
         self.clientproto = b"HTTP/1.1"
         Request.setHeader(self, b"connection", b"close")
         Request.setHeader(self, b"date", datetimeToString())
-        channel.site.resource.turn_away(self, refusal)
+        channel.site.resource.reject(self, refusal)
 
 
 def _refusal_of_body(channel: Any) -> Refusal:
@@ -98,7 +98,7 @@ class ProxySite(Site):
     """A site that bounds the number of its connections, and what each may take.
 
     :ivar stopping: no connection outlasts the answer that it is at.
-    :ivar express: the fast path for what it can answer, or None.
+    :ivar fast_path: the fast path for what it can answer, or None.
     """
 
     protocol: Any = ProxyChannel
@@ -107,21 +107,21 @@ class ProxySite(Site):
 
     def __init__(
         self,
-        resource: Front,
+        resource: BaseResource,
         clock: IReactorTime,
         most_connections: int | None = None,
-        express: Express | None = None,
+        fast_path: FastPath | None = None,
     ) -> None:
         """Serve a resource.
 
         :param most_connections: for one more, the one is closed that has waited longest for a
             request and has nothing left to take; else the one that has taken nothing for
             longest, be that half a minute; else the new one. None is no limit.
-        :param express: answers what the resource need not see.
+        :param fast_path: answers what the resource need not see.
         """
         Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
         self.stopping = False
-        self.express = express
+        self.fast_path = fast_path
         self._clock = clock
         self._most = most_connections
         self._channels: set[ProxyChannel] = set()
@@ -152,7 +152,7 @@ class ProxySite(Site):
             if channel is None:
                 self._complain()
                 return None
-            channel.expel()
+            channel.evict()
         return Site.buildProtocol(self, addr)
 
     def _dispensable(self) -> ProxyChannel | None:
@@ -184,7 +184,7 @@ class ProxySite(Site):
             self._spare.setdefault(channel)
         else:
             self._spare.pop(channel, None)
-        if channel.stalled_since is not None and phase is not Phase.CUT:
+        if channel.stalled_since is not None and phase is not Phase.ABORTED:
             self._stalled.setdefault(channel)
         else:
             self._stalled.pop(channel, None)

@@ -9,12 +9,12 @@ from audioproxy.errors import NotConfigured, NotFound
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.log_context import Logger
 from audioproxy.sources.allowlist import Allowlist
-from audioproxy.variants.interfaces import OpenSource
+from audioproxy.sources.interfaces import OpenSource
 
 _log = Logger()
 
 
-class Sources:
+class SourceDispatcher:
     """Opens a source with the backend of its kind.
 
     :param backends: by the class of the source, an object with ``open(source)``.

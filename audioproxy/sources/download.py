@@ -10,9 +10,8 @@ from twisted.internet.interfaces import IConsumer, IProducer, IPushProducer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from audioproxy.streams import ConsumerGone
-from audioproxy.variants.interfaces import Flow
-from audioproxy.threads import InThread, outlast
+from audioproxy.streams import ByteStream, ConsumerGone
+from audioproxy.threads import InThread, await_uncancelled
 
 # Bytes that are written at a time, by a thread.
 _BATCH = 1024 * 1024
@@ -23,7 +22,7 @@ class TooMuch(Exception):
 
 
 @implementer(IConsumer)
-class Spool:
+class FileConsumer:
     """Takes what comes, and writes it in batches.
 
     :ivar size: bytes so far.
@@ -40,7 +39,7 @@ class Spool:
         self._flowing: Deferred[None] | None = None
         self._trouble: Exception | None = None
 
-    async def take(self, flow: Flow) -> int:
+    async def take(self, flow: ByteStream) -> int:
         """Write everything and return how many bytes that are.
 
         :raises TooMuch: for more than the limit.
@@ -115,7 +114,7 @@ class Spool:
 
     async def _written(self) -> None:
         if self._writing is not None:
-            await outlast(self._writing)
+            await await_uncancelled(self._writing)
 
 
 def _write_all(descriptor: int, data: bytearray) -> None:

@@ -18,14 +18,15 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.grammar.sources import HttpsSource, parse_https
+from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
+from audioproxy.http_client.errors import Unreachable, Untrusted
+from audioproxy.http_client.timeouts import within
 from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input, remote_input
+from audioproxy.scratch import Scratch, ScratchSpace
 from audioproxy.sources.allowlist import Allowlist
-from audioproxy.variants.interfaces import Scratch, ScratchSpace
-from audioproxy.http_client.client import USER_AGENT, Answer, Outbound
-from audioproxy.sources.download import Spool, TooMuch
-from audioproxy.http_client.errors import Unreachable, Untrusted, within
+from audioproxy.sources.download import FileConsumer, TooMuch
 from audioproxy.threads import InThread
 
 _MOST_REDIRECTS = 5
@@ -79,7 +80,7 @@ class State:
     fault: str = ""
 
     @property
-    def material(self) -> bytes:
+    def validator(self) -> bytes:
         """What changes when the source does; nothing, where the origin has nothing of the kind."""
         named = self.tag or self.modified
         return f"{named} {self.size}".encode("latin-1") if named else b""
@@ -101,7 +102,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Origins:
+class HttpsSources:
     """The world outside, as far as it is on the allowlist.
 
     :ivar ca_file: PEM file of what ffmpeg trusts; None is the system's own.
@@ -109,7 +110,7 @@ class Origins:
     :ivar limit: bytes; larger sources are not fetched.
     """
 
-    client: Outbound
+    client: HttpClient
     allowlist: Allowlist
     ca_file: str | None
     space: ScratchSpace
@@ -117,14 +118,14 @@ class Origins:
     in_thread: InThread
     limit: int
 
-    async def open(self, source: HttpsSource) -> RemoteFile:
+    async def open(self, source: HttpsSource) -> HttpsFile:
         """Find out what an origin says of a source.
 
         :raises NotFound: where it has none, refuses it, or redirects to where nobody may go.
         :raises UpstreamUnavailable: where the origin cannot be reached or trusted, is broken or
             busy, or redirects without end (D48).
         """
-        return RemoteFile(self, source, await self.ask(source))
+        return HttpsFile(self, source, await self.ask(source))
 
     async def ask(self, source: HttpsSource) -> State:
         """Follow redirects to where the source is, and return what is said of it there."""
@@ -143,11 +144,13 @@ class Origins:
         _log.warn("the origin {host} redirects without end", host=source.host)
         raise UnusableOrigin(f"The source is behind more than {_MOST_REDIRECTS} redirects.")
 
-    async def get(self, source: HttpsSource, stretch: str | None = None) -> Answer:
+    async def get(self, source: HttpsSource, open_range: str | None = None) -> Response:
         """Ask for a source, or for a stretch of it such as ``0-0``."""
-        return await self._send("GET", source, {"range": f"bytes={stretch}"} if stretch else {})
+        return await self._send(
+            "GET", source, {"range": f"bytes={open_range}"} if open_range else {}
+        )
 
-    async def _ask_once(self, source: HttpsSource) -> Answer:
+    async def _ask_once(self, source: HttpsSource) -> Response:
         answer = await self._send("HEAD", source, {})
         # Some frameworks answer HEAD without the length, or with that of no body.
         if answer.status in _NO_HEAD or (answer.status == 200 and not answer.length):
@@ -155,7 +158,7 @@ class Origins:
             await answer.drop()
         return answer
 
-    async def _send(self, method: str, source: HttpsSource, headers: dict[str, str]) -> Answer:
+    async def _send(self, method: str, source: HttpsSource, headers: dict[str, str]) -> Response:
         try:
             return await self.client.request(
                 method, _spelled(source), {"accept-encoding": "identity", **headers}
@@ -167,7 +170,7 @@ class Origins:
             _log.warn("the origin {host} is unreachable: {error}", host=source.host, error=error)
             raise UpstreamUnavailable("The origin could not be reached.") from error
 
-    def _next(self, source: HttpsSource, answer: Answer) -> HttpsSource:
+    def _next(self, source: HttpsSource, answer: Response) -> HttpsSource:
         location = answer.header("location")
         if location is None:
             raise NotFound("a redirect without a location")
@@ -181,7 +184,7 @@ class Origins:
         return there
 
 
-class RemoteFile:
+class HttpsFile:
     """A source at an https address.
 
     ffmpeg reads it there if it can tell the end of it from an early one, and one part of it from
@@ -189,7 +192,7 @@ class RemoteFile:
     other is fetched first, by us, who see how its body is framed.
     """
 
-    def __init__(self, origins: Origins, source: HttpsSource, state: State) -> None:
+    def __init__(self, origins: HttpsSources, source: HttpsSource, state: State) -> None:
         self._origins = origins
         self._source = source
         self._state = state
@@ -205,9 +208,9 @@ class RemoteFile:
         return self._state.size
 
     @property
-    def material(self) -> bytes:
+    def validator(self) -> bytes:
         """The entity tag or the time of the last change, and the size."""
-        return self._state.material
+        return self._state.validator
 
     @property
     def descriptors(self) -> Mapping[int, int]:
@@ -234,7 +237,7 @@ class RemoteFile:
             _spelled(self._state.source), USER_AGENT, self._origins.ca_file, ranges=self._ranges
         )
 
-    def revision(self) -> bytes:
+    def fingerprint(self) -> bytes:
         """Return nothing: whoever reads it may get another version than the one that was asked for.
 
         Not every origin keeps one entity tag for one version, so that reads cannot insist on it.
@@ -243,7 +246,7 @@ class RemoteFile:
 
     async def unchanged(self) -> bool:
         """Tell whether the origin says the same as before; a copy was of one state anyway."""
-        if self._copy is not None or not self.material:
+        if self._copy is not None or not self.validator:
             return True
         try:
             # The address behind a redirect may have been one for a short time.
@@ -270,7 +273,7 @@ class RemoteFile:
         ranges = await self._serves_ranges()
         if whole:
             # Several ranges of what has no validator may be of two versions.
-            if not (ranges and self.material):
+            if not (ranges and self.validator):
                 await self._fetch(seconds)
         elif not (ranges or self._in_place) and (self._unsized or self.size is None):
             # Whether it is whole shows at its end alone, for a probe too (D48). What is too large
@@ -310,13 +313,15 @@ class RemoteFile:
             raise _refusal(error, origins.limit) from None
         size = self._state.size if answer.length is None else answer.length
         try:
-            await Spool(copy.descriptor, origins.limit, origins.in_thread).take(answer.flow(size))
+            await FileConsumer(copy.descriptor, origins.limit, origins.in_thread).take(
+                answer.flow(size)
+            )
         except BaseException as error:
             copy.close()
             raise _refusal(error, origins.limit) from None
         self._copy = copy
 
-    def _check(self, answer: Answer) -> None:
+    def _check(self, answer: Response) -> None:
         state = _read(self._state.source, answer)
         if state.fault:
             raise UndecodableSource(state.fault)
@@ -327,7 +332,7 @@ class RemoteFile:
         SourceTooLarge.check(state.size, self._origins.limit)
 
 
-def _read(source: HttpsSource, answer: Answer) -> State:
+def _read(source: HttpsSource, answer: Response) -> State:
     """Return what an answer says of a source.
 
     :raises NotFound, UpstreamUnavailable: for one that says that there is none to be had.
@@ -338,25 +343,25 @@ def _read(source: HttpsSource, answer: Answer) -> State:
         raise UpstreamUnavailable("The origin is broken or busy.")
     if status >= 400 and status != 416:
         raise NotFound(f"the origin answers {status}")
-    stretch = _stretch(answer) if status == 206 else None
-    size = answer.length if status != 206 else stretch[2] if stretch else None
+    open_range = _stretch(answer) if status == 206 else None
+    size = answer.length if status != 206 else open_range[2] if open_range else None
     return State(
         source,
         size,
         answer.header("etag") or "",
         answer.header("last-modified") or "",
-        None if answer.bodiless else stretch is not None,
+        None if answer.bodiless else open_range is not None,
         _is_unsized(answer),
         _fault(answer),
     )
 
 
-def _is_unsized(answer: Answer) -> bool:
+def _is_unsized(answer: Response) -> bool:
     """Return whether an answer to a GET has the whole source, without its length."""
     return answer.status in _WHOLE and not answer.bodiless and answer.length is None
 
 
-def _fault(answer: Answer) -> str:
+def _fault(answer: Response) -> str:
     """Return why the body of an answer cannot be read as a source; nothing where it can.
 
     `HEAD` reads no body, so it answers 200 all the same (D48).
@@ -381,7 +386,7 @@ def _spelled(source: HttpsSource) -> str:
     return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", source.url)
 
 
-def _stretch(answer: Answer) -> tuple[int, int, int] | None:
+def _stretch(answer: Response) -> tuple[int, int, int] | None:
     """Return the first byte, the last byte and the size that Content-Range names."""
     match = _CONTENT_RANGE.fullmatch(answer.header("content-range") or "")
     return (int(match[1]), int(match[2]), int(match[3])) if match else None

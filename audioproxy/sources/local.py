@@ -55,7 +55,7 @@ class LocalFile:
         return self._status.st_size
 
     @property
-    def material(self) -> bytes:
+    def validator(self) -> bytes:
         """Size and modification time."""
         return _material(self._status)
 
@@ -68,7 +68,7 @@ class LocalFile:
         """Return the inherited descriptor, opened as a file."""
         return local_input()
 
-    def revision(self) -> bytes:
+    def fingerprint(self) -> bytes:
         """Return all that the system changes with a file, once that lies back for a while.
 
         Of one that is closed nothing is certain: those who share a probe may outlast who began it.
@@ -88,7 +88,7 @@ class LocalFile:
 
     async def unchanged(self) -> bool:
         """Tell whether nobody has written into the file since it was opened."""
-        return _material(os.fstat(self._descriptor)) == self.material
+        return _material(os.fstat(self._descriptor)) == self.validator
 
     def close(self) -> None:
         """Close the descriptor; again is harmless."""
@@ -97,7 +97,7 @@ class LocalFile:
             os.close(descriptor)
 
 
-class LocalFiles:
+class LocalSources:
     """The files below one root."""
 
     def __init__(self, root: str, now: Callable[[], float] = time.monotonic) -> None:

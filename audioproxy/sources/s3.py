@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from audioproxy.errors import NotFound, Refusal, UndecodableSource
 from audioproxy.grammar.sources import S3Source
+from audioproxy.http_client.client import USER_AGENT
 from audioproxy.log_context import Logger
 from audioproxy.media.inputs import Input, remote_input
-from audioproxy.variants.interfaces import Examination
+from audioproxy.s3.error_hints import required
 from audioproxy.s3.objects import (
     Denied,
     Missing,
@@ -19,8 +20,7 @@ from audioproxy.s3.objects import (
     read_answer,
     strong_tag,
 )
-from audioproxy.http_client.client import USER_AGENT
-from audioproxy.s3.error_hints import required
+from audioproxy.variants.interfaces import Examination
 
 # How stores say that they know who asks, and give no list of buckets.
 _NO_LIST = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
@@ -29,7 +29,7 @@ _log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteObject:
+class S3SourceObject:
     """An object that is there, in the state that its entity tag names."""
 
     size: int | None
@@ -39,7 +39,7 @@ class RemoteObject:
     lifetime: float
 
     @property
-    def material(self) -> bytes:
+    def validator(self) -> bytes:
         """The entity tag."""
         return (self.tag or "").encode("ascii")
 
@@ -65,9 +65,9 @@ class RemoteObject:
             if_match=self.tag,
         )
 
-    def revision(self) -> bytes:
+    def fingerprint(self) -> bytes:
         """Return the entity tag, which the store makes of the bytes, and which reads insist on."""
-        return self.material
+        return self.validator
 
     async def unchanged(self) -> bool:
         """Tell whether the object still has its entity tag.
@@ -86,7 +86,7 @@ class RemoteObject:
         """Do nothing: nothing is open."""
 
 
-class S3Objects:
+class S3Sources:
     """The objects of one store, as sources.
 
     :param ca_file: PEM file of what ffmpeg trusts there; None is the system's own.
@@ -98,7 +98,7 @@ class S3Objects:
         self._ca_file = ca_file
         self._lifetime = lifetime
 
-    async def open(self, source: S3Source) -> RemoteObject:
+    async def open(self, source: S3Source) -> S3SourceObject:
         """Find out whether an object is there.
 
         :raises NotFound: where it is not, or where the store refuses to say.
@@ -110,7 +110,7 @@ class S3Objects:
             answer = await target.head()
         except StoreError as error:
             raise _refuse(error, source.bucket) from error
-        return RemoteObject(
+        return S3SourceObject(
             answer.length, strong_tag(answer), target, self._ca_file, self._lifetime
         )
 

@@ -23,11 +23,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
 
+from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.log_context import Logger
-from audioproxy.blocking_calls import Errands
-from audioproxy.streams import Feed
-from audioproxy.variants.interfaces import Examination, Scratch, Unwritable, VariantHeaders
+from audioproxy.scratch import Scratch
+from audioproxy.streams import FileProducer
+from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 
 _MAGIC = b"APVARNT1"
@@ -62,9 +63,9 @@ class StoredFile:
         """Return bytes of the variant, never of its trailer."""
         return os.pread(self.descriptor, max(0, min(limit, self.size - offset)), offset)
 
-    async def stretch(self, start: int, stop: int) -> Feed:
+    async def open_range(self, start: int, stop: int) -> FileProducer:
         """Return the bytes from ``start`` up to ``stop``."""
-        return Feed(self, start, stop, descriptor=self.descriptor)
+        return FileProducer(self, start, stop, descriptor=self.descriptor)
 
     def presign(self, seconds: int) -> None:
         """Return nothing: no client can read this disk."""
@@ -76,16 +77,16 @@ class StoredFile:
             os.close(descriptor)
 
 
-class FileVariants:
+class FileVariantStore:
     """A variant store in a folder, which several nodes may share.
 
-    :param errands: runs what writes, off the reactor thread and with a deadline.
+    :param blocking_calls: runs what writes, off the reactor thread and with a deadline.
     """
 
-    def __init__(self, root: str, errands: Errands) -> None:
+    def __init__(self, root: str, blocking_calls: BlockingCalls) -> None:
         self._root = os.path.abspath(root)
-        self._errands = errands
-        self._scratch = ScratchFolder(os.path.join(self._root, _SCRATCH), errands.later)
+        self._blocking_calls = blocking_calls
+        self._scratch = ScratchFolder(os.path.join(self._root, _SCRATCH), blocking_calls.later)
 
     async def open(self) -> None:
         """Prove the store writable, by writing and removing a file, and claim a scratch folder.
@@ -131,7 +132,7 @@ class FileVariants:
     async def close(self, seconds: float) -> None:
         """Remove the scratch folder; where the disk hangs for so long, the next boot does."""
         with suppress(OSError):
-            await self._errands.run(self._scratch.close, seconds)
+            await self._blocking_calls.run(self._scratch.close, seconds)
 
     async def create(self, seconds: float = _CREATE_SECONDS) -> NamedFile:
         """Return a new scratch file on the store's own filesystem.
@@ -140,7 +141,7 @@ class FileVariants:
         :raises OSError: where there is no room or no right to, or no answer in time.
         """
         seconds = min(seconds, _CREATE_SECONDS)
-        return await self._errands.run(self._create, seconds, NamedFile.close)
+        return await self._blocking_calls.run(self._create, seconds, NamedFile.close)
 
     async def lookup(self, key: str) -> StoredFile | None:
         """Return the variant stored under ``key``.
@@ -166,7 +167,7 @@ class FileVariants:
             return None
         return StoredFile(descriptor, *found)
 
-    def glance(self, key: str) -> tuple[VariantHeaders, bytes] | None:
+    def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
         """Return a small variant whole, in one read; None for all that is not one."""
         try:
             descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
@@ -197,7 +198,9 @@ class FileVariants:
         if scratch.path is None:
             raise FileNotFoundError("the scratch file is gone")
         path = scratch.path
-        await self._errands.run(lambda: self._commit(key, path, size, headers), _COMMIT_SECONDS)
+        await self._blocking_calls.run(
+            lambda: self._commit(key, path, size, headers), _COMMIT_SECONDS
+        )
         scratch.moved()
 
     def _create(self) -> NamedFile:

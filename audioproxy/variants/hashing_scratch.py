@@ -8,14 +8,14 @@ from queue import SimpleQueue
 
 from twisted.internet.defer import Deferred
 
-from audioproxy.variants.interfaces import Scratch
-from audioproxy.threads import InThread, outlast
+from audioproxy.scratch import Scratch
+from audioproxy.threads import InThread, await_uncancelled
 
 # Bytes of one read. A hash lets other threads run while it takes so many.
 _CHUNK = 256 * 1024
 
 
-class DigestedFile:
+class HashingScratch:
     """A scratch file, and a thread that hashes its bytes as they come.
 
     :param part: bytes; each stretch of so many has a digest of its own.
@@ -57,7 +57,7 @@ class DigestedFile:
         """
         self._sizes.put(size)
         self._sizes.put(None)
-        return await outlast(self._hashing)
+        return await await_uncancelled(self._hashing)
 
     def close(self) -> None:
         """Close the file, and so remove it; again is harmless."""

@@ -16,33 +16,28 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
+from audioproxy.http_client.errors import Unreachable
 from audioproxy.log_context import Logger
-from audioproxy.variants.hashing_scratch import DigestedFile
-from audioproxy.variants.interfaces import (
-    Examination,
-    Flow,
-    Scratch,
-    ScratchSpace,
-    Unwritable,
-    VariantHeaders,
-)
+from audioproxy.s3.error_hints import required
+from audioproxy.s3.multipart_upload import put_parts
 from audioproxy.s3.objects import (
     Denied,
-    Misdirected,
     Missing,
     ObjectStore,
     Payload,
     StoreError,
     StoreObject,
     Unavailable,
+    WrongEndpoint,
     read_answer,
     strong_tag,
 )
-from audioproxy.s3.multipart_upload import put_parts
-from audioproxy.s3.error_hints import required
 from audioproxy.s3.signing import LONGEST
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.scratch import Scratch, ScratchSpace
+from audioproxy.streams import ByteStream
 from audioproxy.threads import InThread
+from audioproxy.variants.hashing_scratch import HashingScratch
+from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
 
 #: The most bytes that one request writes, and so the size of a part. S3 takes 5 GiB, and others a
 #: little less.
@@ -69,7 +64,7 @@ class StoredObject:
     tag: str | None
     target: StoreObject
 
-    async def stretch(self, start: int, stop: int) -> Flow:
+    async def open_range(self, start: int, stop: int) -> ByteStream:
         """Return bytes of the variant, which come from the store as they are sent on.
 
         :raises UpstreamUnavailable, NotConfigured: where the store does not give them.
@@ -94,7 +89,7 @@ class StoredObject:
 class _Stretch:
     """A flow of which the store is to blame for the failures."""
 
-    flow: Flow
+    flow: ByteStream
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
         # The failure arrives from outside of the request's context (D54).
@@ -112,7 +107,7 @@ class _Stretch:
         return failure
 
 
-class BucketVariants:
+class S3VariantStore:
     """A variant store in a bucket, which several nodes may share.
 
     An object appears whole or not at all: the store checks it against a digest that was computed
@@ -172,14 +167,14 @@ class BucketVariants:
     def abandon(self) -> None:
         """Do nothing, as `close`."""
 
-    async def create(self, seconds: float) -> DigestedFile:
+    async def create(self, seconds: float) -> HashingScratch:
         """Return a new scratch file.
 
         :raises OSError: where there is no room or no right to.
         """
         scratch = await self._space.create(seconds)
         try:
-            return DigestedFile(scratch, self._in_thread, self._part)
+            return HashingScratch(scratch, self._in_thread, self._part)
         except OSError:
             scratch.close()
             raise
@@ -215,7 +210,7 @@ class BucketVariants:
         :raises StoreError: where the store refuses.
         :raises OSError: where the scratch file cannot be read, or too many uploads are under way.
         """
-        if not isinstance(scratch, DigestedFile):
+        if not isinstance(scratch, HashingScratch):
             raise TypeError("only a file that this store created can be committed to it")
         if self._uploads >= _MOST:
             raise OSError(f"{_MOST} uploads have not ended")
@@ -226,7 +221,7 @@ class BucketVariants:
             self._uploads -= 1
 
     async def _commit(
-        self, key: str, scratch: DigestedFile, size: int, headers: VariantHeaders
+        self, key: str, scratch: HashingScratch, size: int, headers: VariantHeaders
     ) -> None:
         digests = await scratch.digests(size)
         starts = range(0, size, self._part)
@@ -290,7 +285,8 @@ class BucketVariants:
         wanted = {
             Missing: "the name of a bucket that exists is required",
             Denied: "credentials that may write, read and delete objects there are required",
-            Misdirected: "the endpoint, the region and the addressing of that bucket are required",
+            WrongEndpoint: "the endpoint, the region and the addressing of that bucket are"
+            " required",
             Unavailable: "a store that can be reached is required",
         }[type(error)]
         wanted = required(self._store, error, wanted)

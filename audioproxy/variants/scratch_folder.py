@@ -1,65 +1,26 @@
-"""Files that a render grows into, and that nothing is left of when the process dies."""
+"""Scratch files inside a folder store: moved into place by one rename, removed after a crash."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
-from typing import TypeAlias
 
-#: Does work that nobody waits for, now or soon. To remove a file of some hundred megabytes takes
-#: tens of milliseconds, and to remove one from a disk that hangs takes for ever.
-Later: TypeAlias = Callable[[Callable[[], object]], object]
+from audioproxy.scratch import Later, run_now
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _LOCK_SUFFIX = ".lock"
-
-
-def _now(work: Callable[[], object]) -> None:
-    work()
-
-
-class AnonymousFile:
-    """A file without a name: the system removes it with its last descriptor."""
-
-    def __init__(self, later: Later = _now) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        self._later = later
-
-    @property
-    def descriptor(self) -> int:
-        """The open descriptor."""
-        return self._file.fileno()
-
-    def grown(self, size: int) -> None:
-        """Hear of more bytes, which is nothing to this one."""
-
-    def close(self) -> None:
-        """Close it, and so remove it; again is harmless."""
-        self._later(self._file.close)
-
-
-class AnonymousSpace:
-    """Scratch files in TMPDIR, for renders that no store of files will take over (D46)."""
-
-    def __init__(self, later: Later = _now) -> None:
-        self._later = later
-
-    async def create(self, seconds: float = 0) -> AnonymousFile:
-        """Return a new empty file."""
-        return AnonymousFile(self._later)
 
 
 class NamedFile:
     """A file that can be moved into its final place by one rename."""
 
     def __init__(
-        self, path: str, later: Later = _now, left: Callable[[str], object] = lambda path: None
+        self, path: str, later: Later = run_now, left: Callable[[str], object] = lambda path: None
     ) -> None:
         """Make it.
 
@@ -90,7 +51,7 @@ class NamedFile:
 
     def close_now(self) -> None:
         """Close it as `close` does, and come back when that is done."""
-        self._later = _now
+        self._later = run_now
         self.close()
 
     def _remove(self, descriptor: int) -> None:
@@ -109,7 +70,7 @@ class ScratchFolder:
     to nobody any more, after a ``kill -9`` say, and the next process to open removes it (D40).
     """
 
-    def __init__(self, parent: str, later: Later = _now) -> None:
+    def __init__(self, parent: str, later: Later = run_now) -> None:
         self._parent = parent
         self._later = later
         self._folder: str | None = None

@@ -15,7 +15,7 @@ _QUIET_ENDPOINTS = {"health", "ready", "metrics"}
 _log = Logger()
 
 
-class RequestRecord(NamedTuple):
+class AccessLogEntry(NamedTuple):
     """What the log says of one completed request.
 
     :ivar options: canonical options, or None where they are not known.
@@ -60,10 +60,10 @@ class RequestRecord(NamedTuple):
 
 
 #: Where the records of requests go.
-Journal = Callable[[RequestRecord], None]
+AccessLog = Callable[[AccessLogEntry], None]
 
 
-def log_request(record: RequestRecord) -> None:
+def log_request(record: AccessLogEntry) -> None:
     """Put one request on the log of whatever application this is."""
     _log.emit(record.level, "{record}", record=record, request_id=record.request_id)
 

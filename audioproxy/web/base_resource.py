@@ -11,12 +11,12 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from audioproxy.errors import NotFound, Refusal, RenderFailed
-from audioproxy.log_context import Logger, set_request_id
 from audioproxy.in_flight import Tally
+from audioproxy.log_context import Logger, set_request_id
 from audioproxy.streams import ConsumerGone
+from audioproxy.web.access_log import AccessLog, log_request
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
-from audioproxy.web.access_log import Journal, log_request
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -27,7 +27,7 @@ _ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 _log = Logger()
 
 
-class Front(Resource):
+class BaseResource(Resource):
     """Everything below one address, wherever in a site it is mounted.
 
     :ivar active: a tally of the requests that are being answered.
@@ -40,19 +40,19 @@ class Front(Resource):
         seconds: Callable[[], float],
         metrics: Metrics,
         cors: Cors,
-        journal: Journal = log_request,
+        access_log: AccessLog = log_request,
     ) -> None:
         """Open for requests.
 
         :param seconds: a clock for durations.
-        :param journal: takes the record of each request.
+        :param access_log: takes the record of each request.
         """
         Resource.__init__(self)
         self.active = Tally()
         self._seconds = seconds
         self._metrics = metrics
         self._cors = cors
-        self._journal = journal
+        self._access_log = access_log
 
     def serves(self, method: bytes) -> bool:
         """Return whether any path answers a method with anything but a 404."""
@@ -73,12 +73,12 @@ class Front(Resource):
         exchange.finished.addCallback(lambda _: answering.cancel())
         return NOT_DONE_YET
 
-    def turn_away(self, request: Any, refusal: Refusal) -> None:
+    def reject(self, request: Any, refusal: Refusal) -> None:
         """Refuse a request that is none, so that there is nothing to route."""
         self._begin(request).refuse(refusal)
 
     def _begin(self, request: Any) -> Exchange:
-        exchange = Exchange(request, self._seconds, self._metrics, self._cors, self._journal)
+        exchange = Exchange(request, self._seconds, self._metrics, self._cors, self._access_log)
         self.active.begin()
         exchange.finished.addCallback(lambda _: self.active.end())
         return exchange

@@ -14,9 +14,9 @@ from twisted.python.failure import Failure
 
 from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal
 from audioproxy.log_context import Logger
-from audioproxy.variants.interfaces import Flow
+from audioproxy.streams import ByteStream
+from audioproxy.web.access_log import AccessLog, AccessLogEntry
 from audioproxy.web.cors import Cors
-from audioproxy.web.access_log import Journal, RequestRecord
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -54,7 +54,7 @@ class Exchange:
         seconds: Callable[[], float],
         metrics: Metrics,
         cors: Cors,
-        journal: Journal,
+        access_log: AccessLog,
     ) -> None:
         # First of all: asked for after a disconnect, the notice never comes.
         gone: Deferred[None] = request.notifyFinish()
@@ -63,7 +63,7 @@ class Exchange:
         self._request = request
         self._seconds = seconds
         self._metrics = metrics
-        self._journal = journal
+        self._access_log = access_log
         self._since = seconds()
         self._error_code: str | None = None
         self._options: str | None = None
@@ -140,7 +140,7 @@ class Exchange:
             headers.setRawHeaders(b"retry-after", [b"%d" % refusal.retry_after])
         self.respond_json(refusal.status, {"error": refusal.code, "message": refusal.message})
 
-    async def stream(self, status: int, flow: Flow) -> None:
+    async def stream(self, status: int, flow: ByteStream) -> None:
         """Answer with bytes that come from elsewhere, as fast as the client takes them.
 
         :raises Refusal: where what is behind them fails; the answer has begun then.
@@ -164,12 +164,12 @@ class Exchange:
             _log.debug("the client has disconnected", request_id=self.request_id)
         self._metrics.request_ended(self.endpoint, status)
         try:
-            self._journal(self._record(status))
+            self._access_log(self._record(status))
         finally:
             self.finished.callback(None)
 
-    def _record(self, status: int) -> RequestRecord:
-        return RequestRecord(
+    def _record(self, status: int) -> AccessLogEntry:
+        return AccessLogEntry(
             request_id=self.request_id,
             endpoint=self.endpoint,
             status=status,

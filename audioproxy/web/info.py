@@ -10,7 +10,7 @@ from audioproxy.grammar.parser import refuse_options
 from audioproxy.grammar.segments import Target
 from audioproxy.grammar.sources import read_source
 from audioproxy.process.prober import Prober
-from audioproxy.variants.interfaces import SourceStore
+from audioproxy.sources.interfaces import SourceStore
 from audioproxy.web.conditions import matches
 from audioproxy.web.exchange import Exchange
 
@@ -20,7 +20,7 @@ _CACHE_CONTROL_UNVALIDATED = b"public, max-age=60"
 
 
 @dataclass(frozen=True, slots=True)
-class Infos:
+class InfoHandler:
     """Answers GET and HEAD for info documents."""
 
     sources: SourceStore
@@ -36,8 +36,8 @@ class Infos:
         exchange.about(source.canonical)
         opened = await self.sources.open(source)
         try:
-            identity = source_identity(source.canonical, opened.material)
-            if opened.material:
+            identity = source_identity(source.canonical, opened.validator)
+            if opened.validator:
                 tag = etag(info_key(identity))
                 exchange.set_headers({b"etag": tag, b"cache-control": _CACHE_CONTROL})
                 if matches(exchange.header(b"if-none-match"), tag):

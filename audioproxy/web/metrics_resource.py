@@ -6,23 +6,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from audioproxy.errors import NotFound
+from audioproxy.web.access_log import AccessLog, log_request
+from audioproxy.web.base_resource import BaseResource
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
-from audioproxy.web.base_resource import Front
-from audioproxy.web.access_log import Journal, log_request
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
 
 
-class MetricsResource(Front):
+class MetricsResource(BaseResource):
     """``/metrics``, and nothing else."""
 
     def __init__(
-        self, seconds: Callable[[], float], metrics: Metrics, journal: Journal = log_request
+        self, seconds: Callable[[], float], metrics: Metrics, access_log: AccessLog = log_request
     ) -> None:
-        """Open for scrapes; see `Front`."""
-        Front.__init__(self, seconds, metrics, Cors(None), journal)
+        """Open for scrapes; see `BaseResource`."""
+        BaseResource.__init__(self, seconds, metrics, Cors(None), access_log)
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer with all metrics; HEAD is answered as GET is (D19)."""

@@ -11,17 +11,17 @@ from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.parser import read_expiry
 from audioproxy.grammar.segments import SignedPath, Target, split_signature, split_target
 from audioproxy.grammar.signature import verify
-from audioproxy.grammar.signature_diagnosis import find_slip
+from audioproxy.grammar.signature_diagnosis import diagnose_signature
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.web.verified_paths import Asked, KnownPaths, read_asked
+from audioproxy.web.access_log import AccessLog, log_request
+from audioproxy.web.base_resource import BaseResource
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
-from audioproxy.web.base_resource import Front
-from audioproxy.web.info import Infos
-from audioproxy.web.access_log import Journal, log_request
+from audioproxy.web.info import InfoHandler
 from audioproxy.web.status import answer_health, answer_ready
-from audioproxy.web.variant import Variants
+from audioproxy.web.variant import VariantHandler
+from audioproxy.web.verified_paths import Asked, VerifiedPathCache, read_asked
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -55,11 +55,11 @@ class Signer:
         if self.key is None or self.salt is None:
             raise InvalidSignature("No signature can match, since AP_KEY is not set.")
         if not verify(self.key, self.salt, path.signed, path.signature):
-            slip = find_slip(self.key, self.salt, path.signed, path.signature)
+            slip = diagnose_signature(self.key, self.salt, path.signed, path.signature)
             raise InvalidSignature(slip and f"The signature does not match: {slip}.")
 
 
-class AudioProxyResource(Front):
+class AudioProxyResource(BaseResource):
     """Variants, info documents, health and readiness.
 
     :ivar known: what was asked for lately.
@@ -69,22 +69,22 @@ class AudioProxyResource(Front):
         self,
         signer: Signer,
         cors: Cors,
-        variants: Variants,
-        infos: Infos,
+        variants: VariantHandler,
+        infos: InfoHandler,
         slots: Slots,
         readiness: Readiness,
         seconds: Callable[[], float],
         metrics: Metrics,
-        journal: Journal = log_request,
+        access_log: AccessLog = log_request,
     ) -> None:
         """Mount the parts.
 
         :param slots: of renders; its queue is what readiness reports.
         :param seconds: a clock for durations.
-        :param journal: takes the record of each request.
+        :param access_log: takes the record of each request.
         """
-        Front.__init__(self, seconds, metrics, cors, journal)
-        self.known = KnownPaths()
+        BaseResource.__init__(self, seconds, metrics, cors, access_log)
+        self.known = VerifiedPathCache()
         self._signer = signer
         self._variants = variants
         self._infos = infos
@@ -92,7 +92,7 @@ class AudioProxyResource(Front):
         self._readiness = readiness
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Answer a request, or refuse it; see `Front`."""
+        """Answer a request, or refuse it; see `BaseResource`."""
         method = exchange.method
         if not self.serves(method):
             raise NotFound("a method that is not served")

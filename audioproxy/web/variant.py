@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING
 from audioproxy.errors import SourceTooLarge
 from audioproxy.grammar.expiry import clamp
 from audioproxy.render.context import Order
-from audioproxy.render.registry import Renders, Seat
-from audioproxy.streams import Feed
-from audioproxy.variants.interfaces import (
-    SourceStore,
-    StoredVariant,
-    VariantHeaders,
-    VariantStore,
-)
-from audioproxy.web.verified_paths import CACHE_CONTROL, Asked
+from audioproxy.render.registry import RenderRegistry, Subscription
+from audioproxy.sources.interfaces import SourceStore
+from audioproxy.streams import FileProducer
+from audioproxy.variants.interfaces import StoredVariant, VariantHeaders, VariantStore
 from audioproxy.web.conditions import matches, range_applies
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.ranges import read_range
+from audioproxy.web.verified_paths import CACHE_CONTROL, Asked
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -30,7 +26,7 @@ _MAX_AGE = re.compile(r"max-age=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Variants:
+class VariantHandler:
     """Answers GET and HEAD for variants.
 
     :ivar store: None where nothing is stored.
@@ -41,7 +37,7 @@ class Variants:
     """
 
     metrics: Metrics
-    renders: Renders
+    renders: RenderRegistry
     sources: SourceStore
     store: VariantStore | None
     now: Callable[[], float]
@@ -59,7 +55,7 @@ class Variants:
             exchange.set_headers({b"cache-control": self.clamped(CACHE_CONTROL, exp)})
             exchange.respond(304)
             return
-        seat: Seat | None = None
+        seat: Subscription | None = None
         with self.renders.admission() as admitted:
             stored = await self.store.lookup(order.key) if self.store is not None else None
             if stored is None and exchange.method == b"GET":
@@ -112,7 +108,7 @@ class Variants:
         if range_applies(exchange.header(b"if-range"), tag):
             part = read_range(exchange.header(b"range"), stored.size)
         start, stop = part or (0, stored.size)
-        flow = await stored.stretch(start, stop)
+        flow = await stored.open_range(start, stop)
         exchange.set_headers(size_headers(part, stored.size))
         await exchange.stream(206 if part else 200, flow)
 
@@ -126,7 +122,7 @@ class Variants:
         exchange.respond(200)
 
     async def _answer_render(
-        self, exchange: Exchange, order: Order, seat: Seat, exp: int | None
+        self, exchange: Exchange, order: Order, seat: Subscription, exp: int | None
     ) -> None:
         count = self.metrics.miss if seat.started else self.metrics.coalesced
         count(order.options.f)
@@ -134,7 +130,7 @@ class Variants:
             backlog = await seat.backlog
             exchange.set_cache_state("MISS" if seat.started else "COALESCED")
             exchange.set_headers(self.headers(order.headers, exp))
-            await exchange.stream(200, Feed(backlog, descriptor=backlog.descriptor))
+            await exchange.stream(200, FileProducer(backlog, descriptor=backlog.descriptor))
         finally:
             seat.leave()
 

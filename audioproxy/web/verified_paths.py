@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.cache_key import cache_key, etag
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.expiry import expired
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.segments import Target
 from audioproxy.grammar.sources import read_source
@@ -47,7 +47,7 @@ class Asked:
         exchange.about(self.order.source.canonical, self.canonical)
 
 
-class KnownPaths:
+class VerifiedPathCache:
     """What paths asked for whose signatures were verified, for as long as there is room.
 
     The path with its signature is the key, byte by byte, so that whatever differs is verified for
@@ -80,7 +80,7 @@ def read_asked(exchange: Exchange, target: Target) -> Asked:
     return asked
 
 
-def _disposition(options: Options) -> str | None:
+def _disposition(options: VariantOptions) -> str | None:
     """Return the Content-Disposition that ``dl`` asks for (D10, RFC 6266)."""
     if options.dl is None:
         return None

@@ -14,8 +14,8 @@ from pathlib import Path
 from twisted.internet.defer import Deferred, execute
 from twisted.internet.task import Clock
 
-from audioproxy.blocking_calls import Errands
-from audioproxy.variants.files import FileVariants, variant_path
+from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.variants.files import FileVariantStore, variant_path
 from bench.client import fetch
 from bench.figures import Curve, Panel, Results
 from bench.programs import service, settled
@@ -122,7 +122,7 @@ def _link(store: Path, numbers: range, files: Sequence[str]) -> None:
 def _look_up(store: Path, count: int, seed: int) -> float:
     """Return the microseconds that the store takes to open a variant, and to read its trailer."""
     # It reads on the thread that asks, and writes by errands, of which there are none here.
-    opened = FileVariants(str(store), Errands(Clock(), execute))
+    opened = FileVariantStore(str(store), BlockingCalls(Clock(), execute))
     chosen = random.Random(seed)
     keys = [_key(chosen.randrange(count)) for _ in range(_LOOKUPS)]
     start = time.perf_counter()

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING, Format
-from audioproxy.grammar.options import Options, refusals
+from audioproxy.grammar.options import VariantOptions, refusals
 from audioproxy.urls import InvalidOptions, Signer, Variant, local
 
 #: Those that change what is heard, so that the waveform takes part in them.
@@ -39,7 +39,7 @@ def _describe(form: Format) -> dict[str, object]:
     }
     unavailable: dict[str, str] = {}
     for key, value in probes.items():
-        unavailable |= dict(refusals(Options(f=form.token, **{key: value})))
+        unavailable |= dict(refusals(VariantOptions(f=form.token, **{key: value})))
     ceiling = LOSSY_RATE_CEILING if form.lossy else RATES[-1]
     rates = form.rates.listed or RATES
     return {

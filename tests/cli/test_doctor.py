@@ -15,11 +15,13 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import __version__
-from audioproxy.cli import checks, checks_machine, rooms
-from audioproxy.cli.formatting import bytes_in_words, listed_number
-from audioproxy.cli.checks.settings import settle
-from audioproxy.cli.checks.results import Finding, Verdict, bad, conclude, good, note
+from audioproxy.cli import run_checks as run_checks_module
+from audioproxy.cli.checks import disk_space as disk_space_module
+from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.disk_space import filesystem_of
+from audioproxy.cli.checks.results import Finding, Verdict, bad, conclude, good, note
+from audioproxy.cli.checks.settings import settle
+from audioproxy.cli.formatting import bytes_in_words, listed_number
 from audioproxy.config import Config, FileStore
 from audioproxy.media.ffmpeg_requirements import LISTS
 from tests.cli.command import SECRETS, command
@@ -205,7 +207,7 @@ class MachineTests(DoctorCase):
         def refuse(*arguments: Any) -> None:
             raise PermissionError(13, "Permission denied")
 
-        self.patch(checks_machine.Listener, "open", refuse)
+        self.patch(machine_module.Listener, "open", refuse)
         found = await self.find("AP_PORT", AP_PORT="80")
         self.assertEqual((BAD, True), (found.verdict, "CAP_NET_BIND_SERVICE" in found.text))
 
@@ -280,7 +282,7 @@ class MachineTests(DoctorCase):
             raise RuntimeError("oh")
             yield
 
-        self.patch(checks, "look_at_room", crash)
+        self.patch(run_checks_module, "look_at_room", crash)
         await self.assert_one(BAD, "temporary files", r"RuntimeError\('oh'\)")
 
 
@@ -378,7 +380,7 @@ class WordsTests(SynchronousTestCase):
             "24 23 0:21 / /srv/a\\040b rw shared:1 - xfs /dev/sdb rw\n"
             "25 23 0:22 / /srv rw - tmpfs tmpfs rw\n"
         )
-        self.patch(rooms, "_MOUNTS", table)
+        self.patch(disk_space_module, "_MOUNTS", table)
         for path, kind in (
             ("/srv/a b/c", "xfs"),
             ("/srv/x", "tmpfs"),

@@ -13,8 +13,9 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyClass
 
-from audioproxy.cli import fetching, warming
-from audioproxy.cli.fetcher import OTHER, RENDERED, STORED, Fetcher, Hopeless, show
+from audioproxy.cli import fetcher as fetcher_module
+from audioproxy.cli import warming as warming_module
+from audioproxy.cli.fetcher import OTHER, RENDERED, STORED, Fetcher, FetchFailed, show
 from audioproxy.cli.warming import Tally, fetch_all, read_urls
 from tests.cli.command import SECRETS, command
 from tests.support.authority import Authority
@@ -53,7 +54,7 @@ class FetchTests(ClientCase):
 
     def why(self, fetching: Deferred[str]) -> str:
         """Return why a URL has failed."""
-        return str(self.exactly(fetching, Hopeless))
+        return str(self.exactly(fetching, FetchFailed))
 
     def test_states(self) -> None:
         """What the service says of it is what came of it; every byte is taken and dropped."""
@@ -181,7 +182,7 @@ class FetchTests(ClientCase):
 
     def test_consumer(self) -> None:
         """What takes the bytes is what Twisted asks for."""
-        self.assertTrue(verifyClass(fetching.IConsumer, fetching._Drain))
+        self.assertTrue(verifyClass(fetcher_module.IConsumer, fetcher_module._Drain))
 
 
 class ShowTests(SynchronousTestCase):
@@ -235,7 +236,7 @@ class AllTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.fetcher = Slow()
         self.said: list[str] = []
-        self.patch(warming, "complain", self.said.append)
+        self.patch(warming_module, "complain", self.said.append)
         self.tally = Tally(Bar(), lambda: 0.0)
         self.read = 0
 
@@ -273,7 +274,7 @@ class AllTests(SynchronousTestCase):
     def test_failures(self) -> None:
         """One that fails stops no other one, and is told in a line."""
         begun = self.begin(3)
-        self.fetcher.waiting.pop().errback(Hopeless("404"))
+        self.fetcher.waiting.pop().errback(FetchFailed("404"))
         self.fetcher.waiting.pop().callback(RENDERED)
         self.fetcher.waiting.pop().callback(OTHER)
         self.successResultOf(begun)
@@ -322,13 +323,13 @@ class ReadTests(SynchronousTestCase):
 
     def test_pieces(self) -> None:
         """A line may begin in one piece of the input and end in another."""
-        self.patch(warming, "_PIECE", 3)
+        self.patch(warming_module, "_PIECE", 3)
         self.assertEqual(["abcd", "efghijk", "l"], self.read("-", stdin=b"abcd\nefghijk\n\nl"))
 
     def test_once(self) -> None:
         """A URL that is there twice is asked for once, as far as can be remembered."""
         self.assertEqual(["a", "b"], self.read("a", "-", "a", stdin=b"a\nb\na\nb\n"))
-        self.patch(warming, "_REMEMBERED", 2)
+        self.patch(warming_module, "_REMEMBERED", 2)
         self.assertEqual(["a", "b", "c", "a"], self.read("-", stdin=b"a\nb\na\nc\nc\na\n"))
 
 
@@ -337,9 +338,9 @@ class ServiceTests(ServiceCase):
 
     async def warm(self, port: int, *paths: bytes) -> Tally:
         """Fetch what stands at these paths."""
-        client = warming.Trust(reactor, None).client()
+        client = warming_module.Trust(reactor, None).client()
         self.said: list[str] = []
-        self.patch(warming, "complain", self.said.append)
+        self.patch(warming_module, "complain", self.said.append)
         tally = Tally(Bar(), reactor.seconds)
         fetcher = Fetcher(client, reactor, 30, 3, tally.came)
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]

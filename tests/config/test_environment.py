@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy import config as module
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore, S3Config, load
+from audioproxy.config import environment as module
+from audioproxy.config.values import bucket, parse_origin
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import S3Source, read_source
-from audioproxy.config.values import bucket, parse_origin
 from tests.support.strategies import PROMISE
 
 KEY, SALT = "a1" * 32, "5a17"

@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 from audioproxy.errors import Refusal
 from audioproxy.grammar.cache_key import cache_key, etag
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.logs import LineObserver
-from audioproxy.web.access_log import RequestRecord
+from audioproxy.web.access_log import AccessLogEntry
 from tests.fuzz.draws import Draws, check_message
 from tests.fuzz.premises import VARIANT, Premises
 from tests.support.http import Connection, Log, Response, read_response
 
 #: Stands in an input for the tag of the variant that ``plain/local://a.mp3`` names.
 TAG_WORD = b"TAG"
-TAG = etag(cache_key(Options(), b"local://a.mp3"))
+TAG = etag(cache_key(VariantOptions(), b"local://a.mp3"))
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 STATUSES = {200, 204, 206, 302, 304, 400, 401, 404, 410, 413, 415, 416, 422, 429, 502, 504}
@@ -91,7 +91,7 @@ def check_lines(log: Log) -> None:
 def check_answers(
     premises: Premises,
     received: bytes,
-    records: list[RequestRecord],
+    records: list[AccessLogEntry],
     closed: bool,
     unfinished: int,
 ) -> None:
@@ -133,7 +133,7 @@ def _skip_continue(received: bytes) -> bytes:
     return received
 
 
-def _take_record(unread: list[RequestRecord], response: Response) -> RequestRecord:
+def _take_record(unread: list[AccessLogEntry], response: Response) -> AccessLogEntry:
     # A client may give several requests the same id.
     name = (response["x-request-id"] or b"").decode("ascii")
     found = [each for each in unread if (each.request_id, each.status) == (name, response.status)]
@@ -143,14 +143,14 @@ def _take_record(unread: list[RequestRecord], response: Response) -> RequestReco
 
 
 def _check_answer_here(
-    premises: Premises, response: Response, method: bytes, record: RequestRecord
+    premises: Premises, response: Response, method: bytes, record: AccessLogEntry
 ) -> None:
     shared = response["access-control-allow-origin"] is not None
     assert shared == premises.origin.enabled, response
     check_answer(response, method, record)
 
 
-def check_answer(response: Response, method: bytes, record: RequestRecord) -> None:
+def check_answer(response: Response, method: bytes, record: AccessLogEntry) -> None:
     """Assert what is promised of every single answer."""
     assert response.status in STATUSES, response
     assert response["cache-control"], f"no Cache-Control: {response}"
@@ -182,7 +182,7 @@ def check_answer(response: Response, method: bytes, record: RequestRecord) -> No
         _check_refused(response, bodiless, record)
 
 
-def _check_refused(response: Response, bodiless: bool, record: RequestRecord) -> None:
+def _check_refused(response: Response, bodiless: bool, record: AccessLogEntry) -> None:
     assert (response.status, record.error_code) in CODES, record
     assert response["content-type"] == b"application/json", response
     if not bodiless:

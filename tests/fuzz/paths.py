@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from audioproxy.errors import InvalidOptions, NotFound
 from audioproxy.grammar.cache_key import cache_key, source_identity
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import split_signature, split_target
 from audioproxy.grammar.sources import HttpsSource, Source, read_source
@@ -21,7 +21,7 @@ _NOT_MINIMAL = re.compile(
     r"(?:^|/)(?!cb|dl)[a-z_]+:(?:[^/]*:)?(?:\+|-0(?:[:/]|$)|-?0\d|\d+\.(?:\d*0)?(?:[:/]|$))"
 )
 
-ReadOptions = Callable[[Sequence[bytes]], tuple[Options, int | None]]
+ReadOptions = Callable[[Sequence[bytes]], tuple[VariantOptions, int | None]]
 ReadSource = Callable[[bytes, bytes], Source]
 
 
@@ -46,7 +46,7 @@ def check_path(
         assert source_identity(named, b"").startswith(named)
 
 
-def check_options(segments: Sequence[bytes], read: ReadOptions) -> Options | None:
+def check_options(segments: Sequence[bytes], read: ReadOptions) -> VariantOptions | None:
     """Assert what is promised of option segments; return what they mean, if anything."""
     found = outcome(lambda: read(segments), InvalidOptions)
     expiry = read_expiry(segments)
@@ -124,5 +124,5 @@ def _encoded(text: bytes) -> bytes:
     return base64.urlsafe_b64encode(text)
 
 
-def _form(found: tuple[Options, int | None] | Exception) -> object:
+def _form(found: tuple[VariantOptions, int | None] | Exception) -> object:
     return type(found) if isinstance(found, Exception) else (found[0].canonical(), found[1])

@@ -36,7 +36,7 @@ VARIANT = bytes(range(100))
 DISPOSITIONS = (None, "attachment; filename=\"a\"; filename*=UTF-8''a")
 SOURCES: tuple[Callable[[], FakeSource | Refusal], ...] = (
     lambda: FakeSource(1000),
-    lambda: FakeSource(1000, material=b""),
+    lambda: FakeSource(1000, validator=b""),
     lambda: FakeSource(10**9),
     lambda: NotFound("no such file"),
     UpstreamUnavailable,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from decimal import Decimal
 
 from audioproxy.errors import InvalidOptions, Refusal, UndecodableSource, VideoSource
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.media.diagnostics import classify, redact
 from audioproxy.media.probe import Probe, read_probe
-from audioproxy.media.trim import find_region, needs_measuring
+from audioproxy.media.trim import find_sample_range, needs_measuring
 from tests.fuzz.draws import Draws, check_refusal, outcome
 
 NOTICES = (b"", b"[mp3 @ 0x5] Estimating duration from bitrate, this may be inaccurate\n")
@@ -49,9 +49,9 @@ def check_probe(data: bytes, read: Callable[..., Probe] = read_probe) -> None:
     assert found.bit_depth > 0
     check_document(found.description.document(None))
     # What comes next with every probe.
-    options = Options()
+    options = VariantOptions()
     assert needs_measuring(options, found) in (False, True)
-    outcome(lambda: find_region(options, found), InvalidOptions)
+    outcome(lambda: find_sample_range(options, found), InvalidOptions)
 
 
 def check_document(document: dict[str, object]) -> None:

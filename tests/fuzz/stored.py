@@ -13,8 +13,8 @@ from pathlib import Path
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from audioproxy.blocking_calls import Errands
-from audioproxy.variants.files import FileVariants
+from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import VariantHeaders
 from tests.fuzz.draws import Draws
 from tests.support.processes import open_descriptors
@@ -35,14 +35,14 @@ def sealed(body: bytes, record: bytes) -> bytes:
 RECORD = json.dumps({"size": len(BODY), **asdict(HEADERS)}).encode("ascii")
 WHOLE = sealed(BODY, RECORD)
 
-Store = Callable[[str], FileVariants]
+Store = Callable[[str], FileVariantStore]
 
 
-def _store(root: str) -> FileVariants:
+def _store(root: str) -> FileVariantStore:
     def never(work: Callable[[], None]) -> Deferred[None]:
         raise AssertionError("a lookup needs no thread")
 
-    return FileVariants(root, Errands(Clock(), never))
+    return FileVariantStore(root, BlockingCalls(Clock(), never))
 
 
 def check_stored(data: bytes, store: Store = _store) -> None:
@@ -84,7 +84,7 @@ def _spliced(draws: Draws) -> bytes:
     return WHOLE[:at] + draws.rest + WHOLE[until:]
 
 
-def _lookup(store: FileVariants) -> tuple[int, bytes, VariantHeaders] | None:
+def _lookup(store: FileVariantStore) -> tuple[int, bytes, VariantHeaders] | None:
     results: list[tuple[int, bytes, VariantHeaders] | None] = []
 
     async def look() -> None:

@@ -11,17 +11,17 @@ from twisted.internet.defer import execute
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import Config, ConfigError, load
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.probe import Probe, read_probe
-from audioproxy.blocking_calls import Errands
-from audioproxy.variants.files import FileVariants, StoredFile
+from audioproxy.variants.files import FileVariantStore, StoredFile
 from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.web.access_log import AccessLogEntry
 from audioproxy.web.ranges import read_range
-from audioproxy.web.access_log import RequestRecord
 from tests.fuzz import corpus
 from tests.fuzz.draws import Draws
 from tests.fuzz.engines import shrink
@@ -43,7 +43,7 @@ class GrammarTargetTests(SynchronousTestCase):
     def test_order(self) -> None:
         """Options that mean something else in another order are seen."""
 
-        def last_wins(segments: Sequence[bytes]) -> tuple[Options, int | None]:
+        def last_wins(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
             return read_options(segments[-1:])
 
         with self.assertRaises(AssertionError):
@@ -52,7 +52,7 @@ class GrammarTargetTests(SynchronousTestCase):
     def test_canonical(self) -> None:
         """Options that are not read back from their own normal form are seen."""
 
-        def louder(segments: Sequence[bytes]) -> tuple[Options, int | None]:
+        def louder(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
             options, exp = read_options(segments)
             return replace(options, gain=(options.gain or 0) + 1), exp
 
@@ -72,7 +72,7 @@ class GrammarTargetTests(SynchronousTestCase):
     def test_crash(self) -> None:
         """An error that is no refusal is passed on."""
 
-        def crash(segments: Sequence[bytes]) -> tuple[Options, int | None]:
+        def crash(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
             raise KeyError("f")
 
         with self.assertRaises(KeyError):
@@ -152,7 +152,7 @@ class FrontTargetTests(SynchronousTestCase):
             b"content-type: application/json\r\ncontent-length: 36\r\n\r\n"
             b'{"error":"not_found","message":"A."}'
         )
-        record = RequestRecord("i", "render", 404, "not_found", None, None, None, 36, 0)
+        record = AccessLogEntry("i", "render", 404, "not_found", None, None, None, 36, 0)
         for old, new in (
             (b"", b""),
             (b"cache-control", b"x-control"),
@@ -233,13 +233,13 @@ class ReaderTargetTests(SynchronousTestCase):
     def test_stored(self) -> None:
         """A file that lost a part and is served all the same is seen."""
 
-        class Trusting(FileVariants):
+        class Trusting(FileVariantStore):
             async def lookup(self, key: str) -> StoredFile | None:
                 descriptor = os.open(self._path(key), os.O_RDONLY)
                 return StoredFile(descriptor, len(BODY), VariantHeaders("audio/mpeg", "no-store"))
 
         with self.assertRaises(AssertionError):
-            check_stored(b"\1\0\0\5", lambda root: Trusting(root, Errands(Clock(), execute)))
+            check_stored(b"\1\0\0\5", lambda root: Trusting(root, BlockingCalls(Clock(), execute)))
 
     def test_shrink(self) -> None:
         """What is reported is as short as it can be and still breaks the promise."""

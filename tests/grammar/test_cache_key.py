@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar import options as options_module
-from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.cache_key import cache_key, etag, info_key, source_identity
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.sources import read_source
 from tests.support.strategies import (
@@ -85,7 +85,7 @@ class CacheKeyTests(SynchronousTestCase):
 
     def test_revision(self) -> None:
         """Other bytes of a format are other keys of that format, and of no other (D5)."""
-        mp3, wav = Options(f="mp3"), Options(f="wav")
+        mp3, wav = VariantOptions(f="mp3"), VariantOptions(f="wav")
         before = cache_key(mp3, b"local://a"), cache_key(wav, b"local://a")
         self.patch(
             options_module, "FORMATS", {**FORMATS, "mp3": replace(FORMATS["mp3"], revision=2)}
@@ -149,8 +149,8 @@ class InfoKeyTests(SynchronousTestCase):
 
     def test_known_vectors(self) -> None:
         """The key is a hash of the canonical source and its material (Info endpoint, 1)."""
-        for source, material, key in INFO_VECTORS:
-            self.assertEqual(info_key(source_identity(source, material)), key)
+        for source, validator, key in INFO_VECTORS:
+            self.assertEqual(info_key(source_identity(source, validator)), key)
 
     def test_requests(self) -> None:
         """All spellings of one source have one key (Info endpoint, 1)."""
@@ -164,18 +164,18 @@ class InfoKeyTests(SynchronousTestCase):
 
     def test_no_variant(self) -> None:
         """An info document is no variant of its source, whatever the material."""
-        source, material = b"local://a.mp3", b"f:mp3"
-        keys = {info_key(source_identity(source, material)), cache_key(Options(), source)}
+        source, validator = b"local://a.mp3", b"f:mp3"
+        keys = {info_key(source_identity(source, validator)), cache_key(VariantOptions(), source)}
         self.assertEqual(len(keys), 2)
 
     @PROMISE
-    @given(data=st.data(), source=sources(), material=st.binary(max_size=20))
-    def test_any_spelling(self, data: st.DataObject, source: bytes, material: bytes) -> None:
+    @given(data=st.data(), source=sources(), validator=st.binary(max_size=20))
+    def test_any_spelling(self, data: st.DataObject, source: bytes, validator: bytes) -> None:
         """A source in any form and any spelling is one identity and one key."""
         plain = read_source(b"plain", data.draw(escaped(source))).canonical
         other = read_source(b"enc", encoded(source)).canonical
-        identity = source_identity(plain, material)
-        self.assertEqual(identity, source_identity(other, material))
+        identity = source_identity(plain, validator)
+        self.assertEqual(identity, source_identity(other, validator))
         self.assertRegex(info_key(identity), r"\A[0-9a-f]{64}\Z")
 
     @PROMISE
@@ -189,8 +189,8 @@ class InfoKeyTests(SynchronousTestCase):
         No storage has a newline in its material: an HTTP header cannot hold one.
         """
         first, second = (
-            (read_source(b"enc", encoded(source)).canonical, material.replace(b"\n", b""))
-            for source, material in (one, other)
+            (read_source(b"enc", encoded(source)).canonical, validator.replace(b"\n", b""))
+            for source, validator in (one, other)
         )
         assume(first != second)
         self.assertNotEqual(source_identity(*first), source_identity(*second))

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.options import Fade, Loudness, Options, Trim, refusals
+from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions, refusals
 from audioproxy.grammar.parser import read_options
 from tests.support.strategies import PROMISE, option_segments
 
 
 class CanonicalTests(SynchronousTestCase):
-    """`Options.canonical`"""
+    """`VariantOptions.canonical`"""
 
     def test_defaults(self) -> None:
         """The format is always written, what is left out is not (D4)."""
-        self.assertEqual(Options().canonical(), "f:mp3")
-        self.assertEqual(Options(f="wav").canonical(), "f:wav")
+        self.assertEqual(VariantOptions().canonical(), "f:mp3")
+        self.assertEqual(VariantOptions(f="wav").canonical(), "f:wav")
 
     def test_order(self) -> None:
         """Keys stand in ascending order (D4)."""
-        options = Options(
+        options = VariantOptions(
             f="wav",
             sr=8000,
             ch=2,
@@ -43,22 +43,22 @@ class CanonicalTests(SynchronousTestCase):
             "bd:32f/cb:1/ch:2/dl:a.wav/enhance:voice/f:wav/fade:1:2/gain:-3"
             "/norm:ebu:-16:-1.5:11/sr:8000/t:1:9",
         )
-        peaks = Options(f="peaks", pts=1, pk_fmt="dat", pk_bits=8, ch=2)
+        peaks = VariantOptions(f="peaks", pts=1, pk_fmt="dat", pk_bits=8, ch=2)
         self.assertEqual(peaks.canonical(), "ch:2/f:peaks/pk_bits:8/pk_fmt:dat/pts:1")
-        self.assertEqual(Options(br=96).canonical(), "br:96/f:mp3")
-        self.assertEqual(Options(q=Decimal("0.50")).canonical(), "f:mp3/q:0.5")
+        self.assertEqual(VariantOptions(br=96).canonical(), "br:96/f:mp3")
+        self.assertEqual(VariantOptions(q=Decimal("0.50")).canonical(), "f:mp3/q:0.5")
 
     def test_values(self) -> None:
         """Each value has one shortest spelling (D3, D4)."""
         for options, canonical in (
-            (Options(t=Trim(Decimal("1.500"))), "f:mp3/t:1.5"),
-            (Options(t=Trim(Decimal("-0"), Decimal("30.0"))), "f:mp3/t:0:30"),
-            (Options(fade=Fade(Decimal("2.0"))), "f:mp3/fade:2"),
-            (Options(fade=Fade(Decimal(2), Decimal("-0.0"))), "f:mp3/fade:2"),
-            (Options(fade=Fade(Decimal(0), Decimal("0.010"))), "f:mp3/fade:0:0.01"),
-            (Options(gain=Decimal("-0.0")), "f:mp3/gain:0"),
+            (VariantOptions(t=Trim(Decimal("1.500"))), "f:mp3/t:1.5"),
+            (VariantOptions(t=Trim(Decimal("-0"), Decimal("30.0"))), "f:mp3/t:0:30"),
+            (VariantOptions(fade=Fade(Decimal("2.0"))), "f:mp3/fade:2"),
+            (VariantOptions(fade=Fade(Decimal(2), Decimal("-0.0"))), "f:mp3/fade:2"),
+            (VariantOptions(fade=Fade(Decimal(0), Decimal("0.010"))), "f:mp3/fade:0:0.01"),
+            (VariantOptions(gain=Decimal("-0.0")), "f:mp3/gain:0"),
             (
-                Options(norm=Loudness(Decimal("-23.0"), Decimal("-0"), Decimal("7.10"))),
+                VariantOptions(norm=Loudness(Decimal("-23.0"), Decimal("-0"), Decimal("7.10"))),
                 "f:mp3/norm:ebu:-23:0:7.1",
             ),
         ):
@@ -66,13 +66,13 @@ class CanonicalTests(SynchronousTestCase):
 
     def test_texts(self) -> None:
         """Only unreserved characters stand bare in ``dl`` and ``cb`` (D2, D4)."""
-        options = Options(dl="a b:ä%.mp3", cb=b"a/b\xff~\n")
+        options = VariantOptions(dl="a b:ä%.mp3", cb=b"a/b\xff~\n")
         self.assertEqual(options.canonical(), "cb:a%2Fb%FF~%0A/dl:a%20b%3A%C3%A4%25.mp3/f:mp3")
 
     def test_keys(self) -> None:
         """The variant options are those of the contract, without ``exp`` (Option classes)."""
         self.assertEqual(
-            {field.name for field in fields(Options)},
+            {field.name for field in fields(VariantOptions)},
             {
                 *("f", "br", "q", "sr", "ch", "bd"),
                 *("t", "fade", "gain", "norm", "enhance"),
@@ -105,14 +105,14 @@ class CanonicalTests(SynchronousTestCase):
 
 
 class ContentTypeTests(SynchronousTestCase):
-    """`Options.content_type`"""
+    """`VariantOptions.content_type`"""
 
     def test_audio(self) -> None:
         """Audio has the type of its format (D22)."""
-        self.assertEqual(Options().content_type, "audio/mpeg")
+        self.assertEqual(VariantOptions().content_type, "audio/mpeg")
         for token, row in FORMATS.items():
             if token != "peaks":
-                self.assertEqual(Options(f=token).content_type, row.content_type, token)
+                self.assertEqual(VariantOptions(f=token).content_type, row.content_type, token)
 
     def test_peaks(self) -> None:
         """``pk_fmt`` decides the type of peaks, and json is its default (Peaks, 4)."""
@@ -121,12 +121,12 @@ class ContentTypeTests(SynchronousTestCase):
             ("json", "application/json"),
             ("dat", "application/octet-stream"),
         ):
-            self.assertEqual(Options(f="peaks", pk_fmt=pk_fmt).content_type, content_type)
+            self.assertEqual(VariantOptions(f="peaks", pk_fmt=pk_fmt).content_type, content_type)
 
     def test_format(self) -> None:
         """The row of the format goes with the options (Format and encoding options)."""
         for token, row in FORMATS.items():
-            self.assertIs(Options(f=token).format, row)
+            self.assertIs(VariantOptions(f=token).format, row)
 
 
 class RefusalsTests(SynchronousTestCase):
@@ -135,12 +135,12 @@ class RefusalsTests(SynchronousTestCase):
     def test_none(self) -> None:
         """The defaults of every format go together (D1)."""
         for token in FORMATS:
-            self.assertEqual(list(refusals(Options(f=token))), [], token)
+            self.assertEqual(list(refusals(VariantOptions(f=token))), [], token)
 
     def test_all(self) -> None:
         """A client that builds options is told every conflict, not only the first (D20)."""
         lossy = "mp3, opus, ogg, aac"
-        options = Options(
+        options = VariantOptions(
             f="peaks",
             br=96,
             q=Decimal(1),
@@ -163,7 +163,7 @@ class RefusalsTests(SynchronousTestCase):
     def test_peaks_only(self) -> None:
         """Options of peaks go with ``f:peaks`` only (D7)."""
         for token in FORMATS:
-            found = list(refusals(Options(f=token, pts=800, pk_fmt="json", pk_bits=16)))
+            found = list(refusals(VariantOptions(f=token, pts=800, pk_fmt="json", pk_bits=16)))
             why = "it goes with f:peaks only"
             expected = [(key, why) for key in ("pts", "pk_fmt", "pk_bits")]
             self.assertEqual(found, [] if token == "peaks" else expected, token)

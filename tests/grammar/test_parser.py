@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.grammar.options import Fade, Loudness, Options, Trim
+from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import split_target
 from tests.support.strategies import PROMISE, expiries, junk, option_segments
@@ -91,7 +91,7 @@ class SegmentTests(OptionsCase):
 
     def test_none(self) -> None:
         """A URL without options is an mp3 (Format and encoding options, f; D1)."""
-        self.assertEqual(read_options([]), (Options(f="mp3"), None))
+        self.assertEqual(read_options([]), (VariantOptions(f="mp3"), None))
         self.assert_canonical([("", "f:mp3")])
 
     def test_unknown(self) -> None:
@@ -625,7 +625,9 @@ class PeaksTests(OptionsCase):
             ]
         )
         options, _ = read_options([b"f:peaks"])
-        self.assertEqual(options, Options(f="peaks", ch=1, pts=800, pk_fmt="json", pk_bits=16))
+        self.assertEqual(
+            options, VariantOptions(f="peaks", ch=1, pts=800, pk_fmt="json", pk_bits=16)
+        )
 
     def test_values(self) -> None:
         """Values of peaks options are those of the contract (Peaks; D6)."""
@@ -751,7 +753,7 @@ class ExpTests(OptionsCase):
             ("exp:1893456000", 1_893_456_000),
             ("exp:253402300799", 253_402_300_799),
         ):
-            self.assertEqual(read_options(cut(text)), (Options(), exp), text)
+            self.assertEqual(read_options(cut(text)), (VariantOptions(), exp), text)
             self.assertEqual(read_expiry(cut(text)), exp, text)
 
     def test_refused(self) -> None:

@@ -9,7 +9,7 @@ import hmac
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.signature import sign
-from audioproxy.grammar.signature_diagnosis import find_slip
+from audioproxy.grammar.signature_diagnosis import diagnose_signature
 
 KEY, SALT = bytes(range(32)), b"\xfa\x11"
 PATH = b"/f:opus/t:30:15/plain/local://a%20b.wav"
@@ -30,7 +30,7 @@ class SlipTests(SynchronousTestCase):
 
     def assert_slip(self, signature: bytes, *words: str) -> None:
         """Require words in what is said of a signature."""
-        found = find_slip(KEY, SALT, PATH, signature) or ""
+        found = diagnose_signature(KEY, SALT, PATH, signature) or ""
         for word in words:
             self.assertIn(word, found)
 
@@ -64,7 +64,7 @@ class SlipTests(SynchronousTestCase):
             if set(base64.b64encode(mac(key := bytes([n]) * 32, SALT + PATH))) & set(b"+/")
         )
         standard = base64.b64encode(mac(key, SALT + PATH))
-        self.assertIn("+ and /", find_slip(key, SALT, PATH, standard) or "")
+        self.assertIn("+ and /", diagnose_signature(key, SALT, PATH, standard) or "")
 
     def test_slips_on_slips(self) -> None:
         """The text of the key, and hexadecimal for the outcome too: the first is told."""
@@ -75,10 +75,12 @@ class SlipTests(SynchronousTestCase):
         """Who does not hold the key is told nothing."""
         other = sign(bytes(32), SALT, PATH)
         for signature in (other, b"", b"x", other + b"=", b"0" * 64, b"insecure", b"\xff" * 43):
-            self.assertIsNone(find_slip(KEY, SALT, PATH, signature), signature)
+            self.assertIsNone(diagnose_signature(KEY, SALT, PATH, signature), signature)
 
     def test_broken_escape(self) -> None:
         """A path that cannot be decoded is judged by the other slips alone."""
         path = b"/f:mp3/plain/local://100%"
-        self.assertIsNone(find_slip(KEY, SALT, path, sign(bytes(32), SALT, path)))
-        self.assertIn("without AP_SALT", find_slip(KEY, SALT, path, encode(mac(KEY, path))) or "")
+        self.assertIsNone(diagnose_signature(KEY, SALT, path, sign(bytes(32), SALT, path)))
+        self.assertIn(
+            "without AP_SALT", diagnose_signature(KEY, SALT, path, encode(mac(KEY, path))) or ""
+        )

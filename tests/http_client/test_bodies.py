@@ -12,10 +12,10 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.web.iweb import IBodyProducer
 from zope.interface.verify import verifyObject
 
-from audioproxy.http_client.bodies import Relay, TooLong, Upload
-from audioproxy.streams import ConsumerGone
-from audioproxy.http_client.client import Answer
+from audioproxy.http_client.bodies import BodyStream, TooLong, Upload
+from audioproxy.http_client.client import Response
 from audioproxy.http_client.errors import Unreachable
+from audioproxy.streams import ConsumerGone
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
 from tests.support.strategies import PROMISE
@@ -32,7 +32,7 @@ class BodyCase(ClientCase):
         """The server."""
         return self.network.peers[-1]
 
-    def answer(self, *packets: bytes) -> Answer:
+    def answer(self, *packets: bytes) -> Response:
         """Return the answer that these packets are."""
         self.network.answers.append(packets)
         return self.result_of(self.client.request("GET", "http://s3.test/a", {}))
@@ -123,11 +123,11 @@ class RelayCase(BodyCase):
 
 
 class RelayTests(RelayCase):
-    """`Relay`: the bytes"""
+    """`BodyStream`: the bytes"""
 
     def test_interface(self) -> None:
         """It is a push producer, as Twisted understands it."""
-        self.assertTrue(verifyObject(IPushProducer, Relay(self.network, Any, 0)))
+        self.assertTrue(verifyObject(IPushProducer, BodyStream(self.network, Any, 0)))
 
     def test_bodies(self) -> None:
         """A body is sent on as it is, however it is framed and in whatever packets it comes."""
@@ -246,7 +246,7 @@ class RelayTests(RelayCase):
 
 
 class PauseTests(RelayCase):
-    """`Relay`: the pace"""
+    """`BodyStream`: the pace"""
 
     def test_back_pressure(self) -> None:
         """A server waits for as long as the consumer does: nothing is kept in between."""
@@ -343,7 +343,7 @@ class PauseTests(RelayCase):
 
 
 class StallTests(RelayCase):
-    """`Relay`: servers that stall"""
+    """`BodyStream`: servers that stall"""
 
     def test_stall(self) -> None:
         """A server that sends nothing for thirty seconds is given up, with what came sent on."""
@@ -395,7 +395,7 @@ class StallTests(RelayCase):
 
 
 class GoneTests(RelayCase):
-    """`Relay`: consumers that go away"""
+    """`BodyStream`: consumers that go away"""
 
     def assert_gone(self, sending: Deferred[None]) -> None:
         """Require that the connection is broken off, and the consumer not spoken to any more."""
@@ -483,12 +483,12 @@ class Bytes:
 class UploadCase(BodyCase):
     """A file on its way into a store."""
 
-    def put(self, source: Bytes, start: int, stop: int) -> Deferred[Answer]:
+    def put(self, source: Bytes, start: int, stop: int) -> Deferred[Response]:
         """Begin to send a stretch."""
         self.upload = Upload(source, start, stop)
         return self.begin(self.client.request("PUT", "http://s3.test/a", {}, self.upload))
 
-    def end(self, putting: Deferred[Answer]) -> None:
+    def end(self, putting: Deferred[Response]) -> None:
         """Require an answer, and drop it."""
         self.result_of(self.successResultOf(putting).drop())
 
@@ -527,7 +527,7 @@ class UploadTests(UploadCase):
         self.end(putting)
         self.assertEqual(self.network.requests[-1].body, self.DATA)
 
-    def put_slowly(self, source: Bytes) -> Deferred[Answer]:
+    def put_slowly(self, source: Bytes) -> Deferred[Response]:
         """Begin to send everything to a store that takes nothing of it for now."""
         self.network.on_connect = lambda peer: peer.take(0)
         putting = self.put(source, 0, len(source.data))
@@ -633,7 +633,7 @@ class EarlyAnswerTests(UploadCase):
     DATA = UploadTests.DATA
     DENIED = error("AccessDenied")
 
-    def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Answer]:
+    def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Response]:
         """Send to a store that takes the first bytes and then speaks."""
         self.network.on_connect = lambda peer: peer.take(1000)
         putting = self.put(source, 0, len(source.data))

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.http_client.bodies import TooLong
-from audioproxy.http_client.client import USER_AGENT, Answer, Outbound, read_trust
+from audioproxy.http_client.client import USER_AGENT, HttpClient, Response, read_trust
 from audioproxy.http_client.errors import Unreachable, Untrusted
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
@@ -36,7 +36,7 @@ TARGETS = """
 
 
 class RequestTests(ClientCase):
-    """`Outbound.request`: what is sent"""
+    """`HttpClient.request`: what is sent"""
 
     def sent(
         self, url: str, headers: dict[str, str] | None = None, method: str = "GET"
@@ -119,7 +119,7 @@ class RequestTests(ClientCase):
 class AnswerTests(ClientCase):
     """What a server says is what a caller gets"""
 
-    def get(self, *packets: bytes, method: str = "GET") -> Answer:
+    def get(self, *packets: bytes, method: str = "GET") -> Response:
         """Return the answer that a server gave."""
         self.network.answers.append(packets)
         return self.result_of(self.client.request(method, "http://s3.test/a", {}))
@@ -253,7 +253,7 @@ class AnswerTests(ClientCase):
 class ConnectionTests(ClientCase):
     """Connections are used again, and none is left"""
 
-    def ask(self, method: str = "GET") -> Deferred[Answer]:
+    def ask(self, method: str = "GET") -> Deferred[Response]:
         """Begin a request."""
         return self.begin(self.client.request(method, "http://s3.test/a", {}))
 
@@ -370,11 +370,11 @@ class ConnectionTests(ClientCase):
 class DeadlineTests(ClientCase):
     """Every wait has an end"""
 
-    def ask(self, url: str = "http://s3.test/a") -> Deferred[Answer]:
+    def ask(self, url: str = "http://s3.test/a") -> Deferred[Response]:
         """Begin a request."""
         return self.begin(self.client.request("GET", url, {}))
 
-    def assert_late(self, asking: Deferred[Answer], seconds: float) -> None:
+    def assert_late(self, asking: Deferred[Response], seconds: float) -> None:
         """Require that a request is given up after so many seconds, and not before."""
         self.network.advance(seconds - 0.1)
         self.assertNoResult(asking)
@@ -560,7 +560,7 @@ class TrustCase(ClientCase):
         self.patch(tls, "_get_default_clock", lambda: self.network)
         bundle = self.mktemp()
         self.AUTHORITY.cert_pem.write_to_path(bundle)
-        self.client = Outbound(self.network, read_trust(bundle))
+        self.client = HttpClient(self.network, read_trust(bundle))
 
     def serve(self, certificate: trustme.LeafCert) -> None:
         """Let servers have a certificate."""
@@ -640,7 +640,7 @@ class TrustTests(TrustCase):
     def test_system(self) -> None:
         """What the system trusts is no private authority."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
-        self.client = Outbound(self.network, read_trust(None))
+        self.client = HttpClient(self.network, read_trust(None))
         self.assertEqual(self.assert_untrusted(), "the certificate is not trusted")
 
     def test_closed(self) -> None:
@@ -763,7 +763,7 @@ class RealTests(TestCase):
         self.addCleanup(port.stopListening)
         self.port = port
         self.url = f"http://127.0.0.1:{port.getHost().port}/"
-        self.client = Outbound(reactor, platformTrust())
+        self.client = HttpClient(reactor, platformTrust())
         self.addCleanup(lambda: Deferred.fromCoroutine(self.client.close()))
 
     async def test_used_again_and_closed(self) -> None:

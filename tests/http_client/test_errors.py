@@ -16,7 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web._newclient import ParseError
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
-from audioproxy.http_client.errors import Unreachable, Untrusted, Watch, explain
+from audioproxy.http_client.errors import Unreachable, Untrusted, explain
+from audioproxy.http_client.timeouts import Watch
 
 UNTRUSTED = TlsError([("SSL routines", "", "certificate verify failed")])
 

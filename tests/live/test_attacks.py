@@ -24,7 +24,7 @@ from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.sources.local import LocalFiles
+from audioproxy.sources.local import LocalSources
 from tests.support.attacks import (
     Recorder,
     Run,
@@ -371,7 +371,7 @@ class SwapTests(AttackCase):
 
     async def assert_same_file(self, name: str) -> None:
         """Assert that what is opened is the file inside, however often it is tried."""
-        files, source = LocalFiles(str(self.root)), LocalSource(name.encode())
+        files, source = LocalSources(str(self.root)), LocalSource(name.encode())
         size = len(inside())
         for _ in range(2000):
             try:

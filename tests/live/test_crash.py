@@ -19,11 +19,11 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel, formatEvent
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.process import child as child_module
-from audioproxy.render import table
-from audioproxy.storage import file_variants
-from audioproxy.blocking_calls import Errands
-from audioproxy.variants.files import FileVariants
+from audioproxy.render import registry as registry_module
+from audioproxy.variants import files as files_module
+from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import VariantHeaders
 from tests.live.test_ends import ActorCase, mount, target, until_standing
 from tests.live.test_service import scratch_files, until_hit
@@ -136,7 +136,7 @@ class WriteBackTests(SynchronousTestCase):
                 root = Path(self.mktemp()).absolute()
                 root.mkdir()
                 self.die(root, call, after)
-                store = FileVariants(str(root), Errands(Clock(), execute))
+                store = FileVariantStore(str(root), BlockingCalls(Clock(), execute))
                 self.open(store)
                 found = self.successResultOf(Deferred.fromCoroutine(store.lookup("ab" * 32)))
                 self.assertEqual((call, after) == ("rename", True), found is not None)
@@ -147,7 +147,7 @@ class WriteBackTests(SynchronousTestCase):
                 self.assertEqual(2, len(list((root / ".scratch").iterdir())))
                 store.abandon()
 
-    def open(self, store: FileVariants) -> None:
+    def open(self, store: FileVariantStore) -> None:
         """Open a store."""
         self.successResultOf(Deferred.fromCoroutine(store.open()))
 
@@ -164,7 +164,7 @@ class WriteBackTests(SynchronousTestCase):
 
     def store_and_die(self, root: Path, call: str, after: bool) -> None:
         """Be that process."""
-        store = FileVariants(str(root), Errands(Clock(), execute))
+        store = FileVariantStore(str(root), BlockingCalls(Clock(), execute))
         self.open(store)
         scratch = self.successResultOf(Deferred.fromCoroutine(store.create()))
         os.write(scratch.descriptor, self.DATA)
@@ -240,11 +240,11 @@ class HungDiskTests(ActorCase):
         path = f"{self.programs}:{os.environ['PATH']}"
         self.patch(os, "environ", {**os.environ, "PATH": path})
         # What takes minutes in earnest.
-        self.patch(file_variants, "_CREATE_SECONDS", 1.0)
-        self.patch(file_variants, "_COMMIT_SECONDS", 1.0)
+        self.patch(files_module, "_CREATE_SECONDS", 1.0)
+        self.patch(files_module, "_COMMIT_SECONDS", 1.0)
         self.patch(child_module, "_TERM_GRACE", 0.1)
         self.patch(child_module, "_KILL_GRACE", 0.1)
-        self.patch(table, "_LAST_WAIT", 0.2)
+        self.patch(registry_module, "_LAST_WAIT", 0.2)
         self.guards: list[int] = []
         self.log = Log()
         self.addCleanup(self.log.keep())

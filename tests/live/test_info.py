@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from audioproxy.service import AudioProxy, make_resource
 from audioproxy.server.site import ProxySite
+from audioproxy.service import AudioProxy, make_resource
 from tests.support.http import Response
 from tests.support.service import (
     ServiceCase,

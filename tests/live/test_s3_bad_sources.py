@@ -20,7 +20,7 @@ from tests.support.origins import (
     open_origin,
 )
 from tests.support.remote import (
-    CUT,
+    ABORTED,
     PASS,
     Fate,
     RemoteCase,
@@ -323,7 +323,7 @@ class GoneTests(BadCase):
         """Away between look and probe, or between probe and render: 502; removed there: 404."""
         self.put("a.flac", short_flac())
         for fits in (is_signed_url, of_the_encoder):
-            self.source.rule = lambda asked, fits=fits: CUT if fits(asked) else PASS
+            self.source.rule = lambda asked, fits=fits: ABORTED if fits(asked) else PASS
             answer = await ask(self.port, self.url("a.flac"))
             self.assert_refused(502, "upstream_unavailable", answer)
 

@@ -14,7 +14,7 @@ from audioproxy.service import BootError, make_service
 from tests.support.authority import Authority
 from tests.support.examinations import examine, only
 from tests.support.origins import open_origin
-from tests.support.remote import CUT, PASS, RemoteCase, is_signed_url
+from tests.support.remote import ABORTED, PASS, RemoteCase, is_signed_url
 from tests.support.servers import free_port
 from tests.support.service import reactor
 
@@ -109,7 +109,7 @@ class RefusedTests(BucketCase):
     async def test_presigned(self) -> None:
         """A store that does not give what a URL names fails, where clients are sent to it."""
         road = self.road()
-        road.rule = lambda asked: CUT if is_signed_url(asked) else PASS
+        road.rule = lambda asked: ABORTED if is_signed_url(asked) else PASS
         endpoint = f"http://127.0.0.1:{road.port}"
         for mode, verdict in (("redirect", Verdict.BAD), ("proxy", Verdict.NOTE)):
             findings = await self.examine(AP_S3_ENDPOINT=endpoint, AP_SERVE_MODE=mode)

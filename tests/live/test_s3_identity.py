@@ -12,7 +12,7 @@ from twisted.protocols.portforward import ProxyFactory
 
 from audioproxy.config import BucketStore, load
 from audioproxy.service import BootError, ProxyService, make_service
-from audioproxy.storage import s3_variants
+from audioproxy.variants import s3 as s3_module
 from tests.support.authority import Authority
 from tests.support.buckets import s3_server
 from tests.support.remote import HOLD, RemoteCase, Road, kept, key_of, listening
@@ -50,7 +50,7 @@ class ProofTests(ProofCase):
 
     async def test_refusals(self) -> None:
         """Who may not write and remove there, or nowhere, is told what would be right."""
-        self.patch(s3_variants, "_AGAIN", 0.01)
+        self.patch(s3_module, "_AGAIN", 0.01)
         writer, reader = self.server.add_user("write"), self.server.add_user("read")
         nobody = {"endpoint": f"http://127.0.0.1:{free_port()}"}
         cases: list[tuple[dict[str, Any], str, str]] = [

@@ -7,8 +7,10 @@ import signal
 
 from twisted.logger import LogLevel, formatEvent
 
-from audioproxy.render import job
-from audioproxy.storage import bodies, outbound, s3_variants
+from audioproxy.http_client import bodies as bodies_module
+from audioproxy.http_client import client as client_module
+from audioproxy.render import render as render_module
+from audioproxy.variants import s3 as s3_module
 from tests.support.http import Log, Response
 from tests.support.origins import Asked
 from tests.support.remote import (
@@ -43,8 +45,8 @@ class OutageCase(RemoteCase):
 
     async def setUp(self) -> None:
         await super().setUp()
-        self.patch(s3_variants, "_AGAIN", 0.01)
-        self.patch(job, "_LINGER", 0.05)
+        self.patch(s3_module, "_AGAIN", 0.01)
+        self.patch(render_module, "_LINGER", 0.05)
         self.log = Log()
         self.addCleanup(self.log.keep())
         self.add("short.flac", short_flac())
@@ -109,11 +111,11 @@ class LookupTests(OutageCase):
 
     async def test_no_answer(self) -> None:
         """A store that takes a request and says nothing is out of reach, after some seconds."""
-        self.patch(outbound, "_ANSWER", 0.1)
+        self.patch(client_module, "_ANSWER", 0.1)
         self.store.rule = lambda asked: HOLD
         self.assert_down(await ask(self.port, signed("/plain/local://short.flac")))
         self.assertRegex(self.warnings()[-1], "no answer in time")
-        self.patch(outbound, "_ANSWER", 15)
+        self.patch(client_module, "_ANSWER", 15)
         self.store.go_on()
         answer = await ask(self.port, signed("/plain/local://short.flac"))
         self.assertEqual(200, answer.status)
@@ -265,7 +267,7 @@ class HitTests(OutageCase):
 
     async def test_stall(self) -> None:
         """A store that says nothing more for some seconds is given up."""
-        self.patch(bodies, "STALL", 0.1)
+        self.patch(bodies_module, "STALL", 0.1)
         client, path = await self.half_way()
         await self.check(client, path)
         await until(lambda: not self.store.standing, "the connection to close")

@@ -11,14 +11,23 @@ from twisted.internet.task import deferLater
 
 from audioproxy import service as service_module
 from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import S3Source
-from audioproxy.render import job
-from audioproxy.storage import s3_variants
-from audioproxy.variants.s3 import BucketVariants
+from audioproxy.render import render as render_module
+from audioproxy.variants import s3 as s3_module
+from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
 from tests.support.origins import Asked
-from tests.support.remote import CUT, PASS, Fate, RemoteCase, kept, key_of, until_hit, until_miss
+from tests.support.remote import (
+    ABORTED,
+    PASS,
+    Fate,
+    RemoteCase,
+    kept,
+    key_of,
+    until_hit,
+    until_miss,
+)
 from tests.support.service import ask, long_flac, moved, reactor, scrape, send, short_flac, until
 
 MEBIBYTE = 1024 * 1024
@@ -59,7 +68,8 @@ class StoredTests(RemoteCase):
                 self.assertEqual(said.decode() if said else None, stored.headers.get(name), name)
         self.assertIn(b"filename*=UTF-8''%C3%A9t%C3%A9", misses[0]["content-disposition"] or b"")
         key = cache_key(
-            Options(f="peaks", ch=1, pk_bits=16, pk_fmt="dat", pts=9), self.canonical("a.flac")
+            VariantOptions(f="peaks", ch=1, pk_bits=16, pk_fmt="dat", pts=9),
+            self.canonical("a.flac"),
         )
         self.assertEqual(key, key_of(misses[1]))
 
@@ -82,7 +92,7 @@ class StoredTests(RemoteCase):
 
     async def test_emptied(self) -> None:
         """What somebody removed from the bucket is rendered again, to the same bytes."""
-        self.patch(job, "_LINGER", 0.05)
+        self.patch(render_module, "_LINGER", 0.05)
         service = await self.boot()
         miss = await ask(service.port, self.url("a.flac"))
         await until_hit(service.port, self.url("a.flac"))
@@ -248,9 +258,9 @@ class PartsTests(RemoteCase):
         await super().setUp()
         self.put("long.flac", long_flac())
         # What is 5 GiB in earnest.
-        self.patch(s3_variants, "BucketVariants", partial(BucketVariants, part=PART))
-        self.patch(s3_variants, "_AGAIN", 0.01)
-        self.patch(job, "_LINGER", 0.05)
+        self.patch(s3_module, "BucketVariants", partial(S3VariantStore, part=PART))
+        self.patch(s3_module, "_AGAIN", 0.01)
+        self.patch(render_module, "_LINGER", 0.05)
         self.store = self.road()
         self.service = await self.boot(variant_s3=self.s3(self.store))
 
@@ -271,7 +281,7 @@ class PartsTests(RemoteCase):
 
     async def test_part_that_fails(self) -> None:
         """Nothing is left of it in the bucket: no object, and no part that anybody pays for."""
-        self.store.rule = lambda asked: CUT if "partNumber=2" in asked.target else PASS
+        self.store.rule = lambda asked: ABORTED if "partNumber=2" in asked.target else PASS
         path = self.url("long.flac", LARGE)
         before = await scrape(self.service.metrics_port)
         client = await send(self.service.port, path)
@@ -296,7 +306,7 @@ class PartsTests(RemoteCase):
         def lose(asked: Asked) -> Fate:
             if "partNumber=2" in asked.target and not lost:
                 lost.append(asked)
-                return CUT
+                return ABORTED
             return PASS
 
         self.store.rule = lose

@@ -39,14 +39,14 @@ from tests.support.service import (
     until,
 )
 from tests.support.waveforms import (
-    Drawing,
     Frames,
+    WaveformReader,
     bounds,
     decode_frames,
-    draw,
     frames_of_wav,
     mean,
     read_drawing,
+    render_waveform,
 )
 
 SHORT = signed("/f:peaks/plain/local://short.flac")
@@ -186,7 +186,7 @@ class SourceCase(ServiceCase):
         super().setUp()
         self.port = self.start(max_probe_concurrency=32).port
 
-    async def drawn(self, name: str, text: str = "") -> Drawing:
+    async def drawn(self, name: str, text: str = "") -> WaveformReader:
         """Ask for a drawing and read it."""
         answer = await ask(self.port, signed(f"/f:peaks{text}/plain/local://{name}"))
         self.assertEqual((200, b"MISS", True), summary(answer), (name, answer))
@@ -194,13 +194,15 @@ class SourceCase(ServiceCase):
         self.assertEqual(2, drawing.version)
         return drawing
 
-    def assert_exact(self, drawing: Drawing, frames: Frames, pixels: int, what: object) -> None:
+    def assert_exact(
+        self, drawing: WaveformReader, frames: Frames, pixels: int, what: object
+    ) -> None:
         """Require that a drawing is that of the frames, to the last bit (D26)."""
         self.assertEqual(pixels, drawing.length, what)
         least, most = bounds(len(frames), pixels)
         self.assertTrue(least <= drawing.pixel <= most, (what, drawing.pixel, least))
         self.assertEqual(drawing.channels, frames.shape[1], what)
-        self.assertTrue(drawing.values == draw(frames, drawing.pixel, pixels), what)
+        self.assertTrue(drawing.values == render_waveform(frames, drawing.pixel, pixels), what)
 
 
 #: Sources whose length a probe mistakes; wav it corrects by the size of the file.
@@ -262,7 +264,7 @@ class ExactnessTests(SourceCase):
         two = decode_frames(self.root, {"a.wav": 2})["a.wav"]
         one = mean(two)
 
-        async def check(text: str, frames: Frames, pixels: int) -> Drawing:
+        async def check(text: str, frames: Frames, pixels: int) -> WaveformReader:
             drawing = await self.drawn("a.wav", f"{text}/pts:{pixels}")
             if drawing.bits == 8:
                 # A lesser value is never a greater one when both are truncated.
@@ -317,7 +319,9 @@ class OptionTests(SourceCase):
         source = write_wav(noise(22050, 20_000, 2, 1.0))
         self.add("a.wav", source)
         drawing = await self.drawn("a.wav", "/pts:200")
-        mixed = draw(frames_of_wav(render(source, "f:wav/bd:16/ch:1"), 1), drawing.pixel, 200)
+        mixed = render_waveform(
+            frames_of_wav(render(source, "f:wav/bd:16/ch:1"), 1), drawing.pixel, 200
+        )
         pairs = zip(drawing.values, mixed, strict=True)
         self.assertLessEqual(max(abs(one - two) for one, two in pairs), 1)
 

@@ -12,7 +12,7 @@ from audioproxy.errors import InvalidOptions
 from audioproxy.media.filters import filter_chain, may_need_length, output_channels
 from audioproxy.media.presets import PRESETS
 from audioproxy.media.probe import Probe
-from audioproxy.media.trim import find_region
+from audioproxy.media.trim import find_sample_range
 from tests.support.audio import read
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
@@ -25,7 +25,7 @@ def chain(text: str, probe: Probe = STEREO, **known: object) -> str:
     """Return the chain for options as in a URL."""
     found = replace(probe, **known)
     options = read(text)
-    return filter_chain(options, found, find_region(options, found))
+    return filter_chain(options, found, find_sample_range(options, found))
 
 
 class ChainTests(SynchronousTestCase):

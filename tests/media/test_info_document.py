@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.info_document import Description, describe, read_count, read_seconds
+from audioproxy.media.info_document import SourceInfo, describe, read_count, read_seconds
 from tests.support.strategies import PROMISE
 
 #: What is no answer to a question for a number, as ffprobe puts it or as nobody should.
@@ -43,7 +43,7 @@ def tags(given: object) -> object:
 
 
 class DocumentTests(SynchronousTestCase):
-    """`Description.document`"""
+    """`SourceInfo.document`"""
 
     def test_whole(self) -> None:
         """A source that answers everything has all eight fields, with the types they promise."""
@@ -81,8 +81,8 @@ class DocumentTests(SynchronousTestCase):
     def test_nothing(self) -> None:
         """A field without an answer is omitted, never null and never zero (rule 2)."""
         self.assertEqual({}, document())
-        self.assertEqual({}, Description().document(None))
-        self.assertEqual({}, Description().document(0))
+        self.assertEqual({}, SourceInfo().document(None))
+        self.assertEqual({}, SourceInfo().document(0))
 
     def test_each_alone(self) -> None:
         """No field depends on another one: each is there where it alone is known."""

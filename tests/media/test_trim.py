@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions
 from audioproxy.media.probe import Probe
-from audioproxy.media.trim import Region, find_region, needs_measuring
+from audioproxy.media.trim import SampleRange, find_sample_range, needs_measuring
 from tests.support.audio import read
 from tests.support.strategies import PROMISE
 
@@ -29,59 +29,63 @@ def source(
 
 
 class RegionTests(SynchronousTestCase):
-    """`find_region`"""
+    """`find_sample_range`"""
 
     def test_whole(self) -> None:
         """Without ``t`` the output is all of the source."""
-        self.assertEqual(find_region(read("f:wav"), source()), Region(0, 0, None, 441000))
-        self.assertEqual(find_region(read("f:wav"), source(None)), Region(0, 0, None, None))
+        self.assertEqual(
+            find_sample_range(read("f:wav"), source()), SampleRange(0, 0, None, 441000)
+        )
+        self.assertEqual(
+            find_sample_range(read("f:wav"), source(None)), SampleRange(0, 0, None, None)
+        )
 
     def test_samples(self) -> None:
         """``t`` is counted in samples of the source, rounded to the nearest."""
         for text, rate, region in (
-            ("t:1:2", 44100, Region(0, 44100, 132300, 88200)),
-            ("t:0.001:0.001", 44100, Region(0, 44, 88, 44)),
-            ("t:0.0:0.001", 44100, Region(0, 0, 44, 44)),
-            ("t:0.5:0.003", 48000, Region(0, 24000, 24144, 144)),
-            ("t:0.003", 8000, Region(0, 24, None, 79976)),
-            ("t:1.5", 22050, Region(0, 33075, None, 187425)),
+            ("t:1:2", 44100, SampleRange(0, 44100, 132300, 88200)),
+            ("t:0.001:0.001", 44100, SampleRange(0, 44, 88, 44)),
+            ("t:0.0:0.001", 44100, SampleRange(0, 0, 44, 44)),
+            ("t:0.5:0.003", 48000, SampleRange(0, 24000, 24144, 144)),
+            ("t:0.003", 8000, SampleRange(0, 24, None, 79976)),
+            ("t:1.5", 22050, SampleRange(0, 33075, None, 187425)),
         ):
-            self.assertEqual(find_region(read(text), source(rate=rate)), region, text)
+            self.assertEqual(find_sample_range(read(text), source(rate=rate)), region, text)
 
     def test_cut(self) -> None:
         """A region that reaches past the end is as long as what is left (D11)."""
         for text in ("t:9:1", "t:9:1.001", "t:9:5000", "t:9"):
-            self.assertEqual(find_region(read(text), source()).length, 44100, text)
+            self.assertEqual(find_sample_range(read(text), source()).length, 44100, text)
 
     def test_past_the_end(self) -> None:
         """A start at or past the end is refused with the source's duration (D11)."""
         for text in ("t:10", "t:10.001:5", "t:999999999"):
-            error = self.assertRaises(InvalidOptions, find_region, read(text), source())
+            error = self.assertRaises(InvalidOptions, find_sample_range, read(text), source())
             self.assertEqual(
                 error.message,
                 f'"{text}" is not accepted: it starts at or past the end of the source,'
                 " which is 10 seconds.",
             )
-        self.assertEqual(find_region(read("t:9.999"), source()).length, 44)
+        self.assertEqual(find_sample_range(read("t:9.999"), source()).length, 44)
         # The last sample is one, however little of it is left.
-        whole = find_region(read("fade:0:1"), source("0.000001"))
-        self.assertEqual(whole, Region(0, 0, None, 1))
+        whole = find_sample_range(read("fade:0:1"), source("0.000001"))
+        self.assertEqual(whole, SampleRange(0, 0, None, 1))
         # Within the last sample, of which no half is left.
         slow = source("0.006", rate=500)
-        error = self.assertRaises(InvalidOptions, find_region, read("t:0.005/fade:0:1"), slow)
+        error = self.assertRaises(InvalidOptions, find_sample_range, read("t:0.005/fade:0:1"), slow)
         self.assertEqual(
             error.message,
             '"t:0.005" is not accepted: it leaves less than a sample of the source.',
         )
-        self.assertEqual(find_region(read("t:0.004"), slow).length, 1)
+        self.assertEqual(find_sample_range(read("t:0.004"), slow).length, 1)
 
     def test_less_than_a_sample(self) -> None:
         """A region without a sample is refused, and is no broken source (D13)."""
         slow = source(rate=100)
-        error = self.assertRaises(InvalidOptions, find_region, read("t:1:0.001"), slow)
+        error = self.assertRaises(InvalidOptions, find_sample_range, read("t:1:0.001"), slow)
         self.assertIn('"t:1:0.001" is not accepted', error.message)
         self.assertIn("shorter than a sample", error.message)
-        self.assertEqual(find_region(read("t:1:0.01"), slow).length, 1)
+        self.assertEqual(find_sample_range(read("t:1:0.01"), slow).length, 1)
 
     def test_seek(self) -> None:
         """Decoding starts a second ahead of the region, on a whole one, where that is exact."""
@@ -100,11 +104,11 @@ class RegionTests(SynchronousTestCase):
         ):
             probe = source("100", container, codec)
             for text, region in (
-                ("t:1.5:1", Region(0, 66150, 110250, 44100)),
-                ("t:2:1", Region(1, 44100, 88200, 44100)),
-                ("t:41.25", Region(40, 55125, None, 2590875)),
+                ("t:1.5:1", SampleRange(0, 66150, 110250, 44100)),
+                ("t:2:1", SampleRange(1, 44100, 88200, 44100)),
+                ("t:41.25", SampleRange(40, 55125, None, 2590875)),
             ):
-                self.assertEqual(find_region(read(text), probe), region, (codec, text))
+                self.assertEqual(find_sample_range(read(text), probe), region, (codec, text))
 
     def test_no_seek(self) -> None:
         """Where a seek lands beside its mark, the source is decoded from its start."""
@@ -117,7 +121,7 @@ class RegionTests(SynchronousTestCase):
             ("mp3", "mp2"),
             ("", "mp3"),
         ):
-            region = find_region(read("t:41.25"), source("100", container, codec))
+            region = find_sample_range(read("t:41.25"), source("100", container, codec))
             self.assertEqual((region.seek, region.start), (0, 1819125), (container, codec))
 
     @PROMISE
@@ -135,7 +139,7 @@ class RegionTests(SynchronousTestCase):
         text = f"t:{start / 1000}" + ("" if duration is None else f":{duration / 1000}")
         probe = source(None if length is None else str(length / 1000), container, "mp3", rate)
         try:
-            region = find_region(read(text), probe)
+            region = find_sample_range(read(text), probe)
         except InvalidOptions:
             assert length is not None
             self.assertGreaterEqual(start, length)

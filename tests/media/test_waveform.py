@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, NothingDecoded, UndecodableSource
-from audioproxy.grammar.options import Options
-from audioproxy.media import peaks
-from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.media import waveform as waveform_module
 from audioproxy.media.probe import Probe
-from audioproxy.media.waveform_spec import Shape
+from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
+from audioproxy.media.waveform_spec import WaveformSpec
 from tests.support.audio import read
 from tests.support.strategies import PROMISE
 from tests.support.waveforms import (
@@ -29,20 +29,20 @@ from tests.support.waveforms import (
     KEYS,
     Frames,
     bounds,
-    draw,
     frames_of,
     frames_of_wav,
     mean,
     noisy_frames,
     read_drawing,
+    render_waveform,
 )
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
-SHAPE = Shape(44100, 1, 1, 800, 16, "json")
+SHAPE = WaveformSpec(44100, 1, 1, 800, 16, "json")
 FIXTURES = Path(__file__).parents[1] / "data" / "waveform"
 
 
-def reduce(frames: Frames, shape: Shape, cuts: list[int] | None = None) -> Waveform:
+def reduce(frames: Frames, shape: WaveformSpec, cuts: list[int] | None = None) -> Waveform:
     """Return the waveform of frames that come in the pieces between the cuts."""
     reduction = Reduction(shape, BytesIO())
     ends = sorted({0, *(cuts or ()), len(frames)})
@@ -58,22 +58,24 @@ def values(waveform: Waveform) -> list[int]:
 
 
 class ShapeTests(SynchronousTestCase):
-    """`Shape.of`"""
+    """`WaveformSpec.of`"""
 
     def test_defaults(self) -> None:
         """800 pairs of 16 bits for one channel, as JSON, at the source's rate (Peaks options)."""
-        shape = Shape(44100, 2, 1, 800, 16, "json")
-        self.assertEqual(Shape.of(read("f:peaks"), STEREO), shape)
+        shape = WaveformSpec(44100, 2, 1, 800, 16, "json")
+        self.assertEqual(WaveformSpec.of(read("f:peaks"), STEREO), shape)
 
     def test_chosen(self) -> None:
         """Every option of peaks is heeded (Peaks options)."""
         text = "f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2"
-        self.assertEqual(Shape.of(read(text), STEREO), Shape(44100, 2, 2, 5, 8, "dat"))
+        self.assertEqual(
+            WaveformSpec.of(read(text), STEREO), WaveformSpec(44100, 2, 2, 5, 8, "dat")
+        )
 
     def test_rate(self) -> None:
         """The rate is the source's, however odd it is (sample_rate)."""
         for rate in (1, 7919, 384_000, 5_644_800):
-            shape = Shape.of(read("f:peaks"), replace(STEREO, sample_rate=rate))
+            shape = WaveformSpec.of(read("f:peaks"), replace(STEREO, sample_rate=rate))
             self.assertEqual(shape.sample_rate, rate)
 
     def test_mixed_where(self) -> None:
@@ -87,14 +89,14 @@ class ShapeTests(SynchronousTestCase):
             ("ch:2", 1, 2),
             ("ch:2", 6, 2),
         ):
-            shape = Shape.of(read(f"f:peaks/{text}"), replace(STEREO, channels=channels))
+            shape = WaveformSpec.of(read(f"f:peaks/{text}"), replace(STEREO, channels=channels))
             wanted = (decoded, int(text[3]))
             self.assertEqual((shape.decoded, shape.channels), wanted, (text, channels))
 
     def test_without_defaults(self) -> None:
         """Options that were never read from a URL have the same defaults."""
-        shape = Shape.of(Options(f="peaks"), STEREO)
-        self.assertEqual(shape, Shape(44100, 2, 1, 800, 16, "json"))
+        shape = WaveformSpec.of(VariantOptions(f="peaks"), STEREO)
+        self.assertEqual(shape, WaveformSpec(44100, 2, 1, 800, 16, "json"))
 
 
 class ReductionTests(SynchronousTestCase):
@@ -195,13 +197,13 @@ class ReductionTests(SynchronousTestCase):
     ) -> None:
         """Every pixel is exact, however long the source is and in what pieces it comes (D26)."""
         patches = (
-            self.patch(peaks, "_BLOCKS_IN_PIXEL", blocks_in_pixel),
-            self.patch(peaks, "_LEAST_CAPACITY", 2 * least),
-            self.patch(peaks, "_PIECE", 2 * piece),
+            self.patch(waveform_module, "_BLOCKS_IN_PIXEL", blocks_in_pixel),
+            self.patch(waveform_module, "_LEAST_CAPACITY", 2 * least),
+            self.patch(waveform_module, "_PIECE", 2 * piece),
         )
         try:
             decoded, channels = kind
-            shape = Shape(8000, decoded, channels, pixels, 16, "json")
+            shape = WaveformSpec(8000, decoded, channels, pixels, 16, "json")
             frames = noisy_frames(count, decoded, seed)
             waveform = reduce(frames, shape, [cut for cut in cuts if cut < count])
         finally:
@@ -214,7 +216,9 @@ class ReductionTests(SynchronousTestCase):
             waveform.frames_per_pixel * blocks_in_pixel, least_pixel * (blocks_in_pixel + 1)
         )
         drawn = frames if channels == decoded else mean(frames)
-        self.assertEqual(values(waveform), draw(drawn, waveform.frames_per_pixel, pixels))
+        self.assertEqual(
+            values(waveform), render_waveform(drawn, waveform.frames_per_pixel, pixels)
+        )
 
     @PROMISE
     @given(
@@ -224,7 +228,7 @@ class ReductionTests(SynchronousTestCase):
     )
     def test_pixel_length(self, pixels: int, count: int, cuts: list[int]) -> None:
         """A pixel is never too short, and at most 1 % longer than it has to be (D26)."""
-        patch = self.patch(peaks, "_LEAST_CAPACITY", 2)
+        patch = self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         try:
             frames = noisy_frames(count)
             shape = replace(SHAPE, pixels=pixels)
@@ -233,19 +237,21 @@ class ReductionTests(SynchronousTestCase):
             patch.restore()
         least, most = bounds(count, pixels)
         self.assertTrue(least <= waveform.frames_per_pixel <= most, waveform.frames_per_pixel)
-        self.assertEqual(values(waveform), draw(frames, waveform.frames_per_pixel, pixels))
+        self.assertEqual(
+            values(waveform), render_waveform(frames, waveform.frames_per_pixel, pixels)
+        )
 
     def test_small_pieces(self) -> None:
         """So it is for every short length, in pieces of one frame and of a few (D26)."""
-        self.patch(peaks, "_LEAST_CAPACITY", 2)
-        self.patch(peaks, "_BLOCKS_IN_PIXEL", 1)
+        self.patch(waveform_module, "_LEAST_CAPACITY", 2)
+        self.patch(waveform_module, "_BLOCKS_IN_PIXEL", 1)
         for count in range(1, 60):
             frames = noisy_frames(count, seed=count)
             for pixels in (1, 2, 3):
                 for piece in (1, 3):
                     cuts = list(range(0, count, piece))
                     waveform = reduce(frames, replace(SHAPE, pixels=pixels), cuts)
-                    expected = draw(frames, waveform.frames_per_pixel, pixels)
+                    expected = render_waveform(frames, waveform.frames_per_pixel, pixels)
                     self.assertEqual(values(waveform), expected, (count, pixels, piece))
 
     def test_real_sizes(self) -> None:
@@ -266,7 +272,7 @@ class ReductionTests(SynchronousTestCase):
             waveform = reduce(frames, shape, list(range(65_536, count, 65_536)))
             least, most = bounds(count, pixels)
             self.assertTrue(least <= waveform.frames_per_pixel <= most, (pixels, count))
-            expected = draw(frames, waveform.frames_per_pixel, pixels)
+            expected = render_waveform(frames, waveform.frames_per_pixel, pixels)
             self.assertTrue(values(waveform) == expected, (pixels, count))
 
     def test_most_pixels_of_a_long_source(self) -> None:
@@ -280,12 +286,12 @@ class ReductionTests(SynchronousTestCase):
             waveform = reduction.finish()
         least, most = bounds(len(frames), 65536)
         self.assertTrue(least <= waveform.frames_per_pixel <= most, waveform.frames_per_pixel)
-        expected = draw(frames, waveform.frames_per_pixel, 65536)
+        expected = render_waveform(frames, waveform.frames_per_pixel, 65536)
         self.assertTrue(values(waveform) == expected)
 
     def test_memory(self) -> None:
         """What is kept of a source does not grow with its length (D26)."""
-        self.patch(peaks, "_LEAST_CAPACITY", 64)
+        self.patch(waveform_module, "_LEAST_CAPACITY", 64)
         spool = BytesIO()
         reduction = Reduction(replace(SHAPE, pixels=1), spool)
         for _ in range(1000):
@@ -299,14 +305,14 @@ class ReductionTests(SynchronousTestCase):
 class DocumentTests(SynchronousTestCase):
     """`serialize`"""
 
-    def document(self, shape: Shape, pixel: int, *extremes: int) -> bytes:
+    def document(self, shape: WaveformSpec, pixel: int, *extremes: int) -> bytes:
         """Return the document of a waveform."""
         table = np.array(extremes, np.int16).reshape(-1, shape.channels, 2)
         return b"".join(serialize(Waveform(pixel, table), shape))
 
     def test_json(self) -> None:
         """The JSON document has exactly its seven keys, and whole numbers (Peaks 3; D25)."""
-        shape = Shape(8000, 2, 2, 2, 16, "json")
+        shape = WaveformSpec(8000, 2, 2, 2, 16, "json")
         document = self.document(shape, 3, -1, 1, -32768, 32767, -2, 2, 0, 0)
         self.assertEqual(
             document,
@@ -317,7 +323,7 @@ class DocumentTests(SynchronousTestCase):
 
     def test_dat(self) -> None:
         """The binary document is six little-endian fields and values of 16 bits (4; D25)."""
-        shape = Shape(8000, 1, 1, 2, 16, "dat")
+        shape = WaveformSpec(8000, 1, 1, 2, 16, "dat")
         document = self.document(shape, 0x102, -1, 1, -32768, 0x7FFE)
         self.assertEqual(
             document.hex(" ", 4),
@@ -326,7 +332,7 @@ class DocumentTests(SynchronousTestCase):
 
     def test_dat_of_8_bits(self) -> None:
         """With 8 bits the flag is 1 and a value is one byte (4; D25)."""
-        shape = Shape(8000, 2, 2, 1, 8, "dat")
+        shape = WaveformSpec(8000, 2, 2, 1, 8, "dat")
         document = self.document(shape, 3, -32768, 32767, -256, 256)
         self.assertEqual(
             document.hex(" ", 4),
@@ -341,7 +347,7 @@ class DocumentTests(SynchronousTestCase):
         cases |= {-32512: -127, -32513: -127, -32767: -127, -32768: -128}
         low, high = list(cases), list(cases.values())
         for serialization in ("json", "dat"):
-            shape = Shape(8000, 1, 1, len(cases), 8, serialization)
+            shape = WaveformSpec(8000, 1, 1, len(cases), 8, serialization)
             pairs = [value for value in low for _ in range(2)]
             drawing = read_drawing(self.document(shape, 1, *pairs))
             self.assertEqual((drawing.bits, drawing.values[::2]), (8, high))
@@ -351,7 +357,7 @@ class DocumentTests(SynchronousTestCase):
         everything = range(-32768, 32768)
         expected = [abs(value) // 256 * (-1 if value < 0 else 1) for value in everything]
         for serialization in ("json", "dat"):
-            shape = Shape(8000, 1, 1, 32768, 8, serialization)
+            shape = WaveformSpec(8000, 1, 1, 32768, 8, serialization)
             drawing = read_drawing(self.document(shape, 1, *everything))
             self.assertEqual(drawing.values, expected)
 
@@ -361,7 +367,7 @@ class DocumentTests(SynchronousTestCase):
             for channels in (1, 2):
                 for bits in (8, 16):
                     frames = noisy_frames(pixels, channels)
-                    shape = Shape(48000, channels, channels, pixels, bits, "json")
+                    shape = WaveformSpec(48000, channels, channels, pixels, bits, "json")
                     waveform = reduce(frames, shape)
                     one, two = (
                         read_drawing(b"".join(serialize(waveform, replace(shape, serialization=s))))
@@ -383,7 +389,7 @@ class DocumentTests(SynchronousTestCase):
 
     def test_longest_pixel(self) -> None:
         """A pixel that the binary header cannot say is a 422 that names ``pts`` (D13)."""
-        shape = Shape(8000, 1, 1, 1, 16, "dat")
+        shape = WaveformSpec(8000, 1, 1, 1, 16, "dat")
         document = self.document(shape, 2**31 - 1, 0, 0)
         self.assertEqual(struct.unpack_from("<i", document, 12), (2**31 - 1,))
         error = self.assertRaises(InvalidOptions, self.document, shape, 2**31, 0, 0)
@@ -403,7 +409,7 @@ class AudiowaveformTests(SynchronousTestCase):
     def drawn(self, channels: int, bits: int, serialization: str) -> bytes:
         """Return the document of the fixture's sound."""
         frames = frames_of_wav((FIXTURES / "stereo.wav").read_bytes(), 2)
-        shape = Shape(8000, 2, channels, 96, bits, serialization)
+        shape = WaveformSpec(8000, 2, channels, 96, bits, serialization)
         return b"".join(serialize(reduce(frames, shape), shape))
 
     def test_dat(self) -> None:

@@ -48,14 +48,14 @@ class RealCase(TestCase):
         source: str,
         descriptors: Mapping[int, int] | None = None,
         stdout_limit: int = 65536,
-        precious: re.Pattern[bytes] | None = None,
+        keep_pattern: re.Pattern[bytes] | None = None,
     ) -> Exit:
         """Run a Python program to its end."""
         child = self.launcher.launch(
             [sys.executable, "-c", source],
             descriptors or {},
             stdout_limit=stdout_limit,
-            precious=precious,
+            keep_pattern=keep_pattern,
         )
         return await child.wait(15)
 
@@ -106,13 +106,14 @@ class EndTests(RealCase):
             "import sys; say = sys.stderr.write\n"
             "say('well\\nlost 1\\n' + 'noise\\n' * 4000 + 'lost 2\\n' + 'noise\\n' * 4000)\n"
             "say('the cause')",
-            precious=re.compile(rb"lost \d"),
+            keep_pattern=re.compile(rb"lost \d"),
         )
         self.assertTrue(ended.stderr.startswith(b"lost 1\nlost 2\nnoise\n"), ended.stderr[:80])
         self.assertTrue(ended.stderr.endswith(b"noise\nthe cause"))
         self.assertLess(len(ended.stderr), 9000)
         ended = await self.run_python(
-            "import sys; sys.stderr.write('lost 1\\n' * 100000)", precious=re.compile(rb"lost \d")
+            "import sys; sys.stderr.write('lost 1\\n' * 100000)",
+            keep_pattern=re.compile(rb"lost \d"),
         )
         self.assertLess(len(ended.stderr), 11000)
 

@@ -51,7 +51,7 @@ class Opened:
         self.state = b""
         self._source = source or local_input()
 
-    def revision(self) -> bytes:
+    def fingerprint(self) -> bytes:
         return self.state
 
     async def input(self, seconds: float, *, whole: bool) -> Input:

@@ -8,7 +8,7 @@ import sys
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.process import leash
+from audioproxy.process import spawn as spawn_module
 
 # Prints whether the process leads a group of its own.
 LEADS = "import os; print(os.getpgid(0) == os.getpid())"
@@ -19,8 +19,14 @@ class LeashTests(SynchronousTestCase):
 
     def leads_a_group(self, terminal: bool) -> bool:
         """Tell whether a child leads a group of its own."""
-        self.patch(leash.os, "isatty", lambda descriptor: terminal)
-        command = [*leash.find_session(), *leash.find_leash(), sys.executable, "-c", LEADS]
+        self.patch(spawn_module.os, "isatty", lambda descriptor: terminal)
+        command = [
+            *spawn_module.find_session_prefix(),
+            *spawn_module.find_parent_death_prefix(),
+            sys.executable,
+            "-c",
+            LEADS,
+        ]
         return subprocess.run(command, capture_output=True, check=True).stdout == b"True\n"
 
     def test_in_a_terminal(self) -> None:
@@ -34,5 +40,7 @@ class LeashTests(SynchronousTestCase):
     def test_without_util_linux(self) -> None:
         """Where the programs are missing, children run without a leash."""
         self.patch(os, "environ", {"PATH": "/nowhere"})
-        self.patch(leash.os, "isatty", lambda descriptor: True)
-        self.assertEqual(((), ()), (leash.find_session(), leash.find_leash()))
+        self.patch(spawn_module.os, "isatty", lambda descriptor: True)
+        self.assertEqual(
+            ((), ()), (spawn_module.find_session_prefix(), spawn_module.find_parent_death_prefix())
+        )

@@ -23,9 +23,9 @@ from audioproxy.errors import (
     RenderTimeout,
     UndecodableSource,
 )
-from audioproxy.media import peaks
-from audioproxy.media.waveform_spec import Shape
-from audioproxy.process import drawing as drawing_module
+from audioproxy.media import waveform as waveform_module
+from audioproxy.media.waveform_spec import WaveformSpec
+from audioproxy.process import waveform_reader as drawing_module
 from audioproxy.process import waveforms
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
@@ -33,9 +33,9 @@ from audioproxy.process.waveforms import Waveforms
 from tests.support.processes import FakeSpawner, open_descriptors
 from tests.support.service import until
 from tests.support.threads import FakeThreads
-from tests.support.waveforms import draw, noisy_frames, read_drawing
+from tests.support.waveforms import noisy_frames, read_drawing, render_waveform
 
-STEREO = Shape(8000, 2, 2, 2, 16, "dat")
+STEREO = WaveformSpec(8000, 2, 2, 2, 16, "dat")
 
 
 def samples(*values: int) -> bytes:
@@ -69,14 +69,14 @@ class DrawCase(SynchronousTestCase):
 
     def start(
         self,
-        shape: Shape = STEREO,
+        shape: WaveformSpec = STEREO,
         timeout: float = 100,
         output: int | None = None,
         in_thread: Callable[[Any], Any] | None = None,
         limit: int = 1_000_000,
     ) -> Deferred[None]:
         """Start a drawing."""
-        drawing = Waveforms(self.encoder, in_thread or self.threads.in_thread).draw(
+        drawing = Waveforms(self.encoder, in_thread or self.threads.in_thread).render_waveform(
             ["ffmpeg"], {}, self.output if output is None else output, timeout, shape, limit
         )
         return Deferred.fromCoroutine(drawing)
@@ -143,7 +143,9 @@ class GoodEndTests(DrawCase):
             self.spawner.last.die()
             self.threads.run()
             self.successResultOf(drawing)
-            self.assertEqual(read_drawing(self.written()).values, draw(frames, 50, 2), size)
+            self.assertEqual(
+                read_drawing(self.written()).values, render_waveform(frames, 50, 2), size
+            )
 
     def test_part_of_a_frame(self) -> None:
         """A last frame that is not whole is left out, be it a channel or half a sample."""
@@ -160,7 +162,7 @@ class GoodEndTests(DrawCase):
     def test_many_blocks(self) -> None:
         """Blocks that are more than memory should hold go into a file, and that is gone after."""
         self.patch(waveforms, "_IN_MEMORY", 16)
-        self.patch(peaks, "_LEAST_CAPACITY", 2)
+        self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         frames = noisy_frames(3000, 2)
         drawing = self.start()
         self.spawner.last.say(frames.tobytes())
@@ -168,7 +170,7 @@ class GoodEndTests(DrawCase):
         self.threads.run()
         self.successResultOf(drawing)
         found = read_drawing(self.written())
-        self.assertEqual(found.values, draw(frames, found.pixel, 2))
+        self.assertEqual(found.values, render_waveform(frames, found.pixel, 2))
 
     def test_pipe_that_stays_open(self) -> None:
         """A process that a dead child left behind, with the pipe open, holds nobody up."""
@@ -255,7 +257,7 @@ class BadEndTests(DrawCase):
 
     def test_pixel_too_long(self) -> None:
         """A waveform that its serialization cannot hold is a 422, and leaves no half header."""
-        self.patch(peaks, "_LONGEST_PIXEL", 1)
+        self.patch(waveform_module, "_LONGEST_PIXEL", 1)
         drawing = self.start()
         self.spawner.last.say(samples(1, 2) * 5)
         self.spawner.last.die()
@@ -420,7 +422,9 @@ class ThreadTests(TestCase):
         await deferToThread(lambda: None)
         before = open_descriptors()
         drawing = Deferred.fromCoroutine(
-            Waveforms(encoder, deferToThread).draw(["ffmpeg"], {}, output, 30, STEREO, 1_000_000)
+            Waveforms(encoder, deferToThread).render_waveform(
+                ["ffmpeg"], {}, output, 30, STEREO, 1_000_000
+            )
         )
         for part in (frames[:9_999], frames[9_999:]):
             looks = CountingEvent.made.looks
@@ -430,6 +434,6 @@ class ThreadTests(TestCase):
         spawner.last.die()
         await drawing
         found = read_drawing(os.pread(output, 100_000, 0))
-        self.assertEqual(found.values, draw(frames, 10_000, 2))
+        self.assertEqual(found.values, render_waveform(frames, 10_000, 2))
         # The thread may be a moment behind its result.
         await until(lambda: open_descriptors() == before, "everything to be closed")

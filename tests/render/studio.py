@@ -18,10 +18,10 @@ from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.output import Backlog
-from audioproxy.render.context import Order, Workshop
-from audioproxy.render.registry import Renders, Seat
-from audioproxy.streams import Feed
+from audioproxy.render.context import Order, RenderContext
+from audioproxy.render.output import RenderOutput
+from audioproxy.render.registry import RenderRegistry, Subscription
+from audioproxy.streams import FileProducer
 from audioproxy.variants.interfaces import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import FakeChild, FakeSpawner
@@ -37,7 +37,7 @@ class Client:
     :ivar outcome: None while it goes on; ``whole``, or what it failed with.
     """
 
-    def __init__(self, seat: Seat, room: int | None = None) -> None:
+    def __init__(self, seat: Subscription, room: int | None = None) -> None:
         self.started = seat.started
         self.consumer = FakeConsumer(room)
         self.outcome: object = None
@@ -57,9 +57,9 @@ class Client:
 
     async def _go(self) -> str:
         try:
-            backlog: Backlog = await self._seat.backlog
+            backlog: RenderOutput = await self._seat.backlog
             self.began = True
-            await Feed(backlog).send(self.consumer)
+            await FileProducer(backlog).send(self.consumer)
         finally:
             self._seat.leave()
         return "whole"
@@ -95,7 +95,7 @@ class Studio:
         self.threads = FakeThreads()
         encoder = Encoder(launcher)
         self.clients: list[Client] = []
-        self.workshop = Workshop(
+        self.workshop = RenderContext(
             clock=self.clock,
             metrics=self.metrics,
             sources=self.sources,
@@ -110,7 +110,7 @@ class Studio:
             max_variant=max_variant,
             timeout=timeout,
         )
-        self.renders = Renders(self.workshop)
+        self.renders = RenderRegistry(self.workshop)
 
     def order(self, options: str = "", path: bytes = b"a.wav") -> Order:
         """Return an order."""

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, RenderTimeout
-from audioproxy.render.output import Backlog
-from audioproxy.variants.scratch_folder import AnonymousFile
+from audioproxy.render.output import RenderOutput
+from audioproxy.scratch import AnonymousFile
 from tests.support.processes import open_descriptors
 
 
 class BacklogTests(SynchronousTestCase):
-    """`Backlog`"""
+    """`RenderOutput`"""
 
     def setUp(self) -> None:
         self.before = open_descriptors()
-        self.backlog = Backlog(AnonymousFile(), 1 << 20)
+        self.backlog = RenderOutput(AnonymousFile(), 1 << 20)
         self.told: list[str] = []
 
     def is_closed(self) -> bool:
@@ -61,7 +61,7 @@ class BacklogTests(SynchronousTestCase):
 
     def test_limit(self) -> None:
         """Readers are given no byte past the limit, however large the file is (D52)."""
-        limited = Backlog(AnonymousFile(), 5)
+        limited = RenderOutput(AnonymousFile(), 5)
         os.write(limited.descriptor, b"0123456789")
         self.assertEqual((limited.grow(), limited.size), (10, 5))
         self.assertEqual(limited.read(0, 99), b"01234")

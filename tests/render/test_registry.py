@@ -12,7 +12,7 @@ from tests.render.test_render import JobCase
 
 
 class DrainTests(JobCase):
-    """`Renders.drain`"""
+    """`RenderRegistry.drain`"""
 
     def drain(self, seconds: float = 30) -> Deferred[Any]:
         """Begin to shut down."""

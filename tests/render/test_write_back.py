@@ -12,11 +12,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import LogEvent, LogLevel, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import RenderFailed
-from audioproxy.render.context import Workshop
-from audioproxy.render.registry import Renders
-from audioproxy.blocking_calls import Errands
-from audioproxy.variants.files import FileVariants
+from audioproxy.render.context import RenderContext
+from audioproxy.render.registry import RenderRegistry
+from audioproxy.variants.files import FileVariantStore
 from tests.render.studio import NOTHING_LEFT, Client, Studio
 from tests.support.processes import FakeChild, open_descriptors
 from tests.support.service import moved, read_metrics
@@ -39,11 +39,11 @@ class DiskStudio(Studio):
     def __init__(self, root: Path, **settings: Any) -> None:
         super().__init__(**settings)
         self.disk = FakeThreads()
-        self.variants = FileVariants(str(root), Errands(self.clock, self.disk.in_thread))
+        self.variants = FileVariantStore(str(root), BlockingCalls(self.clock, self.disk.in_thread))
         Deferred.fromCoroutine(self.variants.open())
         self.disk.run()
-        workshop: Workshop = self.renders._workshop
-        self.renders = Renders(replace(workshop, store=self.variants))
+        workshop: RenderContext = self.renders._workshop
+        self.renders = RenderRegistry(replace(workshop, store=self.variants))
 
     def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
         """Have a client come, the store give a file, and the encoder start."""

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 from twisted.internet.defer import CancelledError, Deferred
 
 from audioproxy.config import S3Config
-from audioproxy.s3.objects import Denied, ObjectStore, Payload, StoreError, Unavailable
 from audioproxy.s3.multipart_upload import put_parts
+from audioproxy.s3.objects import Denied, ObjectStore, Payload, StoreError, Unavailable
 from tests.support.http import Log
 from tests.support.wire import ClientCase, Peer, Request, chunk, error, is_signed, reply
 from tests.support.wire import reply_without_length as open_reply

@@ -18,18 +18,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, NotFound, UpstreamUnavailable
+from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.s3.objects import (
     Denied,
-    Misdirected,
     Missing,
     ObjectStore,
     Payload,
     StoreError,
     StoreObject,
     Unavailable,
+    WrongEndpoint,
     read_answer,
 )
-from audioproxy.http_client.client import Answer, Outbound
 from tests.support.strategies import PROMISE
 from tests.support.wire import (
     ClientCase,
@@ -283,14 +283,14 @@ REFUSALS: list[tuple[int, str, type[StoreError]]] = [
     (401, "", Denied),
     (400, "ExpiredToken", Denied),
     (400, "InvalidToken", Denied),
-    (400, "AuthorizationHeaderMalformed", Misdirected),
-    (400, "IllegalLocationConstraintException", Misdirected),
-    (400, "", Misdirected),
-    (400, "SomethingNew", Misdirected),
-    (301, "PermanentRedirect", Misdirected),
-    (307, "TemporaryRedirect", Misdirected),
-    (302, "", Misdirected),
-    (405, "MethodNotAllowed", Misdirected),
+    (400, "AuthorizationHeaderMalformed", WrongEndpoint),
+    (400, "IllegalLocationConstraintException", WrongEndpoint),
+    (400, "", WrongEndpoint),
+    (400, "SomethingNew", WrongEndpoint),
+    (301, "PermanentRedirect", WrongEndpoint),
+    (307, "TemporaryRedirect", WrongEndpoint),
+    (302, "", WrongEndpoint),
+    (405, "MethodNotAllowed", WrongEndpoint),
     (408, "", Unavailable),
     (409, "OperationAborted", Unavailable),
     (412, "PreconditionFailed", Unavailable),
@@ -349,7 +349,7 @@ class RefusalTests(StoreCase):
         for kind, refusal in (
             (Missing, NotFound),
             (Denied, NotFound),
-            (Misdirected, NotConfigured),
+            (WrongEndpoint, NotConfigured),
             (Unavailable, UpstreamUnavailable),
         ):
             self.assertIs(kind.refusal, refusal)
@@ -359,9 +359,9 @@ class RefusalTests(StoreCase):
         for status in (301, 302, 303, 307, 308):
             for headers in ({}, {"Location": "http://elsewhere.test/bucket/key"}):
                 self.network.answers.append(reply(status, b"", headers))
-                self.error_of(self.target.get(0, 5, None), Misdirected)
+                self.error_of(self.target.get(0, 5, None), WrongEndpoint)
                 self.network.answers.append(reply(status, b"", headers))
-                self.error_of(self.target.head(), Misdirected)
+                self.error_of(self.target.head(), WrongEndpoint)
         self.assertEqual(set(self.network.names), {"s3.test"})
 
     def test_refused_connection(self) -> None:
@@ -454,7 +454,12 @@ class HeadTests(StoreCase):
 
     def test_without_words(self) -> None:
         """A HEAD says no more than its status, and that is enough."""
-        for status, kind in ((404, Missing), (403, Denied), (301, Misdirected), (503, Unavailable)):
+        for status, kind in (
+            (404, Missing),
+            (403, Denied),
+            (301, WrongEndpoint),
+            (503, Unavailable),
+        ):
             self.network.answers.append(reply(status, length=200))
             self.error_of(self.target.head(), kind)
             self.assertEqual(self.last.method, "HEAD")
@@ -464,8 +469,8 @@ class HeadTests(StoreCase):
         for code, kind in (
             ("InvalidBucketName", Missing),
             ("ExpiredToken", Denied),
-            ("AuthorizationHeaderMalformed", Misdirected),
-            ("", Misdirected),
+            ("AuthorizationHeaderMalformed", WrongEndpoint),
+            ("", WrongEndpoint),
         ):
             before = len(self.network.requests)
             self.network.answers += [reply(400, length=200), reply(400, error(code))]
@@ -503,7 +508,7 @@ class ReadAnswerTests(StoreCase):
         self.network.answers.append(packets)
 
         async def read() -> str:
-            answer: Answer = await self.target.send("POST", "uploadId=a")
+            answer: Response = await self.target.send("POST", "uploadId=a")
             return await read_answer(answer)
 
         return self.begin(read())
@@ -569,7 +574,7 @@ class OwnNetworkTests(SynchronousTestCase):
         for status in (200, 204, 206, 301, 400, 404, 503):
             for method in ("head", "get", "put", "delete"):
                 network = Network()
-                client = Outbound(network, None)
+                client = HttpClient(network, None)
                 target = ObjectStore(settings("http://s3.test", "path"), client).at("b", b"k")
                 body = error("A") if method != "head" and status != 204 else b""
                 network.answers += [reply(status, body)] * 2

@@ -10,9 +10,9 @@ from twisted.internet.error import ConnectError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.server.listener import Listener, most_clients
+from tests.server.test_channel import MISS
 from tests.support.http import House
 from tests.support.service import ask, reactor, send, until
-from tests.server.test_channel import MISS
 
 
 def has_ipv6() -> bool:

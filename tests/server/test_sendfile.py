@@ -11,38 +11,38 @@ from twisted.trial.unittest import TestCase
 
 from audioproxy.errors import RenderFailed
 from audioproxy.metrics import Metrics
-from audioproxy.render.output import Backlog
-from audioproxy.streams import Feed
-from audioproxy.variants.scratch_folder import AnonymousFile
-from audioproxy.web import straight
+from audioproxy.render.output import RenderOutput
+from audioproxy.scratch import AnonymousFile
+from audioproxy.server import sendfile as sendfile_module
 from audioproxy.server.channel import ProxyChannel
-from audioproxy.web.cors import Cors
-from audioproxy.web.exchange import Exchange
-from audioproxy.web.base_resource import Front
 from audioproxy.server.listener import Listener
 from audioproxy.server.site import ProxySite
+from audioproxy.streams import FileProducer
+from audioproxy.web.base_resource import BaseResource
+from audioproxy.web.cors import Cors
+from audioproxy.web.exchange import Exchange
 from tests.support.http import Log
 from tests.support.service import Client, ask, reactor, send, until
 
 MANY = os.urandom(1 << 20) * 4
 
 
-class Files(Front):
+class Files(BaseResource):
     """Sends one file, whole at ``/whole`` and as far as it has grown at ``/growing``."""
 
-    def __init__(self, backlog: Backlog) -> None:
-        Front.__init__(self, reactor.seconds, Metrics(), Cors(None))
+    def __init__(self, backlog: RenderOutput) -> None:
+        BaseResource.__init__(self, reactor.seconds, Metrics(), Cors(None))
         self.backlog = backlog
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer."""
         descriptor = self.backlog.descriptor
         if path == b"/growing":
-            await exchange.stream(200, Feed(self.backlog, descriptor=descriptor))
+            await exchange.stream(200, FileProducer(self.backlog, descriptor=descriptor))
             return
         start, stop = map(int, path.strip(b"/").split(b"-"))
         exchange.set_headers({b"content-length": b"%d" % (stop - start)})
-        await exchange.stream(200, Feed(self.backlog, start, stop, descriptor=descriptor))
+        await exchange.stream(200, FileProducer(self.backlog, start, stop, descriptor=descriptor))
 
 
 class StraightTests(TestCase):
@@ -53,11 +53,11 @@ class StraightTests(TestCase):
 
     def setUp(self) -> None:
         self.file = AnonymousFile()
-        self.backlog = Backlog(self.file, 1 << 30)
+        self.backlog = RenderOutput(self.file, 1 << 30)
         self.addCleanup(self.backlog.release)
         self.moves: list[int] = []
         self.failure: OSError | None = None
-        self.patch(straight.os, "sendfile", self.sendfile)
+        self.patch(sendfile_module.os, "sendfile", self.sendfile)
         if not self.straight:
             made = ProxyChannel.connectionMade
 
@@ -227,7 +227,7 @@ class TroubleTests(StraightTests):
         """A disk that fails breaks the answer off, and is an error in the log."""
         self.grow(MANY)
         self.failure = OSError(errno.EIO, "Input/output error")
-        self.patch(straight.os, "pread", self.sendfile)
+        self.patch(sendfile_module.os, "pread", self.sendfile)
         client: Client = await send(self.port, b"/0-%d" % len(MANY))
         self.assertFalse((await client.end()).complete)
         self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)

@@ -6,8 +6,8 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 
 from audioproxy.server.site import ProxySite
-from tests.support.http import Connection, read_response
 from tests.server.test_channel import DATA, HEALTH, HIT, MISS, LineCase, answers
+from tests.support.http import Connection, read_response
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 START = b"GET /health HTTP/1.1\r\nX-Request-Id: theirs\r\nHost: h\r\n"

@@ -33,8 +33,8 @@ BUGS = [
     Bug(
         "a request is logged only if its client stays",
         "web/exchange.py",
-        "            self._journal(self._record(status))\n",
-        "            if not isinstance(outcome, Failure): self._journal(self._record(status))\n",
+        "            self._access_log(self._record(status))\n",
+        "            if not isinstance(outcome, Failure): self._access_log(self._record(status))\n",
         "log",
     ),
     Bug(

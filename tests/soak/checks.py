@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from audioproxy.blocking_calls import Errands
-from audioproxy.variants.files import FileVariants
-from audioproxy.threads import own_threads
+from audioproxy.blocking_calls import BlockingCalls
+from audioproxy.threads import thread_per_call
+from audioproxy.variants.files import FileVariantStore
 from tests.soak.journal import Journal
 from tests.soak.nodes import Metrics, Node
 from tests.soak.tally import QUIET, Entry, alarms, families, mismatches
@@ -190,7 +190,7 @@ def _add_renders(check: Check, metrics: Metrics, logged: list[Entry]) -> None:
 
 async def check_store(journal: Journal, store: Path) -> Check:
     """Whatever the store gives out is a variant, whole and right."""
-    variants = FileVariants(str(store), Errands(reactor, own_threads(reactor)))
+    variants = FileVariantStore(str(store), BlockingCalls(reactor, thread_per_call(reactor)))
     wrong, good, refused = [], 0, 0
     for path in sorted(store.glob("[0-9a-f][0-9a-f]/*")):
         stored = await variants.lookup(path.name)

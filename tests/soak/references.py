@@ -12,14 +12,14 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.media.encoding import encoder_arguments
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
-from audioproxy.media.waveform import SAMPLE, Reduction, serialize
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.media.trim import needs_measuring
-from audioproxy.media.waveform_spec import Shape
+from audioproxy.media.waveform import SAMPLE, Reduction, serialize
+from audioproxy.media.waveform_spec import WaveformSpec
 from tests.support.service import PATIENCE
 
 # Opens the source under the number that the service gives it to its children under.
@@ -33,7 +33,7 @@ _FFPROBE = shutil.which("ffprobe") or "ffprobe"
 class Reference:
     """One variant as it has to be."""
 
-    options: Options
+    options: VariantOptions
     body: bytes
 
 
@@ -55,7 +55,7 @@ def render(source: Path, segments: str) -> Reference:
         raise ValueError(f"{segments} of {source} takes more than one pass")
     output = _run(source, encoder_arguments(_FFMPEG, local_input(), options, known)).stdout
     if options.f == "peaks":
-        output = _draw(output, Shape.of(options, known))
+        output = _draw(output, WaveformSpec.of(options, known))
     return Reference(options, output)
 
 
@@ -64,7 +64,7 @@ def document(source: Path) -> dict[str, object]:
     return probe(source).description.document(source.stat().st_size)
 
 
-def _draw(samples: bytes, shape: Shape) -> bytes:
+def _draw(samples: bytes, shape: WaveformSpec) -> bytes:
     with TemporaryFile() as spool:
         reduction = Reduction(shape, spool)
         reduction.add(np.frombuffer(samples, SAMPLE))

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NotConfigured, NotFound
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source, Source
 from audioproxy.sources.allowlist import Allowlist
-from audioproxy.sources.dispatcher import Sources
+from audioproxy.sources.dispatcher import SourceDispatcher
 from tests.support.http import Log
 from tests.support.stores import FakeSources
 
@@ -17,18 +17,18 @@ HTTPS = HttpsSource("https://a.example/x", "a.example")
 
 
 class SourcesTests(SynchronousTestCase):
-    """`Sources`"""
+    """`SourceDispatcher`"""
 
     def setUp(self) -> None:
         self.local = FakeSources({b"a.mp3": 3})
 
-    def refusal(self, sources: Sources, source: Source) -> type[Exception]:
+    def refusal(self, sources: SourceDispatcher, source: Source) -> type[Exception]:
         """Return what a source is refused with."""
         return type(self.failureResultOf(Deferred.fromCoroutine(sources.open(source))).value)
 
     def test_backend(self) -> None:
         """A source is opened by the backend of its kind."""
-        sources = Sources(Allowlist(), {LocalSource: self.local})
+        sources = SourceDispatcher(Allowlist(), {LocalSource: self.local})
         opened = self.successResultOf(Deferred.fromCoroutine(sources.open(LocalSource(b"a.mp3"))))
         self.assertEqual(opened.size, 3)
         opened.close()
@@ -36,13 +36,15 @@ class SourcesTests(SynchronousTestCase):
 
     def test_no_root(self) -> None:
         """Without AP_LOCAL_ROOT, local sources are the same 404 as a missing one."""
-        self.assertIs(self.refusal(Sources(Allowlist(), {}), LocalSource(b"a.mp3")), NotFound)
+        self.assertIs(
+            self.refusal(SourceDispatcher(Allowlist(), {}), LocalSource(b"a.mp3")), NotFound
+        )
 
     def test_forgotten_settings(self) -> None:
         """What a missing setting refuses is told once in the log, with the setting's name."""
         log = Log()
         self.addCleanup(log.keep())
-        sources = Sources(Allowlist(), {})
+        sources = SourceDispatcher(Allowlist(), {})
         for source, name in ((LocalSource(b"a"), "AP_LOCAL_ROOT"), (HTTPS, "AP_SOURCE_ALLOWLIST")):
             for _ in range(2):
                 self.assertIs(self.refusal(sources, source), NotFound)
@@ -51,13 +53,13 @@ class SourcesTests(SynchronousTestCase):
 
     def test_no_backend(self) -> None:
         """An allowed remote source without a backend is a 500 not_configured (D20)."""
-        sources = Sources(Allowlist(("*",)), {LocalSource: self.local})
+        sources = SourceDispatcher(Allowlist(("*",)), {LocalSource: self.local})
         for source in (S3Source("b", b"k"), HTTPS):
             self.assertIs(self.refusal(sources, source), NotConfigured)
 
     def test_not_allowed(self) -> None:
         """A source off the allowlist is the same 404, whatever backend there is (D20)."""
         for backends in ({}, {S3Source: self.local, HttpsSource: self.local}):
-            sources = Sources(Allowlist(("other",)), backends)
+            sources = SourceDispatcher(Allowlist(("other",)), backends)
             for source in (S3Source("b", b"k"), HTTPS):
                 self.assertIs(self.refusal(sources, source), NotFound)

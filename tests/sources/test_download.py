@@ -15,11 +15,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from audioproxy.storage import spool
-from audioproxy.streams import ConsumerGone
-from audioproxy.variants.scratch_folder import AnonymousFile
-from audioproxy.sources.download import Spool, TooMuch
 from audioproxy.http_client.errors import Unreachable
+from audioproxy.scratch import AnonymousFile
+from audioproxy.sources import download as download_module
+from audioproxy.sources.download import FileConsumer, TooMuch
+from audioproxy.streams import ConsumerGone
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
 from tests.support.threads import FakeThreads
@@ -92,7 +92,7 @@ class SpoolCase(SynchronousTestCase):
     def take(self, flow: FakeFlow, limit: int = 10**9) -> Deferred[int]:
         """Begin to write a flow into the file."""
         self.flow = flow
-        self.spool = Spool(self.file.descriptor, limit, self.threads.in_thread)
+        self.spool = FileConsumer(self.file.descriptor, limit, self.threads.in_thread)
         return Deferred.fromCoroutine(self.spool.take(flow))
 
     @property
@@ -102,11 +102,11 @@ class SpoolCase(SynchronousTestCase):
 
 
 class TakeTests(SpoolCase):
-    """`Spool.take`"""
+    """`FileConsumer.take`"""
 
     def test_interface(self) -> None:
         """It is a consumer, as Twisted understands it."""
-        self.assertTrue(verifyObject(IConsumer, Spool(-1, 0, self.threads.in_thread)))
+        self.assertTrue(verifyObject(IConsumer, FileConsumer(-1, 0, self.threads.in_thread)))
 
     def test_bytes(self) -> None:
         """When it is over, everything is in the file."""
@@ -144,7 +144,7 @@ class TakeTests(SpoolCase):
     @given(st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=30)), max_size=20))
     def test_any_pace(self, steps: list[bytes | None]) -> None:
         """Whenever the disk works and however much comes, the file has the bytes in their order."""
-        self.patch(spool, "_BATCH", 16)
+        self.patch(download_module, "_BATCH", 16)
         self.file.close()
         self.file = AnonymousFile()
         taking = self.take(FakeFlow())
@@ -200,7 +200,7 @@ class TakeTests(SpoolCase):
 
 
 class TroubleTests(SpoolCase):
-    """`Spool.take`: what goes wrong"""
+    """`FileConsumer.take`: what goes wrong"""
 
     def test_limit(self) -> None:
         """Just as much as there may be is taken; one byte more ends the flow at once."""
@@ -252,7 +252,9 @@ class TroubleTests(SpoolCase):
     def assert_full(self, full: int, size: int, ends: bool) -> None:
         """Require that a full disk ends a flow, unless that has come to its end by then."""
         flow = FakeFlow()
-        taking = Deferred.fromCoroutine(Spool(full, 10**9, self.threads.in_thread).take(flow))
+        taking = Deferred.fromCoroutine(
+            FileConsumer(full, 10**9, self.threads.in_thread).take(flow)
+        )
         for start in range(0, size, BATCH):
             flow.push(bytes(min(size - start, BATCH)))
         if ends:
@@ -287,7 +289,7 @@ class TroubleTests(SpoolCase):
         for size in (5, BATCH):
             flow = FakeFlow()
             taking = Deferred.fromCoroutine(
-                Spool(self.file.descriptor, 10**9, no_thread).take(flow)
+                FileConsumer(self.file.descriptor, 10**9, no_thread).take(flow)
             )
             flow.push(bytes(size))
             if not flow.gone:
@@ -319,7 +321,7 @@ class TroubleTests(SpoolCase):
 
 
 class CancelledTests(SpoolCase):
-    """`Spool.take`: one who does not want to wait"""
+    """`FileConsumer.take`: one who does not want to wait"""
 
     def test_idle(self) -> None:
         """Where no thread writes, one who cancels comes back at once, and the flow is ended."""

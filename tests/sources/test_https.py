@@ -19,11 +19,11 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 from audioproxy.grammar.sources import parse_https
+from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
+from audioproxy.scratch import AnonymousFile
 from audioproxy.sources.allowlist import Allowlist
-from audioproxy.sources.https import Origins, RemoteFile, State, UnusableOrigin
-from audioproxy.http_client.client import USER_AGENT, Answer, Outbound
-from audioproxy.variants.scratch_folder import AnonymousFile
+from audioproxy.sources.https import HttpsFile, HttpsSources, State, UnusableOrigin
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
 
 SOURCE = parse_https(b"https://origin.test/a/b?c")
@@ -38,12 +38,12 @@ def break_off(peer: Peer, _: object) -> None:
 
 
 class InClear:
-    """An `Outbound` without TLS."""
+    """An `HttpClient` without TLS."""
 
-    def __init__(self, outbound: Outbound) -> None:
+    def __init__(self, outbound: HttpClient) -> None:
         self._outbound = outbound
 
-    async def request(self, method: str, url: str, headers: Mapping[str, str]) -> Answer:
+    async def request(self, method: str, url: str, headers: Mapping[str, str]) -> Response:
         assert url.startswith("https://"), url
         return await self._outbound.request(method, "http" + url[5:], headers)
 
@@ -78,7 +78,7 @@ class OriginCase(ClientCase):
         self.space = Space()
         self.trouble: OSError | None = None
         client: Any = InClear(self.client)
-        self.origins = Origins(
+        self.origins = HttpsSources(
             client=client,
             allowlist=Allowlist(("origin.test", "*.origin.test")),
             ca_file="/trust.pem",
@@ -106,7 +106,7 @@ class OriginCase(ClientCase):
             for each in self.network.requests
         ]
 
-    def opened(self, *answers: Any) -> RemoteFile:
+    def opened(self, *answers: Any) -> HttpsFile:
         """Open the source with these answers."""
         self.network.answers += answers
         return self.result_of(self.origins.open(SOURCE))
@@ -117,28 +117,28 @@ class OriginCase(ClientCase):
         self.error_of(self.origins.open(SOURCE), kind)
         self.assertEqual([], self.network.answers)
 
-    def without_ranges(self) -> RemoteFile:
+    def without_ranges(self) -> HttpsFile:
         """Open a source of ten bytes of which only all can be had, and forget the requests."""
         found = self.opened(reply(200, length=10, headers=TAGGED), reply(200, b"x" * 10))
         self.result_of(found.input(60, whole=False))
         self.network.requests.clear()
         return found
 
-    def fetch(self, found: RemoteFile, *answers: Any, seconds: float = 60) -> Deferred[Any]:
+    def fetch(self, found: HttpsFile, *answers: Any, seconds: float = 60) -> Deferred[Any]:
         """Begin to fetch all of it."""
         self.network.answers += answers
         return self.begin(found.input(seconds, whole=True))
 
 
 class AskTests(OriginCase):
-    """`Origins.open`: what is asked, and what is understood"""
+    """`HttpsSources.open`: what is asked, and what is understood"""
 
     def test_head(self) -> None:
         """A HEAD that says how long the source is says enough; nothing compressed is asked for."""
         found = self.opened(reply(200, length=7, headers=TAGGED))
         self.assertEqual(["HEAD /a/b?c"], self.asked)
         self.assertEqual("identity", self.network.requests[0].headers["accept-encoding"])
-        self.assertEqual((7, b'"1" 7', {}), (found.size, found.material, dict(found.descriptors)))
+        self.assertEqual((7, b'"1" 7', {}), (found.size, found.validator, dict(found.descriptors)))
 
     def test_no_head(self) -> None:
         """Where there is no HEAD, or none that says the length, the first byte is asked for."""
@@ -146,7 +146,7 @@ class AskTests(OriginCase):
         for status in (403, 405, 501):
             found = self.opened(reply(status), part)
             self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=0-0"], self.asked[-2:])
-            self.assertEqual((7, b'"1" 7'), (found.size, found.material))
+            self.assertEqual((7, b'"1" 7'), (found.size, found.validator))
         for head in (
             reply(200),
             reply_without_length(200),
@@ -173,7 +173,7 @@ class AskTests(OriginCase):
 
         What a probe has found does not stand at all.
         """
-        for headers, material in (
+        for headers, validator in (
             (TAGGED, b'"1" 7'),
             ({"ETag": 'W/"1"'}, b'W/"1" 7'),
             ({"Last-Modified": "then"}, b"then 7"),
@@ -181,8 +181,8 @@ class AskTests(OriginCase):
             ({}, b""),
         ):
             found = self.opened(reply(200, length=7, headers=headers))
-            self.assertEqual(material, found.material)
-            self.assertEqual(b"", found.revision())
+            self.assertEqual(validator, found.validator)
+            self.assertEqual(b"", found.fingerprint())
 
     def test_statuses(self) -> None:
         """Each status is one refusal, in answer to a HEAD and to a GET alike."""
@@ -355,7 +355,7 @@ class AgreesTests(OriginCase):
 
 
 class InputTests(OriginCase):
-    """`RemoteFile.input`: in place, or as a copy"""
+    """`HttpsFile.input`: in place, or as a copy"""
 
     def test_ranges(self) -> None:
         """It is read in place where the last byte was had by itself, which is asked for once."""
@@ -615,7 +615,7 @@ class InputTests(OriginCase):
         self.trouble = full
         self.begin_refused(self.without_ranges(), reply(200, b"0123456789", TAGGED))
 
-    def begin_refused(self, found: RemoteFile, answer: bytes) -> None:
+    def begin_refused(self, found: HttpsFile, answer: bytes) -> None:
         """Require that a copy has no place, and that the answer is not waited for for ever."""
         fetching = self.fetch(found, answer)
         self.network.advance(15)

@@ -21,8 +21,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
-from audioproxy.storage import local
-from audioproxy.sources.local import LocalFile, LocalFiles
+from audioproxy.sources import local as local_module
+from audioproxy.sources.local import LocalFile, LocalSources
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
@@ -60,7 +60,7 @@ class LocalCase(SynchronousTestCase):
         # Its name begins as the root's does.
         (self.place / "rooted").mkdir()
         (self.place / "rooted" / "secret.mp3").write_bytes(b"secret")
-        self.files = LocalFiles(str(self.root))
+        self.files = LocalSources(str(self.root))
         before = open_descriptors()
         self.addCleanup(lambda: self.assertEqual(open_descriptors(), before))
 
@@ -99,12 +99,12 @@ class ServedTests(LocalCase):
     def test_facts(self) -> None:
         """Size and modification time are known, and change with the file (Local sources, 4)."""
         opened = self.open(b"a.mp3")
-        first = opened.material
+        first = opened.validator
         self.assertEqual(opened.size, 3)
         opened.close()
         os.utime(self.root / "a.mp3", ns=(1, 1))
         touched = self.open(b"a.mp3")
-        self.assertEqual(touched.material, b"3-1")
+        self.assertEqual(touched.validator, b"3-1")
         touched.close()
         self.assertNotEqual(first, b"3-1")
 
@@ -123,14 +123,14 @@ class ServedTests(LocalCase):
             status = os.fstat(descriptor)
             now = status.st_ctime
             opened = LocalFile(descriptor, status, lambda: now)  # noqa: B023
-            self.assertEqual(opened.revision(), b"")
+            self.assertEqual(opened.fingerprint(), b"")
             now += 2
-            self.assertEqual(opened.revision(), b"")
+            self.assertEqual(opened.fingerprint(), b"")
             now += 2
-            seen.append(opened.revision())
-            self.assertEqual(opened.revision(), seen[-1])
+            seen.append(opened.fingerprint())
+            self.assertEqual(opened.fingerprint(), seen[-1])
             opened.close()
-            self.assertEqual(opened.revision(), b"")
+            self.assertEqual(opened.fingerprint(), b"")
         self.assertEqual(len(set(seen)), 4)
         self.assertNotIn(b"", seen)
 
@@ -189,7 +189,7 @@ class ServedTests(LocalCase):
         (self.place / "other" / "a.mp3").write_bytes(b"other")
         current = self.place / "current"
         current.symlink_to("root")
-        self.files = LocalFiles(str(current))
+        self.files = LocalSources(str(current))
         self.assertEqual(self.read(b"a.mp3"), b"one")
         current.unlink()
         current.symlink_to("other")
@@ -198,7 +198,7 @@ class ServedTests(LocalCase):
 
     def test_root_of_everything(self) -> None:
         """The root may be the root of the filesystem."""
-        self.files = LocalFiles("/")
+        self.files = LocalSources("/")
         path = os.fsencode(self.root / "a.mp3")
         self.assertEqual(self.read(path.removeprefix(b"/")), b"one")
 
@@ -294,7 +294,7 @@ class RefusedTests(LocalCase):
 
     def test_device(self) -> None:
         """A device (confinement, 3)."""
-        self.files = LocalFiles("/dev")
+        self.files = LocalSources("/dev")
         self.assert_refused(b"null", b"zero")
 
     def test_unreadable(self) -> None:
@@ -310,7 +310,7 @@ class RefusedTests(LocalCase):
         (self.root / "in").chmod(0)
         log, clock = Log(), Clock()
         self.addCleanup(log.keep())
-        files = LocalFiles(str(self.root), clock.seconds)
+        files = LocalSources(str(self.root), clock.seconds)
 
         def report(*paths: bytes) -> list[str]:
             log.events.clear()
@@ -343,15 +343,15 @@ class RefusedTests(LocalCase):
                 raise OSError(number, os.strerror(number))
 
             with self.subTest(number=number):
-                self.patch(local.os, "open", refuse)
+                self.patch(local_module.os, "open", refuse)
                 opening = Deferred.fromCoroutine(self.files.open(LocalSource(b"a.mp3")))
                 self.failureResultOf(opening, UpstreamUnavailable)
 
     def test_root_gone(self) -> None:
         """Everything, while the root itself is not there or is no directory."""
-        self.files = LocalFiles(str(self.place / "gone"))
+        self.files = LocalSources(str(self.place / "gone"))
         self.assert_refused(b"a.mp3", b".")
-        self.files = LocalFiles(str(self.root / "a.mp3"))
+        self.files = LocalSources(str(self.root / "a.mp3"))
         self.assert_refused(b"a.mp3", b".", b"x")
 
     @PROMISE
@@ -402,14 +402,14 @@ class SwapTests(LocalCase):
 
     def between(self, swap: Callable[[], object]) -> None:
         """Have something happen between the look at a path and its opening."""
-        resolve = local._resolve
+        resolve = local_module._resolve
 
         def resolve_and_swap(root: bytes, path: bytes) -> list[bytes]:
             components = resolve(root, path)
             swap()
             return components
 
-        self.patch(local, "_resolve", resolve_and_swap)
+        self.patch(local_module, "_resolve", resolve_and_swap)
 
     def test_folder_swapped_for_a_link(self) -> None:
         """A folder that becomes a link after the check is not followed (D43)."""

@@ -12,11 +12,11 @@ from twisted.logger import LogLevel, formatEvent
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, NotFound, UndecodableSource, UpstreamUnavailable
 from audioproxy.grammar.sources import S3Source
-from audioproxy.media.inputs import Input
-from audioproxy.variants.interfaces import Examination
-from audioproxy.s3.objects import ObjectStore
 from audioproxy.http_client.client import USER_AGENT
-from audioproxy.sources.s3 import RemoteObject, S3Objects
+from audioproxy.media.inputs import Input
+from audioproxy.s3.objects import ObjectStore
+from audioproxy.sources.s3 import S3SourceObject, S3Sources
+from audioproxy.variants.interfaces import Examination
 from tests.support.http import Log
 from tests.support.wire import (
     ClientCase,
@@ -42,31 +42,31 @@ class SourceCase(ClientCase):
 
     def make(
         self, endpoint: str = "http://s3.test", ca_file: str | None = None, addressing: str = "path"
-    ) -> S3Objects:
+    ) -> S3Sources:
         """Return the sources of a store."""
         settings = S3Config(endpoint, addressing, None, "AKIA", SECRET, TOKEN, "us-east-1")
-        return S3Objects(ObjectStore(settings, self.client), ca_file, 300)
+        return S3Sources(ObjectStore(settings, self.client), ca_file, 300)
 
     def begin_to_open(
         self, bucket: str = "bucket", key: bytes = b"a.mp3"
-    ) -> Deferred[RemoteObject]:
+    ) -> Deferred[S3SourceObject]:
         """Begin to open a source."""
         return self.begin(self.objects.open(S3Source(bucket, key)))
 
-    def open(self, answer: bytes) -> RemoteObject:
+    def open(self, answer: bytes) -> S3SourceObject:
         """Return a source of which the store says this."""
         self.network.answers.append(answer)
         opened = self.successResultOf(self.begin_to_open())
         self.assertEqual(self.network.requests[-1].method, "HEAD")
         return opened
 
-    def input_of(self, opened: RemoteObject, seconds: float = 60.0, whole: bool = True) -> Input:
+    def input_of(self, opened: S3SourceObject, seconds: float = 60.0, whole: bool = True) -> Input:
         """Return what ffmpeg is given."""
         return self.result_of(opened.input(seconds, whole=whole))
 
 
 class ExamineTests(SourceCase):
-    """`S3Objects.examine`"""
+    """`S3Sources.examine`"""
 
     def examine(self, answer: bytes) -> Examination:
         """Ask a store that answers so."""
@@ -106,21 +106,21 @@ class ExamineTests(SourceCase):
 
 
 class OpenTests(SourceCase):
-    """`S3Objects.open`"""
+    """`S3Sources.open`"""
 
     def test_known(self) -> None:
         """The size and the entity tag are the store's, and the tag tells one state from another."""
         opened = self.open(reply(200, length=1234, headers={"ETag": '"abc-1"'}))
-        self.assertEqual((opened.size, opened.tag, opened.material), (1234, '"abc-1"', b'"abc-1"'))
-        self.assertEqual((opened.revision(), opened.descriptors), (b'"abc-1"', {}))
+        self.assertEqual((opened.size, opened.tag, opened.validator), (1234, '"abc-1"', b'"abc-1"'))
+        self.assertEqual((opened.fingerprint(), opened.descriptors), (b'"abc-1"', {}))
         opened.close()
         opened.close()
 
     def test_unknown(self) -> None:
         """What the store does not say is not made up."""
         opened = self.open(reply_without_length(200))
-        self.assertEqual((opened.size, opened.tag, opened.material), (None, None, b""))
-        self.assertEqual(opened.revision(), b"")
+        self.assertEqual((opened.size, opened.tag, opened.validator), (None, None, b""))
+        self.assertEqual(opened.fingerprint(), b"")
 
     def test_tags_that_cannot_be_used(self) -> None:
         """A tag that cannot stand in a header of ffmpeg's, or proves nothing, is none."""
@@ -135,7 +135,7 @@ class OpenTests(SourceCase):
             '"%s"' % ("x" * 201),
         ):
             opened = self.open(reply(200, length=5, headers={"ETag": tag}))
-            self.assertEqual((opened.tag, opened.material), (None, b""), tag)
+            self.assertEqual((opened.tag, opened.validator), (None, b""), tag)
             self.assertNotIn("-headers", self.input_of(opened).options)
 
     def test_tags_that_can(self) -> None:
@@ -190,7 +190,7 @@ class OpenTests(SourceCase):
 
 
 class UnchangedTests(SourceCase):
-    """`RemoteObject.unchanged`"""
+    """`S3SourceObject.unchanged`"""
 
     def unchanged(self, *answers: bytes) -> bool:
         """Open a source and tell what becomes of it."""
@@ -229,7 +229,7 @@ class UnchangedTests(SourceCase):
 
 
 class InputTests(SourceCase):
-    """`RemoteObject.input`"""
+    """`S3SourceObject.input`"""
 
     WHOLE = reply(200, length=5, headers={"ETag": '"abc"'})
 
@@ -264,7 +264,7 @@ class InputTests(SourceCase):
             self.assertEqual(opened.ca_file, ca_file)
             self.assertNotIn("-tls_verify", self.input_of(opened).options)
             store = self.make("https://s3.test", ca_file)._store
-            opened = RemoteObject(5, None, store.at("bucket", b"a.mp3"), ca_file, 300)
+            opened = S3SourceObject(5, None, store.at("bucket", b"a.mp3"), ca_file, 300)
             given = self.input_of(opened)
             options = dict(zip(given.options[::2], given.options[1::2], strict=True))
             self.assertEqual(options["-tls_verify"], "1")
@@ -323,7 +323,7 @@ class LogTests(SourceCase):
         ):
             self.network.answers[:] = answers
             opening = self.begin_to_open()
-            if isinstance(opening.result, RemoteObject):
+            if isinstance(opening.result, S3SourceObject):
                 self.input_of(self.successResultOf(opening))
             else:
                 self.failureResultOf(opening)

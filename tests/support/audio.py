@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from audioproxy.errors import NothingDecoded, ProbeFailed, RenderFailed
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
@@ -106,7 +106,7 @@ def run(
     return Ended(ended.returncode, ended.stdout or b"", ended.stderr[-8192:])
 
 
-def read(text: str) -> Options:
+def read(text: str) -> VariantOptions:
     """Read options as they stand in a URL, such as ``f:wav/t:1:2``."""
     return read_options(text.encode().split(b"/"))[0]
 
@@ -120,7 +120,7 @@ def probe(source: bytes) -> Probe:
     raise (classify(ended.stderr) or ProbeFailed)(repr(ended.stderr[-2000:]))
 
 
-def examine(source: bytes, options: Options) -> Probe:
+def examine(source: bytes, options: VariantOptions) -> Probe:
     """Find out all that must be known of a source before a render, by decoding where needed."""
     found = probe(source)
     return measure(source, found) if needs_measuring(options, found) else found
@@ -152,7 +152,7 @@ def render(source: bytes, text: str) -> bytes:
         return _encode(again, source, options)
 
 
-def _encode(command: Sequence[str], source: bytes, options: Options) -> bytes:
+def _encode(command: Sequence[str], source: bytes, options: VariantOptions) -> bytes:
     ended = run(command, source)
     refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
     if ended.code == 0 and ENCODERS[options.f].put_nothing(len(ended.stdout)):

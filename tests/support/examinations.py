@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from audioproxy import service as service_module
-from audioproxy.cli import checks_machine
-from audioproxy.cli.run_checks import look
+from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.results import Finding
+from audioproxy.cli.run_checks import look
 from tests.support.service import reactor
 
 
@@ -21,7 +21,7 @@ async def examine(case: Any, environment: Mapping[str, str], ffmpeg: bool = Fals
     """
     case.patch(os, "environ", {"PATH": os.environ["PATH"], **environment})
     # The limit is the whole process's.
-    case.patch(checks_machine, "raise_descriptor_limit", lambda: None)
+    case.patch(machine_module, "raise_descriptor_limit", lambda: None)
     if not ffmpeg:
         case.patch(service_module, "find_missing", _miss_nothing)
         case.patch(service_module, "find_version", _no_version)

@@ -36,17 +36,17 @@ from audioproxy.process.child import Launcher
 from audioproxy.process.prober import Prober
 from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.render.output import Backlog
 from audioproxy.render.context import Order
-from audioproxy.streams import Feed
-from audioproxy.variants.interfaces import VariantHeaders
-from audioproxy.web.cors import Cors
-from audioproxy.server.fast_path import Express
-from audioproxy.web.info import Infos
-from audioproxy.web.access_log import log_request
-from audioproxy.web.root import AudioProxyResource, Signer
+from audioproxy.render.output import RenderOutput
+from audioproxy.server.fast_path import FastPath
 from audioproxy.server.site import ProxySite
-from audioproxy.web.variant import Variants
+from audioproxy.streams import FileProducer
+from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.web.access_log import log_request
+from audioproxy.web.cors import Cors
+from audioproxy.web.info import InfoHandler
+from audioproxy.web.root import AudioProxyResource, Signer
+from audioproxy.web.variant import VariantHandler
 from tests.support.processes import FakeSpawner
 
 KEY, SALT = b"k" * 32, b"salt"
@@ -393,11 +393,11 @@ class FakeStored:
             raise ValueError("read after close")
         return self.data[offset : offset + limit]
 
-    async def stretch(self, start: int, stop: int) -> Feed:
+    async def open_range(self, start: int, stop: int) -> FileProducer:
         """Return a part of it."""
         if self.refusal is not None:
             raise self.refusal
-        return Feed(self, start, stop)
+        return FileProducer(self, start, stop)
 
     def presign(self, seconds: int) -> str | None:
         """Return a URL that says for how long it is good."""
@@ -408,7 +408,7 @@ class FakeStored:
         self.closed += 1
 
 
-class FakeBacklog(Backlog):
+class FakeBacklog(RenderOutput):
     """A backlog in memory: a test that forgets it leaves no descriptor open for another."""
 
     def __init__(self) -> None:
@@ -445,7 +445,7 @@ class FakeRender:
     def __init__(self, order: Order) -> None:
         self.order = order
         self.seats = self.left = 0
-        self.waiting: list[Deferred[Backlog]] = []
+        self.waiting: list[Deferred[RenderOutput]] = []
         self.backlog = FakeBacklog()
 
     def put_out(self, data: bytes) -> None:
@@ -463,10 +463,10 @@ class FakeRender:
             self.backlog.end(failure)
             self._be_ready()
 
-    def subscribe(self) -> Deferred[Backlog]:
+    def subscribe(self) -> Deferred[RenderOutput]:
         """Take a seat."""
         self.seats += 1
-        waiter: Deferred[Backlog] = Deferred(self.waiting.remove)
+        waiter: Deferred[RenderOutput] = Deferred(self.waiting.remove)
         if self.backlog.size:
             waiter.callback(self.backlog)
         else:
@@ -489,7 +489,7 @@ class FakeSeat:
 
     render: FakeRender
     started: bool
-    backlog: Deferred[Backlog]
+    backlog: Deferred[RenderOutput]
 
     def leave(self) -> None:
         """Give it up."""
@@ -504,7 +504,7 @@ class FakeSource:
     """
 
     size: int | None
-    material: bytes = b"material"
+    validator: bytes = b"material"
     written_to: bool = False
     closed: int = 0
     descriptors: dict[int, int] = field(default_factory=dict)
@@ -513,7 +513,7 @@ class FakeSource:
         """Return what every local source is opened by."""
         return local_input()
 
-    def revision(self) -> bytes:
+    def fingerprint(self) -> bytes:
         """Return nothing: every probe is a child here."""
         return b""
 
@@ -534,7 +534,7 @@ class House:
     :ivar source: what opening any source comes to.
     :ivar render_error: what a render comes to at once, where it does.
     :ivar line_clock: the clock of the connections, apart from the one of the work.
-    :ivar express: the fast path, which the site takes where it is asked to with ``fast``.
+    :ivar fast_path: the fast path, which the site takes where it is asked to with ``fast``.
     :ivar spawner: starts the probes of info documents, of which 2 may run.
     """
 
@@ -564,7 +564,7 @@ class House:
         launcher = Launcher(self.spawner, self.clock, {})
         prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
         cors = Cors(origin)
-        variants = Variants(
+        variants = VariantHandler(
             self.metrics,
             self,
             self,
@@ -577,13 +577,13 @@ class House:
             Signer(key, None if key is None else SALT, insecure),
             cors,
             variants,
-            Infos(self, prober),
+            InfoHandler(self, prober),
             self.slots,
             self.readiness,
             self.clock.seconds,
             self.metrics,
         )
-        self.express = Express(
+        self.fast_path = FastPath(
             self.resource.known,
             variants,
             self if with_store else None,
@@ -594,12 +594,12 @@ class House:
         )
         self.line_clock = Clock()
         self.site = ProxySite(
-            self.resource, self.line_clock, express=self.express if fast else None
+            self.resource, self.line_clock, fast_path=self.fast_path if fast else None
         )
 
     # The store, the sources and the renders, as the resource sees them.
 
-    def glance(self, key: str) -> tuple[VariantHeaders, bytes] | None:
+    def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
         """Look a variant up, of which all are small here."""
         self.calls.append(("glance", key))
         stored = self.stored.get(key) if isinstance(self.stored, dict) else None

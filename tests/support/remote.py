@@ -31,7 +31,7 @@ from tests.support.service import Process, ServiceCase, ask, reactor, signed, un
 #: What becomes of a request: nothing special, a stop before or after so many bytes of its answer,
 #: or the end of its connection.
 Fate = str | int | None
-HOLD, CUT, PASS = "hold", "cut", None
+HOLD, ABORTED, PASS = "hold", "cut", None
 
 _HEAD = re.compile(rb"(?:GET|HEAD|PUT|POST|DELETE) \S+ HTTP/1\.1\r\n.*?\r\n\r\n", re.DOTALL)
 
@@ -95,7 +95,7 @@ class _Outer(ProxyServer):
             asked = Asked.read(head.partition(b"\r\n\r\n")[0])
             self.road.requests.append(asked)
             fate = self.road.rule(asked)
-            if fate == CUT:
+            if fate == ABORTED:
                 self.abort()
                 return
             self._left = fate if isinstance(fate, int) else self.road.limit
@@ -369,7 +369,7 @@ def listening(process: Process) -> Iterator[str]:
 
 
 __all__ = [
-    "CUT",
+    "ABORTED",
     "HOLD",
     "PASS",
     "RemoteCase",

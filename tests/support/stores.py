@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.streams import Feed
-from audioproxy.variants.interfaces import Scratch, VariantHeaders
-from audioproxy.variants.scratch_folder import AnonymousFile
+from audioproxy.scratch import AnonymousFile, Scratch
+from audioproxy.streams import FileProducer
+from audioproxy.variants.interfaces import VariantHeaders
 
 
 class FakeSource:
@@ -26,7 +26,7 @@ class FakeSource:
 
     def __init__(self, size: int | None) -> None:
         self.size = size
-        self.material = b"" if size is None else b"%d" % size
+        self.validator = b"" if size is None else b"%d" % size
         self.asked: list[tuple[float, bool]] = []
         self.refusal: Exception | None = None
         self.fetching: Deferred[None] | None = None
@@ -47,7 +47,7 @@ class FakeSource:
             raise self.refusal
         return local_input()
 
-    def revision(self) -> bytes:
+    def fingerprint(self) -> bytes:
         return b""
 
     async def unchanged(self) -> bool:
@@ -104,8 +104,8 @@ class FakeStored:
         assert not self.closed, "it was let go of"
         return self._data[offset : offset + limit]
 
-    async def stretch(self, start: int, stop: int) -> Feed:
-        return Feed(self, start, stop)
+    async def open_range(self, start: int, stop: int) -> FileProducer:
+        return FileProducer(self, start, stop)
 
     def presign(self, seconds: int) -> None:
         pass

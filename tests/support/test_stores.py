@@ -82,7 +82,7 @@ class FakeStoreTests(SynchronousTestCase):
         stored = self.lookup()
         self.assertEqual((stored.size, stored.headers, stored.read(1, 9)), (3, HEADERS, b"bc"))
         consumer = FakeConsumer()
-        flow = self.successResultOf(Deferred.fromCoroutine(stored.stretch(1, 2)))
+        flow = self.successResultOf(Deferred.fromCoroutine(stored.open_range(1, 2)))
         self.successResultOf(flow.send(consumer))
         self.assertEqual((bytes(consumer.data), stored.presign(5)), (b"b", None))
         stored.close()

@@ -26,7 +26,7 @@ HEADER_BYTES = 24
 
 
 @dataclass(frozen=True)
-class Drawing:
+class WaveformReader:
     """What a document says.
 
     :ivar pixel: what the format calls ``samples_per_pixel``.
@@ -42,30 +42,30 @@ class Drawing:
     values: list[int]
 
 
-def read_drawing(document: bytes) -> Drawing:
+def read_drawing(document: bytes) -> WaveformReader:
     """Read a document of either serialization, and insist on its form."""
     drawing = _read_json(document) if document.startswith(b"{") else _read_dat(document)
     assert len(drawing.values) == 2 * drawing.channels * drawing.length, len(drawing.values)
     return drawing
 
 
-def _read_json(document: bytes) -> Drawing:
+def _read_json(document: bytes) -> WaveformReader:
     read = json.loads(document)
     assert list(read) == KEYS, list(read)
     assert {type(value) for value in (*read["data"], *list(read.values())[:-1])} == {int}
-    return Drawing(*read.values())
+    return WaveformReader(*read.values())
 
 
-def _read_dat(document: bytes) -> Drawing:
+def _read_dat(document: bytes) -> WaveformReader:
     version, flags, rate, pixel, length, channels = struct.unpack_from("<6i", document)
     assert flags in (0, 1), flags
     kind = "b" if flags else "h"
     count = (len(document) - HEADER_BYTES) // struct.calcsize(kind)
     values = struct.unpack(f"<{count}{kind}", document[HEADER_BYTES:])
-    return Drawing(version, channels, rate, pixel, 8 if flags else 16, length, list(values))
+    return WaveformReader(version, channels, rate, pixel, 8 if flags else 16, length, list(values))
 
 
-def draw(frames: Frames, pixel: int, pixels: int) -> list[int]:
+def render_waveform(frames: Frames, pixel: int, pixels: int) -> list[int]:
     """Return the values of a waveform: pixel after pixel, channel after channel (D26)."""
     drawn = frames[: pixel * pixels]
     starts = np.arange(0, len(drawn), pixel)

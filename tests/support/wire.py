@@ -2,7 +2,8 @@
 
 Nothing moves but in `Network.run`, and no time passes but in `Network.advance`, so that a test can
 stand between any two packets and never waits. What a transport does when it is full, closed or
-aborted is what Twisted's real one does; `tests.http_client.test_client` has it from real sockets too.
+aborted is what Twisted's real one does; `tests.http_client.test_client` has it from real sockets
+too.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
-from audioproxy.http_client.client import Outbound
+from audioproxy.http_client.client import HttpClient
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -556,7 +557,7 @@ class ClientCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.network = Network()
-        self.client = Outbound(self.network, platformTrust())
+        self.client = HttpClient(self.network, platformTrust())
 
     def tearDown(self) -> None:
         closing = self.begin(self.client.close())

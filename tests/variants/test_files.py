@@ -19,13 +19,14 @@ from twisted.internet.defer import Deferred, execute, gatherResults
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
-from audioproxy.storage import file_variants
-from audioproxy.blocking_calls import Errands
-from audioproxy.variants.files import FileVariants, StoredFile
-from audioproxy.variants.interfaces import Examination, Scratch, Unwritable, VariantHeaders
-from audioproxy.variants.scratch_folder import AnonymousFile, NamedFile
-from audioproxy.threads import own_threads
+from audioproxy.scratch import AnonymousFile, Scratch
+from audioproxy.threads import thread_per_call
+from audioproxy.variants import files as files_module
+from audioproxy.variants.files import FileVariantStore, StoredFile
+from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
+from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
 
@@ -41,7 +42,7 @@ KEY = key_of("a")
 
 
 # What would be done in another thread is done in this one.
-AT_ONCE = Errands(Clock(), execute)
+AT_ONCE = BlockingCalls(Clock(), execute)
 
 
 class StoreCase(SynchronousTestCase):
@@ -53,9 +54,9 @@ class StoreCase(SynchronousTestCase):
         self.before = open_descriptors()
         self.store = self.open()
 
-    def open(self) -> FileVariants:
+    def open(self) -> FileVariantStore:
         """Open one more store on the folder."""
-        store = FileVariants(str(self.root), AT_ONCE)
+        store = FileVariantStore(str(self.root), AT_ONCE)
         self.successResultOf(Deferred.fromCoroutine(store.open()))
         self.addCleanup(store.abandon)
         return store
@@ -65,7 +66,7 @@ class StoreCase(SynchronousTestCase):
         data: bytes,
         key: str = KEY,
         headers: VariantHeaders = HEADERS,
-        store: FileVariants | None = None,
+        store: FileVariantStore | None = None,
     ) -> None:
         """Store a variant."""
         store = store or self.store
@@ -77,17 +78,17 @@ class StoreCase(SynchronousTestCase):
         finally:
             scratch.close()
 
-    def create(self, store: FileVariants | None = None) -> NamedFile:
+    def create(self, store: FileVariantStore | None = None) -> NamedFile:
         """Return a new scratch file."""
         creating = (store or self.store).create()
         return self.successResultOf(Deferred.fromCoroutine(creating))
 
-    def lookup(self, key: str = KEY, store: FileVariants | None = None) -> StoredFile | None:
+    def lookup(self, key: str = KEY, store: FileVariantStore | None = None) -> StoredFile | None:
         """Look a variant up."""
         store = store or self.store
         return self.successResultOf(Deferred.fromCoroutine(store.lookup(key)))
 
-    def read(self, key: str = KEY, store: FileVariants | None = None) -> bytes | None:
+    def read(self, key: str = KEY, store: FileVariantStore | None = None) -> bytes | None:
         """Return all the bytes of a variant, or None."""
         stored = self.lookup(key, store)
         if stored is None:
@@ -245,21 +246,21 @@ class PlaceTests(StoreCase):
 
 
 class GlanceTests(StoreCase):
-    """`FileVariants.glance`"""
+    """`FileVariantStore.read_small`"""
 
     def test_small(self) -> None:
         """A small variant is there at a glance with its headers, and nothing stays open."""
         before = open_descriptors()
         for data in (b"", b"abc", bytes(60_000)):
             self.commit(data)
-            self.assertEqual(self.store.glance(KEY), (HEADERS, data))
+            self.assertEqual(self.store.read_small(KEY), (HEADERS, data))
         self.assertEqual(open_descriptors(), before)
 
     def test_none(self) -> None:
         """Nothing is seen where nothing is, and nothing of what is not a file."""
-        self.assertIsNone(self.store.glance(KEY))
+        self.assertIsNone(self.store.read_small(KEY))
         self.path().mkdir(parents=True)
-        self.assertIsNone(self.store.glance(KEY))
+        self.assertIsNone(self.store.read_small(KEY))
 
     def test_size(self) -> None:
         """A larger one is never seen in part, also where its bytes look like a variant's end."""
@@ -267,7 +268,7 @@ class GlanceTests(StoreCase):
         small = self.path().read_bytes()
         for length in (65_535, 65_536, 70_000):
             self.commit((small.rjust(65_536, b"-") + bytes(length))[:length])
-            self.assertIsNone(self.store.glance(KEY))
+            self.assertIsNone(self.store.read_small(KEY))
             stored = self.lookup()
             assert stored is not None
             self.assertEqual(stored.size, length)
@@ -290,7 +291,7 @@ class DamageTests(StoreCase):
         """Tell whether a file is a variant, which then has to be the one that was stored."""
         self.path().write_bytes(content)
         stored = self.lookup()
-        glanced = self.store.glance(KEY)
+        glanced = self.store.read_small(KEY)
         self.assertEqual(stored is None, glanced is None)
         if stored is None:
             return False
@@ -367,7 +368,7 @@ class DamageTests(StoreCase):
 
 
 class CommitTests(StoreCase):
-    """`FileVariants.commit`"""
+    """`FileVariantStore.commit`"""
 
     def refuse(self, key: str = KEY) -> Exception:
         """Return what a commit of three bytes fails with."""
@@ -524,12 +525,12 @@ class TroubleTests(StoreCase):
 
 
 class OpenTests(SynchronousTestCase):
-    """`FileVariants.open`"""
+    """`FileVariantStore.open`"""
 
     def assert_refused(self, path: Path) -> None:
         """Require that a store cannot be opened."""
         before = open_descriptors()
-        store = FileVariants(str(path), AT_ONCE)
+        store = FileVariantStore(str(path), AT_ONCE)
         self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
         store.abandon()
         self.assertEqual(open_descriptors(), before)
@@ -558,7 +559,7 @@ class OpenTests(SynchronousTestCase):
         path = Path(self.mktemp())
         path.mkdir()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        store = FileVariants(str(path), AT_ONCE)
+        store = FileVariantStore(str(path), AT_ONCE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
         try:
             self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
@@ -571,7 +572,7 @@ class OpenTests(SynchronousTestCase):
         """The file that proves a store writable is removed (AP_VARIANT_STORE)."""
         path = Path(self.mktemp())
         path.mkdir()
-        store = FileVariants(str(path), AT_ONCE)
+        store = FileVariantStore(str(path), AT_ONCE)
         self.successResultOf(Deferred.fromCoroutine(store.open()))
         left = [each for each in path.rglob("*") if each.is_file() and each.suffix != ".lock"]
         self.assertEqual(left, [])
@@ -580,7 +581,7 @@ class OpenTests(SynchronousTestCase):
 
 
 class ExamineTests(SynchronousTestCase):
-    """`FileVariants.examine`"""
+    """`FileVariantStore.examine`"""
 
     def setUp(self) -> None:
         self.path = Path(self.mktemp()).absolute()
@@ -588,7 +589,7 @@ class ExamineTests(SynchronousTestCase):
     def examine(self) -> Examination:
         """Try the store out."""
         before = open_descriptors()
-        examining = FileVariants(str(self.path), AT_ONCE).examine(60)
+        examining = FileVariantStore(str(self.path), AT_ONCE).examine(60)
         seen = self.successResultOf(Deferred.fromCoroutine(examining))
         self.assertEqual(open_descriptors(), before)
         return seen
@@ -602,7 +603,7 @@ class ExamineTests(SynchronousTestCase):
     def test_beside_a_service(self) -> None:
         """What a running service has there is left alone."""
         self.path.mkdir()
-        running = FileVariants(str(self.path), AT_ONCE)
+        running = FileVariantStore(str(self.path), AT_ONCE)
         self.successResultOf(Deferred.fromCoroutine(running.open()))
         self.addCleanup(running.abandon)
         before = sorted(self.path.rglob("*"))
@@ -616,8 +617,8 @@ class ExamineTests(SynchronousTestCase):
     def test_full(self) -> None:
         """A store without room for a variant says so."""
         self.path.mkdir()
-        self.patch(file_variants, "_RESERVE", 10**18)
-        self.patch(file_variants, "_RESERVE_SHARE", 1)
+        self.patch(files_module, "_RESERVE", 10**18)
+        self.patch(files_module, "_RESERVE_SHARE", 1)
         self.assertRegex(self.examine().trouble or "", "No space left .+; room for variants is")
         self.assertEqual(os.listdir(self.path), [])
 
@@ -633,7 +634,7 @@ class ThreadTests(TestCase):
         os.mkdir(root)
         stores = []
         for _ in range(2):
-            stores.append(FileVariants(root, Errands(reactor, own_threads(reactor))))
+            stores.append(FileVariantStore(root, BlockingCalls(reactor, thread_per_call(reactor))))
             await stores[-1].open()
             self.addCleanup(stores[-1].abandon)
 

@@ -20,21 +20,21 @@ from twisted.logger import formatEvent
 
 from audioproxy.config import S3Config
 from audioproxy.errors import NotConfigured, UpstreamUnavailable
-from audioproxy.storage import s3_variants
-from audioproxy.variants.hashing_scratch import DigestedFile
-from audioproxy.streams import ConsumerGone
-from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
 from audioproxy.s3.objects import (
     Denied,
-    Misdirected,
     Missing,
     ObjectStore,
     StoreError,
     Unavailable,
+    WrongEndpoint,
 )
-from audioproxy.variants.s3 import PART, BucketVariants, StoredObject
-from audioproxy.variants.scratch_folder import AnonymousFile, AnonymousSpace
 from audioproxy.s3.signing import EMPTY, LONGEST
+from audioproxy.scratch import AnonymousFile, AnonymousSpace
+from audioproxy.streams import ConsumerGone
+from audioproxy.variants import s3 as s3_module
+from audioproxy.variants.hashing_scratch import HashingScratch
+from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
+from audioproxy.variants.s3 import PART, S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
@@ -82,9 +82,9 @@ class VariantCase(ClientCase):
         super().tearDown()
         self.assertEqual((self.threads.waiting, open_descriptors()), (0, self.before))
 
-    def make(self, part: int = PART) -> BucketVariants:
+    def make(self, part: int = PART) -> S3VariantStore:
         """Return the store with parts of a size."""
-        return BucketVariants(
+        return S3VariantStore(
             self.store, "bucket", AnonymousSpace(), self.network, self.threads.in_thread, part
         )
 
@@ -108,7 +108,7 @@ class VariantCase(ClientCase):
 
 
 class OpenTests(VariantCase):
-    """`BucketVariants.open`"""
+    """`S3VariantStore.open`"""
 
     def test_proof(self) -> None:
         """The bucket is proved writable by one empty object, which is found and removed again."""
@@ -198,7 +198,7 @@ class OpenTests(VariantCase):
         settings = S3Config("http://s3.test", "virtual", None, "A", SECRET, None, "us-east-1")
         store = ObjectStore(settings, self.client)
         self.assertRaises(
-            Missing, BucketVariants, store, "my_bucket", AnonymousSpace(), self.network, None
+            Missing, S3VariantStore, store, "my_bucket", AnonymousSpace(), self.network, None
         )
 
     def test_close(self) -> None:
@@ -209,7 +209,7 @@ class OpenTests(VariantCase):
 
 
 class ExamineTests(VariantCase):
-    """`BucketVariants.examine`"""
+    """`S3VariantStore.examine`"""
 
     WORDS = b"audioproxy can read what it writes"
 
@@ -252,7 +252,7 @@ class ExamineTests(VariantCase):
 
 
 class LookupTests(VariantCase):
-    """`BucketVariants.lookup`"""
+    """`S3VariantStore.lookup`"""
 
     def test_found(self) -> None:
         """What was stored with a variant comes back with it."""
@@ -305,13 +305,13 @@ class LookupTests(VariantCase):
 
 
 class StretchTests(VariantCase):
-    """`StoredObject.stretch`"""
+    """`StoredObject.open_range`"""
 
     def send(self, *packets: bytes, start: int = 0, stop: int = 5) -> Deferred[None]:
         """Begin to send a stretch of a variant to a consumer."""
         found = self.stored(9)
         self.network.answers.append(packets)
-        flow = self.result_of(found.stretch(start, stop))
+        flow = self.result_of(found.open_range(start, stop))
         self.consumer = FakeConsumer()
         sending = flow.send(self.consumer)
         self.network.run()
@@ -332,7 +332,7 @@ class StretchTests(VariantCase):
         """A store that gives no tags is asked without one."""
         found = self.stored(tag=None)
         self.network.answers.append(part(b"hello"))
-        flow = self.result_of(found.stretch(0, 5))
+        flow = self.result_of(found.open_range(0, 5))
         self.assertNotIn("if-match", self.network.requests[-1].headers)
         flow.send(FakeConsumer())
         self.network.run()
@@ -351,7 +351,7 @@ class StretchTests(VariantCase):
             found = self.stored()
             self.log.events.clear()
             self.network.answers.append(reply(status))
-            self.error_of(found.stretch(0, 5), refusal)
+            self.error_of(found.open_range(0, 5), refusal)
             self.assertEqual(self.lines(), [f"a stored variant is not given: status {status}"])
 
     def test_breaks_off(self) -> None:
@@ -398,7 +398,7 @@ class StretchTests(VariantCase):
         """A stretch that nobody wants after all, the client having left, holds no connection."""
         found = self.stored()
         self.network.answers.append((part(length=5), b"hello"))
-        self.result_of(found.stretch(0, 5)).drop()
+        self.result_of(found.open_range(0, 5)).drop()
         self.network.run()
         self.assertTrue(self.network.peers[-1].over)
 
@@ -417,7 +417,7 @@ class StretchTests(VariantCase):
 class CommitCase(VariantCase):
     """A variant on its way into the bucket."""
 
-    def create(self, data: bytes) -> DigestedFile:
+    def create(self, data: bytes) -> HashingScratch:
         """Return a scratch file into which this was rendered."""
         scratch = self.result_of(self.variants.create(10))
         os.write(scratch.descriptor, data)
@@ -439,14 +439,14 @@ class CommitCase(VariantCase):
         committing.addBoth(self.close_file, scratch)
         return committing
 
-    def close_file(self, outcome: Any, scratch: DigestedFile) -> Any:
+    def close_file(self, outcome: Any, scratch: HashingScratch) -> Any:
         """Close a scratch file as a render does when all is over."""
         scratch.close()
         return outcome
 
 
 class CommitTests(CommitCase):
-    """`BucketVariants.commit`"""
+    """`S3VariantStore.commit`"""
 
     def test_written(self) -> None:
         """The object has the bytes and the headers, signed over the digest of the bytes."""
@@ -466,7 +466,7 @@ class CommitTests(CommitCase):
 
     def test_too_many(self) -> None:
         """A bucket that is slower than the encoders does not get to fill the disk (D35)."""
-        self.patch(s3_variants, "_MOST", 1)
+        self.patch(s3_module, "_MOST", 1)
         slow = self.commit()
         scratch = self.create(b"hello")
         self.failureResultOf(self.begin(self.variants.commit(KEY, scratch, 5, HEADERS)), OSError)
@@ -538,7 +538,7 @@ class CommitTests(CommitCase):
 
 
 class RetryTests(CommitCase):
-    """`BucketVariants.commit`: once more, where that may help"""
+    """`S3VariantStore.commit`: once more, where that may help"""
 
     def hang_up(self, peer: Peer, _: Request) -> None:
         """Be a store that was just closing the connection."""
@@ -581,7 +581,7 @@ class RetryTests(CommitCase):
         kinds: list[tuple[int, type[StoreError]]] = [
             (403, Denied),
             (404, Missing),
-            (301, Misdirected),
+            (301, WrongEndpoint),
         ]
         for status, kind in kinds:
             self.network.requests.clear()
@@ -621,7 +621,7 @@ class RetryTests(CommitCase):
 
 
 class CreateTests(CommitCase):
-    """`BucketVariants.create`"""
+    """`S3VariantStore.create`"""
 
     def test_closed(self) -> None:
         """A file that is not committed leaves nothing, and nobody hears of it."""
@@ -636,7 +636,7 @@ class CreateTests(CommitCase):
             async def create(self, seconds: float) -> AnonymousFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        self.variants = BucketVariants(
+        self.variants = S3VariantStore(
             self.store, "bucket", Full(), self.network, self.threads.in_thread
         )
         failure = self.error_of(self.variants.create(10), OSError)
@@ -648,7 +648,7 @@ class CreateTests(CommitCase):
         def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
             raise OSError(errno.EAGAIN, "can't start new thread")
 
-        self.variants = BucketVariants(
+        self.variants = S3VariantStore(
             self.store, "bucket", AnonymousSpace(), self.network, no_thread
         )
         failure = self.failureResultOf(self.begin(self.variants.create(10)), OSError)
@@ -671,7 +671,7 @@ class LogTests(CommitCase):
             self.network.answers.clear()
             found = self.stored()
             self.network.answers.append(reply(status))
-            self.begin(found.stretch(0, 5)).addErrback(lambda failure: None)
+            self.begin(found.open_range(0, 5)).addErrback(lambda failure: None)
         self.assertTrue(self.log.events)
         for event in self.log.events:
             for text in (repr(event), str(formatEvent(event))):

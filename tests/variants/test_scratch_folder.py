@@ -12,8 +12,10 @@ from pathlib import Path
 from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.storage import scratch
-from audioproxy.variants.scratch_folder import AnonymousFile, AnonymousSpace, NamedFile, ScratchFolder
+from audioproxy import scratch as scratch_module
+from audioproxy.scratch import AnonymousFile, AnonymousSpace
+from audioproxy.variants import scratch_folder as scratch_folder_module
+from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 from tests.support.processes import open_descriptors
 
 
@@ -24,7 +26,7 @@ class AnonymousTests(SynchronousTestCase):
         """A file without a name is in TMPDIR, where nobody sees it, and takes bytes (D46)."""
         folder = self.mktemp()
         os.mkdir(folder)
-        self.patch(scratch.tempfile, "tempdir", folder)
+        self.patch(scratch_module.tempfile, "tempdir", folder)
         made = AnonymousFile()
         self.addCleanup(made.close)
         self.assertEqual(os.listdir(folder), [])
@@ -42,7 +44,7 @@ class AnonymousTests(SynchronousTestCase):
 
     def test_no_room(self) -> None:
         """Where there is no such folder, that is an error of the system."""
-        self.patch(scratch.tempfile, "tempdir", self.mktemp())
+        self.patch(scratch_module.tempfile, "tempdir", self.mktemp())
         self.failureResultOf(Deferred.fromCoroutine(AnonymousSpace().create()), OSError)
 
 
@@ -213,14 +215,14 @@ class ScratchFolderTests(SynchronousTestCase):
         self.parent.mkdir()
         for name in ("a", "b"):
             (self.parent / f"{name}.lock").touch()
-        take = scratch._lock_abandoned
+        take = scratch_folder_module._lock_abandoned
 
         def take_all_but_the_last(path: str) -> int | None:
             for each in self.parent.glob("?.lock"):
                 each.unlink()
             return take(path)
 
-        self.patch(scratch, "_lock_abandoned", take_all_but_the_last)
+        self.patch(scratch_folder_module, "_lock_abandoned", take_all_but_the_last)
         self.open().close()
         self.assertEqual(os.listdir(self.parent), [])
 
@@ -235,11 +237,11 @@ class ScratchFolderTests(SynchronousTestCase):
                 ScratchFolder(str(self.parent))._sweep()
             real(lock, operation)
 
-        self.patch(scratch.fcntl, "flock", sweep_first)
+        self.patch(scratch_folder_module.fcntl, "flock", sweep_first)
         folder = self.open()
         self.assertEqual(len(swept), 1)
         self.assertFalse(swept[0].exists())
-        self.patch(scratch.fcntl, "flock", real)
+        self.patch(scratch_folder_module.fcntl, "flock", real)
         made = folder.create()
         self.open().close()
         assert made.path is not None
@@ -316,7 +318,9 @@ class ScratchFolderTests(SynchronousTestCase):
 
         folder = ScratchFolder(str(self.parent))
         self.parent.mkdir()
-        self.patch(scratch.os, "mkdir", lambda path: path == str(self.parent) or refuse(path))
+        self.patch(
+            scratch_folder_module.os, "mkdir", lambda path: path == str(self.parent) or refuse(path)
+        )
         Path("None.lock").touch()
         self.assertRaises(OSError, folder.open)
         folder.close()

@@ -14,11 +14,11 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NotFound
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.sources import read_source
-from audioproxy.web.access_log import RequestRecord, log_request
+from audioproxy.web.access_log import AccessLogEntry, log_request
 from tests.support.http import Log
 from tests.support.strategies import PROMISE, encoded, option_segments, sources
 
-PLAIN = RequestRecord(
+PLAIN = AccessLogEntry(
     request_id="abc",
     endpoint="render",
     status=200,
@@ -39,7 +39,7 @@ SHAPE = re.compile(
 
 
 class RecordTests(SynchronousTestCase):
-    """`RequestRecord`"""
+    """`AccessLogEntry`"""
 
     def test_line(self) -> None:
         """Each part stands in its place, and leaves no gap where it is missing."""

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.cache_key import cache_key, etag
-from audioproxy.grammar.options import Options
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.web.conditions import matches, range_applies
 from tests.support.strategies import PROMISE
 
-TAG = etag(cache_key(Options(), b"local://a.mp3"))
+TAG = etag(cache_key(VariantOptions(), b"local://a.mp3"))
 OTHER = b'"another, with a comma"'
 
 #: An entity tag as anybody may have made it (RFC 9110, 8.8.3).

@@ -262,7 +262,7 @@ class DocumentTests(InfoCase):
         """A source without a validator is cacheable for a minute, and has no ETag (2)."""
         tag = b'"' + hashlib.sha256(b"local://a.mp3\n").hexdigest().encode() + b'"'
         for headers in ({}, {"if_none_match": tag}, {"if_none_match": b"*"}):
-            self.house = self.make_house(FakeSource(1000, material=b""))
+            self.house = self.make_house(FakeSource(1000, validator=b""))
             connection = self.send(**headers)
             self.child.say(ANSWER)
             self.child.die()
@@ -276,8 +276,8 @@ class DocumentTests(InfoCase):
     def test_tag_by_state(self) -> None:
         """A source that was written to has another ETag, so that a 304 is never a lie (1)."""
         tags = {TAG}
-        for material in (b"1000-1", b"1000-2", b"999-2", b'"etag"', b'W/"etag"'):
-            self.house = self.make_house(FakeSource(1000, material=material))
+        for validator in (b"1000-1", b"1000-2", b"999-2", b'"etag"', b'W/"etag"'):
+            self.house = self.make_house(FakeSource(1000, validator=validator))
             response = self.house.ask_signed(PATH, b"HEAD", if_none_match=b", ".join(tags))
             self.assertEqual(200, response.status)
             tags.add(response["etag"] or b"")
@@ -557,7 +557,7 @@ class PoolTests(InfoCase):
         first = self.send()
         old = self.house.source
         assert isinstance(old, FakeSource)
-        self.house.source = new = FakeSource(2000, material=b"changed")
+        self.house.source = new = FakeSource(2000, validator=b"changed")
         second = self.send()
         one, two = self.house.spawner.children
         two.say(answer({**AUDIO, "channels": 1}))

@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from audioproxy.web.metrics_resource import MetricsResource
 from audioproxy.server.site import ProxySite
+from audioproxy.web.metrics_resource import MetricsResource
 from tests.support.http import Connection, House, Log, Response
 from tests.test_metrics import Counts, read
 

@@ -219,9 +219,9 @@ class RequestTests(CountCase):
     def test_busy_probes(self) -> None:
         """A 429 for want of a probe slot is a request that was refused, and no more."""
         for name in (b"a", b"b"):
-            self.house.source = FakeSource(1000, material=name)
+            self.house.source = FakeSource(1000, validator=name)
             self.house.connect().send(self.house.path(b"/info/plain/local://" + name))
-        self.house.source = FakeSource(1000, material=b"c")
+        self.house.source = FakeSource(1000, validator=b"c")
         response = self.house.ask_signed(b"/info/plain/local://c")
         self.assertEqual((429, "queue_full"), (response.status, response.error))
         self.assertEqual({"http_requests_total info 4xx": 1}, self.counts.changes)

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from audioproxy.cli.formatting import bytes_in_words
 from audioproxy.cli.checks.results import Finding, good, note
+from audioproxy.cli.formatting import bytes_in_words
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")

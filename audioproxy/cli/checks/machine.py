@@ -12,20 +12,20 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from audioproxy.backends import Trust
-from audioproxy.cli.formatting import listed_number
-from audioproxy.cli.checks.settings import Settled
-from audioproxy.cli.checks.results import Finding, bad, good, note
 from audioproxy.cli.checks.disk_space import filesystem_of, room
+from audioproxy.cli.checks.results import Finding, bad, good, note
+from audioproxy.cli.checks.settings import Settled
+from audioproxy.cli.formatting import listed_number
 from audioproxy.config import Config, FileStore
-from audioproxy.service import AudioProxy
 from audioproxy.config.values import listed
 from audioproxy.http_client.bodies import TooLong
-from audioproxy.http_client.client import Outbound
-from audioproxy.variants.scratch_folder import AnonymousFile
+from audioproxy.http_client.client import HttpClient
 from audioproxy.http_client.errors import Unreachable
-from audioproxy.tap import raise_descriptor_limit
+from audioproxy.scratch import AnonymousFile
 from audioproxy.server.listener import Listener, most_clients
 from audioproxy.server.site import ProxySite
+from audioproxy.service import AudioProxy
+from audioproxy.tap import raise_descriptor_limit
 
 _FFMPEG = "a complete ffmpeg on the PATH is required: apt-get install ffmpeg"
 # Clients that few files leave room for; a listener takes so many however few there are.
@@ -49,7 +49,7 @@ async def look_at_programs(proxy: AudioProxy) -> AsyncIterator[Finding]:
         else:
             found = f"{listed(versions)} {next(iter(versions.values()))}".rstrip()
         yield good("ffmpeg", f"{found}, with all that renders need")
-    if proxy.leashed:
+    if proxy.dies_with_parent:
         yield good("setpriv", "no encoder outlives a service that is killed")
     else:
         yield note(
@@ -175,7 +175,9 @@ async def look_at_ports(
         await client.close()
 
 
-async def _taken(client: Outbound, variable: str, port: int, bind: str, error: OSError) -> Finding:
+async def _taken(
+    client: HttpClient, variable: str, port: int, bind: str, error: OSError
+) -> Finding:
     """Return who has a port, or why it cannot be had."""
     if isinstance(error, PermissionError):
         return bad(
@@ -203,7 +205,7 @@ async def _taken(client: Outbound, variable: str, port: int, bind: str, error: O
         )
 
 
-async def _ask_for_health(client: Outbound, origin: str) -> str:
+async def _ask_for_health(client: HttpClient, origin: str) -> str:
     answer = await client.request("GET", f"{origin}/health", {}, seconds=_PATIENCE)
     document = json.loads(await answer.read(_ANSWER))
     if document["status"] != "ok":
@@ -211,7 +213,7 @@ async def _ask_for_health(client: Outbound, origin: str) -> str:
     return f"audioproxy {str(document['version'])[:20]}"
 
 
-async def _ask_for_metrics(client: Outbound, origin: str) -> str:
+async def _ask_for_metrics(client: HttpClient, origin: str) -> str:
     answer = await client.request("GET", f"{origin}/metrics", {}, seconds=_PATIENCE)
     if b"audio_proxy_renders_total" not in await answer.read(_ANSWER):
         raise ValueError("somebody else's metrics")

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from audioproxy.cli.formatting import listed_number
 from audioproxy.cli.exit_status import printable
+from audioproxy.cli.formatting import listed_number
 
 # The longest name of what is always looked at.
 _WIDTH = 16

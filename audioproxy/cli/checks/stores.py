@@ -7,13 +7,13 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from urllib.parse import urlsplit
 
-from audioproxy.cli.checks.settings import Settled
-from audioproxy.cli.checks.results import Finding, bad, good, note
 from audioproxy.cli.checks.disk_space import room
+from audioproxy.cli.checks.results import Finding, bad, good, note
+from audioproxy.cli.checks.settings import Settled
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
+from audioproxy.s3.error_hints import compare
 from audioproxy.service import AudioProxy
 from audioproxy.variants.interfaces import Examination
-from audioproxy.s3.error_hints import compare
 
 # Seconds by which two clocks may differ: more is worth a look, and much more makes URLs end before
 # they begin. S3 refuses a quarter of an hour.

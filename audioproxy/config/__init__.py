@@ -1,0 +1,14 @@
+"""The configuration: the environment's text becomes one frozen `Config`."""
+
+from audioproxy.config.environment import VARIABLES, load
+from audioproxy.config.model import BucketStore, Config, ConfigError, FileStore, S3Config
+
+__all__ = [
+    "VARIABLES",
+    "BucketStore",
+    "Config",
+    "ConfigError",
+    "FileStore",
+    "S3Config",
+    "load",
+]

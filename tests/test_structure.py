@@ -1,0 +1,78 @@
+"""The size of modules and constructors (docs/architecture.md); import-linter holds the layers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import audioproxy
+
+_PACKAGE = Path(audioproxy.__file__).parent
+_LONGEST = 400
+_SHORTEST = 40
+_MOST_ARGUMENTS = 6
+
+
+def _modules() -> dict[str, str]:
+    """Return the source of each module of the package by its dotted name."""
+    paths = sorted(_PACKAGE.rglob("*.py"))
+    return {
+        ".".join(path.relative_to(_PACKAGE.parent).with_suffix("").parts): path.read_text("utf-8")
+        for path in paths
+    }
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _constructors(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield each class that has an ``__init__``, with the number of its arguments besides self."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    arguments = method.args
+                    yield node.name, len(arguments.args) + len(arguments.kwonlyargs) - 1
+
+
+class StructureTests(SynchronousTestCase):
+    """Modules hold one idea each, and objects take few others."""
+
+    def test_longest(self) -> None:
+        """No module has more than 400 lines."""
+        lengths = {name: len(source.splitlines()) for name, source in _modules().items()}
+        self.assertEqual({}, {name: n for name, n in lengths.items() if n > _LONGEST})
+
+    def test_shortest(self) -> None:
+        """No module of fewer than 40 lines serves a single other one."""
+        modules = _modules()
+        callers: dict[str, set[str]] = {name: set() for name in modules}
+        for caller, source in modules.items():
+            for name in _imported(ast.parse(source)):
+                if name in callers and name != caller:
+                    callers[name].add(caller)
+        short = {
+            name
+            for name, source in modules.items()
+            if len(source.splitlines()) < _SHORTEST and not name.endswith("__init__")
+        }
+        self.assertEqual(set(), {name for name in short if len(callers[name]) == 1})
+
+    def test_constructors(self) -> None:
+        """No constructor takes more than six arguments."""
+        counts = {
+            f"{module}.{name}": count
+            for module, source in _modules().items()
+            for name, count in _constructors(ast.parse(source))
+        }
+        self.assertGreater(len(counts), _MOST_ARGUMENTS)
+        self.assertEqual({}, {name: n for name, n in counts.items() if n > _MOST_ARGUMENTS})
