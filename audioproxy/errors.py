@@ -39,12 +39,19 @@ class BadRequest(Refusal):
 
 
 class InvalidSignature(Refusal):
-    """The first path segment is not the signature of the rest."""
+    """The first path segment is not the signature of the rest.
+
+    :ivar diagnosis: the mistake that the signature was made with, or None where none is known.
+    """
 
     status = 401
     code = "invalid_signature"
     cache_control = "max-age=60"
     default_message = "The signature is missing or does not match the path."
+
+    def __init__(self, message: str | None = None, diagnosis: str | None = None) -> None:
+        super().__init__(message)
+        self.diagnosis = diagnosis
 
 
 class NotFound(Refusal):

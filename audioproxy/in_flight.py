@@ -1,17 +1,21 @@
-"""How many of something go on, and a wait for the last one to end."""
+"""How many operations are in flight, and a wait until there are none."""
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 
+from audioproxy.shared_result import SharedResult
 
-class Tally:
-    """A count of what has begun and not ended."""
+
+class InFlightCounter:
+    """A count of what has begun and not ended.
+
+    :ivar count: operations in flight.
+    """
 
     def __init__(self) -> None:
         self.count = 0
-        self._waiting: list[Deferred[None]] = []
+        self._idle: SharedResult[None] = SharedResult()
 
     def begin(self) -> None:
         """Count one more."""
@@ -21,26 +25,11 @@ class Tally:
         """Count one less."""
         self.count -= 1
         if not self.count:
-            self._tell()
+            idle, self._idle = self._idle, SharedResult()
+            idle.fire(None)
 
-    async def wait(self, clock: IReactorTime, seconds: float) -> None:
-        """Come back when nothing goes on, or after so many seconds."""
-        if not self.count:
-            return
-        waiter: Deferred[None] = Deferred(self._waiting.remove)
-        self._waiting.append(waiter)
-        deadline = clock.callLater(max(0.0, seconds), self._give_up, waiter)
-        try:
-            await waiter
-        finally:
-            if deadline.active():
-                deadline.cancel()
-
-    def _give_up(self, waiter: Deferred[None]) -> None:
-        self._waiting.remove(waiter)
-        waiter.callback(None)
-
-    def _tell(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.callback(None)
+    async def wait_until_idle(self, clock: IReactorTime, seconds: float) -> None:
+        """Wait until nothing is in flight, for ``seconds`` at most."""
+        if self.count:
+            idle = self._idle.wait()
+            await idle.addTimeout(max(0.0, seconds), clock, lambda _outcome, _seconds: None)

@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from itertools import product
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from twisted.internet.defer import CancelledError
 
 from audioproxy.errors import (
@@ -62,15 +60,13 @@ class Pool(Protocol):
 
 
 class Metrics:
-    """Counts what is reported to it, and prints the counts.
+    """Counts what is reported to it.
 
-    :cvar content_type: what Content-Type says of `exposition`.
+    :ivar registry: what collects the counts.
     """
 
-    content_type = b"text/plain; version=0.0.4"
-
     def __init__(self) -> None:
-        registry = self._registry = CollectorRegistry()
+        registry = self.registry = CollectorRegistry()
         self._renders = Counter(
             "audio_proxy_renders",
             "Renders that had a slot, by what they came to.",
@@ -126,7 +122,7 @@ class Metrics:
             ("render_queue_capacity", "Renders that may wait.", lambda: pool.queue_size),
         )
         for name, documentation, value in gauges:
-            gauge = Gauge(f"audio_proxy_{name}", documentation, registry=self._registry)
+            gauge = Gauge(f"audio_proxy_{name}", documentation, registry=self.registry)
             gauge.set_function(value)
 
     @contextmanager
@@ -181,30 +177,7 @@ class Metrics:
         """
         self._requests[endpoint, f"{status // 100}xx"].inc()
 
-    def exposition(self) -> bytes:
-        """Return all metrics as text for Prometheus, in version 0.0.4 of its format."""
-        return generate_latest(_WithoutCreated(self._registry))
-
 
 def _series(counter: Counter, *sets: Iterable[str]) -> dict[tuple[str, ...], Counter]:
     """Return the series of all combinations of label values, which makes each begin at 0."""
     return {values: counter.labels(*values) for values in product(*sets)}
-
-
-class _WithoutCreated(Collector):
-    """A registry without the times at which its series began.
-
-    prometheus-client 0.26 adds them as series of their own, and has only a switch for the whole
-    process to leave them out, which is not ours to turn inside somebody else's application.
-    """
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield each metric with the samples that the contract has."""
-        for metric in self._registry.collect():
-            metric.samples = [
-                sample for sample in metric.samples if sample.name != f"{metric.name}_created"
-            ]
-            yield metric

@@ -30,21 +30,23 @@ from twisted.logger import Logger
 
 from audioproxy.backends import Backends, BootError, Trust
 from audioproxy.blocking_calls import BlockingCalls
-from audioproxy.config import Config
+from audioproxy.config import BucketStore, Config
 from audioproxy.grammar.options import VariantOptions
+from audioproxy.grammar.request import SigningKeys
 from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
-from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.ffmpeg_capabilities import find_missing, find_version, pause, watch_programs
 from audioproxy.process.prober import Prober
-from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.process.spawn import find_parent_death_prefix, find_session_prefix
+from audioproxy.process.spawn import Launcher, find_parent_death_prefix, find_session_prefix
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.context import RenderContext
-from audioproxy.render.preparation import Plan, make_plan
+from audioproxy.render.context import RenderContext, RenderLimits
+from audioproxy.render.deadline import Deadline
+from audioproxy.render.encode import OutputEncoder
+from audioproxy.render.preparation import Commands, Preparer, find_commands
 from audioproxy.render.registry import RenderRegistry
+from audioproxy.render.write_back import RenderStorage
 from audioproxy.scratch import AnonymousSpace
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, most_clients
@@ -55,8 +57,10 @@ from audioproxy.variants.interfaces import Examination, Unwritable
 from audioproxy.web.access_log import AccessLog, log_request
 from audioproxy.web.cors import Cors
 from audioproxy.web.info import InfoHandler
+from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.metrics_resource import MetricsResource
-from audioproxy.web.root import AudioProxyResource, Signer
+from audioproxy.web.root import AudioProxyResource
+from audioproxy.web.status import Readiness
 from audioproxy.web.variant import VariantHandler
 
 # Seconds that a shutdown waits for renders and answers (D39).
@@ -127,54 +131,45 @@ class AudioProxy(Service):
         encoder = Encoder(reporting)
         sources = self._backends.sources
         prober = Prober(reporting, self._ffprobe, probe_slots, config.probe_timeout)
-        self._workshop = RenderContext(
-            clock=reactor,
-            metrics=metrics,
-            sources=sources,
-            prober=prober,
-            encoder=encoder,
-            waveforms=Waveforms(encoder, threads),
-            slots=slots,
-            store=self._store,
-            space=space,
-            ffmpeg=self._ffmpeg,
-            max_source=config.max_src_bytes,
-            max_variant=config.max_variant_bytes,
-            timeout=config.render_timeout,
+        self._preparer = Preparer(sources, prober, encoder, self._ffmpeg, config.max_src_bytes)
+        self._limits = RenderLimits(reactor, config.render_timeout, config.max_variant_bytes)
+        self._renders = RenderRegistry(
+            RenderContext(
+                self._preparer,
+                slots,
+                self._limits,
+                RenderStorage(self._store, space),
+                OutputEncoder(encoder, Waveforms(encoder, threads)),
+                metrics,
+            )
         )
-        self._renders = RenderRegistry(self._workshop)
-        cors = Cors(config.allow_origin)
+        # A folder has no URLs to redirect to, whatever `serve_mode` says.
+        in_bucket = isinstance(config.variant_store, BucketStore)
         variants = VariantHandler(
             metrics,
             self._renders,
-            sources,
+            self._preparer,
             self._store,
             time.time,
-            config.max_src_bytes,
-            config.presign_ttl if config.serve_mode == "redirect" else None,
+            config.presign_ttl if in_bucket and config.serve_mode == "redirect" else None,
         )
+        cors, no_cors = Cors(config.allow_origin), Cors(None)
+        instrumentation = Instrumentation(reactor.seconds, metrics, cors, access_log)
         self.resource = AudioProxyResource(
-            Signer(config.key, config.salt, config.allow_insecure),
-            cors,
+            instrumentation,
+            SigningKeys(config.key, config.salt, config.allow_insecure),
             variants,
             InfoHandler(sources, prober),
             slots,
             readiness,
-            reactor.seconds,
-            metrics,
-            access_log,
         )
         small_variants = self._store if isinstance(self._store, FileVariantStore) else None
         self.fast_path = FastPath(
-            self.resource.known,
-            variants,
-            small_variants,
-            cors,
-            reactor.seconds,
-            metrics,
-            access_log,
+            self.resource.verified_paths, variants, small_variants, instrumentation
         )
-        self.metrics = MetricsResource(reactor.seconds, metrics, access_log)
+        self.metrics = MetricsResource(
+            Instrumentation(reactor.seconds, metrics, no_cors, access_log)
+        )
 
     def startService(self) -> Deferred[None]:
         """Prove the store writable, and look whether ffmpeg can do its part.
@@ -194,14 +189,18 @@ class AudioProxy(Service):
         Service.stopService(self)
         return Deferred.fromCoroutine(self._stop())
 
-    async def plan(self, options: VariantOptions | None, source: Source) -> Plan:
-        """Look at a source, and return what a render of it would run. No start is needed for it.
+    async def find_commands(self, options: VariantOptions | None, source: Source) -> Commands:
+        """Prepare a render, and return what it would run. No start is needed for it.
 
         :param options: None for an info document.
         :raises Refusal: for what a request would be refused for.
         """
         self._backends.open()
-        return await make_plan(self._workshop, self._ffprobe, options, source)
+        deadline = Deadline(self._limits.clock, self._limits.timeout)
+        try:
+            return await find_commands(self._preparer, options, source, deadline)
+        finally:
+            deadline.cancel()
 
     async def find_missing(self) -> list[str]:
         """Return what ffmpeg and ffprobe lack of what renders need, in words."""
@@ -215,7 +214,7 @@ class AudioProxy(Service):
     @property
     def dies_with_parent(self) -> bool:
         """Whether encoders end with this process, however it ends (D40)."""
-        return bool(self._launcher.prefix)
+        return bool(self._launcher.parent_death_prefix)
 
     async def examine_store(self, seconds: int) -> Examination | None:
         """Try out the variant store, where there is one. No start is needed for it.
@@ -253,8 +252,9 @@ class AudioProxy(Service):
         if self._programs_check is not None:
             self._programs_check.cancel()
             await self._programs_check
-        await self._renders.drain(self._reactor, self.patience)
-        await self.resource.active.wait(self._reactor, deadline - self._reactor.seconds())
+        await self._renders.drain(self.patience)
+        left = deadline - self._reactor.seconds()
+        await self.resource.active.wait_until_idle(self._reactor, left)
         if self._store is not None:
             await self._store.close(max(_LAST_WAIT, deadline - self._reactor.seconds()))
         await self._backends.close()
@@ -350,7 +350,7 @@ class ProxyService(Service):
             self._starting.cancel()
         await self._main.close()
         await self._proxy.stopService()
-        await self._main.emptied(deadline - self._reactor.seconds())
+        await self._main.wait_until_closed(deadline - self._reactor.seconds())
         # Until the last render has ended, somebody may want to see it end.
         await self._scrapes.close()
 

@@ -22,6 +22,7 @@ from audioproxy.grammar.signature import verify
 from audioproxy.grammar.sources import LocalSource, Source, read_source
 from audioproxy.metrics import Metrics
 from audioproxy.process.slots import Slots
+from audioproxy.web.metrics_resource import exposition
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -87,7 +88,7 @@ class ReferenceTests(SynchronousTestCase):
         """An operator finds every metric in its table, and no other (contract: Metrics)."""
         metrics = Metrics()
         metrics.watch(Slots(Clock(), 1, 1, 1))
-        exposed = re.findall(r"^# TYPE (\w+)", metrics.exposition().decode(), re.MULTILINE)
+        exposed = re.findall(r"^# TYPE (\w+)", exposition(metrics.registry).decode(), re.MULTILINE)
         named = " ".join(row[0] for row in rows("operations", "Metric"))
         self.assertEqual(sorted(exposed), sorted(re.findall(r"`(audio_proxy_\w+)`", named)))
 

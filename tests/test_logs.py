@@ -18,8 +18,8 @@ from audioproxy.logs import LEVELS, LineObserver
 from audioproxy.server.site import ProxySite
 from audioproxy.web.access_log import AccessLogEntry, log_request
 from audioproxy.web.metrics_resource import MetricsResource
-from tests.render.studio import Studio
-from tests.support.http import Connection, House
+from tests.render.harness import RenderHarness
+from tests.support.http import Connection, ResourceHarness
 
 # 2001-09-09 01:46:40 UTC and 123 milliseconds.
 TIME = 1_000_000_000.1234
@@ -302,53 +302,53 @@ class LevelTests(SynchronousTestCase):
 
     def ask(self) -> None:
         """Ask for everything there is, and a few things that there are not."""
-        house = House(origin="*")
-        paths = [house.path(f"/cb:{number}/plain/local://a".encode()) for number in range(6)]
+        harness = ResourceHarness(origin="*")
+        paths = [harness.path(f"/cb:{number}/plain/local://a".encode()) for number in range(6)]
         renders = [f"/cb:{number}/plain/local://a".encode() for number in range(6)]
-        house.store_variant(renders[0], b"abc")
-        house.ask(b"/health", x_request_id=b"health")
-        house.ask(b"/ready", x_request_id=b"ready")
-        house.readiness.depth_changed(2)
-        house.ask(b"/ready", x_request_id=b"unready")
-        scrapes = ProxySite(MetricsResource(house.clock.seconds, house.metrics), Clock())
+        harness.store_variant(renders[0], b"abc")
+        harness.ask(b"/health", x_request_id=b"health")
+        harness.ask(b"/ready", x_request_id=b"ready")
+        harness.readiness.depth_changed(2)
+        harness.ask(b"/ready", x_request_id=b"unready")
+        scrapes = ProxySite(MetricsResource(harness.metrics_instrumentation), Clock())
         Connection(scrapes).send(b"/metrics", x_request_id=b"scrape")
-        house.ask(paths[0], x_request_id=b"hit")
-        house.ask(b"/metrics", x_request_id=b"missing")
-        house.ask(b"/x/plain/local://a", x_request_id=b"unsigned")
-        house.ask(b"/", b"OPTIONS", x_request_id=b"preflight")
-        house.connect().send_raw(b"no request\r\n\r\n")
-        gone, left, broken, failed, late = (house.connect() for _ in range(5))
+        harness.ask(paths[0], x_request_id=b"hit")
+        harness.ask(b"/metrics", x_request_id=b"missing")
+        harness.ask(b"/x/plain/local://a", x_request_id=b"unsigned")
+        harness.ask(b"/", b"OPTIONS", x_request_id=b"preflight")
+        harness.connect().send_raw(b"no request\r\n\r\n")
+        gone, left, broken, failed, late = (harness.connect() for _ in range(5))
         gone.send(paths[1], x_request_id=b"gone")
         gone.leave()
         left.send(paths[2], x_request_id=b"left")
-        house.render(renders[2]).put_out(b"half")
+        harness.render(renders[2]).put_out(b"half")
         left.leave()
         broken.send(paths[3], x_request_id=b"broken")
-        house.render(renders[3]).put_out(b"some")
-        house.render(renders[3]).end(RenderTimeout())
+        harness.render(renders[3]).put_out(b"some")
+        harness.render(renders[3]).end(RenderTimeout())
         failed.send(paths[4], x_request_id=b"failed")
-        house.render(renders[4]).end(RenderFailed())
+        harness.render(renders[4]).end(RenderFailed())
         late.send(paths[5], x_request_id=b"late")
-        house.render(renders[5]).end(RenderTimeout())
-        house.stored = ZeroDivisionError()
-        house.ask(paths[0], x_request_id=b"crash")
+        harness.render(renders[5]).end(RenderTimeout())
+        harness.stored = ZeroDivisionError()
+        harness.ask(paths[0], x_request_id=b"crash")
 
     def render(self) -> None:
         """Render well and badly, give one up in the queue, and start one that cannot be."""
-        studio = Studio()
-        _, encoder = studio.render()
+        harness = RenderHarness()
+        _, encoder = harness.render()
         encoder.say(b"abc")
-        waiting = studio.come("f:opus", b"b.wav")
-        studio.answer_probe()
+        waiting = harness.come("f:opus", b"b.wav")
+        harness.answer_probe()
         waiting.go_away()
         encoder.die()
-        _, encoder = studio.render("f:wav")
+        _, encoder = harness.render("f:wav")
         encoder.complain(b"Invalid data found when processing input")
         encoder.die(1)
-        studio.come("f:ogg")
-        studio.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        studio.answer_probe()
-        studio.close()
+        harness.come("f:ogg")
+        harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        harness.answer_probe()
+        harness.close()
 
     def test_each_level(self) -> None:
         """It lets through what the contract lists for it and for those above it."""

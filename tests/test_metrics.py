@@ -27,7 +27,8 @@ from audioproxy.errors import (
 )
 from audioproxy.metrics import Metrics
 from audioproxy.process.slots import Slots
-from tests.support.http import House
+from audioproxy.web.metrics_resource import exposition
+from tests.support.http import ResourceHarness
 from tests.support.strategies import PROMISE, encoded, junk, option_segments, sources
 
 #: Each metric's type and labels (contract: Metrics).
@@ -104,7 +105,7 @@ class Counts:
         return {name: value for name, value in self.changes.items() if name.startswith(prefixes)}
 
     def _read(self) -> dict[str, float]:
-        series = read(self._metrics.exposition())
+        series = read(exposition(self._metrics.registry))
         return {name: value for name, value in series.items() if "_bucket " not in name}
 
 
@@ -132,7 +133,7 @@ class ContractTests(SynchronousTestCase):
 
     def test_names_and_types(self) -> None:
         """There are the eleven metrics, each with its type and a sentence of help."""
-        lines = full().exposition().decode().splitlines()
+        lines = exposition(full().registry).decode().splitlines()
         types = [line.split(" ")[2:] for line in lines if line.startswith("# TYPE ")]
         self.assertEqual(sorted([name, kind] for name, (kind, _) in TABLE.items()), sorted(types))
         helped = [line.split(" ", 3)[2:] for line in lines if line.startswith("# HELP ")]
@@ -151,7 +152,7 @@ class ContractTests(SynchronousTestCase):
             else:
                 expected[short] = set(labels.split())
         found: dict[str, set[str]] = {}
-        for name, pairs in parse(full().exposition()):
+        for name, pairs in parse(exposition(full().registry)):
             labels_found = {label for label, _ in pairs}
             self.assertEqual(found.setdefault(name, labels_found), labels_found)
         self.assertEqual(expected, found)
@@ -164,7 +165,7 @@ class ContractTests(SynchronousTestCase):
                 clock.advance(seconds)
             buckets = {
                 dict(labels)["le"]: value
-                for (name, labels), value in parse(metrics.exposition()).items()
+                for (name, labels), value in parse(exposition(metrics.registry)).items()
                 if name == "render_duration_seconds_bucket"
             }
             self.assertEqual(BUCKETS, list(buckets))
@@ -172,7 +173,7 @@ class ContractTests(SynchronousTestCase):
 
     def test_from_the_start(self) -> None:
         """Counters are there before the first event, so that a rate misses none."""
-        series = read(Metrics().exposition())
+        series = read(exposition(Metrics().registry))
         for name, *sets in (
             ("renders_total", FORMATS, OUTCOMES),
             ("cache_lookups_total", FORMATS, ["hit", "miss", "coalesced"]),
@@ -192,9 +193,9 @@ class ContractTests(SynchronousTestCase):
         expositions = set()
         for switch in (enable_created_metrics, disable_created_metrics):
             switch()
-            expositions.add(full().exposition())
-        (exposition,) = expositions
-        self.assertNotIn(b"_created", exposition)
+            expositions.add(exposition(full().registry))
+        (text,) = expositions
+        self.assertNotIn(b"_created", text)
 
     def test_registry_of_its_own(self) -> None:
         """Two services in one process count apart, and nothing is in the process's registry."""
@@ -211,8 +212,8 @@ class ContractTests(SynchronousTestCase):
 
     def test_foreign_parser(self) -> None:
         """What prometheus-client itself reads is what was printed."""
-        exposition = full().exposition()
-        families = list(text_string_to_metric_families(exposition.decode()))
+        text = exposition(full().registry).decode()
+        families = list(text_string_to_metric_families(text))
         self.assertEqual(
             {name.removesuffix("_total"): kind for name, (kind, _) in TABLE.items()},
             {family.name: family.type for family in families},
@@ -224,7 +225,7 @@ class ContractTests(SynchronousTestCase):
             for family in families
             for sample in family.samples
         }
-        self.assertEqual(parse(exposition), samples)
+        self.assertEqual(parse(text.encode()), samples)
 
     def test_slots(self) -> None:
         """The gauges of slots and queue are what the pool has at the moment of the scrape."""
@@ -232,7 +233,7 @@ class ContractTests(SynchronousTestCase):
         metrics.watch(pool)
         for held, depth in ((2, 5), (3, 0), (0, 0)):
             pool.held, pool.depth = held, depth
-            series = read(metrics.exposition())
+            series = read(exposition(metrics.registry))
             expected = {
                 "render_slots_held": held,
                 "render_slots_capacity": 3,
@@ -360,14 +361,14 @@ class FixedSetTests(SynchronousTestCase):
     )
     def test_whatever_is_asked(self, method: bytes, path: bytes, signed: bool) -> None:
         """Every request moves one of the series that were there before it, and adds none."""
-        house = House(origin="*")
-        before = read(house.metrics.exposition())
-        counts = Counts(house.metrics)
-        connection = house.connect()
-        connection.send(house.path(path) if signed else path, method)
+        harness = ResourceHarness(origin="*")
+        before = read(exposition(harness.metrics.registry))
+        counts = Counts(harness.metrics)
+        connection = harness.connect()
+        connection.send(harness.path(path) if signed else path, method)
         # Of a render or a probe that goes on, nobody waits for the end.
         connection.leave()
-        house.spawner.put_down()
-        self.assertEqual(before.keys(), read(house.metrics.exposition()).keys())
+        harness.spawner.put_down()
+        self.assertEqual(before.keys(), read(exposition(harness.metrics.registry)).keys())
         self.assertEqual([1], list(counts.of("http_requests_total").values()))
         self.assertLessEqual(sum(counts.of("cache_lookups_total").values()), 1)

@@ -177,27 +177,27 @@ class BacklogTests(FeedCase):
     def setUp(self) -> None:
         super().setUp()
         self.before = open_descriptors()
-        self.backlog = RenderOutput(AnonymousFile(), 1 << 30)
+        self.output = RenderOutput(AnonymousFile(), 1 << 30)
 
     def put(self, data: bytes) -> None:
         """Add bytes as an encoder does, and look."""
-        os.write(self.backlog.descriptor, data)
-        self.backlog.grow()
+        os.write(self.output.descriptor, data)
+        self.output.grow()
 
     def assert_released(self) -> None:
         """Require that the feed holds the file no more."""
-        self.backlog.release()
+        self.output.release()
         self.assertEqual(open_descriptors(), self.before)
 
     def test_as_it_grows(self) -> None:
         """Bytes are written as they are made, and those of before at once."""
         self.put(b"abc")
-        feed = self.begin(self.backlog)
+        feed = self.begin(self.output)
         self.assertEqual(bytes(self.consumer.data), b"abc")
         self.put(b"def")
         self.assertEqual(bytes(self.consumer.data), b"abcdef")
         self.assertNoResult(feed.done)
-        self.backlog.end()
+        self.output.end()
         self.successResultOf(feed.done)
         self.assertIsNone(self.consumer.producer)
         self.assert_released()
@@ -205,18 +205,18 @@ class BacklogTests(FeedCase):
     def test_late(self) -> None:
         """One who comes after the end gets every byte from the first."""
         self.put(b"x" * (CHUNK + 1))
-        self.backlog.end()
-        feed = self.begin(self.backlog)
+        self.output.end()
+        feed = self.begin(self.output)
         self.successResultOf(feed.done)
         self.assertEqual(self.consumer.writes, [CHUNK, 1])
         self.assert_released()
 
     def test_failure(self) -> None:
         """A render that fails is the outcome, after every byte that there is."""
-        feed = self.begin(self.backlog)
+        feed = self.begin(self.output)
         self.put(b"abc")
         failure = RenderTimeout()
-        self.backlog.end(failure)
+        self.output.end(failure)
         self.assertIs(self.failureResultOf(feed.done).value, failure)
         self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered"])
         self.assert_released()
@@ -224,10 +224,10 @@ class BacklogTests(FeedCase):
     def test_failure_while_paused(self) -> None:
         """A paused consumer gets what there is, and then the failure, when it resumes."""
         self.consumer = FakeConsumer(room=0)
-        feed = self.begin(self.backlog)
+        feed = self.begin(self.output)
         self.put(b"abc")
         self.put(b"def")
-        self.backlog.end(RenderTimeout())
+        self.output.end(RenderTimeout())
         self.assertNoResult(feed.done)
         self.consumer.drain()
         self.consumer.drain()
@@ -238,12 +238,12 @@ class BacklogTests(FeedCase):
     def test_stalled(self) -> None:
         """One who stalls costs the others nothing (D38)."""
         stalled = FakeConsumer(room=0)
-        stuck = FileProducer(self.backlog)
+        stuck = FileProducer(self.output)
         stuck.send(stalled)
-        feed = self.begin(self.backlog)
+        feed = self.begin(self.output)
         for _ in range(10):
             self.put(b"abc")
-        self.backlog.end()
+        self.output.end()
         self.successResultOf(feed.done)
         self.assertEqual((len(self.consumer.data), len(stalled.data)), (30, 3))
         stalled.hang_up()
@@ -254,7 +254,7 @@ class BacklogTests(FeedCase):
         """One who goes away lets go of the file at once."""
         for leave in (lambda feed: self.consumer.hang_up(), lambda feed: feed.done.cancel()):
             self.consumer = FakeConsumer()
-            feed = self.begin(self.backlog)
+            feed = self.begin(self.output)
             leave(feed)
             self.failureResultOf(feed.done, ConsumerGone)
             had = len(self.consumer.data)
@@ -277,18 +277,18 @@ class BacklogTests(FeedCase):
         self, room: int | None, reenters: bool, steps: list[str | int]
     ) -> None:
         """However growth, pauses and resumes fall together, the consumer gets exactly the bytes."""
-        backlog = RenderOutput(AnonymousFile(), 1 << 30)
+        output = RenderOutput(AnonymousFile(), 1 << 30)
         consumer = FakeConsumer(room)
         if reenters:
             consumer.on_write = lambda: len(consumer.writes) % 2 or consumer.drain()
-        feed = FileProducer(backlog)
+        feed = FileProducer(output)
         feed.send(consumer)
         made = b""
         for number, step in enumerate(steps):
             if isinstance(step, int):
                 more = bytes([number]) * step
-                os.write(backlog.descriptor, more)
-                backlog.grow()
+                os.write(output.descriptor, more)
+                output.grow()
                 made += more
             elif step == "drain":
                 consumer.drain()
@@ -297,10 +297,10 @@ class BacklogTests(FeedCase):
             else:
                 feed.resumeProducing()
             self.assertTrue(made.startswith(consumer.data))
-        backlog.end()
+        output.end()
         for _ in range(len(made) // CHUNK + len(steps) + 2):
             consumer.drain()
         self.successResultOf(feed.done)
         self.assertEqual(consumer.data, made)
         self.assertEqual(consumer.heard[-1], "unregistered")
-        backlog.release()
+        output.release()

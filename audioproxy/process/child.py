@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import resource
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError
 from twisted.internet.error import ProcessExitedAlready
 from twisted.internet.interfaces import IDelayedCall, IProcessTransport, IReactorTime
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 
 from audioproxy.log_context import Logger
+from audioproxy.shared_result import SharedResult
 
 # Only the end of what a child says on stderr is kept: the last words name the cause.
 _STDERR_LIMIT = 8 * 1024
@@ -34,17 +33,10 @@ _KILL_GRACE = 5.0
 # Seconds that the pipes of a dead child may stay open, held by a child of its own.
 _PIPE_GRACE = 1.0
 
-# Errors of a start that are the program's own, and do not pass by themselves.
-_UNUSABLE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC)
-
 # What shells, env and setpriv exit with for a program that cannot be run or found.
 _NEVER_RAN = (126, 127)
 
 _log = Logger()
-
-
-class SpawnFailed(Exception):
-    """The program could not be started at all."""
 
 
 class ChildTimeout(Exception):
@@ -79,85 +71,6 @@ class Exit:
         return self.code == 0 and not self.overflowed
 
 
-class Spawner(Protocol):
-    """The part of ``IReactorProcess`` that is used."""
-
-    def spawnProcess(  # noqa: D102
-        self,
-        processProtocol: ProcessProtocol,
-        executable: str,
-        args: Sequence[str],
-        env: Mapping[str, str],
-        *,
-        childFDs: Mapping[int, int | str],
-    ) -> IProcessTransport: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Launcher:
-    """Everything that all children have in common.
-
-    :ivar environment: their whole environment; nothing of the service's own leaks in (D45).
-    :ivar prefix: words put ahead of a command line to tie a child's life to ours (D40).
-    :ivar session: words put ahead of all of that, to give each child a session of its own.
-    :ivar not_started: called where a program could not be started.
-    """
-
-    spawner: Spawner
-    clock: IReactorTime
-    environment: Mapping[str, str]
-    prefix: tuple[str, ...] = ()
-    session: tuple[str, ...] = ()
-    not_started: Callable[[], object] = lambda: None
-
-    def launch(
-        self,
-        arguments: Sequence[str],
-        descriptors: Mapping[int, int],
-        *,
-        stdout_limit: int = 0,
-        keep_pattern: re.Pattern[bytes] | None = None,
-        niceness: int = 0,
-        output_limit: int | None = None,
-        tied: bool = True,
-    ) -> Child:
-        """Start a program; its stdin is empty and its stderr is kept.
-
-        :param descriptors: the child's descriptor numbers, each with the one of ours it gets.
-            They stay ours to close.
-        :param stdout_limit: capture at most so many bytes of stdout; 0 where ``descriptors``
-            says what stdout is.
-        :param keep_pattern: lines of stderr to keep, however much comes after them.
-        :param niceness: how far it stands back for other processes, by more than this one does.
-        :param output_limit: bytes that a file may grow to by its writes.
-        :param tied: it would not end by itself when we do. What writes into a pipe of ours does,
-            and is spared the start of one more program.
-        :raises SpawnFailed: where the program cannot be started.
-        """
-        child = Child(self.clock, stdout_limit, keep_pattern, self.not_started)
-        command = [*self.session, *(self.prefix if tied else ()), *arguments]
-        try:
-            stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                wanted: dict[int, int | str] = {0: stdin, 2: "r", **descriptors}
-                if stdout_limit:
-                    wanted[1] = "r"
-                self.spawner.spawnProcess(
-                    child.protocol, command[0], command, self.environment, childFDs=wanted
-                )
-            finally:
-                os.close(stdin)
-        except OSError as error:
-            if error.errno in _UNUSABLE:
-                self.not_started()
-            raise SpawnFailed(f"{command[0]}: {error.strerror}") from error
-        if output_limit is not None:
-            child.limit_output(output_limit)
-        if niceness:
-            child.renice(niceness)
-        return child
-
-
 class Child:
     """A running child. It is waited for, or stopped; either way it is reaped."""
 
@@ -171,8 +84,7 @@ class Child:
         self._not_started = not_started
         self.protocol = _ChildProtocol(clock, self, stdout_limit, keep_pattern)
         self._clock = clock
-        self._exit: Exit | None = None
-        self._waiting: list[Deferred[Exit]] = []
+        self._reaped: SharedResult[Exit] = SharedResult()
         self._expected: IDelayedCall | None = None
         # Timers and pipes call from outside of it, and their log lines belong to the same request
         # (D54).
@@ -188,13 +100,13 @@ class Child:
         """
         deadline = self._clock.callLater(timeout, self.stop)
         try:
-            ended = await self._ended()
+            ended = await self._reaped.wait()
         except CancelledError:
             # One cancellation may follow another while the child dies.
-            while self._exit is None:
+            while not self._reaped.fired:
                 self.stop()
                 with suppress(CancelledError):
-                    await self._ended()
+                    await self._reaped.wait()
             raise
         finally:
             expired = not deadline.active()
@@ -236,25 +148,22 @@ class Child:
 
     def stop(self) -> None:
         """Ask the child to end, and kill it where it does not."""
-        if self._exit is None and self._expected is None:
+        if not self._reaped.fired and self._expected is None:
             self._expect_end(_TERM_GRACE, self.kill)
             self._signal("TERM")
 
     def kill(self) -> None:
         """End the child at once."""
-        if self._exit is None:
+        if not self._reaped.fired:
             self._expect_end(_KILL_GRACE, self._report_survival)
             self._signal("KILL")
 
     def ended(self, how: Exit) -> None:
         """Hear from the protocol that the child is reaped."""
-        self._exit = how
         self._forget_expectation()
         if how.never_ran:
             self._not_started()
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.callback(how)
+        self._reaped.fire(how)
 
     def _expect_end(self, seconds: float, otherwise: Callable[[], None]) -> None:
         self._forget_expectation()
@@ -269,14 +178,6 @@ class Child:
 
     def _log_error(self, words: str, **fields: object) -> None:
         self._context.run(partial(_log.error, words, **fields))
-
-    def _ended(self) -> Deferred[Exit]:
-        waiter: Deferred[Exit] = Deferred(self._waiting.remove)
-        if self._exit is not None:
-            waiter.callback(self._exit)
-        else:
-            self._waiting.append(waiter)
-        return waiter
 
     def _signal(self, name: str) -> None:
         try:

@@ -20,7 +20,8 @@ from audioproxy.media.diagnostics import (
     redact,
     was_cut_short,
 )
-from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnFailed, describe
+from audioproxy.process.child import Child, ChildTimeout, Exit, describe
+from audioproxy.process.spawn import Launcher, SpawnFailed
 
 # Seconds between two looks at the output: often until there is something to be heard, since a
 # client waits for it; then seldom enough that each look finds a worthwhile chunk, which is some

@@ -1,4 +1,4 @@
-"""Checks that ffmpeg and ffprobe can be run and have what the formats need (D34)."""
+"""Checks that ffmpeg and ffprobe can be run, and that ffmpeg has what the formats need (D34)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,23 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from audioproxy.media.diagnostics import redact
-from audioproxy.media.ffmpeg_requirements import LISTS, list_arguments, missing_from
-from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
+from audioproxy.process.child import ChildTimeout, describe
+from audioproxy.process.spawn import Launcher, SpawnFailed
+
+_ENCODERS = "libmp3lame libopus libvorbis aac flac pcm_s16le pcm_s24le pcm_f32le".split()
+_FILTERS = (
+    "aformat aresample atrim asetpts apad channelmap pan volume afade loudnorm"
+    " highpass afftdn deesser acompressor alimiter"
+).split()
+
+# A line of `-encoders` or `-filters`: flags, a name, a description.
+_LISTED = re.compile(rb"^ [A-Z.|]{2,6} +(\S+)", re.MULTILINE)
+
+#: Each list that ffmpeg is asked for, with what must be on it.
+LISTS: tuple[tuple[str, str, list[str]], ...] = (
+    ("-encoders", "encoder", _ENCODERS),
+    ("-filters", "filter", _FILTERS),
+)
 
 _LISTING_LIMIT = 1024 * 1024
 _SECONDS = 20.0
@@ -108,3 +123,14 @@ async def _run(launcher: Launcher, arguments: list[str]) -> _Answer:
         words = f"{describe(ended)}: {redact(ended.stderr)}".rstrip(": ")
         return _Answer(failure=f"{program} cannot be run ({words})")
     return _Answer(ended.stdout)
+
+
+def list_arguments(ffmpeg: str, flag: str) -> list[str]:
+    """Return the command line that prints one list."""
+    return [ffmpeg, "-hide_banner", "-v", "error", flag]
+
+
+def missing_from(listing: bytes, needed: list[str]) -> list[str]:
+    """Return what a list does not name."""
+    listed = {match.decode("ascii", "replace") for match in _LISTED.findall(listing)}
+    return [name for name in needed if name not in listed]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
@@ -20,9 +19,11 @@ from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
-from audioproxy.process.child import ChildTimeout, Launcher, SpawnFailed, describe
+from audioproxy.process.child import ChildTimeout, describe
 from audioproxy.process.slots import Slots
+from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.recent import Recent
+from audioproxy.shared_result import SharedResult
 
 # Bytes of an answer. A file may hold thousands of streams, and tags as long as a book; what is
 # needed comes first.
@@ -53,7 +54,7 @@ class Prober:
         self._ffprobe = ffprobe
         self._slots = slots
         self._timeout = timeout
-        self._running: dict[bytes, _Shared] = {}
+        self._running: dict[bytes, SharedResult[Probe]] = {}
         self._known: Recent[tuple[bytes, bytes], Probe] = Recent(_KNOWN)
 
     async def probe(self, identity: bytes, source: Examined) -> Probe:
@@ -71,44 +72,42 @@ class Prober:
         if fingerprint and (known := self._known.get((identity, fingerprint))) is not None:
             return known
         shared = self._running.get(identity)
-        if shared is not None:
-            return await self._wait(identity, shared)
-        shared = self._running[identity] = _Shared()
-        mine = self._wait(identity, shared)
-        shared.running = Deferred.fromCoroutine(self._learn(identity, fingerprint, source))
-        shared.running.addBoth(self._share, identity, shared)
-        return await mine
+        if shared is None:
+            shared = self._start(identity, fingerprint, source)
+        return await shared.wait()
+
+    def arguments(self, opened: Input) -> list[str]:
+        """Return the command line that examines an opened source."""
+        return probe_arguments(self._ffprobe, opened)
+
+    def _start(self, identity: bytes, fingerprint: bytes, source: Examined) -> SharedResult[Probe]:
+        """Start a probe that all who ask for it meanwhile share; the last one to leave ends it."""
+
+        def unregister() -> None:
+            if self._running.get(identity) is shared:
+                del self._running[identity]
+
+        def abandon() -> None:
+            # A request that comes while the child dies starts another probe.
+            unregister()
+            running.cancel()
+
+        def finish(outcome: Probe | Failure) -> None:
+            unregister()
+            shared.fire(outcome)
+
+        shared: SharedResult[Probe] = SharedResult(abandon)
+        self._running[identity] = shared
+        running = Deferred.fromCoroutine(self._learn(identity, fingerprint, source))
+        running.addBoth(finish)
+        return shared
 
     async def _learn(self, identity: bytes, fingerprint: bytes, source: Examined) -> Probe:
         probe = await self._probe(source)
-        # It may have been written to meanwhile.
+        # The source may have been written to meanwhile.
         if fingerprint and source.fingerprint() == fingerprint:
             self._known.keep((identity, fingerprint), probe)
         return probe
-
-    def _wait(self, identity: bytes, shared: _Shared) -> Deferred[Probe]:
-        def leave(waiter: Deferred[Probe]) -> None:
-            shared.waiting.remove(waiter)
-            if not shared.waiting and shared.running is not None:
-                # Whoever comes while the child dies starts another.
-                self._forget(identity, shared)
-                shared.running.cancel()
-
-        waiter: Deferred[Probe] = Deferred(leave)
-        shared.waiting.append(waiter)
-        return waiter
-
-    def _share(self, outcome: Probe | Failure, identity: bytes, shared: _Shared) -> None:
-        self._forget(identity, shared)
-        for waiter in shared.waiting:
-            if isinstance(outcome, Failure):
-                waiter.errback(outcome)
-            else:
-                waiter.callback(outcome)
-
-    def _forget(self, identity: bytes, shared: _Shared) -> None:
-        if self._running.get(identity) is shared:
-            del self._running[identity]
 
     async def _probe(self, source: Examined) -> Probe:
         async with self._slots.hold():
@@ -119,11 +118,11 @@ class Prober:
                 except RenderFailed as error:
                     raise ProbeFailed(error.message) from error
                 child = self._launcher.launch(
-                    probe_arguments(self._ffprobe, opened),
+                    self.arguments(opened),
                     source.descriptors,
                     stdout_limit=_ANSWER_LIMIT,
                     keep_pattern=CUT_SHORT,
-                    tied=False,
+                    parent_death_signal=False,
                 )
                 ended = await child.wait(max(0.0, deadline - self._launcher.clock.seconds()))
             except SpawnFailed as error:
@@ -159,11 +158,3 @@ class Prober:
             diagnostic=redact(ended.stderr),
         )
         raise ProbeFailed
-
-
-@dataclass(slots=True, eq=False)
-class _Shared:
-    """One running probe and all who wait for it; the last one to leave ends it."""
-
-    waiting: list[Deferred[Probe]] = field(default_factory=list)
-    running: Deferred[Probe] | None = None

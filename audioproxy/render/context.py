@@ -1,4 +1,4 @@
-"""Render requests, and the context that all renders share."""
+"""What all renders share."""
 
 from __future__ import annotations
 
@@ -7,52 +7,35 @@ from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorTime
 
-from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.sources import Source
-from audioproxy.process.encoder import Encoder
-from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
-from audioproxy.process.waveforms import Waveforms
-from audioproxy.scratch import ScratchSpace
-from audioproxy.sources.interfaces import SourceStore
-from audioproxy.variants.interfaces import VariantHeaders, VariantStore
+from audioproxy.render.encode import OutputEncoder
+from audioproxy.render.preparation import Preparer
+from audioproxy.render.write_back import RenderStorage
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be rendered, and the headers that it is stored with."""
+class RenderLimits:
+    """How long a render may take, and how much it may put out.
 
-    key: str
-    options: VariantOptions
-    source: Source
-    headers: VariantHeaders
+    :ivar timeout: seconds that a render may hold its slot.
+    :ivar max_variant: bytes; a render that puts out more is stopped.
+    """
+
+    clock: IReactorTime
+    timeout: float
+    max_variant: int
 
 
 @dataclass(frozen=True, slots=True)
 class RenderContext:
-    """What every render works with.
+    """The objects that every render works with, in the order in which it needs them."""
 
-    :ivar store: None where nothing is stored.
-    :ivar space: where output grows, when the store has no room for it or there is none.
-    :ivar ffmpeg: path of the encoder.
-    :ivar max_source: bytes; larger sources are refused.
-    :ivar max_variant: bytes; a render that puts out more is stopped.
-    :ivar timeout: seconds that a render may hold its slot.
-    """
-
-    clock: IReactorTime
-    metrics: Metrics
-    sources: SourceStore
-    prober: Prober
-    encoder: Encoder
-    waveforms: Waveforms
+    preparer: Preparer
     slots: Slots
-    store: VariantStore | None
-    space: ScratchSpace
-    ffmpeg: str
-    max_source: int
-    max_variant: int
-    timeout: float
+    limits: RenderLimits
+    storage: RenderStorage
+    encoder: OutputEncoder
+    metrics: Metrics

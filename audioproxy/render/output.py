@@ -17,17 +17,14 @@ class RenderOutput:
     when its render and its last reader have let go of it.
 
     :ivar size: bytes so far that readers are given.
+    :ivar limit: bytes that readers are given at most, however large the file is (D52).
     :ivar ended: nothing will be added.
     :ivar failure: why the bytes are not the whole variant and never will be, or None.
     """
 
     def __init__(self, scratch: Scratch, limit: int) -> None:
-        """Follow an empty file.
-
-        :param limit: bytes that readers are given at most, however large the file is (D52).
-        """
         self.size = 0
-        self._limit = limit
+        self.limit = limit
         self.ended = False
         self.failure: Refusal | None = None
         self._scratch = scratch
@@ -47,7 +44,7 @@ class RenderOutput:
     def grow(self) -> int:
         """Look at the file, notify the followers of new bytes and return its size."""
         size = os.fstat(self._scratch.descriptor).st_size
-        readable = min(size, self._limit)
+        readable = min(size, self.limit)
         if readable > self.size:
             self.size = readable
             self._scratch.grown(readable)

@@ -1,26 +1,174 @@
-"""What a render would run, up to the render itself."""
+"""What a render does before it encodes: open the source, probe it, measure it, find the commands.
+
+``explain`` prepares a render with the same functions, and shows the commands.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from audioproxy.errors import RenderTimeout, SourceTooLarge
+from audioproxy.errors import (
+    NothingDecoded,
+    RenderFailed,
+    RenderTimeout,
+    SourceTooLarge,
+)
 from audioproxy.grammar.cache_key import source_identity
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import Source
+from audioproxy.log_context import Logger
 from audioproxy.media.encoding import encoder_arguments, measure_arguments
-from audioproxy.media.inputs import Input
+from audioproxy.media.filters import may_need_length
+from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.trim import needs_measuring
-from audioproxy.render.context import RenderContext
+from audioproxy.process.encoder import Encoder
+from audioproxy.process.prober import Prober
+from audioproxy.render.deadline import Deadline
+from audioproxy.sources.interfaces import OpenSource, SourceStore
+
+_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """The commands of one render, in the order in which they run.
+class Preparer:
+    """Prepares renders.
+
+    :ivar encoder: measures sources whose length no header states exactly.
+    :ivar ffmpeg: path of the program.
+    :ivar max_source: bytes; larger sources are refused.
+    """
+
+    sources: SourceStore
+    prober: Prober
+    encoder: Encoder
+    ffmpeg: str
+    max_source: int
+
+    async def open(self, source: Source) -> OpenSource:
+        """Open a source that is not too large.
+
+        :raises Refusal: where there is none, or a larger one.
+        """
+        opened = await self.sources.open(source)
+        try:
+            SourceTooLarge.check(opened.size, self.max_source)
+        except SourceTooLarge:
+            opened.close()
+            raise
+        return opened
+
+    async def prepare(self, options: VariantOptions, source: Source) -> Preparation:
+        """Open and probe a source.
+
+        A refusal that the probe alone decides costs no slot, and no look at the whole source.
+
+        :raises Refusal: for a source, or options, that cannot be rendered.
+        """
+        opened = await self.open(source)
+        try:
+            identity = source_identity(source.canonical, opened.validator)
+            probe = await self.prober.probe(identity, opened)
+            if not needs_measuring(options, probe):
+                encoder_arguments(self.ffmpeg, local_input(), options, probe)
+        except BaseException:
+            opened.close()
+            raise
+        return Preparation(self, options, opened, probe)
+
+
+class Preparation:
+    """One open source, what is known of it, and the commands of one render.
+
+    :ivar probe: what is known of the source so far.
+    """
+
+    def __init__(
+        self, preparer: Preparer, options: VariantOptions, opened: OpenSource, probe: Probe
+    ) -> None:
+        self.probe = probe
+        self._preparer = preparer
+        self._options = options
+        self._opened = opened
+
+    @property
+    def descriptors(self) -> Mapping[int, int]:
+        """The descriptors that a child inherits to open the source."""
+        return self._opened.descriptors
+
+    async def command(self, deadline: Deadline) -> list[str]:
+        """Return the command line of the render, once the source is measured where needed.
+
+        :raises NothingDecoded: where a source that had to be measured holds no audio.
+        :raises Refusal: for options that this source has no answer to.
+        """
+        if needs_measuring(self._options, self.probe):
+            await self._measure(deadline)
+        opened = await self.input(deadline)
+        return encoder_arguments(self._preparer.ffmpeg, opened, self._options, self.probe)
+
+    async def command_after_nothing(self, deadline: Deadline) -> list[str]:
+        """Return the command line for a source whose render gave no audio.
+
+        Where measuring the source may help, it is measured.
+
+        :raises NothingDecoded: where the source is not known to hold audio.
+        """
+        if not may_need_length(self._options, self.probe):
+            raise NothingDecoded
+        try:
+            await self._measure(deadline)
+        except (RenderTimeout, RenderFailed):
+            raise NothingDecoded from None
+        await self.check_unchanged()
+        return await self.command(deadline)
+
+    async def measure_command(self, deadline: Deadline) -> list[str] | None:
+        """Return the command line that measures the source; None where its length is known."""
+        if not needs_measuring(self._options, self.probe):
+            return None
+        return measure_arguments(self._preparer.ffmpeg, await self.input(deadline))
+
+    async def input(self, deadline: Deadline) -> Input:
+        """Return how ffmpeg opens the source."""
+        try:
+            return await self._opened.input(deadline.left(), whole=True)
+        except TimeoutError:
+            raise RenderTimeout from None
+
+    async def check_unchanged(self) -> None:
+        """Refuse a source that has changed since it was opened.
+
+        The open descriptor guards against a replaced file, but not against a writer such as an
+        upload that still goes on.
+
+        :raises RenderFailed: where it has.
+        """
+        if not await self._opened.unchanged():
+            raise RenderFailed("The source changed while it was read.")
+
+    def close(self) -> None:
+        """Close the source."""
+        self._opened.close()
+
+    async def _measure(self, deadline: Deadline) -> None:
+        """Decode the source to its end, and note how long it is.
+
+        :raises NothingDecoded: where it holds no audio.
+        """
+        preparer = self._preparer
+        arguments = measure_arguments(preparer.ffmpeg, await self.input(deadline))
+        length = await preparer.encoder.measure(arguments, self.descriptors, deadline.left())
+        self.probe = self.probe.decoded(length)
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """The command lines of one render, in the order in which they run.
 
     :ivar probe: what is known of the source in the end.
-    :ivar measure: the decode pass that finds out how long the source is, where one is needed.
+    :ivar measure: the decode pass that measures the source, where one is needed.
     :ivar ffmpeg: None for an info document, which takes none.
     """
 
@@ -30,44 +178,44 @@ class Plan:
     ffmpeg: list[str] | None = None
 
 
-async def make_plan(
-    workshop: RenderContext, ffprobe: str, options: VariantOptions | None, source: Source
-) -> Plan:
-    """Look at a source, as a render of it would, and return what that would run.
+async def find_commands(
+    preparer: Preparer, options: VariantOptions | None, source: Source, deadline: Deadline
+) -> Commands:
+    """Prepare a render, and return what it would run.
 
     :param options: None for an info document.
-    :raises Refusal: for all that a request for it would be refused for, up to the render.
+    :raises Refusal: for all that a request would be refused for before its render.
     """
-    opened = await workshop.sources.open(source)
+    if options is None:
+        return await _find_info_command(preparer, source, deadline)
+    preparation = await preparer.prepare(options, source)
     try:
-        if options is not None:
-            SourceTooLarge.check(opened.size, workshop.max_source)
+        ffprobe = preparer.prober.arguments(await preparation.input(deadline))
+        measure = await preparation.measure_command(deadline)
+        ffmpeg = await preparation.command(deadline)
+        return Commands(preparation.probe, ffprobe, measure, ffmpeg)
+    finally:
+        preparation.close()
+
+
+async def _find_info_command(preparer: Preparer, source: Source, deadline: Deadline) -> Commands:
+    opened = await preparer.sources.open(source)
+    try:
         identity = source_identity(source.canonical, opened.validator)
-        probe = await workshop.prober.probe(identity, opened)
-        seen = await opened.input(workshop.timeout, whole=options is not None)
-        measure = None
-        if options is not None and needs_measuring(options, probe):
-            measure = measure_arguments(workshop.ffmpeg, seen)
-            length = await workshop.encoder.measure(measure, opened.descriptors, workshop.timeout)
-            probe = probe.decoded(length)
-        return arrange(ffprobe, workshop.ffmpeg, seen, options, probe, measure)
+        probe = await preparer.prober.probe(identity, opened)
+        seen = await opened.input(deadline.left(), whole=False)
+        return Commands(probe, preparer.prober.arguments(seen))
     except TimeoutError:
         raise RenderTimeout from None
     finally:
         opened.close()
 
 
-def arrange(
-    ffprobe: str,
-    ffmpeg: str,
-    source: Input,
-    options: VariantOptions | None,
-    probe: Probe,
-    measure: list[str] | None = None,
-) -> Plan:
-    """Return the commands for a source of which this is known.
+def assume_commands(opened: Input, options: VariantOptions | None, probe: Probe) -> Commands:
+    """Return the commands for a source of which only this is assumed.
 
+    :param options: None for an info document.
     :raises InvalidOptions: for options that it has no answer to.
     """
-    render = None if options is None else encoder_arguments(ffmpeg, source, options, probe)
-    return Plan(probe, probe_arguments(ffprobe, source), measure, render)
+    render = None if options is None else encoder_arguments("ffmpeg", opened, options, probe)
+    return Commands(probe, probe_arguments("ffprobe", opened), None, render)

@@ -7,52 +7,56 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import QueueFull
-from audioproxy.in_flight import Tally
-from audioproxy.render.context import Order, RenderContext
+from audioproxy.grammar.request import VariantRequest
+from audioproxy.in_flight import InFlightCounter
+from audioproxy.render.context import RenderContext
 from audioproxy.render.output import RenderOutput
-from audioproxy.render.render import Job
+from audioproxy.render.render import Render
+from audioproxy.shared_result import SharedResult
+
+# Seconds for which a stored render can still be joined (D37).
+_LINGER = 1.0
 
 # Seconds for a child to die, or a write-back to end, after the time to drain is over.
 _LAST_WAIT = 5.0
 
 # Seconds after which another node, or this one after its restart, may be asked.
-_COME_BACK = 1
+_RETRY_AFTER = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One client's place at a render.
+    """One client's part in a render.
 
     :ivar started: the render began with this client; others joined it.
-    :ivar backlog: fires when there are bytes, or fails with the refusal.
+    :ivar output: fires when there are bytes, or fails with the refusal.
     """
 
-    job: Job
+    render: Render
     started: bool
-    backlog: Deferred[RenderOutput]
+    output: Deferred[RenderOutput]
 
     def leave(self) -> None:
-        """Give the place up, when everything was read or the client is gone."""
-        self.job.unsubscribe()
+        """End the subscription, when everything was read or the client is gone."""
+        self.render.unsubscribe()
 
 
 class RenderRegistry:
-    """The table of running renders."""
+    """The running renders, by cache key."""
 
-    def __init__(self, workshop: RenderContext) -> None:
-        self._workshop = workshop
-        self._joinable: dict[str, Job] = {}
-        self._alive: set[Job] = set()
-        self._tally = Tally()
-        self._draining = False
+    def __init__(self, context: RenderContext) -> None:
+        self._context = context
+        self._joinable: dict[str, Render] = {}
+        self._alive: set[Render] = set()
+        self._in_flight = InFlightCounter()
+        self._draining: SharedResult[None] = SharedResult()
 
     def find(self, key: str) -> Subscription | None:
         """Join the render of ``key``, where one runs."""
-        job = self._joinable.get(key)
-        return None if job is None else Subscription(job, started=False, backlog=job.subscribe())
+        render = self._joinable.get(key)
+        return None if render is None else Subscription(render, False, render.subscribe())
 
     @contextmanager
     def admission(self) -> Iterator[bool]:
@@ -61,54 +65,64 @@ class RenderRegistry:
         True is for one that came before a drain. Its lookup in the store may take until after the
         drain has begun, which waits for it then.
         """
-        if self._draining:
+        if self._draining.fired:
             yield False
             return
-        self._tally.begin()
+        self._in_flight.begin()
         try:
             yield True
         finally:
-            self._tally.end()
+            self._in_flight.end()
 
-    def join(self, order: Order, admitted: bool) -> Subscription:
-        """Join the render of an order's key, or start it.
+    def join(self, request: VariantRequest, admitted: bool) -> Subscription:
+        """Join the render of a request's key, or start it.
 
         :param admitted: what `admission` said.
         :raises QueueFull: for one that is not running, where the request was not admitted.
         """
-        seat = self.find(order.key)
-        if seat is not None:
-            return seat
+        subscription = self.find(request.key)
+        if subscription is not None:
+            return subscription
         if not admitted:
-            raise QueueFull(_COME_BACK)
-        job = Job(self._workshop, order, lambda: self._retire(order.key, job))
-        self._joinable[order.key] = job
-        self._alive.add(job)
-        self._tally.begin()
-        backlog = job.subscribe()
-        job.start().addCallback(lambda _: self._ended(job))
-        if self._draining:
-            job.skip_linger()
-        return Subscription(job, started=True, backlog=backlog)
+            raise QueueFull(_RETRY_AFTER)
+        render = Render(self._context, request, lambda: self._unregister(request.key, render))
+        self._joinable[request.key] = render
+        self._alive.add(render)
+        self._in_flight.begin()
+        subscription = Subscription(render, True, render.subscribe())
+        Deferred.fromCoroutine(self._run(request.key, render))
+        return subscription
 
-    async def drain(self, clock: IReactorTime, seconds: float) -> None:
+    async def drain(self, seconds: float) -> None:
         """Wait until every render has ended and is stored (D39).
 
         Those that still run after ``seconds`` are ended; what does not even end is left alone
         a few seconds later.
         """
-        self._draining = True
-        for job in list(self._alive):
-            job.skip_linger()
-        await self._tally.wait(clock, seconds)
-        for job in list(self._alive):
-            job.cancel()
-        await self._tally.wait(clock, _LAST_WAIT)
+        clock = self._context.limits.clock
+        self._draining.fire(None)
+        await self._in_flight.wait_until_idle(clock, seconds)
+        for render in list(self._alive):
+            render.cancel()
+        await self._in_flight.wait_until_idle(clock, _LAST_WAIT)
 
-    def _retire(self, key: str, job: Job) -> None:
-        if self._joinable.get(key) is job:
+    async def _run(self, key: str, render: Render) -> None:
+        if await render.start():
+            await self._linger()
+        self._unregister(key, render)
+        render.close()
+        self._alive.discard(render)
+        self._in_flight.end()
+
+    async def _linger(self) -> None:
+        """Keep a stored render joinable a little longer, unless the service stops.
+
+        A request whose lookup began just before the write-back ended joins just after it. Where
+        nothing is stored, each later request renders anew (D37).
+        """
+        clock = self._context.limits.clock
+        await self._draining.wait().addTimeout(_LINGER, clock, lambda _outcome, _seconds: None)
+
+    def _unregister(self, key: str, render: Render) -> None:
+        if self._joinable.get(key) is render:
             del self._joinable[key]
-
-    def _ended(self, job: Job) -> None:
-        self._alive.discard(job)
-        self._tally.end()

@@ -1,10 +1,12 @@
-"""The life of one render: open, probe, wait for a slot, encode, store."""
+"""One render from its request to the stored variant, as a state machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.python.failure import Failure
 
 from audioproxy.errors import (
     NothingDecoded,
@@ -12,104 +14,117 @@ from audioproxy.errors import (
     Refusal,
     RenderFailed,
     RenderTimeout,
-    SourceTooLarge,
     UndecodableSource,
 )
-from audioproxy.grammar.cache_key import source_identity
+from audioproxy.grammar.request import VariantRequest
 from audioproxy.log_context import Logger
-from audioproxy.media.encoding import ENCODERS, encoder_arguments, measure_arguments
-from audioproxy.media.filters import may_need_length
-from audioproxy.media.inputs import Input, local_input
-from audioproxy.media.probe import Probe
-from audioproxy.media.trim import needs_measuring
-from audioproxy.media.waveform_spec import WaveformSpec
-from audioproxy.render.context import Order, RenderContext
+from audioproxy.media.encoding import ENCODERS
+from audioproxy.render.context import RenderContext
+from audioproxy.render.deadline import Deadline
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch import Scratch
-from audioproxy.sources.interfaces import OpenSource
-from audioproxy.variants.interfaces import VariantStore
-
-# Seconds for which a stored render can still be joined (D37).
-_LINGER = 1.0
+from audioproxy.render.preparation import Preparation
+from audioproxy.render.write_back import WriteBack
+from audioproxy.shared_result import SharedResult
 
 _log = Logger()
 
 
-class Job:
-    """One render and all who wait for it.
+class State(Enum):
+    """What a render is doing."""
+
+    PROBING = "opens and probes the source"
+    QUEUED = "waits for a slot"
+    ENCODING = "has a slot, and no audio yet"
+    STREAMING = "has audio that clients read, and more to come"
+    FINISHED = "has all of the output; the write-back is under way, or failed, or there is no store"
+    STORED = "the store has the variant"
+    FAILED = "has no output, or not all of it, and never will"
+
+
+#: The states that may follow each state.
+TRANSITIONS = {
+    State.PROBING: {State.QUEUED, State.FAILED},
+    State.QUEUED: {State.ENCODING, State.FAILED},
+    State.ENCODING: {State.STREAMING, State.FINISHED, State.FAILED},
+    State.STREAMING: {State.FINISHED, State.FAILED},
+    State.FINISHED: {State.STORED},
+    State.STORED: set(),
+    State.FAILED: set(),
+}
+
+_ENDED = (State.FINISHED, State.STORED, State.FAILED)
+_HAS_SLOT = (State.ENCODING, State.STREAMING)
+
+
+class Render:
+    """One render and its subscribers.
 
     Nobody gets a byte before the encoder has put out more than container headers, so that
-    every refusal that is known until then can still be an answer with a status.
+    every refusal that is known until then can still be a response with a status.
+
+    :ivar state: what it is doing.
     """
 
-    def __init__(self, workshop: RenderContext, order: Order, retire: Callable[[], None]) -> None:
+    def __init__(
+        self, context: RenderContext, request: VariantRequest, unregister: Callable[[], None]
+    ) -> None:
         """Prepare a render.
 
-        :param retire: called, perhaps more than once, when nobody may join any more.
+        :param unregister: called, perhaps more than once, when nobody may join any more.
         """
-        self._workshop = workshop
-        self._order = order
-        self._retire = retire
-        self._backlog: RenderOutput | None = None
-        self._ready = False
-        self._has_slot = False
-        self._finished = False
-        self._hurried = False
-        self._storable = workshop.store is not None
+        self.state = State.PROBING
+        self._context = context
+        self._request = request
+        self._unregister = unregister
+        self._write_back = WriteBack(context.storage)
+        self._output: RenderOutput | None = None
+        self._readable: SharedResult[RenderOutput] = SharedResult()
         self._subscribers = 0
-        self._waiting: list[Deferred[RenderOutput]] = []
-        self._running: Deferred[None] | None = None
-        self._linger: Deferred[None] | None = None
+        self._running: Deferred[bool] | None = None
 
-    def start(self) -> Deferred[None]:
-        """Begin; the job is in its table by now.
+    def start(self) -> Deferred[bool]:
+        """Begin; the render is registered by now.
 
-        :returns: fires, without a failure ever, when the child is dead and the file let go.
+        :returns: fires, without a failure ever, when the child is dead and the write-back over,
+            with whether the variant is stored. `close` has to follow.
         """
         self._running = Deferred.fromCoroutine(self._run())
         return self._running
 
     def subscribe(self) -> Deferred[RenderOutput]:
-        """Wait for the first bytes; every call is answered by one `unsubscribe`.
+        """Wait for the first bytes; every call is followed by one `unsubscribe`.
 
-        :returns: fires with the backlog, or fails with the refusal of the whole job.
+        :returns: fires with the output, or fails with the refusal of the render.
         """
         self._subscribers += 1
-        waiter: Deferred[RenderOutput] = Deferred(self._waiting.remove)
-        if self._ready and self._backlog is not None:
-            waiter.callback(self._backlog)
-        else:
-            self._waiting.append(waiter)
-        return waiter
+        return self._readable.wait()
 
     def unsubscribe(self) -> None:
-        """Leave. The last one to leave may end the job (D36).
+        """Leave. The last subscriber to leave may end the render (D36).
 
         A render that has its slot and can be stored runs on.
         """
         self._subscribers -= 1
-        if not self._subscribers and not self._finished and not self._runs_on:
+        if not self._subscribers and self.state not in _ENDED and not self._runs_on:
             self.cancel()
 
     @property
     def _runs_on(self) -> bool:
-        return self._has_slot and self._storable
+        return self.state in _HAS_SLOT and self._write_back.possible
 
     def cancel(self) -> None:
-        """Stop the render and drop what it put out; a finished one is stored all the same."""
-        self._retire()
-        if not self._finished and self._running is not None:
+        """Stop the render and drop its output; a finished one is stored all the same."""
+        self._unregister()
+        if self.state not in _ENDED and self._running is not None:
             self._running.cancel()
 
-    def skip_linger(self) -> None:
-        """Do not wait for more clients after the end, be it past or to come."""
-        self._hurried = True
-        linger, self._linger = self._linger, None
-        if linger is not None:
-            linger.callback(None)
+    def close(self) -> None:
+        """Release the output. Those who still read it keep it open."""
+        if self._output is not None:
+            self._output.release()
 
-    async def _run(self) -> None:
-        key = self._order.key
+    async def _run(self) -> bool:
+        key = self._request.key
         try:
             await self._render()
         except CancelledError:
@@ -122,231 +137,139 @@ class Job:
             _log.failure("a render crashed")
             self._fail(RenderFailed())
         else:
-            await self._store()
-        finally:
-            self._retire()
-            if self._backlog is not None:
-                self._backlog.release()
+            return await self._store()
+        return False
 
     async def _render(self) -> None:
-        workshop, order = self._workshop, self._order
-        source = await workshop.sources.open(order.source)
+        context, request = self._context, self._request
+        preparation = await context.preparer.prepare(request.options, request.source)
         try:
-            SourceTooLarge.check(source.size, workshop.max_source)
-            identity = source_identity(order.source.canonical, source.validator)
-            probe = await workshop.prober.probe(identity, source)
-            if not needs_measuring(order.options, probe):
-                # A refusal that the probe alone decides costs no slot, and no look at the source.
-                encoder_arguments(workshop.ffmpeg, local_input(), order.options, probe)
-            async with workshop.slots.hold():
-                self._has_slot = True
-                _log.debug("the render of {key} has a slot", key=order.key)
-                with workshop.metrics.render(order.options.f, workshop.clock.seconds):
-                    await self._encode(source, probe)
-                size = self._backlog.size if self._backlog else 0
-                _log.debug("the render of {key} has ended: {size} bytes", key=order.key, size=size)
+            self._enter(State.QUEUED)
+            async with context.slots.hold():
+                self._enter(State.ENCODING)
+                _log.debug("the render of {key} has a slot", key=request.key)
+                with context.metrics.render(request.options.f, context.limits.clock.seconds):
+                    await self._encode_in_time(preparation)
+                size = self._output.size if self._output else 0
+                _log.debug(
+                    "the render of {key} has ended: {size} bytes", key=request.key, size=size
+                )
         finally:
-            source.close()
+            preparation.close()
 
-    async def _encode(self, source: OpenSource, probe: Probe) -> None:
-        """Render within the time that there is.
+    async def _encode_in_time(self, preparation: Preparation) -> None:
+        """Encode before the deadline.
 
-        Past it everyone is told at once. Whatever holds the render up, a child that does not die
-        or a disk that hangs, keeps its slot for as long as that takes.
+        Past it all subscribers are told at once. Whatever holds the render up, a child that does
+        not die or a disk that hangs, keeps its slot for as long as that takes.
         """
-        clock, timeout = self._workshop.clock, self._workshop.timeout
-        deadline = clock.callLater(timeout, self._fail, RenderTimeout())
+        limits = self._context.limits
+        deadline = Deadline(limits.clock, limits.timeout, lambda: self._fail(RenderTimeout()))
         try:
-            await self._encode_until(clock.seconds() + timeout, source, probe)
+            await self._encode(preparation, deadline)
         except Refusal as refusal:
-            if deadline.active():
-                raise
-            raise RenderTimeout from refusal
+            if deadline.expired:
+                raise RenderTimeout from refusal
+            raise
         finally:
-            if deadline.active():
-                deadline.cancel()
+            deadline.cancel()
 
-    async def _encode_until(self, deadline: float, source: OpenSource, probe: Probe) -> None:
+    async def _encode(self, preparation: Preparation, deadline: Deadline) -> None:
         try:
-            if needs_measuring(self._order.options, probe):
-                probe = await self._measure(source, probe, deadline)
-            arguments = await self._arguments(source, probe, self._time_left(deadline))
+            command = await preparation.command(deadline)
             try:
-                backlog = await self._run_encoder(arguments, source, probe, deadline)
+                output = await self._run_encoder(command, preparation, deadline)
             except NothingDecoded:
-                probe = await self._measure_nothing(source, probe, deadline)
-                again = await self._arguments(source, probe, self._time_left(deadline))
-                if again == arguments or self._ready:
+                other = await preparation.command_after_nothing(deadline)
+                if other == command or self.state is State.STREAMING:
                     raise
-                backlog = await self._run_encoder(again, source, probe, deadline)
-            await self._check_unchanged(source)
+                output = await self._run_encoder(other, preparation, deadline)
+            await self._check_unchanged(preparation)
         except UndecodableSource as refusal:
             if isinstance(refusal, NothingDecoded):
                 _log.warn("the encoder put out no audio{why}", why=refusal.diagnostic)
             # A source that was replaced meanwhile may look broken.
-            await self._check_unchanged(source)
+            await self._check_unchanged(preparation)
             raise
-        if self._finished:
+        if self.state is State.FAILED:
             raise RenderTimeout
-        # The end comes first: the last client may leave on being told of it.
-        self._finished = True
-        backlog.end()
-        self._be_ready(backlog)
+        # The end comes first: the last subscriber may leave when it hears of it.
+        self._enter(State.FINISHED)
+        output.end()
+        self._readable.fire(output)
 
     async def _run_encoder(
-        self, arguments: list[str], source: OpenSource, probe: Probe, deadline: float
+        self, command: list[str], preparation: Preparation, deadline: Deadline
     ) -> RenderOutput:
-        """Encode into a new backlog and return it.
+        """Encode into a new output and return it.
 
         :raises NothingDecoded: where the output holds no audio.
         """
-        workshop, options = self._workshop, self._order.options
-        backlog = await self._open_backlog(self._time_left(deadline))
-        left, limit = self._time_left(deadline), workshop.max_variant
-        if options.f == "peaks":
-            shape = WaveformSpec.of(options, probe)
-            await workshop.waveforms.render_waveform(
-                arguments, source.descriptors, backlog.descriptor, left, shape, limit
-            )
-            backlog.grow()
-        else:
-            await workshop.encoder.encode(
-                arguments, source.descriptors, backlog.descriptor, left, self._grown, limit
-            )
-        if ENCODERS[options.f].put_nothing(backlog.size):
-            raise NothingDecoded
-        return backlog
+        output = await self._create_output(deadline)
+        await self._context.encoder.encode(
+            self._request.options, preparation, command, output, deadline, self._output_grown
+        )
+        return output
 
-    async def _measure(self, source: OpenSource, probe: Probe, deadline: float) -> Probe:
-        """Decode the source to its end and return the probe with the length that it has.
-
-        :raises NothingDecoded: where it has none.
-        """
-        workshop = self._workshop
-        opened = await self._input(source, self._time_left(deadline))
-        arguments, left = measure_arguments(workshop.ffmpeg, opened), self._time_left(deadline)
-        length = await workshop.encoder.measure(arguments, source.descriptors, left)
-        return probe.decoded(length)
-
-    async def _measure_nothing(self, source: OpenSource, probe: Probe, deadline: float) -> Probe:
-        """Measure a source whose render gave no audio, where that may help.
-
-        :raises NothingDecoded: where the source is not known to hold audio.
-        """
-        if not may_need_length(self._order.options, probe):
-            raise NothingDecoded
-        try:
-            measured = await self._measure(source, probe, deadline)
-        except (RenderTimeout, RenderFailed):
-            raise NothingDecoded from None
-        await self._check_unchanged(source)
-        return measured
-
-    async def _input(self, source: OpenSource, seconds: float) -> Input:
-        try:
-            return await source.input(seconds, whole=True)
-        except TimeoutError:
-            raise RenderTimeout from None
-
-    async def _arguments(self, source: OpenSource, probe: Probe, seconds: float) -> list[str]:
-        opened = await self._input(source, seconds)
-        return encoder_arguments(self._workshop.ffmpeg, opened, self._order.options, probe)
-
-    async def _check_unchanged(self, source: OpenSource) -> None:
-        # The descriptor is held against a swap, but not against a writer: an upload that still
-        # goes on, say.
-        if not await source.unchanged():
-            _log.warn("a source changed while it was read; {key} is dropped", key=self._order.key)
-            raise RenderFailed("The source changed while it was read.")
-
-    def _time_left(self, deadline: float) -> float:
-        left = deadline - self._workshop.clock.seconds()
-        if left <= 0:
-            raise RenderTimeout
-        return left
-
-    async def _open_backlog(self, left: float) -> RenderOutput:
-        earlier, self._backlog = self._backlog, None
+    async def _create_output(self, deadline: Deadline) -> RenderOutput:
+        earlier, self._output = self._output, None
         if earlier is not None:
             earlier.release()
-        self._backlog = RenderOutput(await self._create_scratch(left), self._workshop.max_variant)
-        return self._backlog
+        # The other half is for a render beside a store that does not answer.
+        scratch = await self._write_back.create_in_store(deadline.left() / 2)
+        if scratch is None:
+            if not self._subscribers:
+                raise CancelledError
+            scratch = await self._write_back.create_beside_store(deadline.left())
+        self._output = RenderOutput(scratch, self._context.limits.max_variant)
+        return self._output
 
-    async def _create_scratch(self, left: float) -> Scratch:
-        workshop = self._workshop
-        if workshop.store is not None:
-            try:
-                # The other half is for a render beside a store that does not answer.
-                return await workshop.store.create(left / 2)
-            except OSError as error:
-                _log.warn("the store takes nothing, rendering beside it: {error}", error=error)
-                self._storable = False
-                if not self._subscribers:
-                    raise CancelledError from error
+    async def _check_unchanged(self, preparation: Preparation) -> None:
         try:
-            return await workshop.space.create(left)
-        except OSError as error:
-            _log.warn("no scratch file: {error}", error=error)
-            raise RenderFailed("There is no place for the output.") from error
+            await preparation.check_unchanged()
+        except RenderFailed:
+            key = self._request.key
+            _log.warn("a source changed while it was read; {key} is dropped", key=key)
+            raise
 
-    def _grown(self) -> bool:
-        backlog = self._backlog
-        assert backlog is not None
-        size = backlog.grow()
-        if size > self._workshop.max_variant:
+    def _output_grown(self) -> bool:
+        """Look at the output, and return whether its first audio has come (or never will)."""
+        output = self._output
+        assert output is not None
+        size = output.grow()
+        if size > output.limit:
             refusal = OutputTooLarge()
             # The child may take its time to die.
             self._fail(refusal)
             raise refusal
-        if size > ENCODERS[self._order.options.f].empty:
-            self._be_ready(backlog)
-        return self._ready
+        if self.state is State.ENCODING and size > ENCODERS[self._request.options.f].empty:
+            self._enter(State.STREAMING)
+            self._readable.fire(output)
+        return self.state is not State.ENCODING
 
-    def _be_ready(self, backlog: RenderOutput) -> None:
-        self._ready = True
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.callback(backlog)
+    async def _store(self) -> bool:
+        """Hand the finished output to the store, and return whether the store has it."""
+        context = self._context
+        if context.storage.store is None:
+            return False
+        assert self._output is not None
+        stored = await self._write_back.commit(self._request, self._output)
+        if stored:
+            self._enter(State.STORED)
+        else:
+            context.metrics.write_failed()
+        return stored
 
     def _fail(self, refusal: Refusal) -> None:
-        # Whoever comes from now on starts anew.
-        self._finished = True
-        self._retire()
-        if self._backlog is not None:
-            self._backlog.end(refusal)
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            waiter.errback(refusal)
-
-    async def _store(self) -> None:
-        """Hand the finished bytes to the store; once stored, stay joinable a little longer.
-
-        A request whose lookup began just before the write-back ended joins here just after it.
-        Where nothing is stored, each later request renders anew (D37).
-        """
-        workshop = self._workshop
-        if workshop.store is None:
+        # A request that comes from now on starts another render.
+        self._unregister()
+        if self.state in _ENDED:
             return
-        if not await self._commit(workshop.store):
-            workshop.metrics.write_failed()
-            return
-        if self._hurried:
-            return
-        self._linger = Deferred()
-        timer = workshop.clock.callLater(_LINGER, self.skip_linger)
-        await self._linger
-        if timer.active():
-            timer.cancel()
+        self._enter(State.FAILED)
+        if self._output is not None:
+            self._output.end(refusal)
+        self._readable.fire(Failure(refusal))
 
-    async def _commit(self, store: VariantStore) -> bool:
-        """Write the finished bytes back; false where the store does not have them now."""
-        order, backlog = self._order, self._backlog
-        if not self._storable or backlog is None:
-            return False
-        try:
-            await store.commit(order.key, backlog.scratch, backlog.size, order.headers)
-        except Exception as error:
-            _log.warn("write-back of {key} failed: {error}", key=order.key, error=error)
-            return False
-        _log.debug("the render of {key} is stored", key=order.key)
-        return True
+    def _enter(self, state: State) -> None:
+        assert state in TRANSITIONS[self.state], f"{self.state} is not followed by {state}"
+        self.state = state

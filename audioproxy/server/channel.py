@@ -1,9 +1,9 @@
-"""One connection to the service's own server, and how long it may take over what it does."""
+"""One connection to the service's own server: HTTP/1.1 with limits, phases and back-pressure."""
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from twisted.internet.interfaces import IDelayedCall, ITCPTransport
 from twisted.internet.protocol import connectionDone
@@ -12,13 +12,12 @@ from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
 from audioproxy.errors import BadRequest, Refusal
-
-if TYPE_CHECKING:
-    from audioproxy.server.site import ProxySite
+from audioproxy.server.connections import Connections, Phase
+from audioproxy.server.fast_path import FastPath
 
 # Bytes of further requests that a client may send ahead of its answers. Twisted keeps them, and
 # would stop reading at its own limit, after which nobody hears that the client is gone.
-_MOST_AHEAD = 64 * 1024
+_MOST_PIPELINED = 64 * 1024
 # Requests that are answered in a row where all came at once, before others have their turn.
 _MOST_IN_A_ROW = 4
 # Bytes that wait to be sent before the feed of an answer is told to pause: less than one chunk of
@@ -27,54 +26,51 @@ _MOST_IN_A_ROW = 4
 _SEND_BUFFER = 32 * 1024
 
 
-class Phase(Enum):
-    """What a connection is at."""
+class Server(Protocol):
+    """What a connection needs of the site that it belongs to.
 
-    IDLE = "waits for a request"
-    READING = "has a part of a request"
-    ANSWERING = "has a whole request"
-    REFUSED = "sent what is no request"
-    CLOSING = "is closed once all is sent"
-    ABORTED = "is closed at once"
+    :ivar connections: the table that the connection is in.
+    :ivar fast_path: answers common requests at once; None to have the resource answer all.
+    :ivar stopping: no connection outlasts the response that it is at.
+    """
+
+    connections: Connections
+    fast_path: FastPath | None
+    stopping: bool
+
+    def now(self) -> float:
+        """Return seconds of the server's clock."""
+        ...
+
+    def call_soon(self, call: Callable[[], object]) -> IDelayedCall:
+        """Have something called when other connections had their turn."""
+        ...
 
 
-#: The phases in which a connection can be spared, once everything is sent.
-SPARE = (Phase.IDLE, Phase.READING, Phase.REFUSED, Phase.CLOSING)
-
-#: The phases in which nothing that comes is heard.
+#: The phases in which all input is ignored.
 IGNORING_INPUT = (Phase.REFUSED, Phase.CLOSING, Phase.ABORTED)
-
-#: Seconds for each phase. An answer takes as long as it takes.
-LIMITS = {Phase.IDLE: 60.0, Phase.READING: 60.0, Phase.REFUSED: 5.0, Phase.CLOSING: 600.0}
-
-#: Seconds for which a client may take nothing of what is ready for it. A listener who pauses a
-#: player does just that.
-STALL = 600.0
 
 
 class ProxyChannel(HTTPChannel):
-    """A connection that is swept when it takes too long.
+    """A connection, in the table of connections of its site (`audioproxy.server.connections`).
 
-    Twisted's own timer starts anew with every byte that comes, so whoever sends one a minute
-    would be served for ever; and it runs while the end of an answer is still being read.
-
-    :ivar phase: what the connection is at.
-    :ivar straight: the transport is a socket, with nothing between.
-    :ivar stalled_since: when the client last took something of what waits for it; None where
-        nothing much waits.
+    :ivar is_plain_tcp: the transport is a socket, with nothing between, so sendfile can serve it.
     """
 
-    site: ProxySite
+    phase: Phase
+    phase_since: float
+    stalled_since: float | None
+    site: Server
     transport: Any
     # Larger than what is ever kept, so that reading never stops.
-    _optimisticEagerReadSize = 2 * _MOST_AHEAD
+    _optimisticEagerReadSize = 2 * _MOST_PIPELINED
 
     def connectionMade(self) -> None:
         """Begin to wait for a request."""
-        self._ahead = 0
+        self._pipelined_bytes = 0
         self._in_a_row = 0
-        self._turn: IDelayedCall | None = None
-        self.stalled_since: float | None = None
+        self._next_turn: IDelayedCall | None = None
+        self.stalled_since = None
         self._enter(Phase.IDLE)
         HTTPChannel.connectionMade(self)
         transport = self.transport
@@ -82,16 +78,16 @@ class ProxyChannel(HTTPChannel):
             # A peer that vanished without a word is noticed by the system, within hours.
             transport.setTcpKeepAlive(True)
         transport.bufferSize = _SEND_BUFFER
-        self.straight = isinstance(transport, Connection) and not transport.TLS
-        self.site.opened(self)
+        self.is_plain_tcp = isinstance(transport, Connection) and not transport.TLS
+        self.site.connections.opened(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """End with the connection."""
         self._enter(Phase.ABORTED)
-        self.site.closed(self)
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+        self.site.connections.closed(self)
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+            self._next_turn = None
         HTTPChannel.connectionLost(self, reason)
 
     def dataReceived(self, data: bytes) -> None:
@@ -102,7 +98,7 @@ class ProxyChannel(HTTPChannel):
             if self._answer_at_once(data):
                 return
             self._enter(Phase.READING)
-        if self._buffer and self.paused and len(self._buffer) + len(data) > _MOST_AHEAD:
+        if self._buffer and self.paused and len(self._buffer) + len(data) > _MOST_PIPELINED:
             self.abortConnection()
             return
         HTTPChannel.dataReceived(self, data)
@@ -115,9 +111,9 @@ class ProxyChannel(HTTPChannel):
         answer = site.fast_path.answer(data)
         if answer is None:
             return False
-        self._since = site.now()
-        site.answered(self)
-        if self.straight:
+        self.phase_since = site.now()
+        site.connections.answered_at_once(self)
+        if self.is_plain_tcp:
             # Twisted would send it in its next turn, after two more calls of the system.
             sent = self.transport.writeSomeData(answer)
             answer = answer[sent:] if isinstance(sent, int) else answer
@@ -130,8 +126,8 @@ class ProxyChannel(HTTPChannel):
         if self.phase in IGNORING_INPUT:
             return
         if self.phase is Phase.ANSWERING:
-            self._ahead += len(data)
-            if self._ahead > _MOST_AHEAD:
+            self._pipelined_bytes += len(data)
+            if self._pipelined_bytes > _MOST_PIPELINED:
                 self.abortConnection()
                 return
         HTTPChannel.rawDataReceived(self, data)
@@ -155,7 +151,7 @@ class ProxyChannel(HTTPChannel):
         Not at once, if answers are piling up that the client does not take, or if there have
         been many.
         """
-        self._ahead = 0
+        self._pipelined_bytes = 0
         self._in_a_row += 1
         self.paused = self.stalled_since is not None or self._in_a_row >= _MOST_IN_A_ROW
         if self.phase is Phase.ANSWERING:
@@ -184,14 +180,14 @@ class ProxyChannel(HTTPChannel):
         """Hear that the client takes nothing for now."""
         if self.stalled_since is None:
             self.stalled_since = self.site.now()
-            self.site.moved(self)
+            self.site.connections.changed(self)
         HTTPChannel.pauseProducing(self)
 
     def resumeProducing(self) -> None:
         """Hear that the client has taken all there was."""
         self.stalled_since = None
-        self._since = self.site.now()
-        self.site.moved(self)
+        self.phase_since = self.site.now()
+        self.site.connections.changed(self)
         HTTPChannel.resumeProducing(self)
         if self.phase is Phase.REFUSED:
             # Twisted 26.10 forgets that it was told to, where there is a producer to resume.
@@ -216,20 +212,6 @@ class ProxyChannel(HTTPChannel):
         self._enter(Phase.ABORTED)
         self.transport.abortConnection()
 
-    def sweep(self) -> None:
-        """Close the connection where it has taken too long."""
-        since, limit = self._since, LIMITS.get(self.phase)
-        if self.stalled_since is not None and self.phase is not Phase.CLOSING:
-            since, limit = self.stalled_since, STALL
-        if limit is not None and self.site.now() - since > limit:
-            self._end(in_order=self.stalled_since is None)
-
-    @property
-    def waited(self) -> float:
-        """Seconds since anything happened."""
-        since = self._since if self.stalled_since is None else self.stalled_since
-        return self.site.now() - since
-
     @property
     def all_sent(self) -> bool:
         """Whether the system has all that was ever written."""
@@ -237,16 +219,6 @@ class ProxyChannel(HTTPChannel):
         transport = self.transport
         unsent = getattr(transport, "dataBuffer", b""), getattr(transport, "_tempDataBuffer", ())
         return len(unsent[0]) == getattr(transport, "offset", 0) and not unsent[1]
-
-    def evict(self) -> None:
-        """Close the connection for another: in good order where that takes no time."""
-        self._end(in_order=self.all_sent)
-
-    def _end(self, in_order: bool) -> None:
-        if in_order and self.phase in (Phase.IDLE, Phase.READING):
-            self.loseConnection()
-        else:
-            self.abortConnection()
 
     def _respondToBadRequestAndDisconnect(self) -> None:
         # Twisted 26.10 has no public hook for this. Its own answer has no headers and leaves no
@@ -268,11 +240,11 @@ class ProxyChannel(HTTPChannel):
         self.requests[-1].reject(refusal or BadRequest())
 
     def _go_on_later(self) -> None:
-        if self._turn is None and self.paused and self.stalled_since is None:
-            self._turn = self.site.next_turn(self._go_on)
+        if self._next_turn is None and self.paused and self.stalled_since is None:
+            self._next_turn = self.site.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        self._turn = None
+        self._next_turn = None
         self.paused = self.stalled_since is not None
         if not self.paused and self.phase not in IGNORING_INPUT:
             self._in_a_row = 0
@@ -280,5 +252,5 @@ class ProxyChannel(HTTPChannel):
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
-        self._since = self.site.now()
-        self.site.moved(self)
+        self.phase_since = self.site.now()
+        self.site.connections.changed(self)

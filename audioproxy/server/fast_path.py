@@ -1,34 +1,30 @@
-"""Answers that need no wait, for requests that need no second look: the fast path.
+"""Responses without a wait, for the requests of the commonest form: the fast path.
 
 Most requests of a busy node are one packet, of a common form, for a URL that was verified lately,
-and what they ask for is a small file, or nothing since it has not changed. Those are answered from
-here with what the ordinary path would send, byte for byte, at a fifth of its price. Whatever is
-different in the least is left to the ordinary path, which is whole without this one.
+and what they ask for is a small file, or nothing since it has not changed. This module parses such
+a packet and writes the whole response at once. It decides nothing: the URL is read by
+`audioproxy.grammar.request`, and what is answered by `audioproxy.web.response_plan`, as on the
+ordinary path, whose bytes it repeats. Whatever is different in the least is left to that path,
+which is whole without this one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import lru_cache, partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from twisted.web.http import datetimeToString
 from twisted.web.server import version
 
-from audioproxy.errors import RangeNotSatisfiable
-from audioproxy.variants.interfaces import SmallVariantReader, VariantHeaders
-from audioproxy.web.access_log import AccessLog, AccessLogEntry
-from audioproxy.web.conditions import matches, range_applies
-from audioproxy.web.cors import Cors
-from audioproxy.web.exchange import choose_id
-from audioproxy.web.ranges import read_range
-from audioproxy.web.variant import VariantHandler, size_headers
-from audioproxy.web.verified_paths import CACHE_CONTROL, Asked, VerifiedPathCache
-
-if TYPE_CHECKING:
-    from audioproxy.metrics import Metrics
+from audioproxy.errors import Expired
+from audioproxy.grammar.request import VariantRequest
+from audioproxy.variants.interfaces import SmallVariantReader
+from audioproxy.web.access_log import AccessLogEntry
+from audioproxy.web.exchange import choose_request_id
+from audioproxy.web.instrumentation import Instrumentation
+from audioproxy.web.response_plan import Conditions, Lookup, Outcome, ResponsePlan, plan_response
+from audioproxy.web.variant import VariantHandler
+from audioproxy.web.verified_paths import VerifiedPathCache
 
 # A whole request of the commonest form, of printable ASCII, without a line that goes on in the
 # next (RFC 9112, 3 and 5). Names are tokens.
@@ -37,9 +33,9 @@ _REQUEST = re.compile(
 )
 _LONGEST = 8192
 # What an answer depends on; each once.
-_HEEDED = {b"if-none-match", b"if-range", b"range", b"x-request-id"}
+_RELEVANT = {b"if-none-match", b"if-range", b"range", b"x-request-id"}
 # What makes a request another than it looks: it goes on, or asks for something of the connection.
-_FOREIGN = {
+_EXCLUDING = {
     b"connection",
     b"content-length",
     b"expect",
@@ -60,69 +56,46 @@ class FastPath:
 
     def __init__(
         self,
-        known: VerifiedPathCache,
+        verified_paths: VerifiedPathCache,
         variants: VariantHandler,
         small_variants: SmallVariantReader | None,
-        cors: Cors,
-        seconds: Callable[[], float],
-        metrics: Metrics,
-        access_log: AccessLog,
+        instrumentation: Instrumentation,
     ) -> None:
         """Take what the ordinary path works with.
 
-        :param small_variants: None where a look at the store takes a wait.
-        :param seconds: a clock for durations.
+        :param small_variants: None where a lookup in the store takes a wait.
         """
-        self._find = known.find
+        self._find = verified_paths.find
         self._variants = variants
         self._small_variants = small_variants
-        self._seconds = seconds
-        self._metrics = metrics
-        self._access_log = access_log
+        self._instrumentation = instrumentation
         self._server = b"Server: %s\r\n" % version
-        self._cors = _spell(cors.headers())
+        self._cors = _spell(instrumentation.cors.headers())
         self._dated = (0, b"")
-        # There are few: one for each format, and one for each name that a download has.
-        self._permanent = lru_cache(1024)(partial(self._until, exp=None))
 
     def answer(self, packet: bytes) -> bytes | None:
-        """Return the whole response to a request, or None for the ordinary path to see to it.
+        """Return the whole response to a request, or None to leave it to the ordinary path.
 
         :param packet: all that has come since the last request.
         """
-        if len(packet) > _LONGEST or (request := _REQUEST.fullmatch(packet)) is None:
+        if len(packet) > _LONGEST or (match := _REQUEST.fullmatch(packet)) is None:
             return None
-        path, lines = request.groups()
-        asked = self._find(path)
-        now = self._variants.now()
-        if asked is None or asked.is_over(now):
+        path, lines = match.groups()
+        request = self._find(path)
+        headers = None if request is None else _read_headers(lines)
+        if request is None or headers is None:
             return None
-        since = self._seconds()
-        heeded = _read_headers(lines)
-        if heeded is None:
+        since, now = self._instrumentation.seconds(), self._variants.now()
+        planned = self._plan(request, headers, now)
+        if planned is None:
             return None
-        found = self._find_answer(asked, heeded)
-        if found is None:
-            return None
-        status, headers, body, cache = found
-        request_id = choose_id(heeded.get(b"x-request-id", b""))
-        self._metrics.request_ended("render", status)
-        self._access_log(
-            AccessLogEntry(
-                request_id.decode("ascii"),
-                "render",
-                status,
-                None,
-                asked.canonical,
-                asked.order.source.canonical,
-                cache,
-                len(body),
-                round((self._seconds() - since) * 1000),
-            )
-        )
+        plan, body = planned
+        request_id = choose_request_id(headers.get(b"x-request-id", b""))
+        cache = "HIT" if plan.outcome is Outcome.HIT else None
+        self._record(request, plan.status, request_id, cache, len(body), since)
         return b"".join(
             (
-                _STATUS_LINES[status],
+                _STATUS_LINES[plan.status],
                 self._server,
                 self._date(now),
                 b"X-Request-Id: ",
@@ -130,45 +103,69 @@ class FastPath:
                 b"\r\n",
                 self._cors,
                 b"ETag: ",
-                asked.tag,
-                b"\r\n",
-                headers,
+                request.tag,
+                b"\r\nX-Audio-Proxy: HIT\r\n" if cache else b"\r\n",
+                _spell(plan.headers),
                 b"\r\n",
                 body,
             )
         )
 
-    def _find_answer(
-        self, asked: Asked, heeded: dict[bytes, bytes]
-    ) -> tuple[int, bytes, bytes, str | None] | None:
-        if matches(heeded.get(b"if-none-match"), asked.tag):
-            cache_control = self._variants.clamped(CACHE_CONTROL, asked.exp)
-            return 304, b"Cache-Control: %s\r\n" % cache_control, b"", None
-        found = (
-            None
-            if self._small_variants is None
-            else self._small_variants.read_small(asked.order.key)
-        )
-        if found is None:
+    def _plan(
+        self, request: VariantRequest, headers: dict[bytes, bytes], now: float
+    ) -> tuple[ResponsePlan, bytes] | None:
+        """Return what a request is answered with; None where that takes more than a small file."""
+        try:
+            request.check_expiry(now)
+        except Expired:
             return None
-        headers, body = found
-        size, part = len(body), None
-        if b"range" in heeded and range_applies(heeded.get(b"if-range"), asked.tag):
-            try:
-                part = read_range(heeded[b"range"], size)
-            except RangeNotSatisfiable:
-                return None
-        self._metrics.hit(asked.order.options.f)
-        lines = b"X-Audio-Proxy: HIT\r\n%sAccept-Ranges: bytes\r\n%s" % (
-            self._permanent(headers) if asked.exp is None else self._until(headers, asked.exp),
-            _spell(size_headers(part, size)),
+        conditions = Conditions(
+            b"GET",
+            headers.get(b"if-none-match"),
+            headers.get(b"if-range"),
+            headers.get(b"range"),
         )
-        if part is None:
-            return 200, lines, body, "HIT"
-        return 206, lines, body[part[0] : part[1]], "HIT"
+        plan = plan_response(request, conditions, now)
+        if plan.outcome is Outcome.NOT_MODIFIED:
+            return plan, b""
+        found = self._small_variants and self._small_variants.read_small(request.key)
+        if not found:
+            return None
+        stored_headers, data = found
+        lookup = Lookup(len(data), stored_headers, self._variants.presign_ttl)
+        plan = plan_response(request, conditions, now, lookup)
+        if plan.outcome is not Outcome.HIT:
+            return None
+        start, stop = plan.part
+        return plan, data[start:stop]
 
-    def _until(self, headers: VariantHeaders, exp: int | None) -> bytes:
-        return _spell(self._variants.headers(headers, exp))
+    def _record(
+        self,
+        request: VariantRequest,
+        status: int,
+        request_id: bytes,
+        cache: str | None,
+        sent: int,
+        since: float,
+    ) -> None:
+        """Count and log a request, as the ordinary path does at its end."""
+        instrumentation = self._instrumentation
+        if cache:
+            instrumentation.metrics.hit(request.options.f)
+        instrumentation.metrics.request_ended("render", status)
+        instrumentation.access_log(
+            AccessLogEntry(
+                request_id.decode("ascii"),
+                "render",
+                status,
+                None,
+                request.canonical,
+                request.source.canonical,
+                cache,
+                sent,
+                round((instrumentation.seconds() - since) * 1000),
+            )
+        )
 
     def _date(self, now: float) -> bytes:
         second = int(now)
@@ -179,17 +176,17 @@ class FastPath:
 
 def _read_headers(lines: bytes) -> dict[bytes, bytes] | None:
     """Return the headers that matter; None where one of them makes the request uncommon."""
-    heeded: dict[bytes, bytes] = {}
+    relevant: dict[bytes, bytes] = {}
     for line in lines.split(b"\r\n"):
         name, _, value = line.partition(b":")
         name = name.lower()
-        if name in _HEEDED:
-            if name in heeded:
+        if name in _RELEVANT:
+            if name in relevant:
                 return None
-            heeded[name] = value.strip(b" \t")
-        elif name in _FOREIGN and (name, value.strip().lower()) != (b"connection", b"keep-alive"):
+            relevant[name] = value.strip(b" \t")
+        elif name in _EXCLUDING and (name, value.strip().lower()) != (b"connection", b"keep-alive"):
             return None
-    return heeded
+    return relevant
 
 
 def _spell(headers: dict[bytes, bytes]) -> bytes:

@@ -62,9 +62,9 @@ class Listener:
                 await stopping
         self._site.finish()
 
-    async def emptied(self, seconds: float) -> None:
-        """Come back when all answers are sent, or after so many seconds."""
-        await self._site.emptied(seconds)
+    async def wait_until_closed(self, seconds: float) -> None:
+        """Wait until all responses are sent, for ``seconds`` at most."""
+        await self._site.connections.wait_until_closed(seconds)
 
     def give_up(self) -> None:
         """Close the port at once, at a start that comes to nothing."""

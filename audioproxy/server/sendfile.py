@@ -12,7 +12,7 @@ _LEAST = 32 * 1024
 _MOST = 1024 * 1024
 
 
-class Straight:
+class SendfileBody:
     """The body of one answer, as far as it is moved by ``sendfile``.
 
     It speaks to the transport behind Twisted's back, so it does so only while Twisted has nothing
@@ -20,16 +20,16 @@ class Straight:
     when there is room, and is stopped when the connection is lost, as ever.
     """
 
-    __slots__ = ("_channel", "_chunked", "_owed")
+    __slots__ = ("_channel", "_chunk_left", "_chunked")
 
     def __init__(self, channel: Any, chunked: bool) -> None:
         """Take over after the headers.
 
-        :param channel: a `ProxyChannel` with a transport that is `straight`.
+        :param channel: a `ProxyChannel` with a transport that is plain TCP.
         """
         self._channel = channel
         self._chunked = chunked
-        self._owed = 0
+        self._chunk_left = 0
 
     def take(self, descriptor: int, offset: int, count: int) -> int | None:
         """Move some of the bytes from ``offset`` on, of which there are ``count``.
@@ -38,20 +38,20 @@ class Straight:
             written.
         :raises EOFError: where the file has fewer.
         """
-        if not self._owed and count < _LEAST:
+        if not self._chunk_left and count < _LEAST:
             return None
         if not self._channel.all_sent:
             self._wait()
             return 0
-        if self._chunked and not self._owed:
-            self._owed = min(count, _MOST)
-            self._channel.transport.write(b"%x\r\n" % self._owed)
+        if self._chunked and not self._chunk_left:
+            self._chunk_left = min(count, _MOST)
+            self._channel.transport.write(b"%x\r\n" % self._chunk_left)
             self._wait()
             return 0
-        moved = self._move(descriptor, offset, min(self._owed or count, _MOST))
+        moved = self._move(descriptor, offset, min(self._chunk_left or count, _MOST))
         if self._chunked:
-            self._owed -= moved
-            if not self._owed:
+            self._chunk_left -= moved
+            if not self._chunk_left:
                 self._channel.transport.write(b"\r\n")
         self._wait()
         return moved

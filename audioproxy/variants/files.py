@@ -22,13 +22,15 @@ import zlib
 from contextlib import suppress
 from dataclasses import asdict
 from functools import lru_cache
+from typing import NoReturn
 
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.log_context import Logger
 from audioproxy.scratch import Scratch
 from audioproxy.streams import FileProducer
-from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.interfaces import Examination, Unwritable
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 
 _MAGIC = b"APVARNT1"
@@ -67,8 +69,9 @@ class StoredFile:
         """Return the bytes from ``start`` up to ``stop``."""
         return FileProducer(self, start, stop, descriptor=self.descriptor)
 
-    def presign(self, seconds: int) -> None:
-        """Return nothing: no client can read this disk."""
+    def presign(self, seconds: int) -> NoReturn:
+        """Raise NotImplementedError: no client can read this disk."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the file; again is harmless."""

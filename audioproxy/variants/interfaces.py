@@ -7,6 +7,7 @@ from typing import Protocol
 
 from audioproxy.scratch import Scratch, ScratchSpace
 from audioproxy.streams import ByteStream
+from audioproxy.variants.headers import VariantHeaders
 
 
 class Unwritable(Exception):
@@ -31,15 +32,6 @@ class Examination:
     clock_ahead: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VariantHeaders:
-    """The response headers that are kept with a stored variant."""
-
-    content_type: str
-    cache_control: str
-    content_disposition: str | None = None
-
-
 class StoredVariant(Protocol):
     """A finished variant in the store, held until it is closed."""
 
@@ -55,8 +47,11 @@ class StoredVariant(Protocol):
         """
         ...
 
-    def presign(self, seconds: int) -> str | None:
-        """Return a URL that gives it to anyone for so long; None where the store has none."""
+    def presign(self, seconds: int) -> str:
+        """Return a URL that gives it to anyone for so long.
+
+        :raises NotImplementedError: for a store without URLs, which is served in proxy mode alone.
+        """
         ...
 
     def close(self) -> None:

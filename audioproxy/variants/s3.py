@@ -37,7 +37,8 @@ from audioproxy.scratch import Scratch, ScratchSpace
 from audioproxy.streams import ByteStream
 from audioproxy.threads import InThread
 from audioproxy.variants.hashing_scratch import HashingScratch
-from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.interfaces import Examination, Unwritable
 
 #: The most bytes that one request writes, and so the size of a part. S3 takes 5 GiB, and others a
 #: little less.

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from audioproxy.errors import NotFound, Refusal, RenderFailed
-from audioproxy.in_flight import Tally
+from audioproxy.in_flight import InFlightCounter
 from audioproxy.log_context import Logger, set_request_id
 from audioproxy.streams import ConsumerGone
-from audioproxy.web.access_log import AccessLog, log_request
-from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
-
-if TYPE_CHECKING:
-    from audioproxy.metrics import Metrics
+from audioproxy.web.instrumentation import Instrumentation
 
 # RFC 9112, 3.2.2: a server takes the absolute form of a target too.
 _ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
@@ -30,33 +25,21 @@ _log = Logger()
 class BaseResource(Resource):
     """Everything below one address, wherever in a site it is mounted.
 
-    :ivar active: a tally of the requests that are being answered.
+    :ivar active: the requests that are being answered.
     """
 
     isLeaf = True
 
-    def __init__(
-        self,
-        seconds: Callable[[], float],
-        metrics: Metrics,
-        cors: Cors,
-        access_log: AccessLog = log_request,
-    ) -> None:
-        """Open for requests.
-
-        :param seconds: a clock for durations.
-        :param access_log: takes the record of each request.
-        """
+    def __init__(self, instrumentation: Instrumentation) -> None:
         Resource.__init__(self)
-        self.active = Tally()
-        self._seconds = seconds
-        self._metrics = metrics
-        self._cors = cors
-        self._access_log = access_log
+        self.active = InFlightCounter()
+        self._instrumentation = instrumentation
 
     def serves(self, method: bytes) -> bool:
         """Return whether any path answers a method with anything but a 404."""
-        return method in (b"GET", b"HEAD") or (method == b"OPTIONS" and self._cors.enabled)
+        return method in (b"GET", b"HEAD") or (
+            method == b"OPTIONS" and self._instrumentation.cors.enabled
+        )
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer a request.
@@ -78,7 +61,7 @@ class BaseResource(Resource):
         self._begin(request).refuse(refusal)
 
     def _begin(self, request: Any) -> Exchange:
-        exchange = Exchange(request, self._seconds, self._metrics, self._cors, self._access_log)
+        exchange = Exchange(request, self._instrumentation)
         self.active.begin()
         exchange.finished.addCallback(lambda _: self.active.end())
         return exchange

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -15,11 +15,9 @@ from twisted.python.failure import Failure
 from audioproxy.errors import QueueFull, RangeNotSatisfiable, Refusal
 from audioproxy.log_context import Logger
 from audioproxy.streams import ByteStream
-from audioproxy.web.access_log import AccessLog, AccessLogEntry
-from audioproxy.web.cors import Cors
-
-if TYPE_CHECKING:
-    from audioproxy.metrics import Metrics
+from audioproxy.web.access_log import AccessLogEntry
+from audioproxy.web.instrumentation import Instrumentation
+from audioproxy.web.response_plan import Conditions
 
 # What may have been set by the time a request is refused, and is not true of a refusal.
 _OF_A_VARIANT = (
@@ -51,31 +49,28 @@ class Exchange:
     def __init__(
         self,
         request: Any,
-        seconds: Callable[[], float],
-        metrics: Metrics,
-        cors: Cors,
-        access_log: AccessLog,
+        instrumentation: Instrumentation,
     ) -> None:
         # First of all: asked for after a disconnect, the notice never comes.
         gone: Deferred[None] = request.notifyFinish()
         self.finished: Deferred[None] = Deferred()
         self.endpoint = "unknown"
         self._request = request
-        self._seconds = seconds
-        self._metrics = metrics
-        self._access_log = access_log
-        self._since = seconds()
+        self._instrumentation = instrumentation
+        self._since = instrumentation.seconds()
         self._error_code: str | None = None
         self._options: str | None = None
         self._source: bytes | None = None
         self._cache: str | None = None
         self._open = True
-        request_id = choose_id(request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0])
+        request_id = choose_request_id(
+            request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]
+        )
         self.request_id = request_id.decode("ascii")
         # Without this, Twisted calls an answer HTML that says nothing of its type.
         request.defaultContentType = None
         request.setHeader(b"x-request-id", request_id)
-        cors.add_to(request.responseHeaders)
+        instrumentation.cors.add_to(request.responseHeaders)
         gone.addBoth(self._close)
 
     @property
@@ -88,8 +83,18 @@ class Exchange:
         values = self._request.requestHeaders.getRawHeaders(name)
         return b", ".join(values) if values else None
 
-    def about(self, source: bytes, options: str | None = None) -> None:
-        """Name the canonical source, and the canonical options of a variant, for the log (D28)."""
+    @property
+    def conditions(self) -> Conditions:
+        """What the response depends on besides the URL."""
+        return Conditions(
+            self.method,
+            self.header(b"if-none-match"),
+            self.header(b"if-range"),
+            self.header(b"range"),
+        )
+
+    def set_log_subject(self, source: bytes, options: str | None = None) -> None:
+        """Set the canonical source, and the canonical options of a variant, for the log (D28)."""
         self._source = source
         self._options = options
 
@@ -162,13 +167,13 @@ class Exchange:
         status = self._request.code if self._request.startedWriting else _CLIENT_GONE
         if isinstance(outcome, Failure) and self._error_code is None:
             _log.debug("the client has disconnected", request_id=self.request_id)
-        self._metrics.request_ended(self.endpoint, status)
+        self._instrumentation.metrics.request_ended(self.endpoint, status)
         try:
-            self._access_log(self._record(status))
+            self._instrumentation.access_log(self._log_entry(status))
         finally:
             self.finished.callback(None)
 
-    def _record(self, status: int) -> AccessLogEntry:
+    def _log_entry(self, status: int) -> AccessLogEntry:
         return AccessLogEntry(
             request_id=self.request_id,
             endpoint=self.endpoint,
@@ -178,11 +183,11 @@ class Exchange:
             source=self._source,
             cache=self._cache,
             sent=self._request.sentLength,
-            milliseconds=round((self._seconds() - self._since) * 1000),
+            milliseconds=round((self._instrumentation.seconds() - self._since) * 1000),
         )
 
 
-def choose_id(theirs: bytes) -> bytes:
+def choose_request_id(theirs: bytes) -> bytes:
     """Return the id of a request: the client's own where that will do, else a new one (D27)."""
     if _REQUEST_ID.fullmatch(theirs):
         return theirs

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from audioproxy.errors import ProbeFailed
 from audioproxy.grammar.cache_key import etag, info_key, source_identity
-from audioproxy.grammar.parser import refuse_options
-from audioproxy.grammar.segments import Target
-from audioproxy.grammar.sources import read_source
+from audioproxy.grammar.request import InfoRequest
 from audioproxy.process.prober import Prober
 from audioproxy.sources.interfaces import SourceStore
 from audioproxy.web.conditions import matches
@@ -26,14 +24,13 @@ class InfoHandler:
     sources: SourceStore
     prober: Prober
 
-    async def answer(self, exchange: Exchange, target: Target) -> None:
+    async def answer(self, exchange: Exchange, request: InfoRequest) -> None:
         """Answer a request whose signature is verified.
 
         :raises Refusal: for everything that is not answered with the document.
         """
-        refuse_options(target.options)
-        source = read_source(target.form, target.source)
-        exchange.about(source.canonical)
+        source = request.source
+        exchange.set_log_subject(source.canonical)
         opened = await self.sources.open(source)
         try:
             identity = source_identity(source.canonical, opened.validator)

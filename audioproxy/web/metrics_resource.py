@@ -1,35 +1,51 @@
-"""What Prometheus asks for, on a listener of its own (contract: Metrics endpoint)."""
+"""``/metrics`` on a listener of its own, and its text (contract: Metrics endpoint)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from audioproxy.errors import NotFound
-from audioproxy.web.access_log import AccessLog, log_request
 from audioproxy.web.base_resource import BaseResource
-from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
 
-if TYPE_CHECKING:
-    from audioproxy.metrics import Metrics
+_CONTENT_TYPE = b"text/plain; version=0.0.4"
 
 
 class MetricsResource(BaseResource):
     """``/metrics``, and nothing else."""
-
-    def __init__(
-        self, seconds: Callable[[], float], metrics: Metrics, access_log: AccessLog = log_request
-    ) -> None:
-        """Open for scrapes; see `BaseResource`."""
-        BaseResource.__init__(self, seconds, metrics, Cors(None), access_log)
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer with all metrics; HEAD is answered as GET is (D19)."""
         if not self.serves(exchange.method) or path != b"/metrics":
             raise NotFound("no such route on the metrics listener")
         exchange.endpoint = "metrics"
-        exchange.set_headers(
-            {b"content-type": self._metrics.content_type, b"cache-control": b"no-store"}
-        )
-        exchange.respond(200, self._metrics.exposition())
+        exchange.set_headers({b"content-type": _CONTENT_TYPE, b"cache-control": b"no-store"})
+        exchange.respond(200, exposition(self._instrumentation.metrics.registry))
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """Return all metrics as text for Prometheus, in version 0.0.4 of its format."""
+    return generate_latest(_WithoutCreated(registry))
+
+
+class _WithoutCreated(Collector):
+    """A registry without the times at which its series began.
+
+    prometheus-client 0.26 adds them as series of their own, and has only a switch for the whole
+    process to leave them out, which is not ours to turn inside somebody else's application.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with the samples that the contract has."""
+        for metric in self._registry.collect():
+            metric.samples = [
+                sample for sample in metric.samples if sample.name != f"{metric.name}_created"
+            ]
+            yield metric

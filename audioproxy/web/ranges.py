@@ -35,6 +35,21 @@ def read_range(header: bytes | None, size: int) -> tuple[int, int] | None:
     return _offset(first), min(_offset(last) + 1, size) if match[2] else size
 
 
+def length_headers(part: tuple[int, int] | None, size: int) -> dict[bytes, bytes]:
+    """Return the headers that say how long a body is.
+
+    :param part: offset of its first byte and the one behind its last, where it is a range.
+    :param size: of the variant, in bytes.
+    """
+    if part is None:
+        return {b"content-length": b"%d" % size}
+    start, stop = part
+    return {
+        b"content-length": b"%d" % (stop - start),
+        b"content-range": b"bytes %d-%d/%d" % (start, stop - 1, size),
+    }
+
+
 def _offset(digits: bytes) -> int:
     """Return a number exactly where a variant can have that offset, and a larger one else."""
     return int(digits or b"0") if len(digits) <= _DIGITS else int(10**_DIGITS)

@@ -2,90 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from audioproxy.errors import Expired, InvalidSignature, NotFound
-from audioproxy.grammar.expiry import expired
-from audioproxy.grammar.parser import read_expiry
-from audioproxy.grammar.segments import SignedPath, Target, split_signature, split_target
-from audioproxy.grammar.signature import verify
-from audioproxy.grammar.signature_diagnosis import diagnose_signature
-from audioproxy.process.readiness import Readiness
+from audioproxy.errors import NotFound
+from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, read_request
+from audioproxy.grammar.segments import split_signature
 from audioproxy.process.slots import Slots
-from audioproxy.web.access_log import AccessLog, log_request
 from audioproxy.web.base_resource import BaseResource
-from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.info import InfoHandler
-from audioproxy.web.status import answer_health, answer_ready
+from audioproxy.web.instrumentation import Instrumentation
+from audioproxy.web.status import Readiness, answer_health, answer_ready
 from audioproxy.web.variant import VariantHandler
-from audioproxy.web.verified_paths import Asked, VerifiedPathCache, read_asked
-
-if TYPE_CHECKING:
-    from audioproxy.metrics import Metrics
-
-_INSECURE = b"insecure"
-
-
-@dataclass(frozen=True, slots=True)
-class Signer:
-    """Who may ask: holders of a key, and, where that is allowed, everybody.
-
-    :ivar key: None where only the insecure word signs.
-    """
-
-    key: bytes | None
-    salt: bytes | None
-    allow_insecure: bool = False
-
-    def check(self, path: SignedPath) -> None:
-        """Verify the signature of a path.
-
-        :raises InvalidSignature: where it does not match. The holder of the key is told of a slip.
-        """
-        if path.signature == _INSECURE:
-            if self.allow_insecure:
-                return
-            raise InvalidSignature(
-                "The word insecure is no signature here; sign the path, or set AP_ALLOW_INSECURE"
-                " for trying things out."
-            )
-        if self.key is None or self.salt is None:
-            raise InvalidSignature("No signature can match, since AP_KEY is not set.")
-        if not verify(self.key, self.salt, path.signed, path.signature):
-            slip = diagnose_signature(self.key, self.salt, path.signed, path.signature)
-            raise InvalidSignature(slip and f"The signature does not match: {slip}.")
+from audioproxy.web.verified_paths import VerifiedPathCache
 
 
 class AudioProxyResource(BaseResource):
     """Variants, info documents, health and readiness.
 
-    :ivar known: what was asked for lately.
+    :ivar verified_paths: the requests of paths that were verified lately.
     """
 
     def __init__(
         self,
-        signer: Signer,
-        cors: Cors,
+        instrumentation: Instrumentation,
+        keys: SigningKeys,
         variants: VariantHandler,
         infos: InfoHandler,
         slots: Slots,
         readiness: Readiness,
-        seconds: Callable[[], float],
-        metrics: Metrics,
-        access_log: AccessLog = log_request,
     ) -> None:
         """Mount the parts.
 
         :param slots: of renders; its queue is what readiness reports.
-        :param seconds: a clock for durations.
-        :param access_log: takes the record of each request.
         """
-        BaseResource.__init__(self, seconds, metrics, cors, access_log)
-        self.known = VerifiedPathCache()
-        self._signer = signer
+        BaseResource.__init__(self, instrumentation)
+        self.verified_paths = VerifiedPathCache()
+        self._keys = keys
         self._variants = variants
         self._infos = infos
         self._slots = slots
@@ -99,7 +50,7 @@ class AudioProxyResource(BaseResource):
         if method == b"OPTIONS":
             exchange.endpoint = "preflight"
             requested = exchange.header(b"access-control-request-headers")
-            exchange.set_headers(self._cors.preflight(requested))
+            exchange.set_headers(self._instrumentation.cors.preflight(requested))
             exchange.respond(204)
         elif path == b"/health":
             exchange.endpoint = "health"
@@ -111,36 +62,31 @@ class AudioProxyResource(BaseResource):
             await self._answer_signed(exchange, path)
 
     async def _answer_signed(self, exchange: Exchange, path: bytes) -> None:
-        asked = self.known.find(path)
-        if asked is not None:
-            exchange.endpoint = "render"
-            if asked.is_over(self._variants.now()):
-                raise Expired
-            asked.describe(exchange)
+        request = self._read(exchange, path)
+        if isinstance(request, InfoRequest):
+            await self._infos.answer(exchange, request)
         else:
-            target = self._verify(exchange, path)
-            if target.info:
-                await self._infos.answer(exchange, target)
-                return
-            asked = self._read(exchange, path, target)
-        await self._variants.answer(exchange, asked)
+            exchange.set_log_subject(request.source.canonical, request.canonical)
+            await self._variants.answer(exchange, request)
 
-    def _verify(self, exchange: Exchange, path: bytes) -> Target:
-        signed = split_signature(path)
+    def _read(self, exchange: Exchange, path: bytes) -> VariantRequest | InfoRequest:
+        """Return what a path asks for, and name its endpoint for the log.
+
+        :raises Refusal: where the path is refused.
+        """
+        now = self._variants.now()
+        cached = self.verified_paths.find(path)
+        if cached is not None:
+            exchange.endpoint = "render"
+            cached.check_expiry(now)
+            return cached
+        signed_path = split_signature(path)
         # /hls/ is reserved for a later version (contract: Versioning).
-        if signed is None or signed.signature == b"hls":
+        if signed_path is None or signed_path.signature == b"hls":
             raise NotFound("no such route")
-        exchange.endpoint = "info" if signed.signed.startswith(b"/info/") else "render"
-        self._signer.check(signed)
-        target = split_target(signed.signed)
-        if target is None:
-            raise NotFound("no source in the path")
-        return target
-
-    def _read(self, exchange: Exchange, path: bytes, target: Target) -> Asked:
-        # An expired URL is told so whatever else is wrong with it.
-        if expired(read_expiry(target.options), self._variants.now()):
-            raise Expired
-        asked = read_asked(exchange, target)
-        self.known.keep(path, asked)
-        return asked
+        is_info = signed_path.signed.startswith(b"/info/")
+        exchange.endpoint = "info" if is_info else "render"
+        request = read_request(signed_path, self._keys, now)
+        if isinstance(request, VariantRequest):
+            self.verified_paths.add(path, request)
+        return request

@@ -1,24 +1,54 @@
-"""Health and readiness: what load balancers and supervisors ask."""
+"""Health and readiness: what load balancers and supervisors ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from audioproxy import __version__
-from audioproxy.process.readiness import Readiness
 from audioproxy.web.exchange import Exchange
 
 _NO_STORE = {b"cache-control": b"no-store"}
 
 
+class Readiness:
+    """Whether the node should receive new work.
+
+    It is ready until the queue of renders reaches ``threshold``, and again once the queue is down
+    to half of it. A threshold of 0 disables the check. Depths are reported as they change, so one
+    excursion is one period of not being ready, however seldom anyone asks. The node is not ready
+    either where ffmpeg or ffprobe cannot run (D34).
+    """
+
+    def __init__(self, threshold: int) -> None:
+        self.threshold = threshold
+        self._queue_is_short = True
+        self._programs_run = True
+
+    @property
+    def ready(self) -> bool:
+        """Whether new work should be routed to the node."""
+        return not self.threshold or (self._queue_is_short and self._programs_run)
+
+    def programs_checked(self, run: bool) -> None:
+        """Record whether ffmpeg and ffprobe can run."""
+        self._programs_run = run
+
+    def depth_changed(self, depth: int) -> None:
+        """Record how many renders wait for a slot."""
+        if depth >= self.threshold:
+            self._queue_is_short = False
+        elif depth <= self.threshold // 2:
+            self._queue_is_short = True
+
+
 def answer_health(exchange: Exchange) -> None:
-    """Say that the process is alive, whatever its load (D23)."""
+    """Report liveness, whatever the load (D23)."""
     exchange.set_headers(_NO_STORE)
     exchange.respond_json(200, {"status": "ok", "version": __version__})
 
 
 def answer_ready(exchange: Exchange, readiness: Readiness, depth: Callable[[], int]) -> None:
-    """Say whether new work should be sent here."""
+    """Report whether new work should be sent here."""
     exchange.set_headers(_NO_STORE)
     document = {
         "status": "ready" if readiness.ready else "not_ready",

@@ -1,28 +1,22 @@
-"""A rendered variant, from its signed path to its bytes, in the contract's order."""
+"""Responses to requests for variants: from the store, from a render, or by a redirect."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from audioproxy.errors import SourceTooLarge
-from audioproxy.grammar.expiry import clamp
-from audioproxy.render.context import Order
+from audioproxy.errors import RangeNotSatisfiable
+from audioproxy.grammar.request import VariantRequest
+from audioproxy.render.preparation import Preparer
 from audioproxy.render.registry import RenderRegistry, Subscription
-from audioproxy.sources.interfaces import SourceStore
 from audioproxy.streams import FileProducer
-from audioproxy.variants.interfaces import StoredVariant, VariantHeaders, VariantStore
-from audioproxy.web.conditions import matches, range_applies
+from audioproxy.variants.interfaces import StoredVariant, VariantStore
 from audioproxy.web.exchange import Exchange
-from audioproxy.web.ranges import read_range
-from audioproxy.web.verified_paths import CACHE_CONTROL, Asked
+from audioproxy.web.response_plan import Lookup, Outcome, ResponsePlan, miss_headers, plan_response
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
-
-_MAX_AGE = re.compile(r"max-age=(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,137 +25,89 @@ class VariantHandler:
 
     :ivar store: None where nothing is stored.
     :ivar now: Unix time in seconds.
-    :ivar max_source: bytes; larger sources are refused.
-    :ivar presign_ttl: seconds that the URL of a redirect lives; None where none is given, since
-        stored variants are served from here (AP_SERVE_MODE).
+    :ivar presign_ttl: seconds that the URL of a redirect lives; None where stored variants are
+        served from here (AP_SERVE_MODE).
     """
 
     metrics: Metrics
     renders: RenderRegistry
-    sources: SourceStore
+    preparer: Preparer
     store: VariantStore | None
     now: Callable[[], float]
-    max_source: int
     presign_ttl: int | None = None
 
-    async def answer(self, exchange: Exchange, asked: Asked) -> None:
+    async def answer(self, exchange: Exchange, request: VariantRequest) -> None:
         """Answer a request whose signature is verified and whose time is not over.
 
         :raises Refusal: for everything that is not answered with the variant.
         """
-        order, exp = asked.order, asked.exp
-        exchange.set_headers({b"etag": asked.tag})
-        if matches(exchange.header(b"if-none-match"), asked.tag):
-            exchange.set_headers({b"cache-control": self.clamped(CACHE_CONTROL, exp)})
-            exchange.respond(304)
+        exchange.set_headers({b"etag": request.tag})
+        plan = plan_response(request, exchange.conditions, self.now())
+        if plan.outcome is Outcome.NOT_MODIFIED:
+            exchange.set_headers(plan.headers)
+            exchange.respond(plan.status)
             return
-        seat: Subscription | None = None
+        subscription: Subscription | None = None
         with self.renders.admission() as admitted:
-            stored = await self.store.lookup(order.key) if self.store is not None else None
-            if stored is None and exchange.method == b"GET":
-                seat = self.renders.join(order, admitted)
+            stored = await self.store.lookup(request.key) if self.store is not None else None
+            plan = plan_response(request, exchange.conditions, self.now(), self._lookup(stored))
+            if plan.outcome is Outcome.RENDER:
+                subscription = self.renders.join(request, admitted)
         if stored is not None:
-            if exchange.method == b"GET":
-                self.metrics.hit(order.options.f)
-            await self._answer_hit(exchange, asked, stored)
-        elif seat is not None:
-            await self._answer_render(exchange, order, seat, exp)
+            await self._answer_hit(exchange, request, stored, plan)
+        elif subscription is not None:
+            await self._answer_render(exchange, request, subscription)
         else:
-            await self._answer_head_of_miss(exchange, order, exp)
+            await self._answer_head_of_miss(exchange, request)
 
-    async def _answer_hit(self, exchange: Exchange, asked: Asked, stored: StoredVariant) -> None:
+    def _lookup(self, stored: StoredVariant | None) -> Lookup:
+        if stored is None:
+            return Lookup()
+        return Lookup(stored.size, stored.headers, self.presign_ttl)
+
+    async def _answer_hit(
+        self,
+        exchange: Exchange,
+        request: VariantRequest,
+        stored: StoredVariant,
+        plan: ResponsePlan,
+    ) -> None:
         try:
+            if exchange.method == b"GET":
+                self.metrics.hit(request.options.f)
+            if plan.outcome is Outcome.UNSATISFIABLE:
+                raise RangeNotSatisfiable(stored.size)
             exchange.set_cache_state("HIT")
-            exchange.set_headers(self.headers(stored.headers, asked.exp))
-            exchange.set_headers({b"accept-ranges": b"bytes"})
-            location = self._presign(stored, asked.exp)
-            if location is not None:
-                self._redirect(exchange, stored, location)
+            if plan.outcome is Outcome.REDIRECT:
+                location = stored.presign(plan.redirect_seconds)
+                exchange.set_headers({**plan.headers, b"location": location.encode("ascii")})
+                exchange.respond(plan.status, None if exchange.method == b"HEAD" else b"")
             elif exchange.method == b"HEAD":
-                exchange.set_headers({b"content-length": b"%d" % stored.size})
-                exchange.respond(200)
+                exchange.set_headers(plan.headers)
+                exchange.respond(plan.status)
             else:
-                await self._send(exchange, asked.tag, stored)
+                stream = await stored.open_range(*plan.part)
+                exchange.set_headers(plan.headers)
+                await exchange.stream(plan.status, stream)
         finally:
             stored.close()
 
-    def _presign(self, stored: StoredVariant, exp: int | None) -> str | None:
-        """Return where to redirect to; None where the bytes go out from here.
-
-        No URL lives zero seconds, so the last second of ``exp`` is served from here (D14).
-        """
-        if self.presign_ttl is None:
-            return None
-        seconds = clamp(self.presign_ttl, exp, self.now())
-        return stored.presign(seconds) if seconds else None
-
-    def _redirect(self, exchange: Exchange, stored: StoredVariant, location: str) -> None:
-        exchange.set_headers({b"location": location.encode("ascii"), b"cache-control": b"no-store"})
-        if exchange.method == b"HEAD":
-            exchange.set_headers({b"content-length": b"%d" % stored.size})
-            exchange.respond(302)
-        else:
-            exchange.respond(302, b"")
-
-    async def _send(self, exchange: Exchange, tag: bytes, stored: StoredVariant) -> None:
-        part = None
-        if range_applies(exchange.header(b"if-range"), tag):
-            part = read_range(exchange.header(b"range"), stored.size)
-        start, stop = part or (0, stored.size)
-        flow = await stored.open_range(start, stop)
-        exchange.set_headers(size_headers(part, stored.size))
-        await exchange.stream(206 if part else 200, flow)
-
-    async def _answer_head_of_miss(self, exchange: Exchange, order: Order, exp: int | None) -> None:
-        source = await self.sources.open(order.source)
-        size = source.size
+    async def _answer_head_of_miss(self, exchange: Exchange, request: VariantRequest) -> None:
+        source = await self.preparer.open(request.source)
         source.close()
-        SourceTooLarge.check(size, self.max_source)
         exchange.set_cache_state("MISS")
-        exchange.set_headers(self.headers(order.headers, exp))
+        exchange.set_headers(miss_headers(request, self.now()))
         exchange.respond(200)
 
     async def _answer_render(
-        self, exchange: Exchange, order: Order, seat: Subscription, exp: int | None
+        self, exchange: Exchange, request: VariantRequest, subscription: Subscription
     ) -> None:
-        count = self.metrics.miss if seat.started else self.metrics.coalesced
-        count(order.options.f)
+        count = self.metrics.miss if subscription.started else self.metrics.coalesced
+        count(request.options.f)
         try:
-            backlog = await seat.backlog
-            exchange.set_cache_state("MISS" if seat.started else "COALESCED")
-            exchange.set_headers(self.headers(order.headers, exp))
-            await exchange.stream(200, FileProducer(backlog, descriptor=backlog.descriptor))
+            output = await subscription.output
+            exchange.set_cache_state("MISS" if subscription.started else "COALESCED")
+            exchange.set_headers(miss_headers(request, self.now()))
+            await exchange.stream(200, FileProducer(output, descriptor=output.descriptor))
         finally:
-            seat.leave()
-
-    def headers(self, headers: VariantHeaders, exp: int | None) -> dict[bytes, bytes]:
-        """Return what a variant was stored with, or will be, as headers for a URL until ``exp``."""
-        disposition = headers.content_disposition
-        return {
-            b"content-type": headers.content_type.encode("ascii"),
-            b"cache-control": self.clamped(headers.cache_control, exp),
-            **({b"content-disposition": disposition.encode("ascii")} if disposition else {}),
-        }
-
-    def clamped(self, cache_control: str, exp: int | None) -> bytes:
-        """Shorten a max-age to what is left until ``exp``; what is stored keeps its own."""
-        if exp is None:
-            return cache_control.encode("ascii")
-        return _MAX_AGE.sub(
-            lambda match: f"max-age={clamp(int(match[1]), exp, self.now())}", cache_control
-        ).encode("ascii")
-
-
-def size_headers(part: tuple[int, int] | None, size: int) -> dict[bytes, bytes]:
-    """Return the headers that say how long a body is.
-
-    :param part: its first offset and the one behind its last, where it is a range.
-    :param size: of the variant, in bytes.
-    """
-    if part is None:
-        return {b"content-length": b"%d" % size}
-    start, stop = part
-    return {
-        b"content-length": b"%d" % (stop - start),
-        b"content-range": b"bytes %d-%d/%d" % (start, stop - 1, size),
-    }
+            subscription.leave()

@@ -23,7 +23,7 @@ from audioproxy.cli.checks.results import Finding, Verdict, bad, conclude, good,
 from audioproxy.cli.checks.settings import settle
 from audioproxy.cli.formatting import bytes_in_words, listed_number
 from audioproxy.config import Config, FileStore
-from audioproxy.media.ffmpeg_requirements import LISTS
+from audioproxy.process.ffmpeg_capabilities import LISTS
 from tests.cli.command import SECRETS, command
 from tests.support.authority import Authority
 from tests.support.examinations import examine, only

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from audioproxy.web.metrics_resource import exposition
 from tests.live.test_metrics import promtool
 from tests.support.service import PROJECT
 from tests.test_metrics import full, parse
@@ -55,7 +56,7 @@ def matches(expression: str) -> Iterator[Match]:
 def exposed() -> dict[str, dict[str, set[str]]]:
     """Return the values that each label of each series of the service can have."""
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for name, labels in parse(full().exposition()):
+    for name, labels in parse(exposition(full().registry)):
         series = found[f"audio_proxy_{name}"]
         for label, value in labels:
             series[label].add(value)
@@ -68,7 +69,7 @@ def exposed() -> dict[str, dict[str, set[str]]]:
 
 def metrics() -> set[str]:
     """Return the names of the metrics, as their types are told."""
-    return set(re.findall(r"^# TYPE (\w+)", full().exposition().decode(), re.MULTILINE))
+    return set(re.findall(r"^# TYPE (\w+)", exposition(full().registry).decode(), re.MULTILINE))
 
 
 def rules(kind: str) -> dict[str, dict[str, Any]]:

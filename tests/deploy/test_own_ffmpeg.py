@@ -18,9 +18,9 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from audioproxy.errors import Refusal
 from audioproxy.media.diagnostics import classify
 from audioproxy.media.encoding import ENCODERS, measure_arguments
-from audioproxy.media.ffmpeg_requirements import LISTS
 from audioproxy.media.inputs import local_input, remote_input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
+from audioproxy.process.ffmpeg_capabilities import LISTS
 from tests.live import test_info
 from tests.support.audio import (
     convert,

@@ -10,6 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.config import Config
 from audioproxy.metrics import Metrics
+from audioproxy.web.metrics_resource import exposition
 from tests.deploy.promql import PROMETHEUS, exposed, names, rules, run, unknown
 from tests.test_metrics import FakePool, parse
 
@@ -44,7 +45,7 @@ class PromtoolTests(SynchronousTestCase):
         metrics = Metrics()
         metrics.watch(FakePool(held=0, depth=0))
         lines = {'up{job="audioproxy", instance="a:9568"}': 1.0}
-        for (name, labels), value in parse(metrics.exposition()).items():
+        for (name, labels), value in parse(exposition(metrics.registry)).items():
             told = (*labels, ("job", "audioproxy"), ("instance", "a:9568"))
             text = ", ".join(f'{label}="{word}"' for label, word in told)
             lines[f"audio_proxy_{name}{{{text}}}"] = value

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from audioproxy.config import VARIABLES
+from tests.fuzz.fixture import FURNISHING
 from tests.fuzz.headers import TAG_WORD
-from tests.fuzz.premises import FURNISHING
 from tests.fuzz.stored import BODY, RECORD, WHOLE
 from tests.support.strategies import encoded, escaped, junk, option_segments, sources
 

@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
 from tests.fuzz.draws import Draws
 from tests.support.processes import open_descriptors
 

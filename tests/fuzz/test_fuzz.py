@@ -9,10 +9,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fuzz.corpus import PLAIN_HOUSE
 from tests.fuzz.environments import check_environment
-from tests.fuzz.front import check_front
 from tests.fuzz.headers import check_conditions, check_range
 from tests.fuzz.paths import check_path
 from tests.fuzz.reports import check_diagnostic, check_probe
+from tests.fuzz.requests import check_front
 from tests.fuzz.stored import check_stored
 from tests.fuzz.targets import TARGETS
 

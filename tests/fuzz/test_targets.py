@@ -19,18 +19,18 @@ from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.probe import Probe, read_probe
 from audioproxy.variants.files import FileVariantStore, StoredFile
-from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
 from audioproxy.web.access_log import AccessLogEntry
 from audioproxy.web.ranges import read_range
 from tests.fuzz import corpus
 from tests.fuzz.draws import Draws
 from tests.fuzz.engines import shrink
 from tests.fuzz.environments import check_environment
-from tests.fuzz.front import check_answer, check_front
+from tests.fuzz.fixture import FuzzFixture
 from tests.fuzz.headers import check_conditions, check_range
 from tests.fuzz.paths import check_path
-from tests.fuzz.premises import Premises
 from tests.fuzz.reports import check_diagnostic, check_probe
+from tests.fuzz.requests import check_answer, check_front
 from tests.fuzz.stored import BODY, check_stored
 from tests.support.http import read_response
 
@@ -82,43 +82,43 @@ class GrammarTargetTests(SynchronousTestCase):
 class FrontTargetTests(SynchronousTestCase):
     """`check_front`"""
 
-    def refused(self, house: Any, sent: bytes = GET) -> None:
+    def refused(self, harness: Any, sent: bytes = GET) -> None:
         """Assert that a house is found to be a bad one, and that a good one is not."""
         check_front(corpus.PLAIN_HOUSE + sent)
         with self.assertRaises(AssertionError):
-            check_front(corpus.PLAIN_HOUSE + sent, house)
+            check_front(corpus.PLAIN_HOUSE + sent, harness)
 
     def test_furniture(self) -> None:
         """A plain house leaves what a client sends to the client: a good request is served."""
         draws = Draws(corpus.PLAIN_HOUSE + GET)
-        Premises(draws)
+        FuzzFixture(draws)
         self.assertEqual(draws.rest, GET)
 
     def test_answer_of_twisted(self) -> None:
         """An answer that is not the service's own is seen."""
 
-        def bare(draws: Draws) -> Premises:
-            premises = Premises(draws)
-            premises.resource.render = lambda request: b"hello"  # type: ignore[method-assign]
-            return premises
+        def bare(draws: Draws) -> FuzzFixture:
+            fixture = FuzzFixture(draws)
+            fixture.resource.render = lambda request: b"hello"  # type: ignore[method-assign]
+            return fixture
 
         self.refused(bare)
 
     def test_seat(self) -> None:
         """A seat that nobody gives up is seen."""
 
-        class Sticky(Premises):
+        class Sticky(FuzzFixture):
             def join(self, order: Any, admitted: bool) -> Any:
-                seat = super().join(order, admitted)
-                seat.render.subscribe()
-                return seat
+                subscription = super().join(order, admitted)
+                subscription.render.subscribe()
+                return subscription
 
         self.refused(Sticky)
 
     def test_open_source(self) -> None:
         """A source that stays open is seen."""
 
-        class Open(Premises):
+        class Open(FuzzFixture):
             async def open(self, source: Source) -> Any:
                 await super().open(source)
                 return await super().open(source)
@@ -128,7 +128,7 @@ class FrontTargetTests(SynchronousTestCase):
     def test_crash(self) -> None:
         """A crash behind the resource is seen, though a client gets a well-formed 500."""
 
-        class Crashing(Premises):
+        class Crashing(FuzzFixture):
             async def open(self, source: Source) -> Any:
                 raise KeyError(source)
 
@@ -138,7 +138,7 @@ class FrontTargetTests(SynchronousTestCase):
     def test_delayed_call(self) -> None:
         """A timer that outlives the client is seen."""
 
-        class Late(Premises):
+        class Late(FuzzFixture):
             def join(self, order: Any, admitted: bool) -> Any:
                 self.clock.callLater(5, int)
                 return super().join(order, admitted)

@@ -24,7 +24,7 @@ from audioproxy.process import child as child_module
 from audioproxy.render import registry as registry_module
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
 from tests.live.test_ends import ActorCase, mount, target, until_standing
 from tests.live.test_service import scratch_files, until_hit
 from tests.live.test_service_processes import alive

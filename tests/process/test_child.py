@@ -19,7 +19,8 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.log_context import set_request_id
 from audioproxy.process import child as child_module
-from audioproxy.process.child import Child, ChildTimeout, Exit, Launcher, SpawnFailed, describe
+from audioproxy.process.child import Child, ChildTimeout, Exit, describe
+from audioproxy.process.spawn import Launcher, SpawnFailed
 from tests.support.http import Log as EventLog
 from tests.support.processes import FakeSpawner, open_descriptors
 
@@ -229,9 +230,9 @@ class StopTests(RealCase):
         service = (
             "import os\n"
             "from twisted.internet import reactor\n"
-            "from audioproxy.process.child import Launcher\n"
-            f"leash = ({setpriv!r}, '--pdeathsig', 'KILL', '--')\n"
-            "launcher = Launcher(reactor, reactor, dict(os.environ), leash)\n"
+            "from audioproxy.process.spawn import Launcher\n"
+            f"prefix = ({setpriv!r}, '--pdeathsig', 'KILL', '--')\n"
+            "launcher = Launcher(reactor, reactor, dict(os.environ), prefix)\n"
             "command = ['/bin/sh', '-c', 'echo $$; exec sleep 60']\n"
             "launcher.launch(command, {1: 1})\n"
             "reactor.run()\n"

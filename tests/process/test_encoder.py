@@ -21,8 +21,8 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
+from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import CUT_SHORT, END_LOST, REMOTE, WHOLE
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner, open_descriptors

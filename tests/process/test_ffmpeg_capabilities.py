@@ -6,9 +6,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.media.ffmpeg_requirements import LISTS
-from audioproxy.process.child import Launcher
-from audioproxy.process.ffmpeg_capabilities import find_missing, find_version, watch_programs
+from audioproxy.process.ffmpeg_capabilities import LISTS, find_missing, find_version, watch_programs
+from audioproxy.process.spawn import Launcher
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner
 

@@ -20,9 +20,9 @@ from audioproxy.errors import (
 from audioproxy.media.inputs import Input, local_input, remote_input
 from audioproxy.media.probe import Probe
 from audioproxy.process import prober as prober_module
-from audioproxy.process.child import Launcher
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
+from audioproxy.process.spawn import Launcher
 from tests.media.test_diagnostics import CUT_SHORT, REMOTE, WHOLE
 from tests.support.processes import FakeSpawner
 

@@ -27,8 +27,8 @@ from audioproxy.media import waveform as waveform_module
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process import waveform_reader as drawing_module
 from audioproxy.process import waveforms
-from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
+from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from tests.support.processes import FakeSpawner, open_descriptors
 from tests.support.service import until

@@ -18,7 +18,7 @@ class BacklogTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.before = open_descriptors()
-        self.backlog = RenderOutput(AnonymousFile(), 1 << 20)
+        self.output = RenderOutput(AnonymousFile(), 1 << 20)
         self.told: list[str] = []
 
     def is_closed(self) -> bool:
@@ -27,27 +27,27 @@ class BacklogTests(SynchronousTestCase):
 
     def follow(self, name: str = "a") -> Callable[[], None]:
         """Follow under a name; every change is written down."""
-        return self.backlog.follow(lambda: self.told.append(name))
+        return self.output.follow(lambda: self.told.append(name))
 
     def put(self, data: bytes) -> int:
         """Add bytes as an encoder does, and look."""
-        os.write(self.backlog.descriptor, data)
-        return self.backlog.grow()
+        os.write(self.output.descriptor, data)
+        return self.output.grow()
 
     def test_growth(self) -> None:
         """Followers are told of growth, and of nothing when there is none."""
         leave = self.follow()
-        self.assertEqual((self.backlog.grow(), self.told), (0, []))
+        self.assertEqual((self.output.grow(), self.told), (0, []))
         self.assertEqual((self.put(b"abc"), self.told), (3, ["a"]))
-        self.assertEqual((self.backlog.grow(), self.told), (3, ["a"]))
-        self.assertEqual((self.put(b"de"), self.backlog.size, self.told), (5, 5, ["a", "a"]))
+        self.assertEqual((self.output.grow(), self.told), (3, ["a"]))
+        self.assertEqual((self.put(b"de"), self.output.size, self.told), (5, 5, ["a", "a"]))
         leave()
-        self.backlog.release()
+        self.output.release()
 
     def test_reads(self) -> None:
         """Any stretch can be read of what is known to be there, and nothing past it."""
         self.put(b"01234567")
-        os.write(self.backlog.descriptor, b"not looked at")
+        os.write(self.output.descriptor, b"not looked at")
         for start, limit, data in (
             (0, 3, b"012"),
             (5, 3, b"567"),
@@ -56,8 +56,8 @@ class BacklogTests(SynchronousTestCase):
             (99, 9, b""),
             (2, 0, b""),
         ):
-            self.assertEqual(self.backlog.read(start, limit), data, (start, limit))
-        self.backlog.release()
+            self.assertEqual(self.output.read(start, limit), data, (start, limit))
+        self.output.release()
 
     def test_limit(self) -> None:
         """Readers are given no byte past the limit, however large the file is (D52)."""
@@ -67,34 +67,34 @@ class BacklogTests(SynchronousTestCase):
         self.assertEqual(limited.read(0, 99), b"01234")
         self.assertEqual(limited.read(5, 99), b"")
         limited.release()
-        self.backlog.release()
+        self.output.release()
 
     def test_end(self) -> None:
         """Followers are told of the end, of which only the first word counts."""
         leave = self.follow()
         failure = RenderTimeout()
-        self.backlog.end(failure)
-        self.backlog.end()
-        self.backlog.end(RenderFailed())
-        self.assertEqual((self.backlog.ended, self.backlog.failure), (True, failure))
+        self.output.end(failure)
+        self.output.end()
+        self.output.end(RenderFailed())
+        self.assertEqual((self.output.ended, self.output.failure), (True, failure))
         self.assertEqual(self.told, ["a"])
         leave()
-        self.backlog.release()
+        self.output.release()
 
     def test_good_end(self) -> None:
         """A good end stays one."""
-        self.backlog.end()
-        self.backlog.end(RenderFailed())
-        self.assertIsNone(self.backlog.failure)
-        self.backlog.release()
+        self.output.end()
+        self.output.end(RenderFailed())
+        self.assertIsNone(self.output.failure)
+        self.output.release()
 
     def test_closed_by_the_last(self) -> None:
         """The file is closed when the render and the last reader have let go, in any order."""
         first, second = self.follow(), self.follow()
         first()
-        self.backlog.release()
+        self.output.release()
         self.put(b"abc")
-        self.assertEqual(self.backlog.read(0, 9), b"abc")
+        self.assertEqual(self.output.read(0, 9), b"abc")
         self.assertFalse(self.is_closed())
         second()
         self.assertTrue(self.is_closed())
@@ -103,7 +103,7 @@ class BacklogTests(SynchronousTestCase):
         """Without readers the render closes the file."""
         self.follow()()
         self.assertFalse(self.is_closed())
-        self.backlog.release()
+        self.output.release()
         self.assertTrue(self.is_closed())
 
     def test_leave_twice(self) -> None:
@@ -114,7 +114,7 @@ class BacklogTests(SynchronousTestCase):
         self.put(b"abc")
         self.assertEqual(self.told, [])
         self.assertFalse(self.is_closed())
-        self.backlog.release()
+        self.output.release()
 
     def test_leaving_while_told(self) -> None:
         """One who is told may leave, and make others leave, who are not told any more."""
@@ -125,12 +125,12 @@ class BacklogTests(SynchronousTestCase):
             for leave in leavers:
                 leave()
 
-        leavers.append(self.backlog.follow(leave_all))
+        leavers.append(self.output.follow(leave_all))
         leavers.append(self.follow("second"))
         self.put(b"abc")
         self.put(b"def")
         self.assertEqual(self.told, ["first"])
-        self.backlog.release()
+        self.output.release()
         self.assertTrue(self.is_closed())
 
     def test_coming_while_told(self) -> None:
@@ -141,30 +141,30 @@ class BacklogTests(SynchronousTestCase):
             if len(leavers) == 1:
                 leavers.append(self.follow("late"))
 
-        leavers.append(self.backlog.follow(bring))
+        leavers.append(self.output.follow(bring))
         self.put(b"abc")
         self.assertEqual(self.told, [])
         self.put(b"def")
         self.assertEqual(self.told, ["late"])
         for leave in leavers:
             leave()
-        self.backlog.release()
+        self.output.release()
 
     def test_everyone_leaves_at_the_end(self) -> None:
         """The render may be the last to let go, right after it said that it ended."""
         leavers: list[Callable[[], None]] = []
-        leavers.append(self.backlog.follow(lambda: leavers[0]()))
-        self.backlog.end()
-        self.backlog.release()
+        leavers.append(self.output.follow(lambda: leavers[0]()))
+        self.output.end()
+        self.output.release()
         self.assertTrue(self.is_closed())
 
     def test_same_follower_twice(self) -> None:
         """A callable that follows twice is told twice, and leaves twice."""
         follower = lambda: self.told.append("a")  # noqa: E731
-        one, two = self.backlog.follow(follower), self.backlog.follow(follower)
+        one, two = self.output.follow(follower), self.output.follow(follower)
         one()
         self.put(b"abc")
         self.assertEqual(self.told, ["a"])
         two()
-        self.backlog.release()
+        self.output.release()
         self.assertTrue(self.is_closed())

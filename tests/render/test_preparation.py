@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 from twisted.internet.defer import Deferred
 
@@ -14,45 +15,52 @@ from audioproxy.errors import (
     SourceTooLarge,
 )
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.render.preparation import Plan, make_plan
-from tests.render.test_render import JobCase
+from audioproxy.render.deadline import Deadline
+from audioproxy.render.preparation import Commands, find_commands
+from tests.render.test_render import RenderCase
 
 
-class PlanTests(JobCase):
-    """`make_plan`"""
+class FindCommandsTests(RenderCase):
+    """`find_commands`"""
 
-    def begin(self, options: str | None = "", path: bytes = b"a.wav") -> Deferred[Plan]:
+    def begin(self, options: str | None = "", path: bytes = b"a.wav") -> Deferred[Commands]:
         """Begin to look at a source; None asks for the info document."""
-        read = None if options is None else self.studio.order(options).options
-        work = make_plan(self.studio.workshop, "ffprobe", read, LocalSource(path))
-        return Deferred.fromCoroutine(work)
+        read = None if options is None else self.harness.request(options).options
+        deadline = Deadline(self.harness.clock, 100)
+        work = find_commands(self.harness.preparer, read, LocalSource(path), deadline)
+        return Deferred.fromCoroutine(work).addBoth(self.end, deadline)
+
+    def end(self, outcome: Any, deadline: Deadline) -> Any:
+        """Stop the alarm."""
+        deadline.cancel()
+        return outcome
 
     def test_commands(self) -> None:
         """The commands are those that a render runs, and nothing but the probe has run."""
         begun = self.begin("f:opus/t:1:2")
-        self.studio.answer_probe()
+        self.harness.answer_probe()
         plan = self.successResultOf(begun)
-        _, encoder = self.studio.render("f:opus/t:1:2")
-        probes = [child for child in self.studio.spawner.children if child is not encoder]
+        _, encoder = self.harness.render("f:opus/t:1:2")
+        probes = [child for child in self.harness.spawner.children if child is not encoder]
         self.assertEqual([plan.ffprobe] * 2, [child.arguments for child in probes])
         self.assertEqual((plan.ffmpeg, None), (encoder.arguments, plan.measure))
 
     def test_measured(self) -> None:
         """Where the length decides, the source is measured, and the command has what was found."""
         begun = self.begin("f:mp3/fade:0:1")
-        self.studio.answer_probe(duration=None)
-        self.assertEqual(self.studio.encoder().arguments[0], "ffmpeg")
-        self.studio.encoder().say(b"out_time_us=4000000\nprogress=end\n")
-        self.studio.encoder().die()
+        self.harness.answer_probe(duration=None)
+        self.assertEqual(self.harness.encoder().arguments[0], "ffmpeg")
+        self.harness.encoder().say(b"out_time_us=4000000\nprogress=end\n")
+        self.harness.encoder().die()
         plan = self.successResultOf(begun)
         self.assertEqual(Decimal(4), plan.probe.duration)
-        self.assertEqual(self.studio.spawner.children[-1].arguments, plan.measure)
+        self.assertEqual(self.harness.spawner.children[-1].arguments, plan.measure)
         self.assertIn("ss=132300", " ".join(plan.ffmpeg or []))
 
     def test_info(self) -> None:
         """An info document takes a probe alone, of a source of any size (Info endpoint, 4)."""
         begun = self.begin(None, b"huge.wav")
-        self.studio.answer_probe()
+        self.harness.answer_probe()
         plan = self.successResultOf(begun)
         self.assertEqual((None, None), (plan.ffmpeg, plan.measure))
 
@@ -61,17 +69,17 @@ class PlanTests(JobCase):
         self.failureResultOf(self.begin(path=b"missing.wav"), NotFound)
         self.failureResultOf(self.begin(path=b"huge.wav"), SourceTooLarge)
         begun = self.begin("t:99")
-        self.studio.answer_probe()
+        self.harness.answer_probe()
         self.failureResultOf(begun, InvalidOptions)
         begun = self.begin("fade:0:1")
-        self.studio.answer_probe(duration=None)
-        self.studio.encoder().say(b"out_time_us=0\nprogress=end\n")
-        self.studio.encoder().die()
+        self.harness.answer_probe(duration=None)
+        self.harness.encoder().say(b"out_time_us=0\nprogress=end\n")
+        self.harness.encoder().die()
         self.failureResultOf(begun, NothingDecoded)
-        self.studio.sources.slow = True
+        self.harness.sources.slow = True
         begun = self.begin()
-        self.studio.answer_probe()
-        fetching = self.studio.sources.opened[-1].fetching
+        self.harness.answer_probe()
+        fetching = self.harness.sources.opened[-1].fetching
         assert fetching is not None
         fetching.errback(TimeoutError())
         self.failureResultOf(begun, RenderTimeout)

@@ -23,48 +23,48 @@ from audioproxy.errors import (
     UndecodableSource,
 )
 from audioproxy.media.encoding import ENCODERS
-from tests.render.studio import HEADERS, NOTHING_LEFT, Client, Studio
+from tests.render.harness import HEADERS, NOTHING_LEFT, Client, RenderHarness
 from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors
 
 
-class JobCase(SynchronousTestCase):
+class RenderCase(SynchronousTestCase):
     """A node after which nothing may be left open."""
 
     def setUp(self) -> None:
         self.before = open_descriptors()
-        self.studio = Studio()
+        self.harness = RenderHarness()
 
-    def make(self, **settings: Any) -> Studio:
+    def make(self, **settings: Any) -> RenderHarness:
         """Return another node, in place of the one before."""
         self.shut_down()
-        self.studio = Studio(**settings)
-        return self.studio
+        self.harness = RenderHarness(**settings)
+        return self.harness
 
     def tearDown(self) -> None:
         self.shut_down()
 
     def shut_down(self) -> None:
         """Let everything come to its end, after which nothing may be held or open."""
-        self.studio.close()
-        self.assertEqual(self.studio.left(), NOTHING_LEFT)
+        self.harness.close()
+        self.assertEqual(self.harness.left(), NOTHING_LEFT)
         self.assertEqual(open_descriptors(), self.before)
 
     def assert_nothing_stored(self) -> None:
         """Require that nothing is readable in the store, now or ever (D35)."""
-        self.studio.close()
-        self.assertEqual(self.studio.store.variants, {})
+        self.harness.close()
+        self.assertEqual(self.harness.store.variants, {})
 
 
-class GoodEndTests(JobCase):
+class GoodEndTests(RenderCase):
     """A render that comes to a good end"""
 
     def test_first_client(self) -> None:
         """The first client gets bytes as they are made, long before the end (MISS)."""
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         self.assertTrue(client.started)
         encoder.say(b"abc")
-        self.studio.look()
+        self.harness.look()
         self.assertEqual((client.data, client.outcome), (b"abc", None))
         encoder.say(b"def")
         encoder.die()
@@ -72,92 +72,92 @@ class GoodEndTests(JobCase):
 
     def test_stored(self) -> None:
         """The bytes are stored under their key, with the headers that they were sent with."""
-        _, encoder = self.studio.render("f:mp3/br:96")
+        _, encoder = self.harness.render("f:mp3/br:96")
         encoder.say(b"abcdef")
-        self.assertIsNone(self.studio.stored())
+        self.assertIsNone(self.harness.stored())
         encoder.die()
-        key = self.studio.order("f:mp3/br:96").key
-        self.assertEqual(self.studio.store.variants, {key: (b"abcdef", HEADERS)})
+        key = self.harness.request("f:mp3/br:96").key
+        self.assertEqual(self.harness.store.variants, {key: (b"abcdef", HEADERS)})
 
     def test_resources(self) -> None:
         """The slot and the source are let go of when the child is dead, the file a second later."""
-        _, encoder = self.studio.render()
-        self.assertEqual((self.studio.slots.held, self.studio.sources.held), (1, 1))
+        _, encoder = self.harness.render()
+        self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
         encoder.say(b"abc")
         encoder.die()
-        self.assertEqual((self.studio.slots.held, self.studio.sources.held), (0, 0))
+        self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
         self.assertNotEqual(open_descriptors(), self.before)
-        self.studio.clock.advance(1)
+        self.harness.clock.advance(1)
         self.assertEqual(open_descriptors(), self.before)
 
     def test_first_byte(self) -> None:
         """Nobody gets a byte before there is more than container headers."""
-        client, encoder = self.studio.render("f:wav")
+        client, encoder = self.harness.render("f:wav")
         empty = ENCODERS["wav"].empty
         encoder.say(b"h" * empty)
-        self.studio.look()
+        self.harness.look()
         self.assertFalse(client.began)
         encoder.say(b"a")
-        self.studio.look()
+        self.harness.look()
         self.assertEqual(len(client.data), empty + 1)
         encoder.die()
 
     def test_very_quick(self) -> None:
         """A render that is over before anyone looked is whole."""
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
 
     def test_slow_client(self) -> None:
         """A client that stalls keeps neither the encoder nor the store waiting (D38)."""
-        slow = self.studio.come(room=0)
-        self.studio.answer_probe()
-        quick = self.studio.come()
+        slow = self.harness.come(room=0)
+        self.harness.answer_probe()
+        quick = self.harness.come()
         for _ in range(5):
-            self.studio.encoder().say(b"x" * 100)
-            self.studio.look()
-        self.studio.encoder().die()
+            self.harness.encoder().say(b"x" * 100)
+            self.harness.look()
+        self.harness.encoder().die()
         self.assertEqual((len(slow.data), quick.outcome), (100, "whole"))
-        self.assertEqual(len(self.studio.stored() or b""), 500)
-        self.studio.clock.advance(5)
+        self.assertEqual(len(self.harness.stored() or b""), 500)
+        self.harness.clock.advance(5)
         slow.consumer.drain()
         slow.consumer.drain()
         self.assertEqual((slow.data, slow.outcome), (quick.data, "whole"))
 
     def test_order_of_resources(self) -> None:
         """The probe takes no render slot, and the encoder starts only with one."""
-        self.studio.come()
-        self.assertEqual((self.studio.slots.held, self.studio.probe_slots.held), (0, 1))
-        self.studio.answer_probe()
-        self.assertEqual((self.studio.slots.held, self.studio.probe_slots.held), (1, 0))
+        self.harness.come()
+        self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (0, 1))
+        self.harness.answer_probe()
+        self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (1, 0))
 
 
-class JoiningTests(JobCase):
+class JoiningTests(RenderCase):
     """Clients that ask for what is being rendered (COALESCED)"""
 
     def assert_joined(self, client: Client) -> None:
         """Require that a client shares the one render."""
         self.assertFalse(client.started)
-        encoders = [c for c in self.studio.spawner.children if c.arguments[0] == "ffmpeg"]
+        encoders = [c for c in self.harness.spawner.children if c.arguments[0] == "ffmpeg"]
         self.assertLessEqual(len(encoders), 1)
 
     def test_every_moment(self) -> None:
         """Whoever comes before the end gets every byte from the first, on the same slot."""
-        first = self.studio.come()
-        probing = self.studio.come()
-        self.studio.answer_probe()
-        encoder = self.studio.encoder()
-        no_byte = self.studio.come()
+        first = self.harness.come()
+        probing = self.harness.come()
+        self.harness.answer_probe()
+        encoder = self.harness.encoder()
+        no_byte = self.harness.come()
         encoder.say(b"abc")
-        unseen = self.studio.come()
-        self.studio.look()
-        half_way = self.studio.come()
+        unseen = self.harness.come()
+        self.harness.look()
+        half_way = self.harness.come()
         self.assertEqual(half_way.data, b"abc")
         encoder.say(b"def")
         encoder.die()
-        lingering = self.studio.come()
-        self.assertEqual(len(self.studio.spawner.children), 2)
+        lingering = self.harness.come()
+        self.assertEqual(len(self.harness.spawner.children), 2)
         for client in (probing, no_byte, unseen, half_way, lingering):
             self.assert_joined(client)
         for client in (first, probing, no_byte, unseen, half_way, lingering):
@@ -165,62 +165,62 @@ class JoiningTests(JobCase):
 
     def test_in_the_queue(self) -> None:
         """Whoever comes while a render waits for its slot waits with it, in one place."""
-        _, other = self.studio.render(path=b"b.wav")
-        self.studio.come()
-        self.studio.answer_probe()
-        joined = self.studio.come()
-        self.assertEqual(self.studio.slots.depth, 1)
+        _, other = self.harness.render(path=b"b.wav")
+        self.harness.come()
+        self.harness.answer_probe()
+        joined = self.harness.come()
+        self.assertEqual(self.harness.slots.depth, 1)
         other.say(b"x")
         other.die()
-        self.studio.encoder().say(b"abc")
-        self.studio.encoder().die()
+        self.harness.encoder().say(b"abc")
+        self.harness.encoder().die()
         self.assertEqual((joined.data, joined.started), (b"abc", False))
 
     def test_before_the_write_back(self) -> None:
         """Between the end and its write-back a request is attached, never rendered again (D37)."""
-        self.studio.store.slow = True
-        _, encoder = self.studio.render()
+        self.harness.store.slow = True
+        _, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
-        self.studio.clock.advance(50)
-        self.assertIsNone(self.studio.stored())
-        joined = self.studio.come()
+        self.harness.clock.advance(50)
+        self.assertIsNone(self.harness.stored())
+        joined = self.harness.come()
         self.assert_joined(joined)
         self.assertEqual((joined.data, joined.outcome), (b"abc", "whole"))
-        self.studio.store.commits[0].callback(None)
-        self.assertEqual(self.studio.stored(), b"abc")
+        self.harness.store.commits[0].callback(None)
+        self.assertEqual(self.harness.stored(), b"abc")
 
     def test_just_after_the_write_back(self) -> None:
         """One who saw nothing stored and comes just after the write-back is attached (D37)."""
-        _, encoder = self.studio.render()
+        _, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
-        self.studio.clock.advance(0.9)
-        joined = self.studio.come()
+        self.harness.clock.advance(0.9)
+        joined = self.harness.come()
         self.assert_joined(joined)
         self.assertEqual(joined.data, b"abc")
 
     def test_without_a_store(self) -> None:
         """Without a store every request after the end of a render begins another (D37)."""
         self.make(stored=False)
-        _, encoder = self.studio.render()
+        _, encoder = self.harness.render()
         encoder.say(b"abc")
-        self.studio.look()
-        during = self.studio.come()
+        self.harness.look()
+        during = self.harness.come()
         encoder.die()
         self.assertEqual((during.data, during.started), (b"abc", False))
-        self.assertIsNone(self.studio.renders.find(self.studio.order().key))
-        after = self.studio.come()
+        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
+        after = self.harness.come()
         self.assertEqual((after.data, after.started), (b"", True))
 
     def test_slow_after_the_second(self) -> None:
         """One who is attached keeps the bytes for as long as it takes, at its own pace (D38)."""
         self.make(max_variant=1_000_000)
-        _, encoder = self.studio.render()
+        _, encoder = self.harness.render()
         encoder.say(b"x" * 300_000)
-        slow = self.studio.come(room=0)
+        slow = self.harness.come(room=0)
         encoder.die()
-        self.studio.clock.advance(60)
+        self.harness.clock.advance(60)
         self.assertIsNone(slow.outcome)
         for _ in range(5):
             slow.consumer.drain()
@@ -229,147 +229,147 @@ class JoiningTests(JobCase):
     def test_other_variant(self) -> None:
         """Another variant of the source shares its probe, and nothing else (Info endpoint, 6)."""
         self.make(capacity=2)
-        one, two = self.studio.come("f:mp3"), self.studio.come("f:flac")
+        one, two = self.harness.come("f:mp3"), self.harness.come("f:flac")
         self.assertTrue(one.started and two.started)
-        self.studio.answer_probe()
-        self.assertEqual([c.arguments[0] for c in self.studio.spawner.alive], ["ffmpeg"] * 2)
+        self.harness.answer_probe()
+        self.assertEqual([c.arguments[0] for c in self.harness.spawner.alive], ["ffmpeg"] * 2)
 
     def test_find(self) -> None:
         """To look for a render is to join it, where there is one, and starts none."""
-        order = self.studio.order()
-        self.assertIsNone(self.studio.renders.find(order.key))
-        self.assertEqual(self.studio.spawner.children, [])
-        client = self.studio.come()
-        seat = self.studio.renders.find(order.key)
-        assert seat is not None
-        joined = Client(seat)
-        self.studio.clients.append(joined)
+        request = self.harness.request()
+        self.assertIsNone(self.harness.renders.find(request.key))
+        self.assertEqual(self.harness.spawner.children, [])
+        client = self.harness.come()
+        subscription = self.harness.renders.find(request.key)
+        assert subscription is not None
+        joined = Client(subscription)
+        self.harness.clients.append(joined)
         client.go_away()
-        self.studio.answer_probe()
-        self.studio.encoder().say(b"abc")
-        self.studio.encoder().die()
+        self.harness.answer_probe()
+        self.harness.encoder().say(b"abc")
+        self.harness.encoder().die()
         self.assertEqual((joined.data, joined.started), (b"abc", False))
 
 
-class RefusalTests(JobCase):
+class RefusalTests(RenderCase):
     """A render that comes to nothing"""
 
     def assert_refused(self, refusal: type[Exception]) -> None:
         """Require that all clients are refused alike, and that the next one starts anew."""
-        self.assertEqual(self.studio.refusals(), {refusal})
-        self.assertIsNone(self.studio.renders.find(self.studio.order().key))
-        self.assertEqual(self.studio.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.refusals(), {refusal})
+        self.assertIsNone(self.harness.renders.find(self.harness.request().key))
+        self.assertEqual(self.harness.left(), NOTHING_LEFT)
         self.assertEqual(open_descriptors(), self.before)
         self.assert_nothing_stored()
 
     def test_missing_source(self) -> None:
         """A missing source is a 404, and no child is started for it."""
-        self.studio.come(path=b"no.wav")
-        self.assertEqual(self.studio.spawner.children, [])
+        self.harness.come(path=b"no.wav")
+        self.assertEqual(self.harness.spawner.children, [])
         self.assert_refused(NotFound)
 
     def test_large_source(self) -> None:
         """A source past AP_MAX_SRC_BYTES is a 413, and no child is started for it."""
-        self.studio.come(path=b"huge.wav")
-        self.assertEqual(self.studio.spawner.children, [])
+        self.harness.come(path=b"huge.wav")
+        self.assertEqual(self.harness.spawner.children, [])
         self.assert_refused(SourceTooLarge)
 
     def test_probe(self) -> None:
         """A probe that fails is told to all who wait, and takes no slot."""
         for _ in range(3):
-            self.studio.come()
-        self.studio.spawner.last.die(1)
-        self.assertEqual(len(self.studio.spawner.children), 1)
+            self.harness.come()
+        self.harness.spawner.last.die(1)
+        self.assertEqual(len(self.harness.spawner.children), 1)
         self.assert_refused(ProbeFailed)
 
     def test_probe_timeout(self) -> None:
         """A probe past AP_PROBE_TIMEOUT is a 504 probe_timeout."""
-        self.studio.come()
-        self.studio.clock.advance(10)
-        self.studio.spawner.last.die(signal=15)
+        self.harness.come()
+        self.harness.clock.advance(10)
+        self.harness.spawner.last.die(signal=15)
         self.assert_refused(ProbeTimeout)
 
     def test_options_that_the_source_refuses(self) -> None:
         """Options that the probe shows to be impossible are a 422 without waiting for a slot."""
-        self.studio.render(path=b"b.wav")
-        client = self.studio.come("t:60")
-        self.studio.answer_probe()
+        self.harness.render(path=b"b.wav")
+        client = self.harness.come("t:60")
+        self.harness.answer_probe()
         self.assertIsInstance(client.outcome, InvalidOptions)
-        self.assertEqual(self.studio.slots.depth, 0)
+        self.assertEqual(self.harness.slots.depth, 0)
 
     def test_queue_full(self) -> None:
         """With a full queue all who wait for the render are told 429."""
         self.make(queue=0)
-        self.studio.render(path=b"b.wav")
-        waiting = [self.studio.come(), self.studio.come()]
-        self.studio.answer_probe()
+        self.harness.render(path=b"b.wav")
+        waiting = [self.harness.come(), self.harness.come()]
+        self.harness.answer_probe()
         self.assertEqual([type(client.outcome) for client in waiting], [QueueFull] * 2)
 
     def test_too_long_in_the_queue(self) -> None:
         """A render that only waited until AP_RENDER_TIMEOUT is a 429, not a 504 (Errors, 9)."""
         self.make(timeout=100)
-        _, other = self.studio.render(path=b"b.wav")
-        client = self.studio.come()
-        self.studio.answer_probe()
-        self.studio.clock.advance(99.9)
+        _, other = self.harness.render(path=b"b.wav")
+        client = self.harness.come()
+        self.harness.answer_probe()
+        self.harness.clock.advance(99.9)
         self.assertIsNone(client.outcome)
-        self.studio.clock.advance(0.2)
+        self.harness.clock.advance(0.2)
         self.assertIsInstance(client.outcome, QueueFull)
         other.die(signal=15)
 
     def test_time_in_the_queue_does_not_count(self) -> None:
         """A render has all of AP_RENDER_TIMEOUT from when it got its slot."""
-        _, other = self.studio.render(path=b"b.wav")
-        client = self.studio.come()
-        self.studio.answer_probe()
-        self.studio.clock.advance(90)
+        _, other = self.harness.render(path=b"b.wav")
+        client = self.harness.come()
+        self.harness.answer_probe()
+        self.harness.clock.advance(90)
         other.say(b"x")
         other.die()
-        self.studio.clock.advance(90)
-        self.assertEqual(self.studio.encoder().signals, [])
-        self.studio.encoder().say(b"abc")
-        self.studio.encoder().die()
+        self.harness.clock.advance(90)
+        self.assertEqual(self.harness.encoder().signals, [])
+        self.harness.encoder().say(b"abc")
+        self.harness.encoder().die()
         self.assertEqual(client.outcome, "whole")
 
     def test_timeout(self) -> None:
         """A render past AP_RENDER_TIMEOUT is a 504 for all at once, and holds its slot on."""
-        _, encoder = self.studio.render()
-        self.studio.come()
-        self.studio.clock.advance(100)
-        self.assertEqual((encoder.signals, self.studio.refusals()), (["TERM"], {RenderTimeout}))
-        self.assertEqual(self.studio.slots.held, 1)
+        _, encoder = self.harness.render()
+        self.harness.come()
+        self.harness.clock.advance(100)
+        self.assertEqual((encoder.signals, self.harness.refusals()), (["TERM"], {RenderTimeout}))
+        self.assertEqual(self.harness.slots.held, 1)
         encoder.die(signal=15)
         self.assert_refused(RenderTimeout)
 
     def test_new_client_after_the_timeout(self) -> None:
         """Whoever asks while the child still dies waits for a render of their own."""
-        first, encoder = self.studio.render()
-        self.studio.clock.advance(100)
-        second = self.studio.come()
+        first, encoder = self.harness.render()
+        self.harness.clock.advance(100)
+        second = self.harness.come()
         self.assertTrue(second.started)
-        self.studio.answer_probe()
-        self.assertEqual((self.studio.slots.depth, second.outcome), (1, None))
+        self.harness.answer_probe()
+        self.assertEqual((self.harness.slots.depth, second.outcome), (1, None))
         encoder.die(signal=15)
-        self.studio.encoder().say(b"abc")
-        self.studio.encoder().die()
+        self.harness.encoder().say(b"abc")
+        self.harness.encoder().die()
         self.assertIsInstance(first.outcome, RenderTimeout)
         self.assertEqual((second.data, second.outcome), (b"abc", "whole"))
 
     def test_success_that_is_too_late(self) -> None:
         """What comes out whole past AP_RENDER_TIMEOUT, of a disk that hung, is not stored."""
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         encoder.say(b"abc")
-        self.studio.clock.advance(100)
+        self.harness.clock.advance(100)
         encoder.die()
         self.assertIsInstance(client.outcome, RenderTimeout)
-        self.assertIsNone(self.studio.stored())
+        self.assertIsNone(self.harness.stored())
 
     def test_timeout_of_a_stream(self) -> None:
         """A render that runs out of time half way fails the streams it began (Errors, 10)."""
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         encoder.say(b"abc")
-        self.studio.look()
-        self.studio.clock.advance(100)
+        self.harness.look()
+        self.harness.clock.advance(100)
         encoder.die(signal=15)
         self.assertEqual(client.data, b"abc")
         self.assert_refused(RenderTimeout)
@@ -383,48 +383,48 @@ class RefusalTests(JobCase):
             ):
                 with self.subTest(said=said):
                     self.make()
-                    _, encoder = self.studio.render()
-                    self.studio.come()
+                    _, encoder = self.harness.render()
+                    self.harness.come()
                     encoder.say(said)
-                    self.studio.look()
+                    self.harness.look()
                     encoder.complain(stderr)
                     encoder.die(1)
                     self.assert_refused(refusal)
 
     def test_missing_encoder(self) -> None:
         """Without ffmpeg a render is a 500 (D34)."""
-        self.studio.come()
-        self.studio.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        self.studio.answer_probe()
+        self.harness.come()
+        self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.harness.answer_probe()
         self.assert_refused(RenderFailed)
 
     def test_nothing_decoded(self) -> None:
         """A source that gives not one sample is a 415, even where the encoder saw no fault."""
-        _, encoder = self.studio.render("f:flac")
+        _, encoder = self.harness.render("f:flac")
         encoder.say(b"h" * ENCODERS["flac"].empty)
         encoder.die()
-        self.assertEqual(self.studio.clients[0].data, b"")
-        self.assertIsInstance(self.studio.clients[0].outcome, UndecodableSource)
+        self.assertEqual(self.harness.clients[0].data, b"")
+        self.assertIsInstance(self.harness.clients[0].outcome, UndecodableSource)
 
     def test_source_written_to(self) -> None:
         """A source that somebody wrote into meanwhile gives nothing that is kept (D35, D43)."""
-        client, encoder = self.studio.render("f:flac")
+        client, encoder = self.harness.render("f:flac")
         encoder.say(b"x" * 1000)
-        self.studio.sources.opened[0].written_to = True
+        self.harness.sources.opened[0].written_to = True
         encoder.die()
         self.assertIsInstance(client.outcome, RenderFailed)
-        self.assertIsNone(self.studio.stored())
+        self.assertIsNone(self.harness.stored())
 
     def test_trim_past_the_end(self) -> None:
         """A ``t`` that turns out to start past the end is a 422 (D11)."""
         for ends in ((0, b""), (1, b"Empty output")):
             self.make()
-            client, encoder = self.studio.render("t:5")
+            client, encoder = self.harness.render("t:5")
             encoder.complain(ends[1])
             encoder.die(ends[0])
             self.assertIsNone(client.outcome)
-            self.studio.encoder().say(b"out_time_us=4250000\nprogress=end\n")
-            self.studio.encoder().die()
+            self.harness.encoder().say(b"out_time_us=4250000\nprogress=end\n")
+            self.harness.encoder().die()
             self.assertIsInstance(client.outcome, InvalidOptions)
             self.assertIn('"t:5"', str(client.outcome))
             self.assertIn("4.25 seconds", str(client.outcome))
@@ -433,44 +433,44 @@ class RefusalTests(JobCase):
         """A source that gives nothing well before its end is a 415, whatever ``t`` is."""
         for length, code in ((b"9000000", 0), (b"0", 0), (b"0", 1)):
             self.make()
-            client, encoder = self.studio.render("t:5")
+            client, encoder = self.harness.render("t:5")
             encoder.complain(b"Empty output")
             encoder.die(1)
-            self.studio.encoder().say(b"out_time_us=%s\n" % length)
-            self.studio.encoder().complain(b"Invalid data found when processing input")
-            self.studio.encoder().die(code)
+            self.harness.encoder().say(b"out_time_us=%s\n" % length)
+            self.harness.encoder().complain(b"Invalid data found when processing input")
+            self.harness.encoder().die(code)
             self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_trim_of_what_cannot_be_measured(self) -> None:
         """A look for the real end that fails does not hide what was found out in time (D13)."""
         for late in (False, True):
             self.make()
-            client, encoder = self.studio.render("t:5")
+            client, encoder = self.harness.render("t:5")
             encoder.complain(b"Empty output")
             encoder.die(1)
             if late:
-                self.studio.clock.advance(101)
-            self.studio.encoder().die(9)
+                self.harness.clock.advance(101)
+            self.harness.encoder().die(9)
             self.assertIsInstance(client.outcome, RenderTimeout if late else UndecodableSource)
 
     def test_trim_of_a_source_written_to(self) -> None:
         """An end that somebody is still moving is named to nobody (D43)."""
-        client, encoder = self.studio.render("t:5")
+        client, encoder = self.harness.render("t:5")
         encoder.complain(b"Empty output")
         encoder.die(1)
-        self.studio.sources.opened[0].written_to = True
-        self.studio.encoder().say(b"out_time_us=4250000\nprogress=end\n")
-        self.studio.encoder().die()
+        self.harness.sources.opened[0].written_to = True
+        self.harness.encoder().say(b"out_time_us=4250000\nprogress=end\n")
+        self.harness.encoder().die()
         self.assertIsInstance(client.outcome, RenderFailed)
 
     def render_too_short(self, measured: bytes) -> tuple[Client, FakeChild]:
         """End a first render without samples, and the measuring of its source."""
-        client, encoder = self.studio.render("f:wav/sr:8000/t:0:0.002")
+        client, encoder = self.harness.render("f:wav/sr:8000/t:0:0.002")
         self.assertNotIn("apad", " ".join(encoder.arguments))
         encoder.say(b"headers")
         encoder.complain(b"Empty output")
         encoder.die(1)
-        measuring = self.studio.encoder()
+        measuring = self.harness.encoder()
         self.assertIn("-progress", measuring.arguments)
         measuring.say(b"out_time_us=%s\n" % measured)
         measuring.die()
@@ -479,7 +479,7 @@ class RefusalTests(JobCase):
     def test_shortest_trim(self) -> None:
         """Too few samples for a resampler are padded and cut again, and the client waits (D13)."""
         client, measuring = self.render_too_short(b"4000000")
-        encoder = self.studio.encoder()
+        encoder = self.harness.encoder()
         self.assertIsNot(encoder, measuring)
         chain = encoder.arguments[encoder.arguments.index("-af") + 1]
         # 88 samples at 44100 Hz are 16 at 8000 Hz.
@@ -489,7 +489,7 @@ class RefusalTests(JobCase):
         encoder.say(b"x" * 100)
         encoder.die()
         self.assertEqual((client.data, client.outcome), (b"x" * 100, "whole"))
-        self.assertEqual(self.studio.stored(), b"x" * 100)
+        self.assertEqual(self.harness.stored(), b"x" * 100)
 
     def test_shortest_trim_that_gives_nothing(self) -> None:
         """Where a padded render gives nothing either, it is a 415, and there is no third one.
@@ -499,11 +499,11 @@ class RefusalTests(JobCase):
         log = Log()
         self.addCleanup(log.keep())
         client, _ = self.render_too_short(b"4000000")
-        encoder = self.studio.encoder()
+        encoder = self.harness.encoder()
         encoder.complain(b"Empty output")
         encoder.die(1)
         self.assertIsInstance(client.outcome, NothingDecoded)
-        self.assertEqual([], self.studio.spawner.alive)
+        self.assertEqual([], self.harness.spawner.alive)
         (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
         self.assertEqual(
             "the encoder put out no audio (exit status 1: Empty output)", formatEvent(warning)
@@ -512,15 +512,15 @@ class RefusalTests(JobCase):
     def test_shortest_trim_of_nothing(self) -> None:
         """A source without a sample stays a 415, whatever its resampler would make of silence."""
         client, measuring = self.render_too_short(b"0")
-        self.assertIs(measuring, self.studio.spawner.last)
+        self.assertIs(measuring, self.harness.spawner.last)
         self.assertIsInstance(client.outcome, NothingDecoded)
 
     def test_cap_before_the_first_byte(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES at the first look is a 500, and ends the child."""
         self.make(max_variant=10)
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         encoder.say(b"x" * 11)
-        self.studio.look()
+        self.harness.look()
         self.assertFalse(client.began)
         self.assertEqual(encoder.signals, ["TERM"])
         encoder.die(signal=15)
@@ -529,7 +529,7 @@ class RefusalTests(JobCase):
     def test_cap_of_the_system(self) -> None:
         """An encoder that the system stops at the cap is refused like any other (D52)."""
         self.make(max_variant=10)
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         encoder.say(b"x" * 10)
         encoder.die(signal=signal.SIGXFSZ)
         self.assert_refused(OutputTooLarge)
@@ -538,12 +538,12 @@ class RefusalTests(JobCase):
     def test_cap_after_the_first_byte(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES ends the child and fails the stream (Errors, 10)."""
         self.make(max_variant=10)
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         encoder.say(b"x" * 10)
-        self.studio.look()
+        self.harness.look()
         self.assertEqual(len(client.data), 10)
         encoder.say(b"x")
-        self.studio.look()
+        self.harness.look()
         self.assertEqual(encoder.signals, ["TERM"])
         self.assertIsInstance(client.outcome, OutputTooLarge)
         self.assertEqual(len(client.data), 10)
@@ -553,7 +553,7 @@ class RefusalTests(JobCase):
     def test_cap_at_the_very_end(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES is not stored though the encoder came to a good end."""
         self.make(max_variant=10)
-        _, encoder = self.studio.render()
+        _, encoder = self.harness.render()
         encoder.say(b"x" * 11)
         encoder.die()
         self.assert_refused(OutputTooLarge)
@@ -561,112 +561,112 @@ class RefusalTests(JobCase):
     def test_cap_exactly(self) -> None:
         """Output of exactly AP_MAX_VARIANT_BYTES is served and stored."""
         self.make(max_variant=10)
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         encoder.say(b"x" * 10)
         encoder.die()
-        self.assertEqual((client.outcome, self.studio.stored()), ("whole", b"x" * 10))
+        self.assertEqual((client.outcome, self.harness.stored()), ("whole", b"x" * 10))
 
     def test_no_room(self) -> None:
         """Without room for the output a render is a 500, and its slot is free again."""
-        self.studio.store.no_room = self.studio.spare.no_room = OSError(28, "No space left")
-        self.studio.come()
-        self.studio.come()
-        self.studio.answer_probe()
+        self.harness.store.no_room = self.harness.spare.no_room = OSError(28, "No space left")
+        self.harness.come()
+        self.harness.come()
+        self.harness.answer_probe()
         self.assert_refused(RenderFailed)
 
     def test_no_room_in_the_store(self) -> None:
         """A store that takes nothing costs its clients nothing but the next hit (Metrics, 5)."""
-        self.studio.store.no_room = FileNotFoundError(2, "No such file or directory")
-        client, encoder = self.studio.render()
+        self.harness.store.no_room = FileNotFoundError(2, "No such file or directory")
+        client, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
         self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
-        self.assertIsNone(self.studio.stored())
+        self.assertIsNone(self.harness.stored())
 
     def test_no_room_for_many(self) -> None:
         """Without room for the output, a long queue comes to its end."""
         self.make(queue=300, capacity=1)
-        _, encoder = self.studio.render(path=b"b.wav")
+        _, encoder = self.harness.render(path=b"b.wav")
         for number in range(300):
-            self.studio.come(f"cb:{number}")
-        self.studio.answer_probe()
-        self.studio.store.no_room = self.studio.spare.no_room = OSError(28, "No space left")
+            self.harness.come(f"cb:{number}")
+        self.harness.answer_probe()
+        self.harness.store.no_room = self.harness.spare.no_room = OSError(28, "No space left")
         encoder.say(b"x")
         encoder.die()
-        self.assertEqual((self.studio.slots.held, self.studio.slots.depth), (0, 0))
-        self.assertNotIn(None, [client.outcome for client in self.studio.clients])
+        self.assertEqual((self.harness.slots.held, self.harness.slots.depth), (0, 0))
+        self.assertNotIn(None, [client.outcome for client in self.harness.clients])
 
     def test_crash(self) -> None:
         """What nobody has thought of is a 500, is logged, and leaves nothing behind."""
-        self.studio.sources.crash = ZeroDivisionError()
-        self.studio.come()
+        self.harness.sources.crash = ZeroDivisionError()
+        self.harness.come()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assert_refused(RenderFailed)
 
     def test_after_a_refusal(self) -> None:
         """A refusal is not remembered: the next client starts a render of its own."""
-        self.studio.come()
-        self.studio.spawner.last.die(1)
-        client, encoder = self.studio.render()
+        self.harness.come()
+        self.harness.spawner.last.die(1)
+        client, encoder = self.harness.render()
         self.assertTrue(client.started)
         encoder.say(b"abc")
         encoder.die()
         self.assertEqual(client.outcome, "whole")
 
 
-class MeasuringTests(JobCase):
+class MeasuringTests(RenderCase):
     """A render that must know the length of its source first (D12)"""
 
     def start(self) -> Client:
         """Have a client come for a fade-out of a source of unknown length."""
-        client = self.studio.come("fade:0:1")
-        self.studio.answer_probe(duration=None)
+        client = self.harness.come("fade:0:1")
+        self.harness.answer_probe(duration=None)
         return client
 
     def measure(self, microseconds: int) -> None:
         """Have the measuring pass end well."""
-        self.assertIn("-progress", self.studio.encoder().arguments)
-        self.studio.encoder().say(b"out_time_us=%d\nprogress=end\n" % microseconds)
-        self.studio.encoder().die()
+        self.assertIn("-progress", self.harness.encoder().arguments)
+        self.harness.encoder().say(b"out_time_us=%d\nprogress=end\n" % microseconds)
+        self.harness.encoder().die()
 
     def test_within_the_slot(self) -> None:
         """The pass runs in the slot of the render, which then knows where to fade (D12)."""
         client = self.start()
-        self.assertEqual(self.studio.slots.held, 1)
+        self.assertEqual(self.harness.slots.held, 1)
         self.measure(4_000_000)
-        self.assertEqual(self.studio.slots.held, 1)
-        chain = self.studio.encoder().arguments[self.studio.encoder().arguments.index("-af") + 1]
+        self.assertEqual(self.harness.slots.held, 1)
+        chain = self.harness.encoder().arguments[self.harness.encoder().arguments.index("-af") + 1]
         self.assertIn(f"afade=t=out:ss={3 * 44100}:ns=44100", chain)
-        self.studio.encoder().say(b"abc")
-        self.studio.encoder().die()
+        self.harness.encoder().say(b"abc")
+        self.harness.encoder().die()
         self.assertEqual(client.outcome, "whole")
 
     def test_shared_time(self) -> None:
         """Both passes together have AP_RENDER_TIMEOUT."""
         client = self.start()
-        self.studio.clock.advance(60)
+        self.harness.clock.advance(60)
         self.measure(4_000_000)
-        self.studio.clock.advance(39)
-        self.assertEqual(self.studio.encoder().signals, [])
-        self.studio.clock.advance(1)
-        self.assertEqual(self.studio.encoder().signals, ["TERM"])
-        self.studio.encoder().die(signal=15)
+        self.harness.clock.advance(39)
+        self.assertEqual(self.harness.encoder().signals, [])
+        self.harness.clock.advance(1)
+        self.assertEqual(self.harness.encoder().signals, ["TERM"])
+        self.harness.encoder().die(signal=15)
         self.assertIsInstance(client.outcome, RenderTimeout)
 
     def test_no_time_left(self) -> None:
         """A pass that took all the time leaves none for an encoder: 504."""
         client = self.start()
         # The last report is read at the very deadline.
-        self.studio.clock.rightNow += 100
+        self.harness.clock.rightNow += 100
         self.measure(4_000_000)
         self.assertIsInstance(client.outcome, RenderTimeout)
-        self.assertEqual(self.studio.spawner.alive, [])
+        self.assertEqual(self.harness.spawner.alive, [])
 
     def test_timeout(self) -> None:
         """A pass that is too slow is a 504."""
         client = self.start()
-        self.studio.clock.advance(100)
-        self.studio.encoder().die(signal=15)
+        self.harness.clock.advance(100)
+        self.harness.encoder().die(signal=15)
         self.assertIsInstance(client.outcome, RenderTimeout)
 
     def test_empty_source(self) -> None:
@@ -677,8 +677,8 @@ class MeasuringTests(JobCase):
 
     def test_trim_past_the_measured_end(self) -> None:
         """A ``t`` that starts past the measured end is a 422 with the length (D11)."""
-        client = self.studio.come("t:5/fade:0:1")
-        self.studio.answer_probe(duration=None)
+        client = self.harness.come("t:5/fade:0:1")
+        self.harness.answer_probe(duration=None)
         self.measure(4_000_000)
         self.assertIsInstance(client.outcome, InvalidOptions)
         self.assertIn("4 seconds", str(client.outcome))
@@ -688,36 +688,36 @@ class MeasuringTests(JobCase):
         self.make(stored=False)
         client = self.start()
         client.go_away()
-        self.assertEqual(self.studio.encoder().signals, ["TERM"])
-        self.assertEqual(self.studio.slots.held, 1)
-        self.studio.encoder().die(signal=15)
-        self.assertEqual(self.studio.slots.held, 0)
+        self.assertEqual(self.harness.encoder().signals, ["TERM"])
+        self.assertEqual(self.harness.slots.held, 1)
+        self.harness.encoder().die(signal=15)
+        self.assertEqual(self.harness.slots.held, 0)
 
 
-class LeavingTests(JobCase):
+class LeavingTests(RenderCase):
     """Every client leaves (D36)"""
 
     def test_with_a_store(self) -> None:
         """With a store, a render that has its slot runs on into it (D36)."""
         for said in (b"", b"abc"):
             self.make()
-            client, encoder = self.studio.render()
+            client, encoder = self.harness.render()
             encoder.say(said)
-            self.studio.look()
+            self.harness.look()
             client.go_away()
-            self.assertEqual((encoder.signals, self.studio.slots.held), ([], 1))
+            self.assertEqual((encoder.signals, self.harness.slots.held), ([], 1))
             encoder.say(b"def")
             encoder.die()
-            self.assertEqual(self.studio.stored(), said + b"def")
+            self.assertEqual(self.harness.stored(), said + b"def")
             self.assertNotEqual(client.outcome, "whole")
 
     def test_reconnecting(self) -> None:
         """A browser that reconnects is attached to the render that ran on (D36)."""
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         encoder.say(b"abc")
-        self.studio.look()
+        self.harness.look()
         client.go_away()
-        back = self.studio.come()
+        back = self.harness.come()
         self.assertEqual((back.started, back.data), (False, b"abc"))
         encoder.say(b"def")
         encoder.die()
@@ -727,21 +727,21 @@ class LeavingTests(JobCase):
         """Without a store a render is killed at once, and its slot is free at its death (D36)."""
         for said in (b"", b"abc"):
             self.make(stored=False)
-            client, encoder = self.studio.render()
+            client, encoder = self.harness.render()
             encoder.say(said)
-            self.studio.look()
+            self.harness.look()
             client.go_away()
-            self.assertEqual((encoder.signals, self.studio.slots.held), (["TERM"], 1))
-            self.assertEqual(self.studio.sources.held, 1)
+            self.assertEqual((encoder.signals, self.harness.slots.held), (["TERM"], 1))
+            self.assertEqual(self.harness.sources.held, 1)
             encoder.die(signal=15)
-            self.assertEqual(self.studio.left(), NOTHING_LEFT)
+            self.assertEqual(self.harness.left(), NOTHING_LEFT)
             self.assertEqual(open_descriptors(), self.before)
 
     def test_not_the_last(self) -> None:
         """While one client is left, nothing is ended."""
         self.make(stored=False)
-        first, encoder = self.studio.render()
-        second = self.studio.come()
+        first, encoder = self.harness.render()
+        second = self.harness.come()
         first.go_away()
         self.assertEqual(encoder.signals, [])
         encoder.say(b"abc")
@@ -752,121 +752,121 @@ class LeavingTests(JobCase):
         """One that waits for a slot is dropped from the queue, store or no store (D36)."""
         for stored in (True, False):
             self.make(stored=stored)
-            _, other = self.studio.render(path=b"b.wav")
-            client = self.studio.come()
-            self.studio.answer_probe()
-            self.assertEqual(self.studio.slots.depth, 1)
+            _, other = self.harness.render(path=b"b.wav")
+            client = self.harness.come()
+            self.harness.answer_probe()
+            self.assertEqual(self.harness.slots.depth, 1)
             client.go_away()
-            self.assertEqual((self.studio.slots.depth, self.studio.slots.held), (0, 1))
+            self.assertEqual((self.harness.slots.depth, self.harness.slots.held), (0, 1))
             self.assertIsInstance(client.outcome, CancelledError)
             self.assertEqual(other.signals, [])
             other.say(b"x")
             other.die()
-            self.assertEqual(self.studio.spawner.alive, [])
+            self.assertEqual(self.harness.spawner.alive, [])
 
     def test_before_the_slot(self) -> None:
         """One that is being probed comes to nothing; its probe may be somebody else's (D36)."""
-        client = self.studio.come()
-        other = self.studio.come("f:flac")
+        client = self.harness.come()
+        other = self.harness.come("f:flac")
         client.go_away()
-        self.assertEqual(self.studio.spawner.last.signals, [])
-        self.studio.answer_probe()
-        self.assertEqual([c.arguments[0] for c in self.studio.spawner.alive], ["ffmpeg"])
+        self.assertEqual(self.harness.spawner.last.signals, [])
+        self.harness.answer_probe()
+        self.assertEqual([c.arguments[0] for c in self.harness.spawner.alive], ["ffmpeg"])
         self.assertIsNone(other.outcome)
 
     def test_after_the_end(self) -> None:
         """After the end, to leave changes nothing: what is finished is stored (D37)."""
-        self.studio.store.slow = True
-        client, encoder = self.studio.render()
+        self.harness.store.slow = True
+        client, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
         self.assertEqual(client.outcome, "whole")
-        late = self.studio.come(room=0)
+        late = self.harness.come(room=0)
         late.go_away()
-        self.studio.store.commits[0].callback(None)
-        self.assertEqual(self.studio.stored(), b"abc")
+        self.harness.store.commits[0].callback(None)
+        self.assertEqual(self.harness.stored(), b"abc")
 
     def test_a_new_client_while_the_child_dies(self) -> None:
         """Who comes while the child of a render that was given up still dies starts anew."""
         self.make(stored=False)
-        client, dying = self.studio.render()
+        client, dying = self.harness.render()
         client.go_away()
-        new = self.studio.come()
+        new = self.harness.come()
         self.assertTrue(new.started)
-        self.studio.answer_probe()
+        self.harness.answer_probe()
         # Its slot is that of the dying one: never more children than slots.
-        self.assertEqual(self.studio.spawner.alive, [dying])
+        self.assertEqual(self.harness.spawner.alive, [dying])
         dying.die(signal=15)
-        self.studio.encoder().say(b"abc")
-        self.studio.encoder().die()
+        self.harness.encoder().say(b"abc")
+        self.harness.encoder().die()
         self.assertEqual(new.outcome, "whole")
 
     def test_stubborn_child(self) -> None:
         """A child that does not end is killed, and holds its slot until it is dead."""
         self.make(stored=False)
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         client.go_away()
-        self.studio.clock.advance(2)
-        self.assertEqual((encoder.signals, self.studio.slots.held), (["TERM", "KILL"], 1))
+        self.harness.clock.advance(2)
+        self.assertEqual((encoder.signals, self.harness.slots.held), (["TERM", "KILL"], 1))
         encoder.die(signal=9)
-        self.assertEqual(self.studio.slots.held, 0)
+        self.assertEqual(self.harness.slots.held, 0)
 
     def test_on_being_told_of_the_end(self) -> None:
         """The last client may leave in the moment of the end, and the bytes are stored."""
         for stored in (True, False):
             self.make(stored=stored)
-            client, encoder = self.studio.render()
+            client, encoder = self.harness.render()
             encoder.say(b"abc")
-            self.studio.look()
+            self.harness.look()
             encoder.say(b"def")
             encoder.die()
             self.assertEqual(client.outcome, "whole")
-            self.assertEqual(self.studio.stored(), b"abcdef" if stored else None)
+            self.assertEqual(self.harness.stored(), b"abcdef" if stored else None)
 
     def test_on_the_first_byte(self) -> None:
         """The last client may leave in the moment of the first byte."""
         self.make(stored=False)
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         client.consumer.on_write = client.consumer.hang_up
         encoder.say(b"abc")
-        self.studio.look()
+        self.harness.look()
         self.assertEqual(encoder.signals, ["TERM"])
         encoder.die(signal=15)
-        self.assertEqual(self.studio.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.left(), NOTHING_LEFT)
 
 
-class StoringTests(JobCase):
+class StoringTests(RenderCase):
     """The write-back"""
 
     def test_that_fails(self) -> None:
         """A store that refuses costs no client a byte, and the next one renders again."""
         for error in (OSError(28, "No space left on device"), ZeroDivisionError()):
             self.make()
-            self.studio.store.refusal = error
-            client, encoder = self.studio.render()
+            self.harness.store.refusal = error
+            client, encoder = self.harness.render()
             encoder.say(b"abc")
             encoder.die()
-            self.assertEqual((client.outcome, self.studio.stored()), ("whole", None))
-            self.studio.clock.advance(1)
+            self.assertEqual((client.outcome, self.harness.stored()), ("whole", None))
+            self.harness.clock.advance(1)
             self.assertEqual(open_descriptors(), self.before)
-            self.assertTrue(self.studio.come().started)
+            self.assertTrue(self.harness.come().started)
 
     def test_that_never_returns(self) -> None:
         """A store that hangs holds no slot, and clients are attached for as long as it does."""
-        self.studio.store.slow = True
-        client, encoder = self.studio.render()
+        self.harness.store.slow = True
+        client, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
-        self.studio.clock.advance(1000)
-        self.assertEqual((client.outcome, self.studio.slots.held), ("whole", 0))
-        self.assertEqual(self.studio.come().data, b"abc")
+        self.harness.clock.advance(1000)
+        self.assertEqual((client.outcome, self.harness.slots.held), ("whole", 0))
+        self.assertEqual(self.harness.come().data, b"abc")
 
     def test_not_for_a_failed_render(self) -> None:
         """A render that fails in any way is never handed to the store (D35)."""
-        self.studio.store.slow = True
-        client, encoder = self.studio.render()
+        self.harness.store.slow = True
+        client, encoder = self.harness.render()
         encoder.say(b"abc")
-        self.studio.look()
+        self.harness.look()
         encoder.die(1)
         self.assertIsInstance(client.outcome, RenderFailed)
-        self.assertEqual(self.studio.store.commits, [])
+        self.assertEqual(self.harness.store.commits, [])

@@ -11,7 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import QueueFull, RenderFailed
 from audioproxy.media.encoding import ENCODERS
-from tests.render.studio import NOTHING_LEFT, Client, Studio
+from audioproxy.web.metrics_resource import exposition
+from tests.render.harness import NOTHING_LEFT, Client, RenderHarness
 from tests.support.strategies import PROMISE, option_segments
 from tests.test_metrics import FORMATS, OUTCOMES, Counts, parse
 
@@ -22,18 +23,18 @@ class MetricsCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.make()
 
-    def make(self, **settings: Any) -> Studio:
+    def make(self, **settings: Any) -> RenderHarness:
         """Have another node in place of the one before."""
-        self.studio = Studio(**settings)
-        self.studio.metrics.watch(self.studio.slots)
-        self.addCleanup(self.studio.close)
-        self.counts = Counts(self.studio.metrics)
-        return self.studio
+        self.harness = RenderHarness(**settings)
+        self.harness.metrics.watch(self.harness.slots)
+        self.addCleanup(self.harness.close)
+        self.counts = Counts(self.harness.metrics)
+        return self.harness
 
     def settled(self) -> dict[str, float]:
         """Let everything end, and return all that was counted."""
-        self.studio.close()
-        self.assertEqual(NOTHING_LEFT, self.studio.left())
+        self.harness.close()
+        self.assertEqual(NOTHING_LEFT, self.harness.left())
         return self.counts.changes
 
     def assert_counted(self, outcome: str, seconds: float, form: str = "mp3") -> None:
@@ -55,37 +56,37 @@ class OutcomeTests(MetricsCase):
         for form in FORMATS:
             if form != "peaks":
                 self.make()
-                _, encoder = self.studio.render(f"f:{form}")
-                self.studio.clock.advance(2.5)
+                _, encoder = self.harness.render(f"f:{form}")
+                self.harness.clock.advance(2.5)
                 encoder.say(b"x" * (ENCODERS[form].empty + 1))
                 encoder.die()
                 self.assert_counted("success", 2.5, form)
 
     def test_waveform(self) -> None:
         """A waveform is a render, until its document is written."""
-        _, encoder = self.studio.render("f:peaks")
-        self.studio.clock.advance(1)
+        _, encoder = self.harness.render("f:peaks")
+        self.harness.clock.advance(1)
         encoder.die()
-        self.studio.clock.advance(2)
+        self.harness.clock.advance(2)
         self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
-        self.studio.threads.run()
+        self.harness.threads.run()
         # Not one sample was decoded.
         self.assert_counted("undecodable_source", 3, "peaks")
 
     def test_time_in_the_slot(self) -> None:
         """The time counts from the slot: neither the probe nor the queue nor the store does."""
-        self.studio.store.slow = True
-        _, other = self.studio.render("f:wav", path=b"b.wav")
-        self.studio.clock.advance(3)
-        self.studio.come("f:ogg")
-        self.studio.clock.advance(4)
-        self.studio.answer_probe()
-        self.studio.clock.advance(5)
+        self.harness.store.slow = True
+        _, other = self.harness.render("f:wav", path=b"b.wav")
+        self.harness.clock.advance(3)
+        self.harness.come("f:ogg")
+        self.harness.clock.advance(4)
+        self.harness.answer_probe()
+        self.harness.clock.advance(5)
         other.die(1)
-        self.studio.clock.advance(6)
-        self.studio.encoder().say(b"x" * (ENCODERS["ogg"].empty + 1))
-        self.studio.encoder().die()
-        self.studio.clock.advance(7)
+        self.harness.clock.advance(6)
+        self.harness.encoder().say(b"x" * (ENCODERS["ogg"].empty + 1))
+        self.harness.encoder().die()
+        self.harness.clock.advance(7)
         durations = self.counts.of("render_duration_seconds_sum")
         expected = {
             "render_duration_seconds_sum wav render_failed": 12,
@@ -95,28 +96,28 @@ class OutcomeTests(MetricsCase):
 
     def test_clients_that_share(self) -> None:
         """However many clients share a render, it is one, running or ended (3)."""
-        _, encoder = self.studio.render()
+        _, encoder = self.harness.render()
         for _ in range(3):
-            self.studio.come()
+            self.harness.come()
         encoder.say(b"abc")
-        self.studio.look()
-        self.studio.come()
+        self.harness.look()
+        self.harness.come()
         self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
         encoder.die()
         # One that joins the finished bytes renders nothing.
-        self.studio.come()
+        self.harness.come()
         self.assert_counted("success", 0.03)
 
     def test_cancelled(self) -> None:
         """Without a store, a render that all clients have left is cancelled when it is dead (1)."""
         for said in (b"", b"abc"):
             self.make(stored=False)
-            client, encoder = self.studio.render()
+            client, encoder = self.harness.render()
             encoder.say(said)
-            self.studio.look()
+            self.harness.look()
             client.go_away()
             self.assertEqual(1, self.counts.changes["renders_running"])
-            self.studio.clock.advance(1)
+            self.harness.clock.advance(1)
             encoder.die(signal=15)
             self.assert_counted("cancelled", 1.03)
 
@@ -124,23 +125,23 @@ class OutcomeTests(MetricsCase):
         """It is cancelled too where it measures, where it looks for the end and where it draws."""
         for options, duration in (("fade:0:1", None), ("t:5", "10"), ("f:peaks", "10")):
             self.make(stored=False)
-            client = self.studio.come(options)
-            self.studio.answer_probe(duration)
+            client = self.harness.come(options)
+            self.harness.answer_probe(duration)
             if options == "t:5":
-                self.studio.encoder().complain(b"Empty output")
-                self.studio.encoder().die(1)
+                self.harness.encoder().complain(b"Empty output")
+                self.harness.encoder().die(1)
             client.go_away()
-            self.studio.encoder().die(signal=15)
-            self.studio.threads.run()
+            self.harness.encoder().die(signal=15)
+            self.harness.threads.run()
             self.assert_counted("cancelled", 0, "peaks" if options == "f:peaks" else "mp3")
 
     def test_stubborn_child(self) -> None:
         """One that has to be killed is cancelled, and runs until its death."""
         self.make(stored=False, timeout=2)
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         client.go_away()
-        self.studio.clock.advance(1.5)
-        self.studio.clock.advance(1.5)
+        self.harness.clock.advance(1.5)
+        self.harness.clock.advance(1.5)
         self.assertIn("KILL", encoder.signals)
         self.assertEqual(1, self.counts.changes["renders_running"])
         encoder.die(signal=9)
@@ -148,7 +149,7 @@ class OutcomeTests(MetricsCase):
 
     def test_left_alone_with_a_store(self) -> None:
         """A render that runs on into the store is none that was cancelled (D36)."""
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         client.go_away()
         encoder.say(b"abc")
         encoder.die()
@@ -156,9 +157,9 @@ class OutcomeTests(MetricsCase):
 
     def test_shutdown(self) -> None:
         """A render that a shutdown has no more time for is cancelled (D39)."""
-        client, encoder = self.studio.render()
-        Deferred.fromCoroutine(self.studio.renders.drain(self.studio.clock, 5))
-        self.studio.clock.advance(5)
+        client, encoder = self.harness.render()
+        Deferred.fromCoroutine(self.harness.renders.drain(5))
+        self.harness.clock.advance(5)
         encoder.die(signal=15)
         self.assertIsInstance(client.outcome, RenderFailed)
         self.assert_counted("cancelled", 5)
@@ -173,24 +174,24 @@ class OutcomeTests(MetricsCase):
             (b"", "render_failed"),
         ):
             self.make()
-            _, encoder = self.studio.render("f:flac")
-            self.studio.clock.advance(0.5)
+            _, encoder = self.harness.render("f:flac")
+            self.harness.clock.advance(0.5)
             encoder.complain(stderr)
             encoder.die(1)
             self.assert_counted(outcome, 0.5, "flac")
 
     def test_nothing_decoded(self) -> None:
         """An encoder that put out nothing but headers found a source without sound."""
-        _, encoder = self.studio.render()
+        _, encoder = self.harness.render()
         encoder.die()
         self.assert_counted("undecodable_source", 0)
 
     def test_too_large(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES is a render that failed (Errors, 10)."""
         self.make(max_variant=10)
-        _, encoder = self.studio.render()
+        _, encoder = self.harness.render()
         encoder.say(b"x" * 11)
-        self.studio.look()
+        self.harness.look()
         encoder.die(signal=15)
         self.assert_counted("render_failed", 0.03)
 
@@ -198,19 +199,19 @@ class OutcomeTests(MetricsCase):
         """A render past AP_RENDER_TIMEOUT is one whatever of it was sent; it ran that long."""
         for said in (b"", b"abc"):
             self.make()
-            _, encoder = self.studio.render()
+            _, encoder = self.harness.render()
             encoder.say(said)
-            self.studio.clock.advance(100)
+            self.harness.clock.advance(100)
             encoder.die(signal=15)
             self.assert_counted("render_timeout", 100)
 
     def test_options_found_out_in_the_slot(self) -> None:
         """A 422 that only decoding could find is a render with that outcome (D11)."""
-        self.studio.come("t:5/fade:0:1")
-        self.studio.answer_probe(duration=None)
-        self.studio.clock.advance(2)
-        self.studio.encoder().say(b"out_time_us=4000000\nprogress=end\n")
-        self.studio.encoder().die()
+        self.harness.come("t:5/fade:0:1")
+        self.harness.answer_probe(duration=None)
+        self.harness.clock.advance(2)
+        self.harness.encoder().say(b"out_time_us=4000000\nprogress=end\n")
+        self.harness.encoder().die()
         self.assert_counted("invalid_options", 2)
 
     def test_no_program_and_no_place(self) -> None:
@@ -218,30 +219,30 @@ class OutcomeTests(MetricsCase):
         no_room = OSError(28, "No space left on device")
         for refusal in (FileNotFoundError(2, "No such file or directory"), None):
             self.make()
-            self.studio.store.no_room = self.studio.spare.no_room = no_room
-            self.studio.come()
-            self.studio.spawner.refusal = refusal
-            self.studio.answer_probe()
+            self.harness.store.no_room = self.harness.spare.no_room = no_room
+            self.harness.come()
+            self.harness.spawner.refusal = refusal
+            self.harness.answer_probe()
             self.assert_counted("render_failed", 0)
 
     @PROMISE
     @given(option_segments(), st.sampled_from(OUTCOMES), st.booleans())
     def test_fixed_sets(self, segments: list[bytes], end: str, stored: bool) -> None:
         """Whatever is rendered and however it ends, its labels are of the fixed sets (1)."""
-        studio = self.make(stored=stored)
+        harness = self.make(stored=stored)
         segments = [segment for segment in segments if not segment.startswith(b"exp:")]
-        client = studio.come(b"/".join(segments).decode())
-        studio.answer_probe()
-        for child in studio.spawner.alive:
+        client = harness.come(b"/".join(segments).decode())
+        harness.answer_probe()
+        for child in harness.spawner.alive:
             if end == "cancelled":
                 client.go_away()
             elif end == "render_timeout":
-                studio.clock.advance(100)
+                harness.clock.advance(100)
             elif end == "undecodable_source":
                 child.complain(b"Invalid data found when processing input")
             child.die(0 if end == "success" else 1)
-        studio.close()
-        for name, pairs in parse(studio.metrics.exposition()):
+        harness.close()
+        for name, pairs in parse(exposition(harness.metrics.registry)):
             labels = dict(pairs)
             if name.startswith("renders_total"):
                 self.assertIn(labels["format"], FORMATS)
@@ -254,39 +255,39 @@ class NeverRanTests(MetricsCase):
 
     def test_refused_at_the_gate(self) -> None:
         """404, 413, 415 and 422 that take no slot count nowhere, nor does a probe that fails."""
-        self.studio.come(path=b"no.wav")
-        self.studio.come(path=b"huge.wav")
+        self.harness.come(path=b"no.wav")
+        self.harness.come(path=b"huge.wav")
         for said, code in ((b"Invalid data found when processing input", 1), (b"", 1)):
-            self.studio.come()
-            self.studio.spawner.last.complain(said)
-            self.studio.spawner.last.die(code)
-        self.studio.come("t:60")
-        self.studio.answer_probe()
-        self.studio.come("f:opus")
-        self.studio.clock.advance(10)
-        self.studio.spawner.last.die(signal=15)
-        self.assertEqual(6, len([c for c in self.studio.clients if c.outcome is not None]))
+            self.harness.come()
+            self.harness.spawner.last.complain(said)
+            self.harness.spawner.last.die(code)
+        self.harness.come("t:60")
+        self.harness.answer_probe()
+        self.harness.come("f:opus")
+        self.harness.clock.advance(10)
+        self.harness.spawner.last.die(signal=15)
+        self.assertEqual(6, len([c for c in self.harness.clients if c.outcome is not None]))
         self.assertEqual({}, self.settled())
 
     def test_no_slot(self) -> None:
         """A 429 is no render, be the queue full or the wait too long (Errors, 9)."""
         self.make(queue=1)
-        _, other = self.studio.render(path=b"b.wav")
+        _, other = self.harness.render(path=b"b.wav")
         clients = []
         for options in ("f:opus", "f:ogg"):
-            clients.append(self.studio.come(options))
-            self.studio.answer_probe()
-        self.studio.clock.advance(100)
+            clients.append(self.harness.come(options))
+            self.harness.answer_probe()
+        self.harness.clock.advance(100)
         self.assertEqual([QueueFull] * 2, [type(client.outcome) for client in clients])
         other.die(signal=15)
         self.assert_counted("render_timeout", 100)
 
     def test_left_in_the_queue(self) -> None:
         """One that is given up while it waits, or while it is probed, was no render."""
-        _, other = self.studio.render(path=b"b.wav")
-        self.studio.come("f:opus").go_away()
-        waiting = self.studio.come("f:ogg")
-        self.studio.answer_probe()
+        _, other = self.harness.render(path=b"b.wav")
+        self.harness.come("f:opus").go_away()
+        waiting = self.harness.come("f:ogg")
+        self.harness.answer_probe()
         waiting.go_away()
         self.assertIsInstance(waiting.outcome, CancelledError)
         other.die(1)
@@ -306,20 +307,20 @@ class SlotTests(MetricsCase):
         """They move as renders take slots, wait, and leave."""
         self.make(capacity=2, queue=3)
         for number, expected in enumerate(((1, 1, 0), (2, 2, 0), (2, 2, 1), (2, 2, 2))):
-            self.studio.come(f"cb:{number}")
-            self.studio.answer_probe()
+            self.harness.come(f"cb:{number}")
+            self.harness.answer_probe()
             self.assertEqual(expected, self.gauges())
-        self.studio.clients[2].go_away()
+        self.harness.clients[2].go_away()
         self.assertEqual((2, 2, 1), self.gauges())
         for expected in ((2, 2, 0), (1, 1, 0), (0, 0, 0)):
-            encoder = self.studio.spawner.alive[0]
+            encoder = self.harness.spawner.alive[0]
             encoder.say(b"abc")
             encoder.die()
             self.assertEqual(expected, self.gauges())
 
     def test_probes(self) -> None:
         """A probe takes none of the slots that are shown."""
-        self.studio.come()
+        self.harness.come()
         self.assertEqual((0, 0, 0), self.gauges())
 
 
@@ -328,7 +329,7 @@ class WriteFailureTests(MetricsCase):
 
     def render(self) -> Client:
         """Have a client get a whole variant."""
-        client, encoder = self.studio.render()
+        client, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
         self.assertEqual((b"abc", "whole"), (client.data, client.outcome))
@@ -345,15 +346,15 @@ class WriteFailureTests(MetricsCase):
         """A commit that is refused is one failure of a successful render."""
         for error in (OSError(28, "No space left on device"), ZeroDivisionError()):
             self.make()
-            self.studio.store.refusal = error
+            self.harness.store.refusal = error
             self.render()
             self.assertEqual(1, self.failures())
             self.assertEqual(1, self.counts.changes["renders_total mp3 success"])
 
     def test_store_that_takes_nothing(self) -> None:
         """One that was refused a place at its start is a failure when it could be stored."""
-        self.studio.store.no_room = FileNotFoundError(2, "No such file or directory")
-        client, encoder = self.studio.render()
+        self.harness.store.no_room = FileNotFoundError(2, "No such file or directory")
+        client, encoder = self.harness.render()
         self.assertEqual({}, self.counts.of("variant_store"))
         encoder.say(b"abc")
         encoder.die()
@@ -362,20 +363,20 @@ class WriteFailureTests(MetricsCase):
 
     def test_each(self) -> None:
         """The counter grows with every variant that is not stored."""
-        self.studio.store.refusal = OSError(28, "No space left on device")
+        self.harness.store.refusal = OSError(28, "No space left on device")
         for count in range(1, 4):
             self.render()
-            self.studio.clock.advance(1)
+            self.harness.clock.advance(1)
             self.assertEqual({"variant_store_write_failures_total": count}, self.counts.of("var"))
 
     def test_slow(self) -> None:
         """A write-back counts when it has failed, and not before."""
-        self.studio.store.slow = True
-        self.studio.store.refusal = OSError(110, "Connection timed out")
+        self.harness.store.slow = True
+        self.harness.store.refusal = OSError(110, "Connection timed out")
         self.render()
-        self.studio.clock.advance(1000)
+        self.harness.clock.advance(1000)
         self.assertEqual({}, self.counts.of("variant_store"))
-        self.studio.store.commits[0].callback(None)
+        self.harness.store.commits[0].callback(None)
         self.assertEqual(1, self.failures())
 
     def test_none(self) -> None:
@@ -387,15 +388,15 @@ class WriteFailureTests(MetricsCase):
         self.assertEqual(0, self.failures())
         for no_room in (None, OSError(28, "No space left on device")):
             self.make()
-            self.studio.store.no_room = no_room
-            _, encoder = self.studio.render()
+            self.harness.store.no_room = no_room
+            _, encoder = self.harness.render()
             encoder.die(1)
             self.assertEqual(0, self.failures())
 
     def test_given_up(self) -> None:
         """A render beside its store that nobody waits for is cancelled, and is no failure."""
-        self.studio.store.no_room = OSError(28, "No space left on device")
-        client, encoder = self.studio.render()
+        self.harness.store.no_room = OSError(28, "No space left on device")
+        client, encoder = self.harness.render()
         client.go_away()
         encoder.die(signal=15)
         self.assert_counted("cancelled", 0)

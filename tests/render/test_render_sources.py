@@ -12,7 +12,7 @@ from audioproxy.errors import (
     SourceTooLarge,
     UpstreamUnavailable,
 )
-from tests.render.studio import NOTHING_LEFT, Client, Studio
+from tests.render.harness import NOTHING_LEFT, Client, RenderHarness
 from tests.support.stores import FakeSource
 from tests.test_metrics import Counts
 
@@ -25,29 +25,29 @@ class SourceCase(SynchronousTestCase):
 
     def make(self, *, stored: bool = True) -> None:
         """Have another node in place of the one before."""
-        self.studio = Studio(stored=stored)
-        self.studio.sources.slow = True
-        self.counts = Counts(self.studio.metrics)
-        self.addCleanup(self.check, self.studio)
+        self.harness = RenderHarness(stored=stored)
+        self.harness.sources.slow = True
+        self.counts = Counts(self.harness.metrics)
+        self.addCleanup(self.check, self.harness)
 
-    def check(self, studio: Studio) -> None:
+    def check(self, harness: RenderHarness) -> None:
         """Require that nothing of a node goes on."""
-        for source in studio.sources.opened:
+        for source in harness.sources.opened:
             if source.fetching is not None and not source.fetching.called:
                 source.fetching.callback(None)
-        studio.close()
-        self.assertEqual(studio.left(), NOTHING_LEFT)
+        harness.close()
+        self.assertEqual(harness.left(), NOTHING_LEFT)
 
     def come(self, options: str = "") -> Client:
         """Have a client come whose source is being fetched."""
-        client = self.studio.come(options)
-        self.studio.answer_probe()
+        client = self.harness.come(options)
+        self.harness.answer_probe()
         return client
 
     @property
     def source(self) -> FakeSource:
         """The source that was opened last."""
-        return self.studio.sources.opened[-1]
+        return self.harness.sources.opened[-1]
 
     @property
     def fetching(self) -> Deferred[None]:
@@ -69,28 +69,28 @@ class FetchTests(SourceCase):
         """A look comes first, all of it in the slot alone, and the encoder when it is there."""
         client = self.come("t:5")
         self.assertEqual(self.source.asked, [(10, False), (100, True)])
-        self.assertEqual((self.studio.slots.held, self.studio.spawner.alive), (1, []))
-        self.studio.clock.advance(30)
+        self.assertEqual((self.harness.slots.held, self.harness.spawner.alive), (1, []))
+        self.harness.clock.advance(30)
         self.fetching.callback(None)
-        self.studio.encoder().say(b"abc")
-        self.studio.encoder().die()
+        self.harness.encoder().say(b"abc")
+        self.harness.encoder().die()
         self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
         self.assertEqual({"success": 1}, self.outcomes())
 
     def test_one_fetch(self) -> None:
         """Clients that share a render share what it fetches."""
-        clients = [self.come(), self.studio.come()]
-        self.assertEqual(len(self.studio.sources.opened), 1)
+        clients = [self.come(), self.harness.come()]
+        self.assertEqual(len(self.harness.sources.opened), 1)
         self.fetching.callback(None)
-        self.studio.encoder().say(b"abc")
-        self.studio.encoder().die()
+        self.harness.encoder().say(b"abc")
+        self.harness.encoder().die()
         self.assertEqual([client.data for client in clients], [b"abc"] * 2)
 
     def test_in_the_queue(self) -> None:
         """A render that waits for a slot fetches nothing."""
         self.come()
-        self.studio.come(path=b"b.wav")
-        self.studio.answer_probe()
+        self.harness.come(path=b"b.wav")
+        self.harness.answer_probe()
         self.assertEqual([whole for _, whole in self.source.asked], [False])
 
     def test_refused_options(self) -> None:
@@ -101,26 +101,26 @@ class FetchTests(SourceCase):
 
     def test_time_left(self) -> None:
         """A fetch has the time that is left of the slot, and the encoder what is left of that."""
-        client = self.studio.come("fade:0:1")
-        self.studio.answer_probe(duration=None)
-        self.studio.clock.advance(30)
+        client = self.harness.come("fade:0:1")
+        self.harness.answer_probe(duration=None)
+        self.harness.clock.advance(30)
         self.fetching.callback(None)
         self.source.fetching = None
-        self.studio.clock.advance(20)
-        self.studio.encoder().say(b"out_time_us=4000000\nprogress=end\n")
-        self.studio.encoder().die()
+        self.harness.clock.advance(20)
+        self.harness.encoder().say(b"out_time_us=4000000\nprogress=end\n")
+        self.harness.encoder().die()
         self.assertEqual([seconds for seconds, whole in self.source.asked if whole], [100, 50])
-        self.studio.clock.advance(50)
-        self.studio.encoder().die(signal=15)
+        self.harness.clock.advance(50)
+        self.harness.encoder().die(signal=15)
         self.assertIsInstance(client.outcome, RenderTimeout)
 
     def test_size_unknown(self) -> None:
         """A source that nothing tells the size of is not too large before it is fetched."""
-        self.studio.sources.sizes[b"a.wav"] = None
+        self.harness.sources.sizes[b"a.wav"] = None
         client = self.come()
         self.fetching.callback(None)
-        self.studio.encoder().say(b"abc")
-        self.studio.encoder().die()
+        self.harness.encoder().say(b"abc")
+        self.harness.encoder().die()
         self.assertEqual(client.outcome, "whole")
 
 
@@ -131,20 +131,20 @@ class TroubleTests(SourceCase):
         """Whatever a fetch comes to is what its clients are told, without an encoder."""
         for refusal in (NotFound, SourceTooLarge, UpstreamUnavailable, RenderFailed, RenderTimeout):
             self.make()
-            clients = [self.come(), self.studio.come()]
+            clients = [self.come(), self.harness.come()]
             self.source.refusal = refusal()
             self.fetching.callback(None)
             self.assertEqual([type(client.outcome) for client in clients], [refusal] * 2)
             self.assertEqual({refusal.code: 1}, self.outcomes())
-            self.assertIsNone(self.studio.stored())
-            self.assertEqual(self.studio.left(), NOTHING_LEFT)
+            self.assertIsNone(self.harness.stored())
+            self.assertEqual(self.harness.left(), NOTHING_LEFT)
 
     def test_too_slow(self) -> None:
         """Past its time everyone is told at once; the slot is held until the fetch gives up."""
         client = self.come()
-        self.studio.clock.advance(100)
+        self.harness.clock.advance(100)
         self.assertIsInstance(client.outcome, RenderTimeout)
-        self.assertEqual(self.studio.slots.held, 1)
+        self.assertEqual(self.harness.slots.held, 1)
         self.source.refusal = UpstreamUnavailable()
         self.fetching.callback(None)
         self.assertEqual({"render_timeout": 1}, self.outcomes())
@@ -168,11 +168,11 @@ class TroubleTests(SourceCase):
         """A source that broke off half way is a stream that fails and is not stored (Errors, 8)."""
         client = self.come()
         self.fetching.callback(None)
-        self.studio.encoder().say(b"abc")
-        self.studio.look()
+        self.harness.encoder().say(b"abc")
+        self.harness.look()
         self.assertEqual(client.data, b"abc")
-        self.studio.encoder().complain(b"https://a.test/b: Connection reset by peer\n")
-        self.studio.encoder().die()
+        self.harness.encoder().complain(b"https://a.test/b: Connection reset by peer\n")
+        self.harness.encoder().die()
         self.assertIsInstance(client.outcome, UpstreamUnavailable)
         self.assertEqual({"upstream_unavailable": 1}, self.outcomes())
-        self.assertIsNone(self.studio.stored())
+        self.assertIsNone(self.harness.stored())

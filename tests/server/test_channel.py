@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.http import Connection, House, Log, Response, read_response
+from tests.support.http import Connection, Log, ResourceHarness, Response, read_response
 
 HIT = b"/f:mp3/plain/local://stored.mp3"
 MISS = b"/f:mp3/plain/local://new.mp3"
@@ -16,14 +16,14 @@ AHEAD = 64 * 1024
 class LineCase(SynchronousTestCase):
     """Tests of connections, whose clock is the test's; when all have left, nothing is left.
 
-    :ivar house: has one stored variant; whatever else it is asked for is rendered.
+    :ivar harness: has one stored variant; whatever else it is asked for is rendered.
     """
 
     def setUp(self) -> None:
         self.log = Log()
         self.addCleanup(self.log.keep())
-        self.house = House()
-        self.stored = self.house.store_variant(HIT, DATA)
+        self.harness = ResourceHarness()
+        self.stored = self.harness.store_variant(HIT, DATA)
         self._connections: list[Connection] = []
 
     def tearDown(self) -> None:
@@ -31,34 +31,34 @@ class LineCase(SynchronousTestCase):
             connection.resume()
             connection.leave()
         self.assertEqual([], self.log.errors)
-        self.assertEqual(0, self.house.resource.active.count)
-        self.assertEqual(0, self.house.site.connections)
-        self.assertEqual([], self.house.line_clock.getDelayedCalls())
+        self.assertEqual(0, self.harness.resource.active.count)
+        self.assertEqual(0, len(self.harness.site.connections))
+        self.assertEqual([], self.harness.line_clock.getDelayedCalls())
         self.assertEqual(self.stored.opened, self.stored.closed)
 
     def connect(self, window: int | None = None) -> Connection:
         """Open a connection, which leaves at the end of the test at the latest."""
-        connection = self.house.connect(window)
+        connection = self.harness.connect(window)
         self._connections.append(connection)
         return connection
 
     def get(self, rest: bytes, window: int | None = None, **headers: bytes) -> Connection:
         """Ask for a variant."""
         connection = self.connect(window)
-        connection.send(self.house.path(rest), **headers)
+        connection.send(self.harness.path(rest), **headers)
         return connection
 
     def elapse(self, seconds: int) -> None:
         """Let time pass for the connections."""
-        self.house.line_clock.pump([1.0] * seconds)
+        self.harness.line_clock.pump([1.0] * seconds)
 
     def turn(self) -> None:
         """Let the reactor come round."""
-        self.house.line_clock.advance(0)
+        self.harness.line_clock.advance(0)
 
     def finish(self, rest: bytes, data: bytes = b"sound") -> None:
         """Let a render put out all that it has."""
-        render = self.house.render(rest)
+        render = self.harness.render(rest)
         render.put_out(data)
         render.end()
 
@@ -146,7 +146,7 @@ class TimeTests(LineCase):
         """An answer takes as long as it takes: to begin, to go on, and to end."""
         connection = self.get(MISS)
         self.elapse(3000)
-        self.house.render(MISS).put_out(b"so")
+        self.harness.render(MISS).put_out(b"so")
         self.elapse(3000)
         self.assertFalse(connection.closed)
         self.finish(MISS, b"und")
@@ -163,7 +163,7 @@ class TimeTests(LineCase):
 
     def test_one_timer(self) -> None:
         """All connections share one timer, and the last one takes it along."""
-        clock = self.house.line_clock
+        clock = self.harness.line_clock
         self.assertEqual([], clock.getDelayedCalls())
         first, second = self.connect(), self.connect()
         for _ in range(3):
@@ -192,20 +192,20 @@ class StallTests(LineCase):
     def test_stalled_on_a_render(self) -> None:
         """The same goes for a render that runs, from which the reader's place is taken."""
         connection = self.get(MISS, window=1)
-        self.house.render(MISS).put_out(b"sound")
+        self.harness.render(MISS).put_out(b"sound")
         self.elapse(300)
-        self.house.render(MISS).put_out(b"and more of it")
+        self.harness.render(MISS).put_out(b"and more of it")
         self.assert_ends(connection, 300, abort=True)
-        self.assertEqual(1, self.house.render(MISS).left)
+        self.assertEqual(1, self.harness.render(MISS).left)
 
     def test_waiting_is_not_stalling(self) -> None:
         """It is the render that lets this reader wait, however long ago its last byte came."""
         connection = self.get(MISS, window=1)
-        self.house.render(MISS).put_out(b"sound")
+        self.harness.render(MISS).put_out(b"sound")
         connection.resume()
         self.elapse(3000)
         self.assertFalse(connection.closed)
-        self.house.render(MISS).put_out(b"and more of it")
+        self.harness.render(MISS).put_out(b"and more of it")
         self.assert_ends(connection, 600, abort=True)
 
     def test_slow_reader(self) -> None:
@@ -242,7 +242,7 @@ class StallTests(LineCase):
         for resumes in (True, False):
             connection = self.connect(window=1)
             connection.send(b"/health", connection=b"close")
-            self.assertEqual(0, self.house.resource.active.count)
+            self.assertEqual(0, self.harness.resource.active.count)
             self.elapse(595)
             self.assertFalse(connection.closed)
             if resumes:
@@ -275,7 +275,13 @@ class PipelineTests(LineCase):
     def test_order(self) -> None:
         """Answers come in the order of their requests, however long one takes."""
         connection = self.connect()
-        targets = (b"/health", self.house.path(MISS), b"/nowhere", self.house.path(HIT), b"/ready")
+        targets = (
+            b"/health",
+            self.harness.path(MISS),
+            b"/nowhere",
+            self.harness.path(HIT),
+            b"/ready",
+        )
         for target in targets:
             connection.send(target)
         self.assertEqual([200], [answer.status for answer in answers(connection)])
@@ -300,7 +306,7 @@ class PipelineTests(LineCase):
         connection = self.ask_ahead(AHEAD // len(HEALTH) * len(HEALTH))
         self.finish(MISS)
         self.turn()
-        connection.send(self.house.path(b"/cb:2" + MISS))
+        connection.send(self.harness.path(b"/cb:2" + MISS))
         connection.send_raw(HEALTH * (AHEAD // len(HEALTH)))
         self.assertFalse(connection.closed)
 
@@ -308,16 +314,16 @@ class PipelineTests(LineCase):
         """Who sends more is cut off, and gives up the place at the render."""
         connection = self.ask_ahead(AHEAD + 1)
         self.assertTrue(connection.aborted)
-        self.assertEqual(1, self.house.render(MISS).left)
+        self.assertEqual(1, self.harness.render(MISS).left)
         self.assertEqual(1, len(self.log.requests))
 
     def test_leaving(self) -> None:
         """A client that leaves is noticed at once, whatever it sent ahead."""
         for count, size in enumerate((0, 20_000, AHEAD), start=1):
             connection = self.ask_ahead(size)
-            self.assertEqual(count - 1, self.house.render(MISS).left)
+            self.assertEqual(count - 1, self.harness.render(MISS).left)
             connection.leave()
-            self.assertEqual(count, self.house.render(MISS).left)
+            self.assertEqual(count, self.harness.render(MISS).left)
 
     def test_hundreds_at_once(self) -> None:
         """Who asks for a thousand things at once lets others have their turn in between."""

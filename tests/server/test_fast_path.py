@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.support.http import NOW, Connection, House, Log, key_of
+from audioproxy.web.metrics_resource import exposition
+from tests.support.http import NOW, Connection, Log, ResourceHarness, key_of
 from tests.support.strategies import PROMISE
 
 PATH = b"/f:mp3/plain/local://a.mp3"
@@ -64,33 +65,35 @@ class ExpressCase(SynchronousTestCase):
     """Two houses with one variant each, of which one has the fast path."""
 
     def setUp(self) -> None:
-        self.houses = self.build()
+        self.harnesses = self.build()
 
-    def build(self, **options: Any) -> tuple[House, House]:
+    def build(self, **options: Any) -> tuple[ResourceHarness, ResourceHarness]:
         """Return a house without and one with the fast path; both know the path."""
-        plain, fast = House(**options), House(fast=True, **options)
-        for house in (plain, fast):
-            house.store_variant(PATH, DATA)
-            house.ask_signed(PATH)
-            house.calls.clear()
+        plain, fast = ResourceHarness(**options), ResourceHarness(fast=True, **options)
+        for harness in (plain, fast):
+            harness.store_variant(PATH, DATA)
+            harness.ask_signed(PATH)
+            harness.calls.clear()
         return plain, fast
 
-    def raw(self, house: House, path: bytes = PATH, **headers: Any) -> Connection:
+    def raw(self, harness: ResourceHarness, path: bytes = PATH, **headers: Any) -> Connection:
         """Send one request and return the connection."""
-        connection = house.connect()
-        lines = [b"GET %s HTTP/1.1" % house.path(path), b"Host: proxy.example"]
+        connection = harness.connect()
+        lines = [b"GET %s HTTP/1.1" % harness.path(path), b"Host: proxy.example"]
         for name, given_values in headers.items():
             values = given_values if isinstance(given_values, list) else [given_values]
             lines += [name.encode() + b": " + value for value in values]
         connection.send_raw(b"\r\n".join([*lines, b"", b""]))
         return connection
 
-    def assert_equal_answers(self, houses: tuple[House, House], **headers: Any) -> House:
+    def assert_equal_answers(
+        self, harnesses: tuple[ResourceHarness, ResourceHarness], **headers: Any
+    ) -> ResourceHarness:
         """Assert that both answer with the same bytes, and return the fast house."""
-        plain, fast = houses
-        answers = [comparable(self.raw(house, **headers).received) for house in houses]
+        plain, fast = harnesses
+        answers = [comparable(self.raw(harness, **headers).received) for harness in harnesses]
         self.assertEqual(*answers)
-        self.assertEqual(plain.metrics.exposition(), fast.metrics.exposition())
+        self.assertEqual(exposition(plain.metrics.registry), exposition(fast.metrics.registry))
         return fast
 
 
@@ -100,7 +103,7 @@ class SameTests(ExpressCase):
     def test_answers(self) -> None:
         """Status, headers and their order, body, counters: all as on the ordinary path."""
         for headers in COMMON:
-            fast = self.assert_equal_answers(self.houses, **headers)
+            fast = self.assert_equal_answers(self.harnesses, **headers)
             self.assertNotIn("lookup", fast.touched(), headers)
 
     def test_other_configurations(self) -> None:
@@ -109,23 +112,23 @@ class SameTests(ExpressCase):
             fast = self.assert_equal_answers(self.build(origin=origin))
             self.assertNotIn("lookup", fast.touched())
         for path in (b"/dl:x.mp3" + PATH, b"/exp:%d" % (NOW + 100) + PATH):
-            houses = self.build()
-            for house in houses:
-                house.store_variant(path, DATA, disposition="attachment; filename=x")
-                house.ask_signed(path)
-                house.calls.clear()
-            answers = [comparable(self.raw(house, path).received) for house in houses]
+            harnesses = self.build()
+            for harness in harnesses:
+                harness.store_variant(path, DATA, disposition="attachment; filename=x")
+                harness.ask_signed(path)
+                harness.calls.clear()
+            answers = [comparable(self.raw(harness, path).received) for harness in harnesses]
             self.assertEqual(*answers)
-            self.assertEqual(houses[1].touched(), ["glance"])
+            self.assertEqual(harnesses[1].touched(), ["glance"])
 
     def test_lines(self) -> None:
         """Each request has the line that the ordinary path writes of it (Request log)."""
         for headers in COMMON:
             records = []
-            for house in self.houses:
+            for harness in self.harnesses:
                 log = Log()
                 stop = log.keep()
-                self.raw(house, **headers)
+                self.raw(harness, **headers)
                 stop()
                 records.append([record._replace(request_id="") for record in log.requests])
             self.assertEqual(*records)
@@ -133,7 +136,7 @@ class SameTests(ExpressCase):
 
     def test_in_turn(self) -> None:
         """One connection takes one request after the other, on either path."""
-        _, fast = self.houses
+        _, fast = self.harnesses
         connection = fast.connect()
         for headers in (*COMMON, *UNCOMMON[2:3], *COMMON):
             before = len(connection.received)
@@ -150,12 +153,12 @@ class LeftTests(ExpressCase):
     def test_uncommon(self) -> None:
         """Whatever is unusual is answered as if there were no fast path."""
         for headers in UNCOMMON:
-            fast = self.assert_equal_answers(self.houses, **headers)
+            fast = self.assert_equal_answers(self.harnesses, **headers)
             self.assertEqual(fast.touched()[-1], "lookup", headers)
 
     def test_pieces(self) -> None:
         """A request that comes in pieces, and two that come at once, are answered as ever."""
-        for plain_or_fast in self.houses:
+        for plain_or_fast in self.harnesses:
             path = plain_or_fast.path(PATH)
             request = b"GET %s HTTP/1.1\r\nX-Request-Id: a\r\n\r\n" % path
             whole = self.raw(plain_or_fast).received
@@ -171,7 +174,7 @@ class LeftTests(ExpressCase):
 
     def test_other_forms(self) -> None:
         """Another method, version or form of the target, and what is no HTTP."""
-        path = self.houses[0].path(PATH)
+        path = self.harnesses[0].path(PATH)
         for request in (
             b"HEAD %s HTTP/1.1\r\n\r\n" % path,
             b"GET %s HTTP/1.0\r\n\r\n" % path,
@@ -186,16 +189,16 @@ class LeftTests(ExpressCase):
             b"OPTIONS %s HTTP/1.1\r\n\r\n" % path,
         ):
             answers = []
-            for house in self.houses:
-                connection = house.connect()
+            for harness in self.harnesses:
+                connection = harness.connect()
                 connection.send_raw(request)
                 answers.append((comparable(connection.received), connection.closed))
             self.assertEqual(*answers, request)
-            self.assertNotIn("glance", self.houses[1].touched(), request)
+            self.assertNotIn("glance", self.harnesses[1].touched(), request)
 
     def test_unknown(self) -> None:
         """A path that differs in one byte is verified for itself (Authentication)."""
-        _, fast = self.houses
+        _, fast = self.harnesses
         path = bytearray(fast.path(PATH))
         path[-1] ^= 1
         self.assertEqual(fast.ask(bytes(path)).status, 401)
@@ -204,7 +207,7 @@ class LeftTests(ExpressCase):
     def test_expired(self) -> None:
         """A URL whose time is over is refused, however often it was served (D14)."""
         path = b"/exp:%d" % (NOW + 1) + PATH
-        _, fast = self.houses
+        _, fast = self.harnesses
         fast.store_variant(path, DATA)
         self.assertEqual([fast.ask_signed(path).status for _ in range(2)], [200, 200])
         fast.now = NOW + 2.0
@@ -212,7 +215,7 @@ class LeftTests(ExpressCase):
 
     def test_gone(self) -> None:
         """A variant that is removed is rendered anew."""
-        _, fast = self.houses
+        _, fast = self.harnesses
         assert isinstance(fast.stored, dict)
         fast.stored.clear()
         connection = fast.connect()
@@ -221,14 +224,14 @@ class LeftTests(ExpressCase):
 
     def test_stores(self) -> None:
         """Without a store, and while the service stops, there is nothing fast."""
-        house = House(fast=True, with_store=False)
-        connection = house.connect()
-        connection.send(house.path(PATH))
-        house.render(PATH).put_out(DATA)
-        house.render(PATH).end()
-        self.assertEqual(house.touched(), ["join"])
-        self.assertEqual(house.ask_signed(PATH, if_none_match=TAG).status, 304)
-        _, fast = self.houses
+        harness = ResourceHarness(fast=True, with_store=False)
+        connection = harness.connect()
+        connection.send(harness.path(PATH))
+        harness.render(PATH).put_out(DATA)
+        harness.render(PATH).end()
+        self.assertEqual(harness.touched(), ["join"])
+        self.assertEqual(harness.ask_signed(PATH, if_none_match=TAG).status, 304)
+        _, fast = self.harnesses
         open_connection = fast.connect()
         fast.site.stopping = True
         open_connection.send(fast.path(PATH))
@@ -236,7 +239,7 @@ class LeftTests(ExpressCase):
 
     def test_a_client_that_takes_nothing(self) -> None:
         """Answers do not pile up for a client that reads none of them."""
-        _, fast = self.houses
+        _, fast = self.harnesses
         connection = fast.connect()
         connection.pause()
         for _ in range(3):
@@ -247,13 +250,13 @@ class LeftTests(ExpressCase):
     @given(st.binary(max_size=60), st.binary(max_size=20), st.integers(0, 200))
     def test_anything(self, noise: bytes, more: bytes, at: int) -> None:
         """No bytes whatever are answered in another way than on the ordinary path."""
-        request = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % self.houses[0].path(PATH)
+        request = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % self.harnesses[0].path(PATH)
         request = request[:at] + noise + request[at:] + more
         answers = []
-        for house in self.houses:
-            connection = house.connect()
+        for harness in self.harnesses:
+            connection = harness.connect()
             connection.send_raw(request)
-            house.line_clock.advance(0)
+            harness.line_clock.advance(0)
             answers.append((comparable(connection.received), connection.closed))
         self.assertEqual(*answers)
 
@@ -263,7 +266,7 @@ class SendTests(ExpressCase):
 
     def test_partly_sent(self) -> None:
         """What the system does not take at once follows behind it, byte for byte."""
-        _, fast = self.houses
+        _, fast = self.harnesses
         expected = comparable(self.raw(fast).received)
         for taken in (0, 1, 100, ValueError()):
             wire = _Direct(taken)

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.server.listener import Listener, most_clients
 from tests.server.test_channel import MISS
-from tests.support.http import House
+from tests.support.http import ResourceHarness
 from tests.support.service import ask, reactor, send, until
 
 
@@ -54,8 +54,8 @@ class ListenerTests(TestCase):
 
     def setUp(self) -> None:
         """Build, and open nothing yet."""
-        self.house = House()
-        self.listener = Listener(reactor, self.house.site)
+        self.harness = ResourceHarness()
+        self.listener = Listener(reactor, self.harness.site)
         self.addCleanup(self.listener.give_up)
 
     async def assert_closed(self, port: int) -> None:
@@ -79,11 +79,11 @@ class ListenerTests(TestCase):
     async def test_ipv6(self) -> None:
         """An address of IPv6 is one too, and is among all interfaces."""
         for bind in ("::1", ""):
-            listener = Listener(reactor, self.house.site)
+            listener = Listener(reactor, self.harness.site)
             port = listener.open(0, bind)
             with socket.create_connection(("::1", port), timeout=5):
-                await until(lambda: self.house.site.connections, "the connection")
-            await until(lambda: not self.house.site.connections, "its end")
+                await until(lambda: len(self.harness.site.connections), "the connection")
+            await until(lambda: not len(self.harness.site.connections), "its end")
             listener.give_up()
 
     async def test_refused(self) -> None:
@@ -91,25 +91,27 @@ class ListenerTests(TestCase):
         port = self.listener.open(0, "127.0.0.1")
         for bind in ("127.0.0.1", "192.0.2.1"):
             with self.assertRaises(OSError):
-                Listener(reactor, self.house.site).open(port, bind)
+                Listener(reactor, self.harness.site).open(port, bind)
 
     async def test_close(self) -> None:
         """It takes no more clients, closes those that wait, and lets the others have the end."""
         port = self.listener.open(0)
-        answering = await send(port, self.house.path(MISS))
-        await until(lambda: self.house.rendering, "the request")
+        answering = await send(port, self.harness.path(MISS))
+        await until(lambda: self.harness.rendering, "the request")
         with socket.create_connection(("127.0.0.1", port), timeout=5) as idle:
-            await until(lambda: self.house.site.connections == 2, "the other connection")
+            await until(lambda: len(self.harness.site.connections) == 2, "the other connection")
             await self.listener.close()
             await self.assert_closed(port)
-            await until(lambda: self.house.site.connections == 1, "its end")
+            await until(lambda: len(self.harness.site.connections) == 1, "its end")
             self.assertEqual(b"", idle.recv(1))
         self.assertIsNone(answering.closed)
-        self.house.render(MISS).put_out(b"sound")
-        self.house.render(MISS).end()
+        self.harness.render(MISS).put_out(b"sound")
+        self.harness.render(MISS).end()
         response = await answering.end()
         self.assertEqual((b"sound", True), (response.body, response.complete))
-        self.assertEqual((0, 0), (self.house.site.connections, self.house.resource.active.count))
+        self.assertEqual(
+            (0, 0), (len(self.harness.site.connections), self.harness.resource.active.count)
+        )
 
     async def test_close_twice(self) -> None:
         """To close what is closed, or was never open, is no error."""

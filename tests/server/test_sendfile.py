@@ -18,9 +18,11 @@ from audioproxy.server.channel import ProxyChannel
 from audioproxy.server.listener import Listener
 from audioproxy.server.site import ProxySite
 from audioproxy.streams import FileProducer
+from audioproxy.web.access_log import log_request
 from audioproxy.web.base_resource import BaseResource
 from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
+from audioproxy.web.instrumentation import Instrumentation
 from tests.support.http import Log
 from tests.support.service import Client, ask, reactor, send, until
 
@@ -30,43 +32,44 @@ MANY = os.urandom(1 << 20) * 4
 class Files(BaseResource):
     """Sends one file, whole at ``/whole`` and as far as it has grown at ``/growing``."""
 
-    def __init__(self, backlog: RenderOutput) -> None:
-        BaseResource.__init__(self, reactor.seconds, Metrics(), Cors(None))
-        self.backlog = backlog
+    def __init__(self, output: RenderOutput) -> None:
+        instrumentation = Instrumentation(reactor.seconds, Metrics(), Cors(None), log_request)
+        BaseResource.__init__(self, instrumentation)
+        self.output = output
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
         """Answer."""
-        descriptor = self.backlog.descriptor
+        descriptor = self.output.descriptor
         if path == b"/growing":
-            await exchange.stream(200, FileProducer(self.backlog, descriptor=descriptor))
+            await exchange.stream(200, FileProducer(self.output, descriptor=descriptor))
             return
         start, stop = map(int, path.strip(b"/").split(b"-"))
         exchange.set_headers({b"content-length": b"%d" % (stop - start)})
-        await exchange.stream(200, FileProducer(self.backlog, start, stop, descriptor=descriptor))
+        await exchange.stream(200, FileProducer(self.output, start, stop, descriptor=descriptor))
 
 
-class StraightTests(TestCase):
+class SendfileTests(TestCase):
     """Bytes that the kernel moves"""
 
     #: Whether sendfile is used at all.
-    straight = True
+    uses_sendfile = True
 
     def setUp(self) -> None:
         self.file = AnonymousFile()
-        self.backlog = RenderOutput(self.file, 1 << 30)
-        self.addCleanup(self.backlog.release)
+        self.output = RenderOutput(self.file, 1 << 30)
+        self.addCleanup(self.output.release)
         self.moves: list[int] = []
         self.failure: OSError | None = None
         self.patch(sendfile_module.os, "sendfile", self.sendfile)
-        if not self.straight:
+        if not self.uses_sendfile:
             made = ProxyChannel.connectionMade
 
             def without(channel: Any) -> None:
                 made(channel)
-                channel.straight = False
+                channel.is_plain_tcp = False
 
             self.patch(ProxyChannel, "connectionMade", without)
-        self.files = Files(self.backlog)
+        self.files = Files(self.output)
         self.site = ProxySite(self.files, reactor)
         listener = Listener(reactor, self.site)
         self.port = listener.open(0, "127.0.0.1")
@@ -84,7 +87,7 @@ class StraightTests(TestCase):
     def grow(self, data: bytes) -> None:
         """Append to the file."""
         os.write(self.file.descriptor, data)
-        self.backlog.grow()
+        self.output.grow()
 
     async def test_stretches(self) -> None:
         """A stretch of a file goes out exactly, whatever its length."""
@@ -94,7 +97,7 @@ class StraightTests(TestCase):
             self.assertEqual(response.body, MANY[start:stop])
             self.assertTrue(response.complete)
             self.assertEqual(self.log.requests[-1].sent, stop - start)
-        self.assertEqual(bool(self.moves), self.straight)
+        self.assertEqual(bool(self.moves), self.uses_sendfile)
 
     async def test_growing(self) -> None:
         """A file that grows goes out in chunks as it grows, in large and in small pieces."""
@@ -105,18 +108,18 @@ class StraightTests(TestCase):
             await until(lambda at=at: client.response and len(client.response.body) == at)
             self.grow(MANY[at : at + more])
             at += more
-        self.backlog.end()
+        self.output.end()
         response = await client.end()
         self.assertEqual(response.body, MANY[:at])
         self.assertEqual(response["transfer-encoding"], b"chunked")
         self.assertTrue(response.complete)
         self.assertEqual(self.log.requests[-1].sent, at)
-        self.assertEqual(bool(self.moves), self.straight)
+        self.assertEqual(bool(self.moves), self.uses_sendfile)
 
     async def test_without_chunks(self) -> None:
         """So it does for a client of HTTP/1.0, which hears of the end by the connection's."""
         self.grow(MANY)
-        self.backlog.end()
+        self.output.end()
         client: Client = await send(self.port, b"/growing HTTP/1.0\r\nX:")
         self.assertTrue((await client.end()).body.endswith(MANY))
 
@@ -126,8 +129,8 @@ class StraightTests(TestCase):
         # More than the system keeps for a connection.
         for _ in range(4):
             self.grow(MANY)
-        self.backlog.end()
-        for path in (b"/growing", b"/0-%d" % self.backlog.size):
+        self.output.end()
+        for path in (b"/growing", b"/0-%d" % self.output.size):
             client: Client = await send(self.port, path)
             client.pause()
             await until(self.stalled)
@@ -136,7 +139,7 @@ class StraightTests(TestCase):
 
     def stalled(self) -> bool:
         """Tell whether the one client takes nothing; little is in memory for it by then."""
-        for channel in self.site._channels:
+        for channel in self.site.connections._open:
             self.assertLess(_unsent(channel), 200_000)
             if channel.stalled_since is not None:
                 return reactor.seconds() - channel.stalled_since > 0.05
@@ -145,7 +148,7 @@ class StraightTests(TestCase):
     async def test_next_request(self) -> None:
         """The next request on the connection is answered behind it."""
         self.grow(MANY)
-        self.backlog.end()
+        self.output.end()
         client: Client = await send(
             self.port, b"/0-100000 HTTP/1.1\r\n\r\nGET /growing HTTP/1.1\r\n\r\nGET /1-2"
         )
@@ -157,14 +160,14 @@ class StraightTests(TestCase):
     async def test_failure(self) -> None:
         """A render that fails breaks the answer off, in the middle of a chunk or not."""
         for size in (100_000, 3_000_000):
-            self.backlog.size = 0
+            self.output.size = 0
             os.ftruncate(self.file.descriptor, 0)
-            self.backlog.ended = False
+            self.output.ended = False
             os.lseek(self.file.descriptor, 0, os.SEEK_SET)
             self.grow(MANY[:size])
             client: Client = await send(self.port, b"/growing")
             await until(lambda client=client: client.response and client.response.body)
-            self.backlog.end(RenderFailed())
+            self.output.end(RenderFailed())
             response = await client.end()
             self.assertFalse(response.complete)
             self.assertTrue(MANY.startswith(response.body))
@@ -188,13 +191,13 @@ class StraightTests(TestCase):
             self.assertEqual(self.log.errors, [])
 
 
-class WrittenTests(StraightTests):
+class WrittenTests(SendfileTests):
     """The same where nothing is straight: behind TLS, say"""
 
-    straight = False
+    uses_sendfile = False
 
 
-class TroubleTests(StraightTests):
+class TroubleTests(SendfileTests):
     """A file system that has no sendfile, of which every test goes through reads"""
 
     def setUp(self) -> None:

@@ -89,7 +89,7 @@ class BadRequestTests(LineCase):
 
     def test_everything(self) -> None:
         """Each gets its answer, with the id of the request where one was read before the fault."""
-        hidden = b"GET %b HTTP/1.1\r\n\r\n" % self.house.path(HIT)
+        hidden = b"GET %b HTTP/1.1\r\n\r\n" % self.harness.path(HIT)
         bad = {name: (line, None) for name, line in BAD_LINES.items()}
         bad |= {name: (START + headers, b"theirs") for name, headers in BAD_HEADERS.items()}
         for name, (data, request_id) in bad.items():
@@ -103,7 +103,7 @@ class BadRequestTests(LineCase):
                 self.assert_refused(connection, request_id, name)
                 self.assertEqual(1, len(answers(connection)), name)
                 self.assertEqual(1, len(self.log.requests), name)
-        self.assertEqual([], self.house.calls)
+        self.assertEqual([], self.harness.calls)
 
     def test_end(self) -> None:
         """A client that is still sending has seconds to read the answer, and no more."""
@@ -151,7 +151,7 @@ class BadRequestTests(LineCase):
             rest = b"/cb:%d" % number + MISS
             connection = self.get(rest)
             connection.send_raw(bad + HEALTH)
-            self.house.render(rest).put_out(b"so")
+            self.harness.render(rest).put_out(b"so")
             self.elapse(300)
             self.finish(rest, b"und")
             first, second = answers(connection)
@@ -174,7 +174,7 @@ class BadRequestTests(LineCase):
     def test_old_versions(self) -> None:
         """HTTP/1.0 is answered in full, and the connection closed behind it."""
         connection = self.connect()
-        connection.send(self.house.path(HIT), version=b"HTTP/1.0", connection=b"keep-alive")
+        connection.send(self.harness.path(HIT), version=b"HTTP/1.0", connection=b"keep-alive")
         self.assertEqual((200, DATA), (connection.response.status, connection.response.body))
         self.assertEqual((True, False), (connection.closed, connection.aborted))
 
@@ -185,7 +185,7 @@ class BodyTests(LineCase):
     def send(self, head: bytes, *parts: bytes, method: bytes = b"GET") -> Connection:
         """Ask for a stored variant with a body that comes in parts."""
         connection = self.connect()
-        target = self.house.path(HIT)
+        target = self.harness.path(HIT)
         connection.send_raw(b"%s %s HTTP/1.1\r\n%s\r\n\r\n" % (method, target, head))
         for part in parts:
             connection.send_raw(part)
@@ -198,7 +198,7 @@ class BodyTests(LineCase):
         (response,) = answers(connection)
         self.assertEqual((status, code), (response.status, response.error))
         self.assertEqual(b"close", response["connection"])
-        self.assertEqual([], self.house.calls)
+        self.assertEqual([], self.harness.calls)
         (record,) = self.log.requests
         self.assertEqual(f"unknown {status} {code}", " ".join(str(record).split()[:3]))
         self.log.events.clear()
@@ -246,7 +246,7 @@ class BodyTests(LineCase):
         self.assertEqual(
             (400, "bad_request"), (connection.response.status, connection.response.error)
         )
-        self.assertEqual([], self.house.calls)
+        self.assertEqual([], self.harness.calls)
 
     def test_ahead_of_an_answer(self) -> None:
         """A body that comes during the answer before it counts as what is sent ahead."""
@@ -255,7 +255,7 @@ class BodyTests(LineCase):
             b"GET /health HTTP/1.1\r\nContent-Length: 99999\r\n\r\n" + b"x" * 99_999
         )
         self.assertTrue(connection.aborted)
-        self.assertEqual(1, self.house.render(MISS).left)
+        self.assertEqual(1, self.harness.render(MISS).left)
 
     def test_expect(self) -> None:
         """Who asks whether to send a body is told to, and answered once it is there."""
@@ -278,16 +278,16 @@ class RoomTests(LineCase):
 
     def limit(self, most: int) -> None:
         """Begin anew with a site that has room for so many connections."""
-        self.house.site = ProxySite(self.house.resource, self.house.line_clock, most)
+        self.harness.site = ProxySite(self.harness.resource, self.harness.line_clock, most)
 
     def assert_full(self) -> None:
         """Assert that another connection is refused."""
-        self.assertIsNone(self.house.site.buildProtocol(IPv4Address("TCP", "192.0.2.1", 40_000)))
+        self.assertIsNone(self.harness.site.buildProtocol(IPv4Address("TCP", "192.0.2.1", 40_000)))
 
     def test_no_limit(self) -> None:
         """Where none is set, there is none."""
         connections = [self.connect() for _ in range(500)]
-        self.assertEqual(500, self.house.site.connections)
+        self.assertEqual(500, len(self.harness.site.connections))
         self.assertFalse(any(connection.closed for connection in connections))
 
     def test_longest_wait(self) -> None:
@@ -300,7 +300,7 @@ class RoomTests(LineCase):
         self.assertFalse(first.closed or third.closed or fourth.closed)
         self.connect()
         self.assertFalse(first.closed)
-        self.assertEqual((True, 3), (third.closed, self.house.site.connections))
+        self.assertEqual((True, 3), (third.closed, len(self.harness.site.connections)))
 
     def test_part_of_a_request(self) -> None:
         """A part of a request is no request, and its sender has waited since it came."""
@@ -323,7 +323,7 @@ class RoomTests(LineCase):
 
     def test_stalled(self) -> None:
         """One that takes nothing of what is left goes after half a minute, if one has to."""
-        for target in (b"/health", self.house.path(HIT)):
+        for target in (b"/health", self.harness.path(HIT)):
             for headers in ({}, {"connection": b"close"}):
                 self.limit(1)
                 first = self.connect(window=1)
@@ -385,7 +385,7 @@ class FinishTests(LineCase):
         idle, kept, reading = (self.connect() for _ in range(3))
         kept.send_raw(HEALTH)
         reading.send_raw(HEALTH[:-2])
-        self.house.site.finish()
+        self.harness.site.finish()
         for connection in (idle, kept, reading):
             self.assertEqual((True, False), (connection.closed, connection.aborted))
         self.assertEqual(b"", reading.received)
@@ -395,7 +395,7 @@ class FinishTests(LineCase):
         """Who is being answered has all of it, and nothing after it."""
         waiting, begun = self.get(MISS), self.get(HIT, window=1)
         waiting.send_raw(HEALTH)
-        self.house.site.finish()
+        self.harness.site.finish()
         self.elapse(300)
         self.assertFalse(waiting.closed or begun.closed)
         self.finish(MISS)
@@ -409,7 +409,7 @@ class FinishTests(LineCase):
     def test_new_requests(self) -> None:
         """A request that still gets through is answered, and told that it is the last."""
         connection = self.connect()
-        self.house.site.stopping = True
+        self.harness.site.stopping = True
         connection.send_raw(HEALTH * 2)
         self.assertEqual(200, connection.response.status)
         self.assertEqual(
@@ -421,9 +421,9 @@ class FinishTests(LineCase):
         """An answer of which the end is not yet read is not torn, and is waited for (D39)."""
         connection = self.connect(window=1)
         connection.send_raw(HEALTH)
-        self.house.site.finish()
+        self.harness.site.finish()
         self.assertFalse(connection.closed)
-        emptied = Deferred.fromCoroutine(self.house.site.emptied(30))
+        emptied = Deferred.fromCoroutine(self.harness.site.connections.wait_until_closed(30))
         self.elapse(29)
         self.assertNoResult(emptied)
         connection.resume()
@@ -434,8 +434,8 @@ class FinishTests(LineCase):
         """It is waited for no longer than for all else (D39)."""
         connection = self.connect(window=1)
         connection.send_raw(HEALTH)
-        self.house.site.finish()
-        emptied = Deferred.fromCoroutine(self.house.site.emptied(30))
+        self.harness.site.finish()
+        emptied = Deferred.fromCoroutine(self.harness.site.connections.wait_until_closed(30))
         self.elapse(30)
         self.successResultOf(emptied)
         connection.resume()
@@ -444,6 +444,6 @@ class FinishTests(LineCase):
         """One that sent nonsense has its seconds, as ever."""
         connection = self.connect()
         connection.send_raw(BAD_LINES["SSH"])
-        self.house.site.finish()
+        self.harness.site.finish()
         self.assertFalse(connection.closed)
         self.assert_ends(connection, 5, abort=True)

@@ -13,7 +13,7 @@ from random import Random
 
 from twisted.internet.defer import Deferred
 
-from tests.soak.guests import any_short, together
+from tests.soak.good_clients import any_short, together
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import Node, alive
 from tests.soak.rig import LONG_RENDER, WOUNDED, Rig

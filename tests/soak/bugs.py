@@ -33,15 +33,16 @@ BUGS = [
     Bug(
         "a request is logged only if its client stays",
         "web/exchange.py",
-        "            self._access_log(self._record(status))\n",
-        "            if not isinstance(outcome, Failure): self._access_log(self._record(status))\n",
+        "            self._instrumentation.access_log(self._log_entry(status))\n",
+        "            if not isinstance(outcome, Failure):\n"
+        "                self._instrumentation.access_log(self._log_entry(status))\n",
         "log",
     ),
     Bug(
         "requests are counted twice",
         "web/exchange.py",
-        "        self._metrics.request_ended(self.endpoint, status)\n",
-        "        self._metrics.request_ended(self.endpoint, status)\n" * 2,
+        "        self._instrumentation.metrics.request_ended(self.endpoint, status)\n",
+        "        self._instrumentation.metrics.request_ended(self.endpoint, status)\n" * 2,
         "counters",
     ),
     Bug(
@@ -54,8 +55,8 @@ BUGS = [
     Bug(
         "who joins is counted as a miss",
         "web/variant.py",
-        "self.metrics.miss if seat.started else self.metrics.coalesced",
-        "self.metrics.miss if seat.started else self.metrics.miss",
+        "self.metrics.miss if subscription.started else self.metrics.coalesced",
+        "self.metrics.miss if subscription.started else self.metrics.miss",
         "rehearsal",
     ),
     Bug(
@@ -67,7 +68,7 @@ BUGS = [
     ),
     Bug(
         "a body without end is read to its end",
-        "server/site.py",
+        "server/request.py",
         "            if self._body_length > _LONGEST_BODY:\n",
         "            if self._body_length > 1 << 40:\n",
         "answers",
@@ -77,26 +78,26 @@ BUGS = [
         "render/render.py",
         "why=refusal.message)\n            self._fail(refusal)\n",
         "why=refusal.message)\n            self._fail(refusal)\n"
-        "            if self._backlog is not None:\n                await self._store()\n",
+        "            if self._output is not None:\n                await self._store()\n",
         "store",
     ),
     Bug(
         "who waits for a slot and leaves goes on waiting",
         "render/render.py",
-        "        if not self._subscribers and not self._finished and not self._runs_on:\n",
-        "        if not self._subscribers and not self._finished and self._waiting:\n",
+        "        if not self._subscribers and self.state not in _ENDED and not self._runs_on:\n",
+        "        if not self._subscribers and self.state is State.PROBING:\n",
         "rehearsal",
     ),
     Bug(
         "who leaves ends the render of all",
         "render/render.py",
-        "        if not self._subscribers and not self._finished and not self._runs_on:\n",
-        "        if not self._finished:\n",
+        "        if not self._subscribers and self.state not in _ENDED and not self._runs_on:\n",
+        "        if self.state not in _ENDED:\n",
         "answers",
     ),
     Bug(
         "a render has no deadline",
-        "render/render.py",
+        "render/deadline.py",
         "        return left\n",
         "        return left + 1000\n",
         "on the way",
@@ -104,29 +105,29 @@ BUGS = [
     Bug(
         "clients wait for a child that does not die",
         "render/render.py",
-        "clock.callLater(timeout, self._fail, RenderTimeout())",
-        "clock.callLater(1000 * timeout, self._fail, RenderTimeout())",
+        "Deadline(limits.clock, limits.timeout, lambda: self._fail(RenderTimeout()))",
+        "Deadline(limits.clock, limits.timeout)",
         "tests.render.test_render",
     ),
     Bug(
         "a source that changed is taken for one that did not",
-        "render/render.py",
-        "        if not await source.unchanged():\n",
-        "        if not source:\n",
+        "render/preparation.py",
+        "        if not await self._opened.unchanged():\n",
+        "        if not self._opened:\n",
         "answers",
     ),
     Bug(
         "the source stays open",
         "render/render.py",
-        "        finally:\n            source.close()\n",
+        "        finally:\n            preparation.close()\n",
         "        finally:\n            pass\n",
         "leaks",
     ),
     Bug(
         "the output stays open",
         "render/render.py",
-        "                self._backlog.release()\n",
-        "                pass\n",
+        "            self._output.release()\n",
+        "            pass\n",
         "leaks",
     ),
     Bug(
@@ -140,14 +141,14 @@ BUGS = [
     Bug(
         "nobody can join",
         "render/registry.py",
-        "        self._joinable[order.key] = job\n",
+        "        self._joinable[request.key] = render\n",
         "",
         "rehearsal",
     ),
     Bug(
         "a drain waits for nothing",
         "render/registry.py",
-        "        await self._tally.wait(clock, seconds)\n",
+        "        await self._in_flight.wait_until_idle(clock, seconds)\n",
         "",
         "answers",
     ),
@@ -171,7 +172,7 @@ BUGS = [
         "        deadline = self._clock.callLater(timeout, self.stop)\n",
         "        def late() -> None:\n"
         "            self.stop()\n"
-        "            self._waiting and self._waiting.pop().errback(ChildTimeout())\n"
+        "            self._reaped.fire(Failure(ChildTimeout()))\n"
         "        deadline = self._clock.callLater(timeout, late)\n",
         "slots",
     ),
@@ -219,15 +220,15 @@ BUGS = [
     ),
     Bug(
         "a store that takes no file fails renders",
-        "render/render.py",
-        '            except OSError as error:\n                _log.warn("the store takes',
-        '            except KeyError as error:\n                _log.warn("the store takes',
+        "render/write_back.py",
+        '        except OSError as error:\n            _log.warn("the store takes',
+        '        except KeyError as error:\n            _log.warn("the store takes',
         "answers",
     ),
     Bug(
         "an output may have any size",
         "render/render.py",
-        "        if size > self._workshop.max_variant:\n",
+        "        if size > output.limit:\n",
         "        if size < 0:\n",
         "tests.render.test_render",
     ),
@@ -282,14 +283,14 @@ BUGS = [
     ),
     Bug(
         "a request may take for ever",
-        "server/channel.py",
+        "server/connections.py",
         "Phase.READING: 60.0",
         "Phase.READING: 60e9",
         "tests.server.test_channel",
     ),
     Bug(
         "an answer may lie for ever",
-        "server/channel.py",
+        "server/connections.py",
         "STALL = 600.0\n",
         "STALL = 600e9\n",
         "tests.server.test_channel",
@@ -297,8 +298,8 @@ BUGS = [
     Bug(
         "anything may be sent ahead of an answer",
         "server/channel.py",
-        "            if self._ahead > _MOST_AHEAD:\n",
-        "            if self._ahead < 0:\n",
+        "            if self._pipelined_bytes > _MOST_PIPELINED:\n",
+        "            if self._pipelined_bytes < 0:\n",
         "tests.server.test_channel",
     ),
     Bug(
@@ -310,9 +311,9 @@ BUGS = [
     ),
     Bug(
         "an answer is torn to make room",
-        "server/site.py",
-        "            if channel.all_sent and channel.phase",
-        "            if channel.phase",
+        "server/connections.py",
+        "            if connection.all_sent and connection.phase",
+        "            if connection.phase",
         "tests.server.test_site",
     ),
     Bug(

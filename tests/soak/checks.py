@@ -11,9 +11,9 @@ from pathlib import Path
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.threads import thread_per_call
 from audioproxy.variants.files import FileVariantStore
+from tests.soak.counters import QUIET, Entry, alarms, families, mismatches
 from tests.soak.journal import Journal
 from tests.soak.nodes import Metrics, Node
-from tests.soak.tally import QUIET, Entry, alarms, families, mismatches
 from tests.support.service import reactor
 
 #: Bytes that a node may have grown by since it was warm.

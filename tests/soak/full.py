@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from tests.soak.checks import Check, check_store
-from tests.soak.guests import together
+from tests.soak.good_clients import together
 from tests.soak.lines import pause
 from tests.soak.nodes import Node
 from tests.soak.rig import Rig

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.soak.guests import READY, mistakes, together
+from tests.soak.good_clients import READY, mistakes, together
 from tests.soak.lines import leaving, wait_for
 from tests.soak.nodes import Metrics
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig

@@ -8,13 +8,13 @@ from random import Random
 
 from tests.soak import checks, guests, rudeness
 from tests.soak.attacks import Attacks
+from tests.soak.bad_clients import Squatters
 from tests.soak.checks import Check, Level
+from tests.soak.counters import entries
 from tests.soak.full import check_full_store
 from tests.soak.lines import pause, wait_for
 from tests.soak.rehearsal import Rehearsal
 from tests.soak.rig import CAPACITY, Rig
-from tests.soak.rudeness import Squatters
-from tests.soak.tally import entries
 from tests.soak.troubles import Troubles
 from tests.support.service import reactor
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.soak.tally import alarms, entries, mismatches
+from tests.soak.counters import alarms, entries, mismatches
 from tests.soak.verdicts import complaints
 from tests.soak.visits import EXCUSES, Asked, Visit, Wanted
 from tests.support.http import Response

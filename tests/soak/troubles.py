@@ -10,7 +10,7 @@ from random import Random
 
 from twisted.internet.defer import Deferred
 
-from tests.soak.guests import any_short
+from tests.soak.good_clients import any_short
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import alive, encodes
 from tests.soak.rig import LONG_RENDER, Rig

@@ -1,8 +1,9 @@
 """HTTP without a network: a connection in memory, and a reader of what came back.
 
 `Connection` is a client of a real ``twisted.web`` site; `read_response` knows the framing of
-HTTP/1 (RFC 9112, 6) and nothing of the service. `House` is the resource with a double behind
-each seam, which all write into one list of calls, so that a test can say what was not touched.
+HTTP/1 (RFC 9112, 6) and nothing of the service. `ResourceHarness` is the resource with a double
+behind each seam, which all write into one list of calls, so that a test can say what was not
+touched.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -27,25 +28,28 @@ from zope.interface import implementer
 from audioproxy.errors import Refusal
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.request import SigningKeys, VariantRequest
 from audioproxy.grammar.segments import split_target
 from audioproxy.grammar.signature import sign
 from audioproxy.grammar.sources import Source, read_source
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.metrics import Metrics
-from audioproxy.process.child import Launcher
+from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
-from audioproxy.process.readiness import Readiness
 from audioproxy.process.slots import Slots
-from audioproxy.render.context import Order
+from audioproxy.process.spawn import Launcher
 from audioproxy.render.output import RenderOutput
+from audioproxy.render.preparation import Preparer
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.site import ProxySite
 from audioproxy.streams import FileProducer
-from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
 from audioproxy.web.access_log import log_request
 from audioproxy.web.cors import Cors
 from audioproxy.web.info import InfoHandler
-from audioproxy.web.root import AudioProxyResource, Signer
+from audioproxy.web.instrumentation import Instrumentation
+from audioproxy.web.root import AudioProxyResource
+from audioproxy.web.status import Readiness
 from audioproxy.web.variant import VariantHandler
 from tests.support.processes import FakeSpawner
 
@@ -399,16 +403,17 @@ class FakeStored:
             raise self.refusal
         return FileProducer(self, start, stop)
 
-    def presign(self, seconds: int) -> str | None:
+    def presign(self, seconds: int) -> str:
         """Return a URL that says for how long it is good."""
-        return None if self.url is None else f"{self.url}?expires={seconds}"
+        assert self.url is not None
+        return f"{self.url}?expires={seconds}"
 
     def close(self) -> None:
         """Count a close."""
         self.closed += 1
 
 
-class FakeBacklog(RenderOutput):
+class FakeOutput(RenderOutput):
     """A backlog in memory: a test that forgets it leaves no descriptor open for another."""
 
     def __init__(self) -> None:
@@ -442,33 +447,33 @@ _NO_FILE = _NoFile()
 class FakeRender:
     """A render that does what the test says, with a seat for everyone who asks."""
 
-    def __init__(self, order: Order) -> None:
-        self.order = order
-        self.seats = self.left = 0
+    def __init__(self, request: VariantRequest) -> None:
+        self.request = request
+        self.subscribers = self.left = 0
         self.waiting: list[Deferred[RenderOutput]] = []
-        self.backlog = FakeBacklog()
+        self.output = FakeOutput()
 
     def put_out(self, data: bytes) -> None:
         """Let the encoder put out bytes."""
-        self.backlog.add(data)
+        self.output.add(data)
         self._be_ready()
 
     def end(self, failure: Refusal | None = None) -> None:
         """End, well or not; without a byte so far, the failure is everybody's answer."""
-        if failure is not None and not self.backlog.size:
+        if failure is not None and not self.output.size:
             waiting, self.waiting = self.waiting, []
             for waiter in waiting:
                 waiter.errback(failure)
         else:
-            self.backlog.end(failure)
+            self.output.end(failure)
             self._be_ready()
 
     def subscribe(self) -> Deferred[RenderOutput]:
         """Take a seat."""
-        self.seats += 1
+        self.subscribers += 1
         waiter: Deferred[RenderOutput] = Deferred(self.waiting.remove)
-        if self.backlog.size:
-            waiter.callback(self.backlog)
+        if self.output.size:
+            waiter.callback(self.output)
         else:
             self.waiting.append(waiter)
         return waiter
@@ -480,16 +485,16 @@ class FakeRender:
     def _be_ready(self) -> None:
         waiting, self.waiting = self.waiting, []
         for waiter in waiting:
-            waiter.callback(self.backlog)
+            waiter.callback(self.output)
 
 
 @dataclass(frozen=True)
-class FakeSeat:
+class FakeSubscription:
     """A place at a fake render."""
 
     render: FakeRender
     started: bool
-    backlog: Deferred[RenderOutput]
+    output: Deferred[RenderOutput]
 
     def leave(self) -> None:
         """Give it up."""
@@ -526,7 +531,7 @@ class FakeSource:
         self.closed += 1
 
 
-class House:
+class ResourceHarness:
     """The resource with a double behind each seam.
 
     :ivar calls: every question that was put to a double, in order.
@@ -563,34 +568,31 @@ class House:
         self.probe_slots = Slots(self.clock, 2, 0, 1)
         launcher = Launcher(self.spawner, self.clock, {})
         prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
-        cors = Cors(origin)
+        self.instrumentation = Instrumentation(
+            self.clock.seconds, self.metrics, Cors(origin), log_request
+        )
+        self.metrics_instrumentation = replace(self.instrumentation, cors=Cors(None))
         variants = VariantHandler(
             self.metrics,
             self,
-            self,
+            Preparer(self, prober, Encoder(launcher), "ffmpeg", 1_000_000),
             self if with_store else None,
             lambda: self.now,
-            1_000_000,
             presign_ttl,
         )
         self.resource = AudioProxyResource(
-            Signer(key, None if key is None else SALT, insecure),
-            cors,
+            self.instrumentation,
+            SigningKeys(key, None if key is None else SALT, insecure),
             variants,
             InfoHandler(self, prober),
             self.slots,
             self.readiness,
-            self.clock.seconds,
-            self.metrics,
         )
         self.fast_path = FastPath(
-            self.resource.known,
+            self.resource.verified_paths,
             variants,
             self if with_store else None,
-            cors,
-            self.clock.seconds,
-            self.metrics,
-            log_request,
+            self.instrumentation,
         )
         self.line_clock = Clock()
         self.site = ProxySite(
@@ -624,16 +626,16 @@ class House:
         """Let everyone in."""
         return nullcontext(True)
 
-    def join(self, order: Order, admitted: bool) -> FakeSeat:
+    def join(self, request: VariantRequest, admitted: bool) -> FakeSubscription:
         """Join a render or start it."""
         assert admitted
-        self.calls.append(("join", order.key))
-        started = order.key not in self.rendering
-        render = self.rendering.setdefault(order.key, FakeRender(order))
-        seat = FakeSeat(render, started, render.subscribe())
+        self.calls.append(("join", request.key))
+        started = request.key not in self.rendering
+        render = self.rendering.setdefault(request.key, FakeRender(request))
+        subscription = FakeSubscription(render, started, render.subscribe())
         if self.render_error is not None:
             render.end(self.render_error)  # type: ignore[arg-type]
-        return seat
+        return subscription
 
     # The test's side.
 

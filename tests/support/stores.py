@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import NoReturn
 
 from twisted.internet.defer import Deferred
 
@@ -12,7 +13,7 @@ from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 from audioproxy.scratch import AnonymousFile, Scratch
 from audioproxy.streams import FileProducer
-from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
 
 
 class FakeSource:
@@ -107,8 +108,8 @@ class FakeStored:
     async def open_range(self, start: int, stop: int) -> FileProducer:
         return FileProducer(self, start, stop)
 
-    def presign(self, seconds: int) -> None:
-        pass
+    def presign(self, seconds: int) -> NoReturn:
+        raise NotImplementedError
 
     def close(self) -> None:
         self.closed = True

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, S3Source
-from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
 from tests.support.stores import FakeSources, FakeStore

@@ -25,7 +25,8 @@ from audioproxy.scratch import AnonymousFile, Scratch
 from audioproxy.threads import thread_per_call
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore, StoredFile
-from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.interfaces import Examination, Unwritable
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE

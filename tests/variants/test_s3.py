@@ -33,7 +33,8 @@ from audioproxy.scratch import AnonymousFile, AnonymousSpace
 from audioproxy.streams import ConsumerGone
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.hashing_scratch import HashingScratch
-from audioproxy.variants.interfaces import Examination, Unwritable, VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
+from audioproxy.variants.interfaces import Examination, Unwritable
 from audioproxy.variants.s3 import PART, S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log

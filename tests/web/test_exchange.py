@@ -8,7 +8,7 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import NotFound, RenderFailed, RenderTimeout
-from tests.support.http import House, Log
+from tests.support.http import Log, ResourceHarness
 
 PATH = b"/f:mp3/plain/local://a%20b.mp3"
 KNOWN = "opts=f:mp3 src=local://a%20b.mp3"
@@ -20,7 +20,7 @@ class ExchangeCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.log = Log()
         self.addCleanup(self.log.keep())
-        self.house = House()
+        self.harness = ResourceHarness()
 
     def line(self) -> str:
         """Return the one request line that was logged, with no error beside it."""
@@ -36,61 +36,61 @@ class LineTests(ExchangeCase):
 
     def test_miss(self) -> None:
         """A render has its options, its source, its state, its bytes and its time."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
-        self.house.render(PATH).put_out(b"abc")
-        self.house.clock.advance(1.2345)
-        self.house.render(PATH).end()
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
+        self.harness.render(PATH).put_out(b"abc")
+        self.harness.clock.advance(1.2345)
+        self.harness.render(PATH).end()
         self.assertEqual(f"render 200 {KNOWN} cache=MISS 3 bytes in 1234ms", self.line())
 
     def test_hit(self) -> None:
         """A hit counts the bytes of the body that were sent: none for HEAD."""
-        self.house.store_variant(PATH, b"0123456789")
-        self.house.ask_signed(PATH, range=b"bytes=2-4")
+        self.harness.store_variant(PATH, b"0123456789")
+        self.harness.ask_signed(PATH, range=b"bytes=2-4")
         self.assertEqual(f"render 206 {KNOWN} cache=HIT 3 bytes in 0ms", self.line())
-        self.house.ask_signed(PATH, b"HEAD")
+        self.harness.ask_signed(PATH, b"HEAD")
         self.assertEqual(f"render 200 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
 
     def test_redirect(self) -> None:
         """A redirect is a hit of no bytes; where it leads is a credential and not in the log."""
-        self.house = House(presign_ttl=300)
-        self.house.store_variant(PATH, b"0123456789").url = "https://store.example/secret"
+        self.harness = ResourceHarness(presign_ttl=300)
+        self.harness.store_variant(PATH, b"0123456789").url = "https://store.example/secret"
         for method in (b"GET", b"HEAD"):
-            self.house.ask_signed(PATH, method)
+            self.harness.ask_signed(PATH, method)
             self.assertEqual(f"render 302 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
 
     def test_gone_before_any_answer(self) -> None:
         """A client that left without so much as a header is not counted as answered."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
         connection.leave()
         self.assertEqual(f"render 499 {KNOWN} 0 bytes in 0ms", self.line())
 
     def test_conditional(self) -> None:
         """A 304 knows options and source, and has no state: nothing was looked up."""
-        tag = self.house.ask_signed(PATH, b"HEAD")["etag"]
+        tag = self.harness.ask_signed(PATH, b"HEAD")["etag"]
         self.line()
-        self.house.ask_signed(PATH, if_none_match=tag)
+        self.harness.ask_signed(PATH, if_none_match=tag)
         self.assertEqual(f"render 304 {KNOWN} 0 bytes in 0ms", self.line())
 
     def test_refusals(self) -> None:
         """A 401 and a 422 know neither options nor source (Request log, 2)."""
-        self.house.ask(b"/x" + PATH, b"HEAD")
+        self.harness.ask(b"/x" + PATH, b"HEAD")
         self.assertEqual("render 401 invalid_signature 0 bytes in 0ms", self.line())
-        self.house.ask_signed(b"/q:99" + PATH, b"HEAD")
+        self.harness.ask_signed(b"/q:99" + PATH, b"HEAD")
         self.assertEqual("render 422 invalid_options 0 bytes in 0ms", self.line())
-        self.house.ask_signed(b"/exp:1" + PATH, b"HEAD")
+        self.harness.ask_signed(b"/exp:1" + PATH, b"HEAD")
         self.assertEqual("render 410 expired 0 bytes in 0ms", self.line())
-        self.house.source = NotFound()
-        self.house.ask_signed(PATH, b"HEAD")
+        self.harness.source = NotFound()
+        self.harness.ask_signed(PATH, b"HEAD")
         self.assertEqual(f"render 404 not_found {KNOWN} 0 bytes in 0ms", self.line())
-        self.house.ask_signed(b"/plain/http://refused", b"HEAD")
+        self.harness.ask_signed(b"/plain/http://refused", b"HEAD")
         # Options never stand without a source (D28).
         self.assertEqual("render 404 not_found 0 bytes in 0ms", self.line())
 
     def test_endpoints(self) -> None:
         """Each request is of one class (Request log, 1)."""
-        house = House(origin="*")
+        harness = ResourceHarness(origin="*")
         for method, target, endpoint in (
             (b"GET", b"/health", "health"),
             (b"HEAD", b"/ready", "ready"),
@@ -101,13 +101,13 @@ class LineTests(ExchangeCase):
             (b"GET", b"/x/info/plain/local://a", "info"),
             (b"GET", b"/x/information/plain/local://a", "render"),
         ):
-            house.ask(target, method)
+            harness.ask(target, method)
             self.assertEqual(endpoint, self.line().partition(" ")[0])
 
     def test_refused_render(self) -> None:
         """A failed render is a warning that knows everything but a cache state."""
-        self.house.render_error = RenderTimeout()
-        self.house.ask_signed(PATH)
+        self.harness.render_error = RenderTimeout()
+        self.harness.ask_signed(PATH)
         (record,) = self.log.requests
         self.assertIs(LogLevel.warn, record.level)
         self.assertRegex(str(record), rf"\Arender 504 render_timeout {KNOWN} \d+ bytes in 0ms\Z")
@@ -118,11 +118,11 @@ class EndTests(ExchangeCase):
 
     def test_left_before_headers(self) -> None:
         """Whoever leaves while waiting gives the seat up, and nothing is written later."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
         connection.leave()
-        render = self.house.render(PATH)
-        self.assertEqual((1, 1, []), (render.seats, render.left, render.waiting))
+        render = self.harness.render(PATH)
+        self.assertEqual((1, 1, []), (render.subscribers, render.left, render.waiting))
         self.assertIn(KNOWN, self.line())
         render.put_out(b"late")
         render.end()
@@ -131,32 +131,32 @@ class EndTests(ExchangeCase):
 
     def test_left_while_streaming(self) -> None:
         """Whoever leaves half way gives the seat up, and the bytes sent are in the line."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
-        self.house.render(PATH).put_out(b"half")
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
+        self.harness.render(PATH).put_out(b"half")
         connection.leave()
-        self.assertEqual(1, self.house.render(PATH).left)
+        self.assertEqual(1, self.harness.render(PATH).left)
         self.assertEqual(f"render 200 {KNOWN} cache=MISS 4 bytes in 0ms", self.line())
-        self.house.render(PATH).put_out(b"late")
-        self.house.render(PATH).end(RenderFailed())
+        self.harness.render(PATH).put_out(b"late")
+        self.harness.render(PATH).end(RenderFailed())
         self.assertEqual([], self.log.events)
 
     def test_left_while_paused(self) -> None:
         """A client that stalls and then leaves is no different."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
-        self.house.render(PATH).put_out(b"one")
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
+        self.harness.render(PATH).put_out(b"one")
         connection.pause()
-        self.house.render(PATH).put_out(b"two")
+        self.harness.render(PATH).put_out(b"two")
         connection.leave()
         self.assertEqual(f"render 200 {KNOWN} cache=MISS 3 bytes in 0ms", self.line())
-        self.assertEqual(1, self.house.render(PATH).left)
+        self.assertEqual(1, self.harness.render(PATH).left)
 
     def test_left_during_a_hit(self) -> None:
         """A stored variant is closed when its reader leaves."""
-        stored = self.house.store_variant(PATH, b"x" * 1_000_000)
-        connection = self.house.connect(window=1)
-        connection.send(self.house.path(PATH))
+        stored = self.harness.store_variant(PATH, b"x" * 1_000_000)
+        connection = self.harness.connect(window=1)
+        connection.send(self.harness.path(PATH))
         self.assertEqual((1, 0), (stored.opened, stored.closed))
         connection.leave()
         self.assertEqual((1, 1), (stored.opened, stored.closed))
@@ -164,28 +164,28 @@ class EndTests(ExchangeCase):
 
     def test_others_stay(self) -> None:
         """One who leaves takes nothing from those who share the render."""
-        first, second = self.house.connect(), self.house.connect()
-        first.send(self.house.path(PATH))
-        second.send(self.house.path(PATH))
+        first, second = self.harness.connect(), self.harness.connect()
+        first.send(self.harness.path(PATH))
+        second.send(self.harness.path(PATH))
         first.leave()
-        self.house.render(PATH).put_out(b"all")
-        self.house.render(PATH).end()
+        self.harness.render(PATH).put_out(b"all")
+        self.harness.render(PATH).end()
         self.assertEqual((b"all", True), (second.response.body, second.response.complete))
 
     def test_failed_stream(self) -> None:
         """A stream that fails is logged once, with its code beside the status that was sent."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
-        self.house.render(PATH).put_out(b"some")
-        self.house.render(PATH).end(RenderTimeout())
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
+        self.harness.render(PATH).put_out(b"some")
+        self.harness.render(PATH).end(RenderTimeout())
         self.assertEqual(
             f"render 200 render_timeout {KNOWN} cache=MISS 4 bytes in 0ms", self.line()
         )
 
     def test_crash(self) -> None:
         """What nobody foresaw is a 500 as a document, and the log says where it came from."""
-        self.house.stored = ZeroDivisionError("unforeseen")
-        response = self.house.ask_signed(PATH)
+        self.harness.stored = ZeroDivisionError("unforeseen")
+        response = self.harness.ask_signed(PATH)
         self.assertEqual((500, "render_failed"), (response.status, response.error))
         self.assertEqual(b"no-store", response["cache-control"])
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
@@ -193,14 +193,14 @@ class EndTests(ExchangeCase):
 
     def test_nothing_goes_on(self) -> None:
         """The tally of requests comes back to nothing, whatever became of them."""
-        connections = [self.house.connect() for _ in range(3)]
+        connections = [self.harness.connect() for _ in range(3)]
         for connection in connections:
-            connection.send(self.house.path(PATH))
-        self.assertEqual(3, self.house.resource.active.count)
+            connection.send(self.harness.path(PATH))
+        self.assertEqual(3, self.harness.resource.active.count)
         connections[0].leave()
-        self.assertEqual(2, self.house.resource.active.count)
-        self.house.render(PATH).put_out(b"x")
+        self.assertEqual(2, self.harness.resource.active.count)
+        self.harness.render(PATH).put_out(b"x")
         connections[1].leave()
-        self.house.render(PATH).end()
-        self.house.ask(b"/health")
-        self.assertEqual(0, self.house.resource.active.count)
+        self.harness.render(PATH).end()
+        self.harness.ask(b"/health")
+        self.assertEqual(0, self.harness.resource.active.count)

@@ -21,7 +21,7 @@ from audioproxy.errors import (
     UpstreamUnavailable,
     VideoSource,
 )
-from tests.support.http import NOW, Connection, FakeSource, House, Log, Response
+from tests.support.http import NOW, Connection, FakeSource, Log, ResourceHarness, Response
 from tests.support.processes import FakeChild
 
 PATH = b"/info/plain/local://a.mp3"
@@ -62,29 +62,31 @@ class InfoCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.log = Log()
         self.addCleanup(self.log.keep())
-        self.house = self.make_house()
+        self.harness = self.make_harness()
 
-    def make_house(self, source: FakeSource | Exception | None = None, **settings: Any) -> House:
+    def make_harness(
+        self, source: FakeSource | Exception | None = None, **settings: Any
+    ) -> ResourceHarness:
         """Return a house with one source behind every path."""
-        house = House(**settings)
+        harness = ResourceHarness(**settings)
         if source is not None:
-            house.source = source
-        self.addCleanup(self.assert_settled, house)
-        self.addCleanup(house.spawner.put_down)
-        return house
+            harness.source = source
+        self.addCleanup(self.assert_settled, harness)
+        self.addCleanup(harness.spawner.put_down)
+        return harness
 
-    def assert_settled(self, house: House) -> None:
+    def assert_settled(self, harness: ResourceHarness) -> None:
         """Assert that nothing is held, nothing is waited for, and nobody is being answered."""
-        opened = sum(name == "open" for name, _ in house.calls)
-        if isinstance(house.source, FakeSource):
-            self.assertEqual(opened, house.source.closed)
-        self.assertEqual(0, house.probe_slots.held)
-        self.assertEqual([], house.clock.getDelayedCalls())
+        opened = sum(name == "open" for name, _ in harness.calls)
+        if isinstance(harness.source, FakeSource):
+            self.assertEqual(opened, harness.source.closed)
+        self.assertEqual(0, harness.probe_slots.held)
+        self.assertEqual([], harness.clock.getDelayedCalls())
         self.assertEqual([], self.log.errors)
 
     def assert_untouched(self) -> None:
         """Assert that no source was opened and no probe started."""
-        self.assertEqual(([], []), (self.house.calls, self.house.spawner.children))
+        self.assertEqual(([], []), (self.harness.calls, self.harness.spawner.children))
 
     def assert_error(self, response: Response, refusal: type[Refusal]) -> None:
         """Assert that a response is the error document of a refusal, and promises nothing more."""
@@ -97,14 +99,14 @@ class InfoCase(SynchronousTestCase):
 
     def send(self, rest: bytes = PATH, method: bytes = b"GET", **headers: Any) -> Connection:
         """Send a signed request."""
-        connection = self.house.connect()
-        connection.send(self.house.path(rest), method, **headers)
+        connection = self.harness.connect()
+        connection.send(self.harness.path(rest), method, **headers)
         return connection
 
     @property
     def child(self) -> FakeChild:
         """The probe that was started last."""
-        return self.house.spawner.last
+        return self.harness.spawner.last
 
     def get(self, rest: bytes = PATH, says: bytes = ANSWER, code: int = 0) -> Response:
         """Ask, let the probe say its answer, and return the response."""
@@ -128,7 +130,7 @@ class OrderTests(InfoCase):
             b"/info/",
         ):
             for method in (b"GET", b"HEAD"):
-                response = self.house.ask(b"/" + b"A" * 43 + rest, method, if_none_match=TAG)
+                response = self.harness.ask(b"/" + b"A" * 43 + rest, method, if_none_match=TAG)
                 self.assertEqual(401, response.status)
                 if method == b"GET":
                     self.assert_error(response, InvalidSignature)
@@ -136,8 +138,8 @@ class OrderTests(InfoCase):
 
     def test_signature_covers_info(self) -> None:
         """A signature for a variant of a source is none for its info document."""
-        signature = self.house.path(b"/plain/local://a.mp3").split(b"/")[1]
-        self.assert_error(self.house.ask(b"/" + signature + PATH), InvalidSignature)
+        signature = self.harness.path(b"/plain/local://a.mp3").split(b"/")[1]
+        self.assert_error(self.harness.ask(b"/" + signature + PATH), InvalidSignature)
         self.assert_untouched()
 
     def test_options_second(self) -> None:
@@ -148,7 +150,7 @@ class OrderTests(InfoCase):
         ):
             for source in (b"plain/local://a.mp3", b"plain/http://refused/", b"enc/!"):
                 rest = b"/info/" + segments + b"/" + source
-                response = self.house.ask_signed(rest, if_none_match=TAG)
+                response = self.harness.ask_signed(rest, if_none_match=TAG)
                 self.assert_error(response, InvalidOptions)
                 first = segments.split(b"/")[0].decode()
                 self.assertTrue(response.document["message"].startswith(f'"{first}"'))
@@ -156,7 +158,7 @@ class OrderTests(InfoCase):
 
     def test_info_is_the_first_segment(self) -> None:
         """Behind an option, info is an option that nobody knows (D1)."""
-        response = self.house.ask_signed(b"/f:mp3/info/plain/local://a.mp3")
+        response = self.harness.ask_signed(b"/f:mp3/info/plain/local://a.mp3")
         self.assert_error(response, InvalidOptions)
         self.assertIn('"info"', response.document["message"])
         self.assert_untouched()
@@ -169,51 +171,51 @@ class OrderTests(InfoCase):
             *(b"plain/local:///etc/passwd", b"plain/local://a%00", b"enc/!!!", b"enc/QQ=="),
             *(b"plain/local://" + b"a/" * 64 + b"a", b"no-source", b""),
         ):
-            response = self.house.ask_signed(b"/info/" + source, if_none_match=TAG)
+            response = self.harness.ask_signed(b"/info/" + source, if_none_match=TAG)
             self.assert_error(response, NotFound)
             bodies.add(response.body)
         self.assert_untouched()
-        self.house.source = NotFound("a reason that no client sees")
-        bodies.add(self.house.ask_signed(PATH).body)
+        self.harness.source = NotFound("a reason that no client sees")
+        bodies.add(self.harness.ask_signed(PATH).body)
         self.assertEqual(1, len(bodies))
 
     def test_stat_before_condition(self) -> None:
         """A source that is gone is a 404, even for one who holds its document (6)."""
         for refusal in (NotFound, NotConfigured, UpstreamUnavailable):
-            self.house.source = refusal()
-            self.assert_error(self.house.ask_signed(PATH, if_none_match=TAG), refusal)
-        self.assertEqual(["open"] * 3, self.house.touched())
-        self.assertEqual([], self.house.spawner.children)
+            self.harness.source = refusal()
+            self.assert_error(self.harness.ask_signed(PATH, if_none_match=TAG), refusal)
+        self.assertEqual(["open"] * 3, self.harness.touched())
+        self.assertEqual([], self.harness.spawner.children)
 
     def test_condition_before_probe(self) -> None:
         """A document that is still true is a 304, without a probe or a slot for one (6)."""
-        self.house.probe_slots.capacity = 0
+        self.harness.probe_slots.capacity = 0
         for method in (b"GET", b"HEAD"):
             for value in (TAG, b"W/" + TAG, b'"other", ' + TAG, [b'"other"', TAG]):
-                response = self.house.ask_signed(PATH, method, if_none_match=value)
+                response = self.harness.ask_signed(PATH, method, if_none_match=value)
                 self.assertEqual((304, b""), (response.status, response.body))
                 self.assertEqual(TAG, response["etag"])
                 self.assertEqual(b"public, max-age=3600", response["cache-control"])
                 for name in ("content-type", "content-length", "transfer-encoding"):
                     self.assertIsNone(response[name], name)
-        self.assertEqual([("open", b"local://a.mp3")] * 8, self.house.calls)
-        self.assertEqual([], self.house.spawner.children)
+        self.assertEqual([("open", b"local://a.mp3")] * 8, self.harness.calls)
+        self.assertEqual([], self.harness.spawner.children)
 
     def test_probe_last(self) -> None:
         """One who holds no document, or another, is answered by a probe (6)."""
         for headers in ({}, {"if_none_match": b'"other"'}, {"if_none_match": TAG[:-2] + b'"'}):
             connection = self.send(**headers)
-            self.assertEqual((b"", 1), (connection.received, len(self.house.spawner.alive)))
+            self.assertEqual((b"", 1), (connection.received, len(self.harness.spawner.alive)))
             self.child.say(ANSWER)
             self.child.die()
             self.assertEqual((200, DOCUMENT), _seen(connection.response))
 
     def test_neither_store_nor_slot(self) -> None:
         """No variant is looked up or rendered, and no render slot is needed (5)."""
-        self.house.slots.capacity = 0
-        self.house.stored = UpstreamUnavailable()
+        self.harness.slots.capacity = 0
+        self.harness.stored = UpstreamUnavailable()
         self.assertEqual(200, self.get().status)
-        self.assertEqual(["open"], self.house.touched())
+        self.assertEqual(["open"], self.harness.touched())
 
 
 def _seen(response: Response) -> tuple[int, Any]:
@@ -254,7 +256,7 @@ class DocumentTests(InfoCase):
     def test_size(self) -> None:
         """The storage's size comes before the probe's, which comes before none."""
         for stat, expected in ((5, 5), (0, 999)):
-            self.house = self.make_house(FakeSource(stat))
+            self.harness = self.make_harness(FakeSource(stat))
             self.assertEqual(expected, self.get().document["size"])
         self.assertNotIn("size", self.get(says=answer(AUDIO, format_name="mp3")).document)
 
@@ -262,12 +264,12 @@ class DocumentTests(InfoCase):
         """A source without a validator is cacheable for a minute, and has no ETag (2)."""
         tag = b'"' + hashlib.sha256(b"local://a.mp3\n").hexdigest().encode() + b'"'
         for headers in ({}, {"if_none_match": tag}, {"if_none_match": b"*"}):
-            self.house = self.make_house(FakeSource(1000, validator=b""))
+            self.harness = self.make_harness(FakeSource(1000, validator=b""))
             connection = self.send(**headers)
             self.child.say(ANSWER)
             self.child.die()
             self.assertEqual((200, DOCUMENT), _seen(connection.response))
-            head = self.house.ask_signed(PATH, b"HEAD", **headers)
+            head = self.harness.ask_signed(PATH, b"HEAD", **headers)
             self.assertEqual(200, head.status)
             for response in (connection.response, head):
                 self.assertEqual(b"public, max-age=60", response["cache-control"])
@@ -277,8 +279,8 @@ class DocumentTests(InfoCase):
         """A source that was written to has another ETag, so that a 304 is never a lie (1)."""
         tags = {TAG}
         for validator in (b"1000-1", b"1000-2", b"999-2", b'"etag"', b'W/"etag"'):
-            self.house = self.make_house(FakeSource(1000, validator=validator))
-            response = self.house.ask_signed(PATH, b"HEAD", if_none_match=b", ".join(tags))
+            self.harness = self.make_harness(FakeSource(1000, validator=validator))
+            response = self.harness.ask_signed(PATH, b"HEAD", if_none_match=b", ".join(tags))
             self.assertEqual(200, response.status)
             tags.add(response["etag"] or b"")
         self.assertEqual(6, len(tags))
@@ -293,12 +295,12 @@ class DocumentTests(InfoCase):
             (b"/info/plain/local://b.mp3", False),
             (b"/info/plain/local://./a.mp3", False),
         ):
-            response = self.house.ask_signed(rest, b"HEAD", if_none_match=TAG)
+            response = self.harness.ask_signed(rest, b"HEAD", if_none_match=TAG)
             self.assertEqual(304 if same else 200, response.status, rest)
             self.assertEqual(same, response["etag"] == TAG, rest)
         # A query is not signed, and no part of the name (D17).
-        target = self.house.path(PATH) + b"?a=b"
-        self.assertEqual(304, self.house.ask(target, if_none_match=TAG).status)
+        target = self.harness.path(PATH) + b"?a=b"
+        self.assertEqual(304, self.harness.ask(target, if_none_match=TAG).status)
 
     def test_range(self) -> None:
         """A document has no ranges: whoever asks for one gets it whole."""
@@ -311,15 +313,15 @@ class DocumentTests(InfoCase):
 
     def test_no_limit_of_size(self) -> None:
         """AP_MAX_SRC_BYTES is for renders: the largest source is described (4)."""
-        self.house.source = FakeSource(10**12)
-        self.assertEqual(413, self.house.ask_signed(b"/plain/local://a.mp3", b"HEAD").status)
-        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
+        self.harness.source = FakeSource(10**12)
+        self.assertEqual(413, self.harness.ask_signed(b"/plain/local://a.mp3", b"HEAD").status)
+        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
         self.assertEqual(10**12, self.get().document["size"])
 
     def test_pipelined(self) -> None:
         """A connection is good for the next document."""
-        connection = self.house.connect()
-        request = b"GET " + self.house.path(PATH) + b" HTTP/1.1\r\nHost: h\r\n\r\n"
+        connection = self.harness.connect()
+        request = b"GET " + self.harness.path(PATH) + b" HTTP/1.1\r\nHost: h\r\n\r\n"
         connection.send_raw(request * 2)
         for number in (1, 2):
             self.child.say(ANSWER)
@@ -329,15 +331,15 @@ class DocumentTests(InfoCase):
 
     def test_http_1_0(self) -> None:
         """A client of HTTP/1.0 gets the same."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH), version=b"HTTP/1.0")
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH), version=b"HTTP/1.0")
         self.child.say(ANSWER)
         self.child.die()
         self.assertEqual((200, DOCUMENT), _seen(connection.response))
 
     def test_cors(self) -> None:
         """A player of the configured origin may read the document, its ETag and refusals."""
-        self.house = self.make_house(origin="https://player.example")
+        self.harness = self.make_harness(origin="https://player.example")
         connections = [self.send(), self.send(if_none_match=TAG), self.send(method=b"HEAD")]
         self.child.say(answer(AUDIO, VIDEO))
         self.child.die()
@@ -347,7 +349,7 @@ class DocumentTests(InfoCase):
             self.assertEqual(b"https://player.example", response["access-control-allow-origin"])
             self.assertIn(b"etag", response["access-control-expose-headers"] or b"")
             self.assertEqual(b"Origin", response["vary"])
-        self.assertEqual(204, self.house.ask(self.house.path(PATH), b"OPTIONS").status)
+        self.assertEqual(204, self.harness.ask(self.harness.path(PATH), b"OPTIONS").status)
 
 
 class HeadTests(InfoCase):
@@ -355,8 +357,8 @@ class HeadTests(InfoCase):
 
     def test_headers(self) -> None:
         """They are the GET's, but for the length that only a probe could tell."""
-        head = self.house.ask_signed(PATH, b"HEAD", x_request_id=b"same")
-        self.assertEqual([], self.house.spawner.children)
+        head = self.harness.ask_signed(PATH, b"HEAD", x_request_id=b"same")
+        self.assertEqual([], self.harness.spawner.children)
         self.assertEqual((200, b""), (head.status, head.body))
         connection = self.send(x_request_id=b"same")
         self.child.say(ANSWER)
@@ -366,8 +368,8 @@ class HeadTests(InfoCase):
 
     def test_no_slot(self) -> None:
         """It is answered when every probe slot is taken."""
-        self.house.probe_slots.capacity = 0
-        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
+        self.harness.probe_slots.capacity = 0
+        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
 
     def test_refusals(self) -> None:
         """They are the GET's, without the body (HEAD on signed endpoints, 2)."""
@@ -381,18 +383,18 @@ class HeadTests(InfoCase):
             (PATH, NotConfigured()),
             (PATH, UpstreamUnavailable()),
         ):
-            self.house = self.make_house(source)
-            get = self.house.ask_signed(rest, x_request_id=b"same")
-            head = self.house.ask_signed(rest, b"HEAD", x_request_id=b"same")
+            self.harness = self.make_harness(source)
+            get = self.harness.ask_signed(rest, x_request_id=b"same")
+            head = self.harness.ask_signed(rest, b"HEAD", x_request_id=b"same")
             self.assertGreaterEqual(get.status, 400)
             self.assertEqual((get.status, b""), (head.status, head.body))
             self.assertEqual(get.settled, head.settled)
-            self.assertEqual([], self.house.spawner.children)
+            self.assertEqual([], self.harness.spawner.children)
 
     def test_while_a_probe_runs(self) -> None:
         """It does not wait for the probe that others wait for."""
         connection = self.send()
-        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
+        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
         self.assertEqual(b"", connection.received)
 
 
@@ -443,34 +445,34 @@ class RefusalTests(InfoCase):
 
     def test_probe_missing(self) -> None:
         """Without ffprobe it is a 500 probe_failed too (D34), and HEAD and 304 work."""
-        self.house.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        self.assert_error(self.house.ask_signed(PATH), ProbeFailed)
-        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
-        self.assertEqual(304, self.house.ask_signed(PATH, if_none_match=TAG).status)
+        self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
+        self.assert_error(self.harness.ask_signed(PATH), ProbeFailed)
+        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
+        self.assertEqual(304, self.harness.ask_signed(PATH, if_none_match=TAG).status)
         self.assertEqual(1, len(self.log.errors))
         self.log.events.clear()
 
     def test_probe_timeout(self) -> None:
         """A probe past AP_PROBE_TIMEOUT is a 504 probe_timeout, when it is dead."""
         connection = self.send()
-        self.house.clock.advance(9.9)
+        self.harness.clock.advance(9.9)
         self.assertEqual([], self.child.signals)
-        self.house.clock.advance(0.1)
+        self.harness.clock.advance(0.1)
         self.assertEqual((["TERM"], b""), (self.child.signals, connection.received))
-        self.house.clock.advance(2)
+        self.harness.clock.advance(2)
         self.assertEqual(["TERM", "KILL"], self.child.signals)
-        self.assertEqual((1, 0), (self.house.probe_slots.held, self._closed()))
+        self.assertEqual((1, 0), (self.harness.probe_slots.held, self._closed()))
         self.child.die(signal=9)
         self.assert_error(connection.response, ProbeTimeout)
 
     def _closed(self) -> int:
-        assert isinstance(self.house.source, FakeSource)
-        return self.house.source.closed
+        assert isinstance(self.harness.source, FakeSource)
+        return self.harness.source.closed
 
     def test_written_to(self) -> None:
         """A source that changes while it is examined is a 500: the ETag would name a mixture."""
         connection = self.send()
-        self.house.source.written_to = True  # type: ignore[union-attr]
+        self.harness.source.written_to = True  # type: ignore[union-attr]
         self.child.say(ANSWER)
         self.child.die()
         self.assert_error(connection.response, ProbeFailed)
@@ -503,15 +505,17 @@ class PoolTests(InfoCase):
         """With no free slot it is a 429 at once, to be asked again in a second (D21)."""
         running = [self.send(self.path(number)) for number in range(2)]
         for number in (2, 3):
-            response = self.house.ask_signed(self.path(number))
+            response = self.harness.ask_signed(self.path(number))
             self.assert_error(response, QueueFull)
-        self.assertEqual((2, 0), (len(self.house.spawner.children), self.house.probe_slots.depth))
-        first, second = self.house.spawner.children
+        self.assertEqual(
+            (2, 0), (len(self.harness.spawner.children), self.harness.probe_slots.depth)
+        )
+        first, second = self.harness.spawner.children
         first.say(ANSWER)
         first.die()
         # The one that was refused is forgotten, and has a slot when it asks again.
         again = self.send(self.path(2))
-        self.assertEqual(3, len(self.house.spawner.children))
+        self.assertEqual(3, len(self.harness.spawner.children))
         for child in (second, self.child):
             child.say(ANSWER)
             child.die()
@@ -523,11 +527,11 @@ class PoolTests(InfoCase):
         running = [self.send(self.path(number)) for number in range(2)]
         joined = self.send(self.path(0))
         self.assertEqual(b"", joined.received)
-        self.assertEqual(304, self.house.ask_signed(PATH, if_none_match=TAG).status)
-        self.assertEqual(200, self.house.ask_signed(PATH, b"HEAD").status)
-        self.house.store_variant(b"/plain/local://2.mp3", b"stored")
-        self.assertEqual(200, self.house.ask_signed(b"/plain/local://2.mp3").status)
-        for child in self.house.spawner.children:
+        self.assertEqual(304, self.harness.ask_signed(PATH, if_none_match=TAG).status)
+        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
+        self.harness.store_variant(b"/plain/local://2.mp3", b"stored")
+        self.assertEqual(200, self.harness.ask_signed(b"/plain/local://2.mp3").status)
+        for child in self.harness.spawner.children:
             child.say(ANSWER)
             child.die()
         for connection in (*running, joined):
@@ -537,7 +541,9 @@ class PoolTests(InfoCase):
         """All who ask for one source, however they spell it, share one probe and one slot (6)."""
         spellings = (PATH, b"/info/enc/bG9jYWw6Ly9hLm1wMw", b"/info/plain/local://%61.mp3", PATH)
         connections = [self.send(rest) for rest in spellings]
-        self.assertEqual((1, 1), (len(self.house.spawner.children), self.house.probe_slots.held))
+        self.assertEqual(
+            (1, 1), (len(self.harness.spawner.children), self.harness.probe_slots.held)
+        )
         self.child.say(ANSWER)
         self.child.die()
         for connection in connections:
@@ -555,11 +561,11 @@ class PoolTests(InfoCase):
     def test_two_states(self) -> None:
         """A source that was written to since is another one: nobody gets the old answer."""
         first = self.send()
-        old = self.house.source
+        old = self.harness.source
         assert isinstance(old, FakeSource)
-        self.house.source = new = FakeSource(2000, validator=b"changed")
+        self.harness.source = new = FakeSource(2000, validator=b"changed")
         second = self.send()
-        one, two = self.house.spawner.children
+        one, two = self.harness.spawner.children
         two.say(answer({**AUDIO, "channels": 1}))
         two.die()
         one.say(ANSWER)
@@ -568,22 +574,22 @@ class PoolTests(InfoCase):
         self.assertEqual((1, 2000), _of(second.response, "channels", "size"))
         self.assertNotEqual(first.response["etag"], second.response["etag"])
         self.assertEqual((1, 1), (old.closed, new.closed))
-        self.house.calls.pop(0)  # the old one's, which is closed
+        self.harness.calls.pop(0)  # the old one's, which is closed
 
     def test_client_that_leaves(self) -> None:
         """The probe of one who left alone is ended; its slot is free when it is dead."""
         connection = self.send()
         connection.leave()
-        self.assertEqual((["TERM"], 1), (self.child.signals, self.house.probe_slots.held))
+        self.assertEqual((["TERM"], 1), (self.child.signals, self.harness.probe_slots.held))
         self.child.die(signal=15)
-        self.assertEqual((0, b""), (self.house.probe_slots.held, connection.received))
+        self.assertEqual((0, b""), (self.harness.probe_slots.held, connection.received))
         (record,) = self.log.requests
         self.assertEqual(499, record.status)
 
     def test_client_that_ignores_its_end(self) -> None:
         """A probe that does not heed its end is killed after a while."""
         self.send().leave()
-        self.house.clock.advance(2)
+        self.harness.clock.advance(2)
         self.assertEqual(["TERM", "KILL"], self.child.signals)
         self.child.die(signal=9)
 
@@ -602,7 +608,7 @@ class PoolTests(InfoCase):
         self.send().leave()
         dying = self.child
         connection = self.send()
-        self.assertEqual(2, len(self.house.spawner.children))
+        self.assertEqual(2, len(self.harness.spawner.children))
         self.child.say(ANSWER)
         self.child.die()
         self.assertEqual((200, DOCUMENT), _seen(connection.response))
@@ -615,7 +621,7 @@ class PoolTests(InfoCase):
             connection.leave()
         self.assertEqual(["TERM"], self.child.signals)
         self.child.die(signal=15)
-        self.assertEqual(1, len(self.house.spawner.children))
+        self.assertEqual(1, len(self.harness.spawner.children))
 
 
 def _of(response: Response, *names: str) -> tuple[Any, ...]:
@@ -636,9 +642,9 @@ class LogTests(InfoCase):
         body = self.get().body
         self.assertEqual(f"info 200 src=local://a.mp3 {len(body)} bytes in 0ms", self.line())
         for method in (b"GET", b"HEAD"):
-            self.house.ask_signed(PATH, method, if_none_match=TAG)
+            self.harness.ask_signed(PATH, method, if_none_match=TAG)
             self.assertEqual("info 304 src=local://a.mp3 0 bytes in 0ms", self.line())
-        self.house.ask_signed(PATH, b"HEAD")
+        self.harness.ask_signed(PATH, b"HEAD")
         self.assertEqual("info 200 src=local://a.mp3 0 bytes in 0ms", self.line())
 
     def test_refusals(self) -> None:
@@ -648,9 +654,9 @@ class LogTests(InfoCase):
             (b"/info/plain/http://refused/", "404 not_found"),
             (b"/info/no-source", "404 not_found"),
         ):
-            sent = len(self.house.ask_signed(rest).body)
+            sent = len(self.harness.ask_signed(rest).body)
             self.assertEqual(f"info {words} {sent} bytes in 0ms", self.line())
-        sent = len(self.house.ask(b"/" + b"A" * 43 + PATH).body)
+        sent = len(self.harness.ask(b"/" + b"A" * 43 + PATH).body)
         self.assertEqual(f"info 401 invalid_signature {sent} bytes in 0ms", self.line())
         for says, words in (
             (answer(VIDEO), "415 video_source"),
@@ -664,7 +670,7 @@ class LogTests(InfoCase):
     def test_how_long(self) -> None:
         """The time is that of the whole answer, the probe included."""
         connection = self.send()
-        self.house.clock.advance(1.5)
+        self.harness.clock.advance(1.5)
         self.child.say(ANSWER)
         self.child.die()
         sent = len(connection.response.body)

@@ -12,8 +12,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from audioproxy.server.site import ProxySite
-from audioproxy.web.metrics_resource import MetricsResource
-from tests.support.http import Connection, House, Log, Response
+from audioproxy.web.metrics_resource import MetricsResource, exposition
+from tests.support.http import Connection, Log, ResourceHarness, Response
 from tests.test_metrics import Counts, read
 
 PATH = b"/f:mp3/plain/local://a.mp3"
@@ -26,9 +26,9 @@ class ScrapeCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.log = Log()
         self.addCleanup(self.log.keep())
-        self.house = House(origin="*")
-        self.metrics = self.house.metrics
-        self.resource = MetricsResource(self.house.clock.seconds, self.metrics)
+        self.harness = ResourceHarness(origin="*")
+        self.metrics = self.harness.metrics
+        self.resource = MetricsResource(self.harness.metrics_instrumentation)
         self.site: Site = ProxySite(self.resource, Clock())
 
     def ask(self, target: bytes, method: bytes = b"GET", **headers: Any) -> Response:
@@ -50,8 +50,8 @@ class AnswerTests(ScrapeCase):
 
     def test_scrape(self) -> None:
         """It has all that was counted so far, typed exactly, and is stored nowhere (2)."""
-        self.house.ask(b"/health")
-        expected = self.metrics.exposition()
+        self.harness.ask(b"/health")
+        expected = exposition(self.metrics.registry)
         response = self.ask(b"/metrics")
         self.assertEqual((200, expected), (response.status, response.body))
         self.assertEqual([CONTENT_TYPE], response.all("content-type"))
@@ -100,7 +100,7 @@ class RefusalTests(ScrapeCase):
 
     def assert_not_found(self, response: Response) -> None:
         """Require the 404 that the main listener gives, without its CORS headers."""
-        expected = self.house.ask(b"/nowhere")
+        expected = self.harness.ask(b"/nowhere")
         self.assertEqual((404, "not_found"), (response.status, response.error))
         self.assertEqual(expected.body, response.body)
         self.assertEqual(b"max-age=10", response["cache-control"])
@@ -114,15 +114,15 @@ class RefusalTests(ScrapeCase):
 
     def test_paths(self) -> None:
         """No spelling but the one, and none of what the main listener has, signed or not."""
-        self.house.store_variant(PATH, b"abc")
+        self.harness.store_variant(PATH, b"abc")
         for path in (
             *(b"/", b"/metrics/", b"//metrics", b"/Metrics", b"/%6detrics", b"/metrics%20", b"*"),
             *(b"/metrics/metrics", b"/metric", b"/health", b"/ready", b"/favicon.ico"),
-            self.house.path(PATH),
-            self.house.path(b"/info/plain/local://a.mp3"),
+            self.harness.path(PATH),
+            self.harness.path(b"/info/plain/local://a.mp3"),
         ):
             self.assert_not_found(self.ask(path))
-        self.assertEqual([], self.house.touched())
+        self.assertEqual([], self.harness.touched())
 
     def test_head(self) -> None:
         """A HEAD is refused as the GET is, without the body."""
@@ -134,11 +134,11 @@ class RefusalTests(ScrapeCase):
         """There, /metrics is a 404 like any other, signed or not, and no scrape (1)."""
         counts = Counts(self.metrics)
         for method in (b"GET", b"POST"):
-            response = self.house.ask(b"/metrics", method)
+            response = self.harness.ask(b"/metrics", method)
             self.assertEqual((404, "not_found"), (response.status, response.error))
-            self.assertEqual(self.house.ask(b"/nowhere").body, response.body)
-        self.assertEqual(404, self.house.ask(b"/metrics", b"HEAD").status)
-        self.assertEqual(404, self.house.ask(self.house.path(b"/metrics")).status)
+            self.assertEqual(self.harness.ask(b"/nowhere").body, response.body)
+        self.assertEqual(404, self.harness.ask(b"/metrics", b"HEAD").status)
+        self.assertEqual(404, self.harness.ask(self.harness.path(b"/metrics")).status)
         self.assertEqual({"unknown", "render"}, {name.split(" ")[1] for name in counts.changes})
         self.assertEqual([], [r for r in self.log.requests if r.endpoint == "metrics"])
 
@@ -235,4 +235,6 @@ class MountingTests(ScrapeCase):
                 refused = self.ask(other)
                 self.assertEqual((404, "not_found"), (refused.status, refused.error))
             self.assertEqual(404, self.ask(b"/elsewhere").status)
-        self.assertEqual(3, read(self.metrics.exposition())["http_requests_total metrics 2xx"])
+        self.assertEqual(
+            3, read(exposition(self.metrics.registry))["http_requests_total metrics 2xx"]
+        )

@@ -15,7 +15,7 @@ from twisted.web.static import Data
 import audioproxy
 from audioproxy.errors import NotFound
 from audioproxy.grammar.signature import sign
-from tests.support.http import KEY, SALT, Connection, House, Log, Response, key_of
+from tests.support.http import KEY, SALT, Connection, Log, ResourceHarness, Response, key_of
 from tests.support.strategies import PROMISE, junk
 
 PATH = b"/f:mp3/plain/local://a.mp3"
@@ -35,13 +35,13 @@ class RootCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.log = Log()
         self.addCleanup(self.log.keep())
-        self.house = self.make_house()
+        self.harness = self.make_harness()
 
-    def make_house(self, **settings: Any) -> House:
+    def make_harness(self, **settings: Any) -> ResourceHarness:
         """Return a house in which one variant is stored."""
-        house = House(**settings)
-        house.store_variant(PATH, DATA)
-        return house
+        harness = ResourceHarness(**settings)
+        harness.store_variant(PATH, DATA)
+        return harness
 
     def assert_not_found(self, response: Response) -> None:
         """Assert that a response is the 404 document."""
@@ -54,15 +54,15 @@ class RoutingTests(RootCase):
 
     def test_health(self) -> None:
         """It says that the process is alive, whatever its load, and is never stored (D23)."""
-        response = self.house.ask(b"/health?now")
+        response = self.harness.ask(b"/health?now")
         self.assertEqual({"status": "ok", "version": audioproxy.__version__}, response.document)
         self.assertEqual((200, b"no-store"), (response.status, response["cache-control"]))
 
     def test_ready(self) -> None:
         """It turns at the threshold and back at half of it, and is no error document (Ready)."""
         for depth, ready in ((0, True), (1, True), (2, False), (1, True)):
-            self.house.readiness.depth_changed(depth)
-            response = self.house.ask(b"/ready")
+            self.harness.readiness.depth_changed(depth)
+            response = self.harness.ask(b"/ready")
             self.assertEqual(200 if ready else 503, response.status)
             self.assertEqual(
                 {"status": "ready" if ready else "not_ready", "queued": 0, "threshold": 2},
@@ -74,7 +74,7 @@ class RoutingTests(RootCase):
     def test_head(self) -> None:
         """HEAD of both has the headers of the GET, without the body (D19)."""
         for path in (b"/health", b"/ready"):
-            get, head = self.house.ask(path), self.house.ask(path, b"HEAD")
+            get, head = self.harness.ask(path), self.harness.ask(path, b"HEAD")
             self.assertEqual((200, b""), (head.status, head.body))
             for name in ("content-type", "content-length", "cache-control"):
                 self.assertEqual(get[name], head[name])
@@ -86,19 +86,19 @@ class RoutingTests(RootCase):
             *(b"/hls/x/f:mp3/plain/local://a.mp3/index.m3u8", b"/hls/", b"/insecure"),
             *(b"/?/health", b"?", b"x", b"health", b"x/health"),
         ):
-            self.assert_not_found(self.house.ask(path))
+            self.assert_not_found(self.harness.ask(path))
 
     def test_two_segments_are_signed(self) -> None:
         """Anything with two segments is checked for its signature first (D18)."""
         for path in (b"//", b"/a/b", b"/health/", b"/ready/x", b"//health", b"/metrics/"):
-            response = self.house.ask(path)
+            response = self.harness.ask(path)
             self.assertEqual((401, "invalid_signature"), (response.status, response.error))
 
     def test_signature_spellings(self) -> None:
         """Unpadded and padded once are served; nothing else is (Authentication, 2)."""
         signature = sign(KEY, SALT, PATH)
         for spelling in (signature, signature + b"="):
-            self.assertEqual(DATA, self.house.ask(b"/" + spelling + PATH).body)
+            self.assertEqual(DATA, self.harness.ask(b"/" + spelling + PATH).body)
         for spelling in (
             b"",
             signature + b"==",
@@ -107,7 +107,7 @@ class RoutingTests(RootCase):
             b"insecure",
             signature.replace(signature[:1], b"%%%02X" % signature[0], 1),
         ):
-            self.assertEqual(401, self.house.ask(b"/" + spelling + PATH).status)
+            self.assertEqual(401, self.harness.ask(b"/" + spelling + PATH).status)
 
     def test_slips(self) -> None:
         """Who signs with the digits of the key is told so, and a stranger nothing (D20)."""
@@ -117,41 +117,41 @@ class RoutingTests(RootCase):
             (b"insecure", "set AP_ALLOW_INSECURE"),
             (sign(bytes(32), SALT, PATH), "missing or does not match the path"),
         ):
-            response = self.house.ask(b"/" + signature + PATH)
+            response = self.harness.ask(b"/" + signature + PATH)
             self.assertEqual((401, "invalid_signature"), (response.status, response.error))
             self.assertIn(words, response.document["message"])
-        response = self.make_house(insecure=True, key=None).ask(b"/" + slip + PATH)
+        response = self.make_harness(insecure=True, key=None).ask(b"/" + slip + PATH)
         self.assertIn("AP_KEY is not set", response.document["message"])
 
     def test_raw_bytes_are_signed(self) -> None:
         """Another spelling of the same path is another path (Authentication, 1)."""
-        target = self.house.path(PATH).replace(b"a.mp3", b"%61.mp3")
-        self.assertEqual(401, self.house.ask(target).status)
+        target = self.harness.path(PATH).replace(b"a.mp3", b"%61.mp3")
+        self.assertEqual(401, self.harness.ask(target).status)
 
     def test_insecure(self) -> None:
         """The word is taken where it is allowed, beside signatures, and nowhere else (D31)."""
-        house = self.make_house(insecure=True)
-        for target in (b"/insecure" + PATH, house.path(PATH)):
-            self.assertEqual(DATA, house.ask(target).body)
-        house = self.make_house(insecure=True, key=None)
-        self.assertEqual(DATA, house.ask(b"/insecure" + PATH).body)
-        for target in (house.path(PATH), b"/Insecure" + PATH, b"/insecure=" + PATH):
-            self.assertEqual(401, house.ask(target).status)
+        harness = self.make_harness(insecure=True)
+        for target in (b"/insecure" + PATH, harness.path(PATH)):
+            self.assertEqual(DATA, harness.ask(target).body)
+        harness = self.make_harness(insecure=True, key=None)
+        self.assertEqual(DATA, harness.ask(b"/insecure" + PATH).body)
+        for target in (harness.path(PATH), b"/Insecure" + PATH, b"/insecure=" + PATH):
+            self.assertEqual(401, harness.ask(target).status)
 
     def test_query(self) -> None:
         """A query is not signed, not part of the key and not logged (D17)."""
-        target = self.house.path(PATH) + b"?token=secret&f:wav/plain/x"
-        self.assertEqual(DATA, self.house.ask(target).body)
+        target = self.harness.path(PATH) + b"?token=secret&f:wav/plain/x"
+        self.assertEqual(DATA, self.harness.ask(target).body)
         self.assertNotIn("secret", " ".join(map(str, self.log.events)))
 
     def test_absolute_form(self) -> None:
         """A target with a scheme and a host is served as its path is (RFC 9112, 3.2.2)."""
         for origin in (b"http://proxy.example", b"HTTPS://x:443", b"http://"):
-            self.assertEqual(DATA, self.house.ask(origin + self.house.path(PATH)).body)
-            self.assertEqual(200, self.house.ask(origin + b"/health").status)
-        self.assertEqual(401, self.house.ask(b"http://h/x" + PATH).status)
+            self.assertEqual(DATA, self.harness.ask(origin + self.harness.path(PATH)).body)
+            self.assertEqual(200, self.harness.ask(origin + b"/health").status)
+        self.assertEqual(401, self.harness.ask(b"http://h/x" + PATH).status)
         for target in (b"http://h", b"http://h?x", b"proxy.example:443", b"*"):
-            self.assert_not_found(self.house.ask(target))
+            self.assert_not_found(self.harness.ask(target))
 
 
 class MethodTests(RootCase):
@@ -160,9 +160,16 @@ class MethodTests(RootCase):
     def test_other_methods(self) -> None:
         """There is no 405 and no 501: every other method on every path is a 404."""
         for method in METHODS:
-            for target in (b"/", b"/health", b"/ready", self.house.path(PATH), b"*", b"http://h/"):
-                self.assert_not_found(self.house.ask(target, method))
-        self.assertEqual([], self.house.calls)
+            for target in (
+                b"/",
+                b"/health",
+                b"/ready",
+                self.harness.path(PATH),
+                b"*",
+                b"http://h/",
+            ):
+                self.assert_not_found(self.harness.ask(target, method))
+        self.assertEqual([], self.harness.calls)
 
     def test_bodies(self) -> None:
         """A body is read and dropped, of whatever kind."""
@@ -181,20 +188,20 @@ class MethodTests(RootCase):
             },
         ):
             arguments: Any = headers
-            self.assert_not_found(self.house.ask(b"/health", b"POST", **arguments))
-            self.assertEqual(200, self.house.ask(b"/health", **arguments).status)
+            self.assert_not_found(self.harness.ask(b"/health", b"POST", **arguments))
+            self.assertEqual(200, self.harness.ask(b"/health", **arguments).status)
 
     def test_options_without_an_origin(self) -> None:
         """Without AP_ALLOW_ORIGIN, OPTIONS is a 404 like any other method (CORS, 1)."""
-        for target in (b"/health", self.house.path(PATH), b"*"):
-            self.assert_not_found(self.house.ask(target, b"OPTIONS"))
+        for target in (b"/health", self.harness.path(PATH), b"*"):
+            self.assert_not_found(self.harness.ask(target, b"OPTIONS"))
 
     def test_preflight(self) -> None:
         """With it, OPTIONS on any path is a 204, unsigned, and touches nothing (CORS, 3)."""
         for origin in ("*", "https://player.example"):
-            house = self.make_house(origin=origin)
+            harness = self.make_harness(origin=origin)
             for target in (b"/health", b"/a/b" + PATH, b"/nowhere", b"*", b"http://h/x"):
-                response = house.ask(
+                response = harness.ask(
                     target, b"OPTIONS", access_control_request_headers=b"range, x-request-id"
                 )
                 self.assertEqual((204, b""), (response.status, response.body))
@@ -208,62 +215,62 @@ class MethodTests(RootCase):
                 }.items():
                     self.assertEqual(value, response[name], name)
                 self.assertIsNotNone(response["cache-control"])
-            self.assertEqual([], house.calls)
+            self.assertEqual([], harness.calls)
         self.assertEqual({"preflight"}, {record.endpoint for record in self.log.requests})
 
 
 class EverywhereTests(RootCase):
     """What is on every response, whatever it is."""
 
-    def everything(self, house: House) -> list[Response]:
+    def everything(self, harness: ResourceHarness) -> list[Response]:
         """Return one response of every kind."""
         tag = b'"' + key_of(PATH).encode() + b'"'
         answers = [
-            house.ask(b"/health"),
-            house.ask(b"/ready"),
-            house.ask(b"/metrics"),
-            house.ask(b"*"),
-            house.ask(b"/a/b"),
-            house.ask(b"/health", b"DELETE"),
-            house.ask_signed(PATH),
-            house.ask_signed(PATH, b"HEAD"),
-            house.ask_signed(PATH, range=b"bytes=0-1"),
-            house.ask_signed(PATH, range=b"bytes=999-"),
-            house.ask_signed(PATH, if_none_match=tag),
-            house.ask_signed(b"/exp:1" + PATH),
-            house.ask_signed(b"/q:-5" + PATH),
-            house.ask_signed(b"/plain/http://x/"),
+            harness.ask(b"/health"),
+            harness.ask(b"/ready"),
+            harness.ask(b"/metrics"),
+            harness.ask(b"*"),
+            harness.ask(b"/a/b"),
+            harness.ask(b"/health", b"DELETE"),
+            harness.ask_signed(PATH),
+            harness.ask_signed(PATH, b"HEAD"),
+            harness.ask_signed(PATH, range=b"bytes=0-1"),
+            harness.ask_signed(PATH, range=b"bytes=999-"),
+            harness.ask_signed(PATH, if_none_match=tag),
+            harness.ask_signed(b"/exp:1" + PATH),
+            harness.ask_signed(b"/q:-5" + PATH),
+            harness.ask_signed(b"/plain/http://x/"),
         ]
-        connection = house.connect()
+        connection = harness.connect()
         miss = b"/cb:miss" + PATH
-        connection.send(house.path(miss))
-        house.render(miss).put_out(DATA)
-        house.render(miss).end()
+        connection.send(harness.path(miss))
+        harness.render(miss).put_out(DATA)
+        harness.render(miss).end()
         return [*answers, connection.response]
 
     def test_cache_control(self) -> None:
         """Every response says how long it may be kept (Edge-cache discipline)."""
         statuses = set()
-        for response in self.everything(self.house):
+        for response in self.everything(self.harness):
             self.assertIsNotNone(response["cache-control"], response)
             statuses.add(response.status)
         self.assertEqual({200, 206, 304, 401, 404, 410, 416, 422}, statuses)
 
     def test_reason(self) -> None:
         """Every status line says in words what its number means."""
-        for response in self.everything(self.house):
+        for response in self.everything(self.harness):
             self.assertRegex(response.reason, rb"\A[A-Z][A-Za-z -]+\Z")
             self.assertNotIn(b"Unknown", response.reason)
 
     def test_no_html(self) -> None:
         """Bodies are JSON, or the audio that was asked for."""
-        for response in self.everything(self.house):
+        for response in self.everything(self.harness):
             self.assertIn(response["content-type"], (b"application/json", b"audio/mpeg", None))
 
     def test_cors(self) -> None:
         """With an origin, every response carries the headers; without, none does (CORS, 2)."""
         for origin in (None, "*", "https://player.example"):
-            for response in self.everything(self.make_house(origin=origin)):
+            for response in self.everything(self.make_harness(origin=origin)):
                 allowed = response["access-control-allow-origin"]
                 self.assertEqual(origin.encode() if origin else None, allowed)
                 self.assertEqual(
@@ -275,7 +282,7 @@ class EverywhereTests(RootCase):
 
     def test_request_id(self) -> None:
         """Every response has the id that the log has, and no two the same (Request log, 4)."""
-        responses = self.everything(self.house)
+        responses = self.everything(self.harness)
         ids = [response["x-request-id"] for response in responses]
         self.assertEqual(len(ids), len(set(ids)))
         logged = [record.request_id.encode() for record in self.log.requests]
@@ -284,9 +291,9 @@ class EverywhereTests(RootCase):
     def test_their_request_id(self) -> None:
         """One that a client sends is used where it is well formed, else one of ours (D27)."""
         for theirs in (b"a", b"A-b_c.9", b"x" * 200, b"a:/+=,{}b", b"<script>", b"%0d%0a", b"!~"):
-            self.assertEqual(theirs, self.house.ask(b"/x", x_request_id=theirs)["x-request-id"])
+            self.assertEqual(theirs, self.harness.ask(b"/x", x_request_id=theirs)["x-request-id"])
         for theirs in (b"", b"x" * 201, b"a b", b"a\tb", b"\xff", b"a\x7f"):
-            ours = self.house.ask(b"/x", x_request_id=theirs)["x-request-id"]
+            ours = self.harness.ask(b"/x", x_request_id=theirs)["x-request-id"]
             self.assertRegex(ours or b"", rb"\A[0-9a-f]{32}\Z")
 
 
@@ -295,7 +302,7 @@ class AnyBytesTests(RootCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.house = self.make_house(insecure=True)
+        self.harness = self.make_harness(insecure=True)
 
     def assert_answered(self, connection: Connection) -> None:
         """Assert an answer of the contract's, or a 400 to what is no request."""
@@ -310,8 +317,8 @@ class AnyBytesTests(RootCase):
 
     def ask_and_check(self, target: bytes, method: bytes = b"GET") -> None:
         """Ask for a target; whatever would render fails at once."""
-        self.house.render_error = NotFound()
-        connection = self.house.connect()
+        self.harness.render_error = NotFound()
+        connection = self.harness.connect()
         connection.send(target, method)
         self.assert_answered(connection)
 
@@ -327,14 +334,14 @@ class AnyBytesTests(RootCase):
     def test_any_signed_path(self, rest: bytes) -> None:
         """Any bytes that somebody signed are answered."""
         printable = bytes(byte for byte in rest if 32 < byte < 127 and byte != ord("?"))
-        self.ask_and_check(self.house.path(b"/" + printable))
+        self.ask_and_check(self.harness.path(b"/" + printable))
         self.ask_and_check(b"/insecure/" + printable + b"/plain/local://a", b"HEAD")
 
     @PROMISE
     @given(st.binary(max_size=20))
     def test_any_method(self, method: bytes) -> None:
         """Any bytes as a method are answered."""
-        self.ask_and_check(self.house.path(PATH), method)
+        self.ask_and_check(self.harness.path(PATH), method)
 
     @PROMISE
     @given(
@@ -345,9 +352,9 @@ class AnyBytesTests(RootCase):
     )
     def test_any_header(self, name: bytes, value: bytes) -> None:
         """Any bytes in a header are answered."""
-        connection = self.house.connect()
+        connection = self.harness.connect()
         connection.send_raw(
-            b"GET %s HTTP/1.1\r\n%s: %s\r\n\r\n" % (self.house.path(PATH), name, value)
+            b"GET %s HTTP/1.1\r\n%s: %s\r\n\r\n" % (self.harness.path(PATH), name, value)
         )
         if connection.received:
             self.assert_answered(connection)
@@ -357,9 +364,9 @@ class AnyBytesTests(RootCase):
         for length in (1000, 15_000):
             self.ask_and_check(b"/" + b"a" * length)
             self.ask_and_check(b"/" + b"/" * length)
-            self.ask_and_check(self.house.path(b"/" + b"f:mp3/" * (length // 6) + b"plain/x"))
-            self.ask_and_check(self.house.path(b"/plain/local://" + b"%41" * (length // 3)))
-        connection = self.house.connect()
+            self.ask_and_check(self.harness.path(b"/" + b"f:mp3/" * (length // 6) + b"plain/x"))
+            self.ask_and_check(self.harness.path(b"/plain/local://" + b"%41" * (length // 3)))
+        connection = self.harness.connect()
         connection.send(b"/" + b"a" * 20_000)
         self.assertEqual(
             (400, "bad_request"), (connection.response.status, connection.response.error)
@@ -376,7 +383,7 @@ class MountTests(RootCase):
             inner = Resource()
             here.putChild(segment, inner)
             here = inner
-        here.putChild(prefix[-1], self.house.resource)
+        here.putChild(prefix[-1], self.harness.resource)
         here.putChild(b"text", Data(b"a text", "text/plain"))
         site: Site = Site(root, timeout=None)
         return site
@@ -392,7 +399,7 @@ class MountTests(RootCase):
         for prefix in ((b"audio",), (b"a", b"b c", b"audio")):
             site = self.mount(*prefix)
             address = b"".join(b"/" + segment.replace(b" ", b"%20") for segment in prefix)
-            self.assertEqual(DATA, self.ask(site, address + self.house.path(PATH)).body)
+            self.assertEqual(DATA, self.ask(site, address + self.harness.path(PATH)).body)
             self.assertEqual(200, self.ask(site, address + b"/health").status)
             self.assertEqual(401, self.ask(site, address + b"/x" + PATH).status)
             for target in (address, address + b"/", address + b"/x"):
@@ -405,11 +412,11 @@ class MountTests(RootCase):
     def test_prefix_in_other_spelling(self) -> None:
         """A prefix that a client escapes is the same prefix."""
         site = self.mount(b"audio")
-        self.assertEqual(DATA, self.ask(site, b"/%61udio" + self.house.path(PATH)).body)
+        self.assertEqual(DATA, self.ask(site, b"/%61udio" + self.harness.path(PATH)).body)
 
     def test_segments_are_counted_raw(self) -> None:
         """Empty segments and escaped slashes of the path are part of what is signed."""
         site = self.mount(b"audio")
         for rest in (b"//f:mp3/plain/local://a.mp3", b"/f%2Fmp3/plain/local://a%2Fb.mp3"):
-            response = self.ask(site, b"/audio" + self.house.path(rest))
+            response = self.ask(site, b"/audio" + self.harness.path(rest))
             self.assertEqual((422, "invalid_options"), (response.status, response.error))

@@ -15,7 +15,7 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
-from tests.support.http import NOW, FakeSource, House, Log
+from tests.support.http import NOW, FakeSource, Log, ResourceHarness
 from tests.test_metrics import FORMATS, Counts
 
 PATH = b"/f:mp3/plain/local://a.mp3"
@@ -42,8 +42,8 @@ class CountCase(SynchronousTestCase):
 
     def make(self, **settings: Any) -> None:
         """Have another house in place of the one before."""
-        self.house = House(**settings)
-        self.counts = Counts(self.house.metrics)
+        self.harness = ResourceHarness(**settings)
+        self.counts = Counts(self.harness.metrics)
 
     def assert_ended(self, endpoint: str, family: str) -> None:
         """Require that one request was counted, and logged once, since the last look."""
@@ -52,7 +52,7 @@ class CountCase(SynchronousTestCase):
         (record,) = self.log.requests
         self.assertEqual((endpoint, family[0]), (record.endpoint, str(record.status)[0]))
         self.log.events.clear()
-        self.counts = Counts(self.house.metrics)
+        self.counts = Counts(self.harness.metrics)
 
 
 class LookupTests(CountCase):
@@ -70,16 +70,16 @@ class LookupTests(CountCase):
         for form in FORMATS:
             self.make()
             rest = f"/f:{form}/plain/local://a.mp3".encode()
-            miss = self.house.connect()
-            miss.send(self.house.path(rest))
+            miss = self.harness.connect()
+            miss.send(self.harness.path(rest))
             self.assertEqual({f"{form} miss": 1}, self.lookups())
             for count in (1, 2):
-                self.house.connect().send(self.house.path(rest))
+                self.harness.connect().send(self.harness.path(rest))
                 self.assertEqual({f"{form} miss": 1, f"{form} coalesced": count}, self.lookups())
-            self.house.render(rest).put_out(b"abc")
-            self.house.render(rest).end()
-            self.house.store_variant(rest, b"abc")
-            self.house.ask_signed(rest)
+            self.harness.render(rest).put_out(b"abc")
+            self.harness.render(rest).end()
+            self.harness.store_variant(rest, b"abc")
+            self.harness.ask_signed(rest)
             expected = {f"{form} miss": 1, f"{form} coalesced": 2, f"{form} hit": 1}
             self.assertEqual(expected, self.lookups())
 
@@ -90,64 +90,64 @@ class LookupTests(CountCase):
             b"/br:96/plain/local://a",
             b"/exp:%d/plain/s3://b/k" % NOW,
         ):
-            self.house.connect().send(self.house.path(rest))
+            self.harness.connect().send(self.harness.path(rest))
         self.assertEqual({"mp3 miss": 3}, self.lookups())
 
     def test_without_a_store(self) -> None:
         """With nothing to look into, those who share a render are told apart all the same."""
         self.make(with_store=False)
         for _ in range(2):
-            self.house.connect().send(self.house.path(PATH))
+            self.harness.connect().send(self.harness.path(PATH))
         self.assertEqual({"mp3 miss": 1, "mp3 coalesced": 1}, self.lookups())
 
     def test_ranges(self) -> None:
         """A hit is one whatever stretch of it is asked for, satisfiable or not."""
-        self.house.store_variant(PATH, b"0123456789")
+        self.harness.store_variant(PATH, b"0123456789")
         for value, status in ((b"bytes=0-1", 206), (b"bytes=99-", 416), (b"bytes=x", 200)):
-            self.assertEqual(status, self.house.ask_signed(PATH, range=value).status)
+            self.assertEqual(status, self.harness.ask_signed(PATH, range=value).status)
         self.assertEqual({"mp3 hit": 3}, self.lookups())
 
     def test_one_that_leaves(self) -> None:
         """Where the bytes would have come from is known when the client leaves, and counted."""
-        self.house.store_variant(b"/f:wav/plain/local://a", b"x" * 1_000_000)
+        self.harness.store_variant(b"/f:wav/plain/local://a", b"x" * 1_000_000)
         for rest in (PATH, b"/f:wav/plain/local://a"):
-            connection = self.house.connect(window=1)
-            connection.send(self.house.path(rest))
+            connection = self.harness.connect(window=1)
+            connection.send(self.harness.path(rest))
             connection.leave()
         self.assertEqual({"mp3 miss": 1, "wav hit": 1}, self.lookups())
 
     def test_head(self) -> None:
         """HEAD is not counted, neither of a hit nor of a miss (HEAD, 7)."""
-        self.house.ask_signed(PATH, b"HEAD")
-        self.house.store_variant(PATH, b"abc")
-        self.assertEqual(b"HIT", self.house.ask_signed(PATH, b"HEAD")["x-audio-proxy"])
+        self.harness.ask_signed(PATH, b"HEAD")
+        self.harness.store_variant(PATH, b"abc")
+        self.assertEqual(b"HIT", self.harness.ask_signed(PATH, b"HEAD")["x-audio-proxy"])
         self.assertEqual({}, self.lookups())
 
     def test_answered_before_the_lookup(self) -> None:
         """304, 401, 404 of the grammar, 410 and 422 look nothing up, even of what is stored."""
-        self.house.store_variant(PATH, b"abc")
-        tag = self.house.ask_signed(PATH, b"HEAD")["etag"]
+        self.harness.store_variant(PATH, b"abc")
+        tag = self.harness.ask_signed(PATH, b"HEAD")["etag"]
         for status, response in (
-            (304, self.house.ask_signed(PATH, if_none_match=tag)),
-            (401, self.house.ask(b"/x" + PATH)),
-            (404, self.house.ask_signed(b"/f:mp3/plain/http://refused")),
-            (404, self.house.ask(self.house.path(PATH), b"POST")),
-            (410, self.house.ask_signed(b"/exp:1" + PATH)),
-            (422, self.house.ask_signed(b"/q:99" + PATH)),
+            (304, self.harness.ask_signed(PATH, if_none_match=tag)),
+            (401, self.harness.ask(b"/x" + PATH)),
+            (404, self.harness.ask_signed(b"/f:mp3/plain/http://refused")),
+            (404, self.harness.ask(self.harness.path(PATH), b"POST")),
+            (410, self.harness.ask_signed(b"/exp:1" + PATH)),
+            (422, self.harness.ask_signed(b"/q:99" + PATH)),
         ):
             self.assertEqual(status, response.status)
         self.assertEqual({}, self.lookups())
 
     def test_store_that_cannot_tell(self) -> None:
         """A lookup that fails is neither a hit nor a miss (Errors, 8)."""
-        self.house.stored = UpstreamUnavailable()
-        self.assertEqual(502, self.house.ask_signed(PATH).status)
+        self.harness.stored = UpstreamUnavailable()
+        self.assertEqual(502, self.harness.ask_signed(PATH).status)
         self.assertEqual({}, self.lookups())
 
     def test_other_endpoints(self) -> None:
         """Only variants are looked up."""
-        for target in (b"/health", b"/ready", self.house.path(b"/info/plain/http://refused")):
-            self.house.ask(target)
+        for target in (b"/health", b"/ready", self.harness.path(b"/info/plain/http://refused")):
+            self.harness.ask(target)
         self.assertEqual({}, self.lookups())
 
 
@@ -157,8 +157,8 @@ class RequestTests(CountCase):
     def test_variants(self) -> None:
         """A request for a variant is counted by the status that its client was told."""
         stored = b"/f:wav/plain/local://a.mp3"
-        self.house.store_variant(stored, b"0123456789")
-        tag = self.house.ask_signed(stored, b"HEAD")["etag"]
+        self.harness.store_variant(stored, b"0123456789")
+        tag = self.harness.ask_signed(stored, b"HEAD")["etag"]
         self.assert_ended("render", "2xx")
         for method, rest, headers, family in (
             (b"GET", stored, {}, "2xx"),
@@ -170,9 +170,9 @@ class RequestTests(CountCase):
             (b"GET", b"/exp:1" + PATH, {}, "4xx"),
             (b"GET", b"/x", {}, "4xx"),
         ):
-            self.house.ask_signed(rest, method, **headers)
+            self.harness.ask_signed(rest, method, **headers)
             self.assert_ended("render", family)
-        self.house.ask(b"/x" + PATH)
+        self.harness.ask(b"/x" + PATH)
         self.assert_ended("render", "4xx")
 
     def test_refused_renders(self) -> None:
@@ -186,46 +186,46 @@ class RequestTests(CountCase):
             (RenderTimeout(), "5xx"),
         ):
             self.make()
-            self.house.render_error = refusal
-            self.house.ask_signed(PATH)
+            self.harness.render_error = refusal
+            self.harness.ask_signed(PATH)
             self.assert_ended("render", family)
 
     def test_crash(self) -> None:
         """What nobody foresaw is a 500."""
-        self.house.stored = ZeroDivisionError("unforeseen")
-        self.house.ask_signed(PATH)
+        self.harness.stored = ZeroDivisionError("unforeseen")
+        self.harness.ask_signed(PATH)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         self.assert_ended("render", "5xx")
 
     def test_info(self) -> None:
         """Info documents are a class of their own."""
-        info = self.house.path(b"/info/plain/local://a.mp3")
-        head = self.house.ask(info, b"HEAD")
+        info = self.harness.path(b"/info/plain/local://a.mp3")
+        head = self.harness.ask(info, b"HEAD")
         self.assert_ended("info", "2xx")
-        self.house.ask(info, if_none_match=head["etag"])
+        self.harness.ask(info, if_none_match=head["etag"])
         self.assert_ended("info", "3xx")
-        self.house.ask(b"/x/info/plain/local://a.mp3")
+        self.harness.ask(b"/x/info/plain/local://a.mp3")
         self.assert_ended("info", "4xx")
-        connection = self.house.connect()
+        connection = self.harness.connect()
         connection.send(info)
-        self.house.spawner.last.say(json.dumps(SOUND).encode())
-        self.house.spawner.last.die()
+        self.harness.spawner.last.say(json.dumps(SOUND).encode())
+        self.harness.spawner.last.die()
         self.assertEqual(200, connection.response.status)
         self.assert_ended("info", "2xx")
-        self.house.connect().send(info)
-        self.house.spawner.last.die(1)
+        self.harness.connect().send(info)
+        self.harness.spawner.last.die(1)
         self.assert_ended("info", "5xx")
 
     def test_busy_probes(self) -> None:
         """A 429 for want of a probe slot is a request that was refused, and no more."""
         for name in (b"a", b"b"):
-            self.house.source = FakeSource(1000, validator=name)
-            self.house.connect().send(self.house.path(b"/info/plain/local://" + name))
-        self.house.source = FakeSource(1000, validator=b"c")
-        response = self.house.ask_signed(b"/info/plain/local://c")
+            self.harness.source = FakeSource(1000, validator=name)
+            self.harness.connect().send(self.harness.path(b"/info/plain/local://" + name))
+        self.harness.source = FakeSource(1000, validator=b"c")
+        response = self.harness.ask_signed(b"/info/plain/local://c")
         self.assertEqual((429, "queue_full"), (response.status, response.error))
         self.assertEqual({"http_requests_total info 4xx": 1}, self.counts.changes)
-        self.house.spawner.put_down()
+        self.harness.spawner.put_down()
 
     def test_unsigned(self) -> None:
         """Liveness, readiness and preflights have classes, everything else has one."""
@@ -240,44 +240,44 @@ class RequestTests(CountCase):
             (b"GET", b"/hls/x/y", "unknown", "4xx"),
             (b"GET", b"/", "unknown", "4xx"),
         ):
-            self.house.ask(target, method)
+            self.harness.ask(target, method)
             self.assert_ended(endpoint, family)
-        self.house.readiness.depth_changed(2)
-        self.assertEqual(503, self.house.ask(b"/ready").status)
+        self.harness.readiness.depth_changed(2)
+        self.assertEqual(503, self.harness.ask(b"/ready").status)
         self.assert_ended("ready", "5xx")
 
     def test_no_http(self) -> None:
         """What is no request of HTTP was still somebody who was told so."""
-        connection = self.house.connect()
+        connection = self.harness.connect()
         connection.send_raw(b"\x16\x03\x01\r\n\r\n")
         self.assertEqual(400, connection.response.status)
         self.assert_ended("unknown", "4xx")
 
     def test_left_before_any_answer(self) -> None:
         """A client that leaves without so much as a header is a 4xx, of its own making."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
         self.assertEqual({}, self.counts.of("http_requests_total"))
         connection.leave()
         self.assertEqual([499], [record.status for record in self.log.requests])
         self.assert_ended("render", "4xx")
-        self.house.render(PATH).put_out(b"late")
-        self.house.render(PATH).end()
+        self.harness.render(PATH).put_out(b"late")
+        self.harness.render(PATH).end()
         self.assertEqual({}, self.counts.changes)
 
     def test_left_before_a_refusal(self) -> None:
         """What a client no longer hears of is not what is counted."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
         connection.leave()
-        self.house.render(PATH).end(RenderFailed())
+        self.harness.render(PATH).end(RenderFailed())
         self.assert_ended("render", "4xx")
 
     def test_left_half_way(self) -> None:
         """A client that leaves while it is sent a stream was answered with a 200."""
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
-        self.house.render(PATH).put_out(b"half")
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
+        self.harness.render(PATH).put_out(b"half")
         connection.leave()
         self.assert_ended("render", "2xx")
 
@@ -285,27 +285,27 @@ class RequestTests(CountCase):
         """A stream that is broken off counts once, with the status that was sent."""
         for version in (b"HTTP/1.1", b"HTTP/1.0"):
             self.make()
-            connection = self.house.connect()
-            connection.send(self.house.path(PATH), version=version)
-            self.house.render(PATH).put_out(b"some")
+            connection = self.harness.connect()
+            connection.send(self.harness.path(PATH), version=version)
+            self.harness.render(PATH).put_out(b"some")
             self.assertEqual({}, self.counts.of("http_requests_total"))
-            self.house.render(PATH).end(RenderTimeout())
+            self.harness.render(PATH).end(RenderTimeout())
             self.assertTrue(connection.aborted)
             self.assert_ended("render", "2xx")
 
     def test_broken_hit(self) -> None:
         """A stored variant that turns out shorter than it said is no different."""
-        stored = self.house.store_variant(PATH, b"0123456789")
+        stored = self.harness.store_variant(PATH, b"0123456789")
         stored.size = 20
-        connection = self.house.connect()
-        connection.send(self.house.path(PATH))
+        connection = self.harness.connect()
+        connection.send(self.harness.path(PATH))
         self.assertTrue(connection.aborted)
         self.assertEqual(1, len(self.flushLoggedErrors(EOFError)))
         self.assert_ended("render", "2xx")
 
     def test_several_on_a_connection(self) -> None:
         """Each request counts for itself, in whatever company it comes."""
-        connection = self.house.connect()
+        connection = self.harness.connect()
         for target in (b"/health", b"/nowhere", b"/ready"):
             connection.send(target)
         expected = {"health 2xx": 1, "unknown 4xx": 1, "ready 2xx": 1}

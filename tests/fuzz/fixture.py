@@ -14,17 +14,17 @@ from audioproxy.errors import (
     UndecodableSource,
     UpstreamUnavailable,
 )
+from audioproxy.grammar.request import VariantRequest
 from audioproxy.grammar.sources import Source
-from audioproxy.render.context import Order
-from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
 from tests.fuzz.draws import Draws
 from tests.support.http import (
     MEDIA_CACHE_CONTROL,
     FakeRender,
-    FakeSeat,
     FakeSource,
     FakeStored,
-    House,
+    FakeSubscription,
+    ResourceHarness,
 )
 
 #: Bytes of an input that furnish a house: one for each choice below.
@@ -60,7 +60,7 @@ PROBES = (
 _COMPLAINT = b"Invalid data found when processing input"
 
 
-class Premises(House):
+class FuzzFixture(ResourceHarness):
     """A house that answers for any source and any key, as its input says.
 
     :ivar asked: the method of each request that reached the resource, in order.
@@ -73,7 +73,7 @@ class Premises(House):
         super().__init__(
             origin=draws.one_of(ORIGINS), insecure=True, with_store=draws.one_of((True, False))
         )
-        self.origin = self.resource._cors
+        self.origin = self.instrumentation.cors
         self._stored = draws.one_of(STORED)
         self._disposition = draws.one_of(DISPOSITIONS)
         self._source = draws.one_of(SOURCES)
@@ -108,11 +108,11 @@ class Premises(House):
         self._opened.append(opened)
         return opened
 
-    def join(self, order: Order, admitted: bool) -> FakeSeat:
-        seat = super().join(order, admitted)
-        if seat.started:
-            self._renders.append(seat.render)
-        return seat
+    def join(self, request: VariantRequest, admitted: bool) -> FakeSubscription:
+        subscription = super().join(request, admitted)
+        if subscription.started:
+            self._renders.append(subscription.render)
+        return subscription
 
     def work(self) -> bool:
         """Let whatever runs come to its end; false where nothing ran."""
@@ -135,11 +135,13 @@ class Premises(House):
         assert not self.clock.getDelayedCalls(), self.clock.getDelayedCalls()
         assert (self.slots.held, self.slots.depth, self.probe_slots.held) == (0, 0, 0)
         for render in self._renders:
-            assert render.seats == render.left, f"{render.seats} seats, {render.left} left"
-            assert not render.waiting, "a seat waits on"
-            render.backlog.end()
-            render.backlog.release()
-            assert render.backlog._holders == 0, "a backlog is followed by nobody's feed"
+            assert render.subscribers == render.left, (
+                f"{render.subscribers} came, {render.left} left"
+            )
+            assert not render.waiting, "a subscriber waits on"
+            render.output.end()
+            render.output.release()
+            assert render.output._holders == 0, "an output has a reader that is gone"
         for source in self._opened:
             assert source.closed == 1, f"a source was closed {source.closed} times"
         for stored in self._found:

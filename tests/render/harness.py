@@ -9,20 +9,21 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
 from audioproxy.errors import Refusal
-from audioproxy.grammar.cache_key import cache_key
-from audioproxy.grammar.parser import read_options
-from audioproxy.grammar.sources import LocalSource
+from audioproxy.grammar.request import VariantRequest, parse_request
 from audioproxy.metrics import Metrics
-from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
+from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.context import Order, RenderContext
+from audioproxy.render.context import RenderContext, RenderLimits
+from audioproxy.render.encode import OutputEncoder
 from audioproxy.render.output import RenderOutput
+from audioproxy.render.preparation import Preparer
 from audioproxy.render.registry import RenderRegistry, Subscription
+from audioproxy.render.write_back import RenderStorage
 from audioproxy.streams import FileProducer
-from audioproxy.variants.interfaces import VariantHeaders
+from audioproxy.variants.headers import VariantHeaders
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import FakeChild, FakeSpawner
 from tests.support.stores import FakeSources, FakeStore
@@ -37,12 +38,12 @@ class Client:
     :ivar outcome: None while it goes on; ``whole``, or what it failed with.
     """
 
-    def __init__(self, seat: Subscription, room: int | None = None) -> None:
-        self.started = seat.started
+    def __init__(self, subscription: Subscription, room: int | None = None) -> None:
+        self.started = subscription.started
         self.consumer = FakeConsumer(room)
         self.outcome: object = None
         self.began = False
-        self._seat = seat
+        self._subscription = subscription
         self._going = Deferred.fromCoroutine(self._go())
         self._going.addCallbacks(self._note, self._note_failure)
 
@@ -57,11 +58,11 @@ class Client:
 
     async def _go(self) -> str:
         try:
-            backlog: RenderOutput = await self._seat.backlog
+            output: RenderOutput = await self._subscription.output
             self.began = True
-            await FileProducer(backlog).send(self.consumer)
+            await FileProducer(output).send(self.consumer)
         finally:
-            self._seat.leave()
+            self._subscription.leave()
         return "whole"
 
     def _note(self, outcome: str) -> None:
@@ -71,7 +72,7 @@ class Client:
         self.outcome = failure.value
 
 
-class Studio:
+class RenderHarness:
     """A node with one render slot, or more, and with or without a store."""
 
     def __init__(
@@ -95,28 +96,24 @@ class Studio:
         self.threads = FakeThreads()
         encoder = Encoder(launcher)
         self.clients: list[Client] = []
-        self.workshop = RenderContext(
-            clock=self.clock,
-            metrics=self.metrics,
-            sources=self.sources,
-            prober=Prober(launcher, "ffprobe", self.probe_slots, 10),
-            encoder=encoder,
-            waveforms=Waveforms(encoder, self.threads.in_thread),
-            slots=self.slots,
-            store=self.store if stored else None,
-            space=self.spare,
-            ffmpeg="ffmpeg",
-            max_source=100_000,
-            max_variant=max_variant,
-            timeout=timeout,
+        prober = Prober(launcher, "ffprobe", self.probe_slots, 10)
+        self.preparer = Preparer(self.sources, prober, encoder, "ffmpeg", 100_000)
+        self.context = RenderContext(
+            self.preparer,
+            self.slots,
+            RenderLimits(self.clock, timeout, max_variant),
+            RenderStorage(self.store if stored else None, self.spare),
+            OutputEncoder(encoder, Waveforms(encoder, self.threads.in_thread)),
+            self.metrics,
         )
-        self.renders = RenderRegistry(self.workshop)
+        self.renders = RenderRegistry(self.context)
 
-    def order(self, options: str = "", path: bytes = b"a.wav") -> Order:
-        """Return an order."""
-        read, _ = read_options(options.encode().split(b"/") if options else [])
-        source = LocalSource(path)
-        return Order(cache_key(read, source.canonical), read, source, HEADERS)
+    def request(self, options: str = "", path: bytes = b"a.wav") -> VariantRequest:
+        """Return a request for a variant."""
+        middle = f"/{options}/" if options else "/"
+        request = parse_request(middle.encode() + b"plain/local://" + path, None)
+        assert isinstance(request, VariantRequest)
+        return request
 
     def come(
         self,
@@ -126,7 +123,7 @@ class Studio:
         admitted: bool = True,
     ) -> Client:
         """Have a client come."""
-        client = Client(self.renders.join(self.order(options, path), admitted), room)
+        client = Client(self.renders.join(self.request(options, path), admitted), room)
         self.clients.append(client)
         return client
 

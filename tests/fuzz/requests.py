@@ -15,7 +15,7 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.logs import LineObserver
 from audioproxy.web.access_log import AccessLogEntry
 from tests.fuzz.draws import Draws, check_message
-from tests.fuzz.premises import VARIANT, Premises
+from tests.fuzz.fixture import VARIANT, FuzzFixture
 from tests.support.http import Connection, Log, Response, read_response
 
 #: Stands in an input for the tag of the variant that ``plain/local://a.mp3`` names.
@@ -38,7 +38,7 @@ _HEADER_VALUE = re.compile(rb"[ -~]*")
 _MOST_TURNS = 1000
 
 
-def check_front(data: bytes, house: Callable[[Draws], Premises] = Premises) -> None:
+def check_front(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixture) -> None:
     """Assert what is promised to whoever sends anything.
 
     :param data: how the house is furnished, then the bytes of one connection.
@@ -47,31 +47,31 @@ def check_front(data: bytes, house: Callable[[Draws], Premises] = Premises) -> N
     stop = log.keep()
     try:
         draws = Draws(data)
-        premises = house(draws)
-        connection = premises.connect(premises.window)
-        _converse(premises, connection, draws.rest.replace(TAG_WORD, TAG))
-        unfinished = premises.resource.active.count
+        fixture = harness(draws)
+        connection = fixture.connect(fixture.window)
+        _converse(fixture, connection, draws.rest.replace(TAG_WORD, TAG))
+        unfinished = fixture.resource.active.count
         whole = connection.closed and not connection.aborted
         connection.leave()
-        premises.check_left()
+        fixture.check_left()
     finally:
         stop()
     assert not log.errors, [event.get("log_text") or event for event in log.errors]
     check_lines(log)
-    check_answers(premises, connection.received, log.requests, whole, unfinished)
+    check_answers(fixture, connection.received, log.requests, whole, unfinished)
 
 
-def _converse(premises: Premises, connection: Connection, sent: bytes) -> None:
-    piece = premises.piece or max(1, len(sent))
+def _converse(fixture: FuzzFixture, connection: Connection, sent: bytes) -> None:
+    piece = fixture.piece or max(1, len(sent))
     for start in range(0, len(sent), piece):
         if not connection.closed:
             connection.send_raw(sent[start : start + piece])
     for _ in range(_MOST_TURNS):
-        if connection.closed or premises.leaves:
+        if connection.closed or fixture.leaves:
             return
         received = len(connection.received)
         connection.resume()
-        if not premises.work() and len(connection.received) == received:
+        if not fixture.work() and len(connection.received) == received:
             return
     raise AssertionError("the connection never comes to rest")
 
@@ -89,7 +89,7 @@ def check_lines(log: Log) -> None:
 
 
 def check_answers(
-    premises: Premises,
+    fixture: FuzzFixture,
     received: bytes,
     records: list[AccessLogEntry],
     closed: bool,
@@ -104,8 +104,8 @@ def check_answers(
     """
     unread = list(records)
     rest = _skip_continue(received)
-    for index, method in enumerate(premises.asked):
-        last = index == len(premises.asked) - 1
+    for index, method in enumerate(fixture.asked):
+        last = index == len(fixture.asked) - 1
         response = read_response(rest, method, closed)
         if response is None:
             assert last and not rest, f"no answer to request {index}: {rest!r}"
@@ -115,13 +115,13 @@ def check_answers(
             break
         record = _take_record(unread, response)
         assert response.complete or (last and (unfinished or record.error_code)), response
-        _check_answer_here(premises, response, method, record)
+        _check_answer_here(fixture, response, method, record)
         rest = _skip_continue(response.rest)
     if rest:
         response = read_response(rest, closed=closed)
         assert response is not None, rest
         assert response.status == 400, response
-        _check_answer_here(premises, response, b"GET", _take_record(unread, response))
+        _check_answer_here(fixture, response, b"GET", _take_record(unread, response))
         rest = response.rest
     assert not rest, f"bytes behind the last answer: {rest!r}"
     assert not unread, f"records of nothing: {unread}"
@@ -143,10 +143,10 @@ def _take_record(unread: list[AccessLogEntry], response: Response) -> AccessLogE
 
 
 def _check_answer_here(
-    premises: Premises, response: Response, method: bytes, record: AccessLogEntry
+    fixture: FuzzFixture, response: Response, method: bytes, record: AccessLogEntry
 ) -> None:
     shared = response["access-control-allow-origin"] is not None
-    assert shared == premises.origin.enabled, response
+    assert shared == fixture.origin.enabled, response
     check_answer(response, method, record)
 
 

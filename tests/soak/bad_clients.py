@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from tests.soak.guests import any_short, together
+from tests.soak.good_clients import any_short, together
 from tests.soak.lines import Line, half_closing, leaving, patient, pause, stalling
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
 from tests.soak.visits import Asked, Visit, Wanted

@@ -6,10 +6,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.encoding import ENCODERS, encoder_arguments
-from audioproxy.media.ffmpeg_requirements import LISTS, list_arguments, missing_from
 from audioproxy.media.inputs import local_input
 from audioproxy.media.presets import PRESETS
 from audioproxy.media.probe import Probe
+from audioproxy.process.ffmpeg_capabilities import LISTS, list_arguments, missing_from
 from tests.support.audio import read, run
 
 ENCODER_LIST = b"""Encoders:

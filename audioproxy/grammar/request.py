@@ -1,0 +1,122 @@
+"""What a signed path asks for: signature, ``exp``, options, source and cache key, in this order.
+
+Everything that reads a URL calls these functions: the server, its fast path (through the cache of
+verified paths), and the commands ``verify`` and ``explain``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from audioproxy.errors import Expired, InvalidSignature, NotFound
+from audioproxy.grammar.cache_key import cache_key, etag
+from audioproxy.grammar.expiry import expired
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
+from audioproxy.grammar.segments import SignedPath, split_target
+from audioproxy.grammar.signature import verify
+from audioproxy.grammar.signature_diagnosis import diagnose_signature
+from audioproxy.grammar.sources import Source, read_source
+
+#: The word that stands for a signature where AP_ALLOW_INSECURE is set.
+INSECURE = b"insecure"
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKeys:
+    """The secrets that signatures are verified with.
+
+    :ivar key: None where only the word ``insecure`` is accepted.
+    """
+
+    key: bytes | None
+    salt: bytes | None
+    allow_insecure: bool = False
+
+    def verify(self, path: SignedPath) -> None:
+        """Verify the signature of a path.
+
+        :raises InvalidSignature: for any other signature, with a diagnosis where the holder of the
+            key made a common mistake.
+        """
+        if path.signature == INSECURE:
+            if self.allow_insecure:
+                return
+            raise InvalidSignature(
+                "The word insecure is no signature here; sign the path, or set AP_ALLOW_INSECURE"
+                " for trying things out."
+            )
+        if self.key is None or self.salt is None:
+            raise InvalidSignature("No signature can match, since AP_KEY is not set.")
+        if not verify(self.key, self.salt, path.signed, path.signature):
+            diagnosis = diagnose_signature(self.key, self.salt, path.signed, path.signature)
+            raise InvalidSignature(
+                diagnosis and f"The signature does not match: {diagnosis}.", diagnosis
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class VariantRequest:
+    """A request for a variant.
+
+    :ivar exp: Unix seconds after which it is refused, or None.
+    :ivar canonical: the options in their normal form.
+    :ivar key: the cache key.
+    :ivar tag: the entity tag of the variant.
+    """
+
+    options: VariantOptions
+    source: Source
+    exp: int | None
+    canonical: str
+    key: str
+    tag: bytes
+
+    def check_expiry(self, now: float) -> None:
+        """Refuse a request that comes too late.
+
+        :param now: Unix seconds.
+        :raises Expired: where ``exp`` has passed.
+        """
+        if expired(self.exp, now):
+            raise Expired
+
+
+@dataclass(frozen=True, slots=True)
+class InfoRequest:
+    """A request for the info document of a source."""
+
+    source: Source
+
+
+def read_request(path: SignedPath, keys: SigningKeys, now: float) -> VariantRequest | InfoRequest:
+    """Verify a path and return what it asks for.
+
+    :param now: Unix seconds.
+    :raises InvalidSignature: where the signature does not match.
+    :raises Expired, InvalidOptions, NotFound: as `parse_request`.
+    """
+    keys.verify(path)
+    return parse_request(path.signed, now)
+
+
+def parse_request(signed: bytes, now: float | None) -> VariantRequest | InfoRequest:
+    """Return what a path asks for whose signature was verified.
+
+    :param now: Unix seconds; None to ignore ``exp``.
+    :raises Expired: where ``exp`` has passed, whatever else is wrong with the path.
+    :raises InvalidOptions: for options that are malformed or in conflict.
+    :raises NotFound: for a path without a source, and for what cannot be a source.
+    """
+    target = split_target(signed)
+    if target is None:
+        raise NotFound("plain/ or enc/ is expected, with a source behind it")
+    if target.info:
+        refuse_options(target.options)
+        return InfoRequest(read_source(target.form, target.source))
+    if now is not None and expired(read_expiry(target.options), now):
+        raise Expired
+    options, exp = read_options(target.options)
+    source = read_source(target.form, target.source)
+    key = cache_key(options, source.canonical)
+    return VariantRequest(options, source, exp, options.canonical(), key, etag(key))

@@ -1,0 +1,57 @@
+"""Runs the child that makes one output: an encoder, or a decoder whose samples are reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from audioproxy.errors import NothingDecoded
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.media.encoding import ENCODERS
+from audioproxy.media.waveform_spec import WaveformSpec
+from audioproxy.process.encoder import Encoder
+from audioproxy.process.waveforms import Waveforms
+from audioproxy.render.deadline import Deadline
+from audioproxy.render.output import RenderOutput
+from audioproxy.render.preparation import Preparation
+
+
+@dataclass(frozen=True, slots=True)
+class OutputEncoder:
+    """Encodes prepared sources into outputs."""
+
+    encoder: Encoder
+    waveforms: Waveforms
+
+    async def encode(
+        self,
+        options: VariantOptions,
+        preparation: Preparation,
+        command: list[str],
+        output: RenderOutput,
+        deadline: Deadline,
+        grown: Callable[[], bool],
+    ) -> None:
+        """Run a command to its good end, with its output in ``output``.
+
+        :param grown: see `Encoder.encode`; it is not called for waveforms, which are written whole.
+        :raises NothingDecoded: where the output holds no audio.
+        :raises Refusal: for every other bad end.
+        """
+        left, limit = deadline.left(), output.limit
+        if options.f == "peaks":
+            await self.waveforms.render_waveform(
+                command,
+                preparation.descriptors,
+                output.descriptor,
+                left,
+                WaveformSpec.of(options, preparation.probe),
+                limit,
+            )
+            output.grow()
+        else:
+            await self.encoder.encode(
+                command, preparation.descriptors, output.descriptor, left, grown, limit
+            )
+        if ENCODERS[options.f].put_nothing(output.size):
+            raise NothingDecoded

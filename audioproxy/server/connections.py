@@ -1,0 +1,199 @@
+"""The open connections: what each is doing, how long it may, and which one is evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from itertools import islice
+from typing import Protocol
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from audioproxy.in_flight import InFlightCounter
+
+# Seconds between two looks for connections whose time is over.
+_CHECK_INTERVAL = 5.0
+# Closable connections that are looked at for one to evict: the first will do, nearly always.
+_CANDIDATES = 64
+# Seconds for which a client may take nothing, where others find no room.
+_STALL_UNDER_PRESSURE = 30.0
+# Seconds between two log lines about new connections for which there was no room.
+_LOG_INTERVAL = 60.0
+
+_log = Logger()
+
+
+class Phase(Enum):
+    """What a connection is doing."""
+
+    IDLE = "waits for a request"
+    READING = "has a part of a request"
+    ANSWERING = "has a whole request"
+    REFUSED = "sent what is no request"
+    CLOSING = "is closed once all is sent"
+    ABORTED = "is closed at once"
+
+
+#: The phases in which a connection can be closed for another one, once everything is sent.
+CLOSABLE = (Phase.IDLE, Phase.READING, Phase.REFUSED, Phase.CLOSING)
+
+#: Seconds for each phase. A response takes as long as it takes.
+LIMITS: Mapping[Phase, float] = {
+    Phase.IDLE: 60.0,
+    Phase.READING: 60.0,
+    Phase.REFUSED: 5.0,
+    Phase.CLOSING: 600.0,
+}
+
+#: Seconds for which a client may take nothing of what is ready for it. A listener who pauses a
+#: player does just that.
+STALL = 600.0
+
+
+class Connection(Protocol):
+    """One connection, as the table of connections sees it.
+
+    :ivar phase: what it is doing.
+    :ivar phase_since: when that began or last made progress, in seconds of the clock.
+    :ivar stalled_since: when the client last took something of what waits for it; None where
+        nothing much waits.
+    :ivar all_sent: the system has all that was ever written.
+    """
+
+    phase: Phase
+    phase_since: float
+    stalled_since: float | None
+
+    @property
+    def all_sent(self) -> bool: ...  # noqa: D102
+
+    def loseConnection(self) -> None:
+        """Close the connection when everything is sent."""
+
+    def abortConnection(self) -> None:
+        """Close the connection at once."""
+
+
+class Connections:
+    """The open connections, bounded in number and in time.
+
+    Twisted's own timer starts anew with every byte that comes, so a client that sends one a minute
+    would be served for ever; and it runs while the end of a response is still being read.
+    """
+
+    def __init__(self, clock: IReactorTime, most: int | None = None) -> None:
+        """Begin without connections.
+
+        :param most: for one more, the connection is closed that has waited longest for a request
+            and has nothing left to take; else the one that has taken nothing for longest, if that
+            is half a minute or more; else the new one is refused. None is no limit.
+        """
+        self._clock = clock
+        self._most = most
+        self._open: set[Connection] = set()
+        self._in_flight = InFlightCounter()
+        # Both in the order in which they came to be so.
+        self._closable: dict[Connection, None] = {}
+        self._stalled: dict[Connection, None] = {}
+        self._logged: float | None = None
+        self._next_check: IDelayedCall | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def make_room(self) -> bool:
+        """Evict a connection where a new one needs its place; False where there is no room."""
+        if self._most is None or len(self._open) < self._most:
+            return True
+        connection = self._find_evictable()
+        if connection is None:
+            self._log_no_room()
+            return False
+        # In good order where that takes no time.
+        _close(connection, in_order=connection.all_sent)
+        return True
+
+    def opened(self, connection: Connection) -> None:
+        """Add a new connection."""
+        self._open.add(connection)
+        self._in_flight.begin()
+        if self._next_check is None:
+            self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._close_expired)
+
+    def changed(self, connection: Connection) -> None:
+        """Take note that the phase of a connection changed, or that it stalls or moves again."""
+        if connection.phase in CLOSABLE:
+            self._closable.setdefault(connection)
+        else:
+            self._closable.pop(connection, None)
+        if connection.stalled_since is not None and connection.phase is not Phase.ABORTED:
+            self._stalled.setdefault(connection)
+        else:
+            self._stalled.pop(connection, None)
+
+    def answered_at_once(self, connection: Connection) -> None:
+        """Put an idle connection that was answered in no time behind those that wait longer."""
+        del self._closable[connection]
+        self._closable[connection] = None
+
+    def closed(self, connection: Connection) -> None:
+        """Remove a connection."""
+        self._open.discard(connection)
+        self._in_flight.end()
+        if not self._open and self._next_check is not None:
+            self._next_check.cancel()
+            self._next_check = None
+
+    def close_idle(self) -> None:
+        """Close the connections that wait for a request, or are closed soon anyway."""
+        for connection in list(self._closable):
+            connection.loseConnection()
+
+    async def wait_until_closed(self, seconds: float) -> None:
+        """Wait until every connection is closed, for ``seconds`` at most.
+
+        A response is finished when its last bytes are handed over, which may be long before they
+        are sent.
+        """
+        await self._in_flight.wait_until_idle(self._clock, seconds)
+
+    def _find_evictable(self) -> Connection | None:
+        for connection in islice(self._closable, _CANDIDATES):
+            if connection.all_sent and connection.phase is not Phase.CLOSING:
+                return connection
+        for connections in (self._closable, self._stalled):
+            longest = next(iter(connections), None)
+            if longest is not None and self._waited(longest) > _STALL_UNDER_PRESSURE:
+                return longest
+        return None
+
+    def _waited(self, connection: Connection) -> float:
+        """Return the seconds since anything happened on a connection."""
+        since = connection.stalled_since
+        return self._clock.seconds() - (connection.phase_since if since is None else since)
+
+    def _log_no_room(self) -> None:
+        now = self._clock.seconds()
+        if self._logged is None or now - self._logged > _LOG_INTERVAL:
+            self._logged = now
+            _log.warn("no room for more connections: {count} are there", count=len(self._open))
+
+    def _close_expired(self) -> None:
+        self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._close_expired)
+        for connection in list(self._open):
+            limit = LIMITS.get(connection.phase)
+            if connection.stalled_since is not None and connection.phase is not Phase.CLOSING:
+                limit = STALL
+                over = self._waited(connection)
+            else:
+                over = self._clock.seconds() - connection.phase_since
+            if limit is not None and over > limit:
+                _close(connection, in_order=connection.stalled_since is None)
+
+
+def _close(connection: Connection, in_order: bool) -> None:
+    if in_order and connection.phase in (Phase.IDLE, Phase.READING):
+        connection.loseConnection()
+    else:
+        connection.abortConnection()

@@ -1,0 +1,76 @@
+"""A request as the service's own server reads it: any target, and no body."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from twisted.web.http import datetimeToString
+from twisted.web.server import Request
+
+from audioproxy.errors import BadRequest, NotFound, Refusal
+from audioproxy.server.sendfile import SendfileBody
+
+# Bytes of a body that are read and discarded: nothing here has a use for one.
+_LONGEST_BODY = 64 * 1024
+
+
+class ProxyRequest(Request):
+    """A request that reaches the resource whatever its target is, and leaves its body behind."""
+
+    _body_length = 0
+    _sendfile: SendfileBody | None = None
+
+    def gotLength(self, length: int | None) -> None:
+        """Have no place for a body."""
+        self.content = io.BytesIO()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        """Keep nothing of a body, and refuse one that has no end."""
+        # What came in the same packet may be handed over still.
+        if not self.finished:
+            self._body_length += len(data)
+            if self._body_length > _LONGEST_BODY:
+                channel: Any = self.channel
+                channel.reject(_refusal_of_body(channel))
+
+    def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
+        """Send bytes of a file without reading them; see `audioproxy.streams.SendfileConsumer`."""
+        channel: Any = self.channel
+        if not channel.is_plain_tcp:
+            return None
+        if self._sendfile is None:
+            if not self.startedWriting:
+                Request.write(self, b"")
+            self._sendfile = SendfileBody(channel, bool(self.chunked))
+        taken = self._sendfile.take(descriptor, offset, count)
+        self.sentLength += taken or 0
+        return taken
+
+    def process(self) -> None:
+        """Hand ``*`` to the resource too, which Twisted would answer with 405 itself."""
+        if self.path != b"*":
+            Request.process(self)
+            return
+        channel: Any = self.channel
+        self.site = channel.site
+        Request.setHeader(self, b"date", datetimeToString())
+        self.prepath, self.postpath = [], []
+        Request.render(self, channel.site.resource)
+
+    def reject(self, refusal: Refusal) -> None:
+        """Answer with a refusal, and close the connection."""
+        channel: Any = self.channel
+        self.clientproto = b"HTTP/1.1"
+        Request.setHeader(self, b"connection", b"close")
+        Request.setHeader(self, b"date", datetimeToString())
+        channel.site.resource.reject(self, refusal)
+
+
+def _refusal_of_body(channel: Any) -> Refusal:
+    """Return what a body that is too long is refused with.
+
+    A method that is not served is a 404, whatever comes with it (contract: Endpoints).
+    """
+    # Twisted 26.10 gives the request its method when the body is complete.
+    return BadRequest() if channel.site.resource.serves(channel._command) else NotFound()

@@ -1,0 +1,33 @@
+"""The response headers that are kept with a stored variant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from audioproxy.grammar.options import VariantOptions
+
+#: The Cache-Control of a variant whose URL has no ``exp``.
+CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
+
+
+@dataclass(frozen=True, slots=True)
+class VariantHeaders:
+    """Values of response headers; None is a header that is not sent."""
+
+    content_type: str
+    cache_control: str
+    content_disposition: str | None = None
+
+    @classmethod
+    def of(cls, options: VariantOptions) -> VariantHeaders:
+        """Return the headers of the variant that these options make."""
+        return cls(options.content_type, CACHE_CONTROL, _disposition(options.dl))
+
+
+def _disposition(file_name: str | None) -> str | None:
+    """Return the Content-Disposition for a value of ``dl`` (D10, RFC 6266)."""
+    if file_name is None:
+        return None
+    plain = "".join(c if " " <= c <= "~" and c not in '"%' else "_" for c in file_name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(file_name, safe='')}"

@@ -1,0 +1,27 @@
+"""What every request is measured, counted and logged with, and the CORS headers of its response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from audioproxy.web.access_log import AccessLog, log_request
+from audioproxy.web.cors import Cors
+
+if TYPE_CHECKING:
+    from audioproxy.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Instrumentation:
+    """The objects that go with every request.
+
+    :ivar seconds: a clock for durations.
+    :ivar access_log: receives one entry for each request.
+    """
+
+    seconds: Callable[[], float]
+    metrics: Metrics
+    cors: Cors
+    access_log: AccessLog = log_request

@@ -1,0 +1,151 @@
+"""What a request for a variant is answered with, decided in one pure function.
+
+The ordinary path and the fast path call it. They differ in how they write bytes only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+
+from audioproxy.errors import RangeNotSatisfiable
+from audioproxy.grammar.expiry import clamp
+from audioproxy.grammar.request import VariantRequest
+from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
+from audioproxy.web.conditions import matches, range_applies
+from audioproxy.web.ranges import length_headers, read_range
+
+_MAX_AGE = re.compile(r"max-age=(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a response depends on besides the URL: the method, and the values of three headers."""
+
+    method: bytes
+    if_none_match: bytes | None = None
+    if_range: bytes | None = None
+    range: bytes | None = None
+
+
+class Outcome(Enum):
+    """What a request is answered with."""
+
+    NOT_MODIFIED = "304"
+    LOOK_UP = "depends on what the store has"
+    HIT = "bytes of the stored variant, all or a range, or its headers alone"
+    UNSATISFIABLE = "416: the stored variant has no byte of the range"
+    REDIRECT = "a redirect to the store"
+    RENDER = "the output of a render, with `miss_headers`"
+    MISS = "`miss_headers` alone, if the source exists"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsePlan:
+    """One decision.
+
+    :ivar headers: of the response, besides ETag, X-Audio-Proxy and those of every response.
+    :ivar part: offset of the first byte that is sent and the one behind the last, for a HIT.
+    :ivar redirect_seconds: for which the URL of a redirect lives.
+    """
+
+    outcome: Outcome
+    status: int = 200
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    part: tuple[int, int] = (0, 0)
+    redirect_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """What a lookup in the variant store has found.
+
+    :ivar size: bytes of the stored variant; None where there is none.
+    :ivar headers: of the stored variant.
+    :ivar presign_ttl: seconds that the URL of a redirect lives; None where stored variants are
+        served from here (AP_SERVE_MODE).
+    """
+
+    size: int | None = None
+    headers: VariantHeaders | None = None
+    presign_ttl: int | None = None
+
+
+_LOOK_UP = ResponsePlan(Outcome.LOOK_UP)
+_RENDER = ResponsePlan(Outcome.RENDER)
+_MISS = ResponsePlan(Outcome.MISS)
+
+
+def plan_response(
+    request: VariantRequest, conditions: Conditions, now: float, lookup: Lookup | None = None
+) -> ResponsePlan:
+    """Decide what a request is answered with.
+
+    :param now: Unix seconds.
+    :param lookup: None before the store was asked; the outcome may be `Outcome.LOOK_UP` then.
+    """
+    if lookup is None:
+        if matches(conditions.if_none_match, request.tag):
+            headers = {b"cache-control": _cache_control(CACHE_CONTROL, request.exp, now)}
+            return ResponsePlan(Outcome.NOT_MODIFIED, 304, headers)
+        return _LOOK_UP
+    if lookup.size is None or lookup.headers is None:
+        return _RENDER if conditions.method == b"GET" else _MISS
+    headers = _variant_headers(lookup.headers, request.exp, now)
+    headers[b"accept-ranges"] = b"bytes"
+    if lookup.presign_ttl is not None:
+        # No URL lives zero seconds, so the last second of ``exp`` is served from here (D14).
+        seconds = clamp(lookup.presign_ttl, request.exp, now)
+        if seconds:
+            return _plan_redirect(conditions, lookup.size, headers, seconds)
+    return _plan_hit(request, conditions, lookup.size, headers)
+
+
+def _plan_redirect(
+    conditions: Conditions, size: int, headers: dict[bytes, bytes], seconds: int
+) -> ResponsePlan:
+    headers[b"cache-control"] = b"no-store"
+    if conditions.method == b"HEAD":
+        headers[b"content-length"] = b"%d" % size
+    return ResponsePlan(Outcome.REDIRECT, 302, headers, redirect_seconds=seconds)
+
+
+def _plan_hit(
+    request: VariantRequest, conditions: Conditions, size: int, headers: dict[bytes, bytes]
+) -> ResponsePlan:
+    part = None
+    if conditions.method == b"GET" and range_applies(conditions.if_range, request.tag):
+        try:
+            part = read_range(conditions.range, size)
+        except RangeNotSatisfiable:
+            return ResponsePlan(Outcome.UNSATISFIABLE, RangeNotSatisfiable.status)
+    headers.update(length_headers(part, size))
+    return ResponsePlan(Outcome.HIT, 206 if part else 200, headers, part or (0, size))
+
+
+def miss_headers(request: VariantRequest, now: float) -> dict[bytes, bytes]:
+    """Return the headers of a variant that is not stored, for a response that begins at ``now``.
+
+    They are no part of the plan: a render may wait for its slot until the lifetimes are shorter.
+    """
+    return _variant_headers(VariantHeaders.of(request.options), request.exp, now)
+
+
+def _variant_headers(headers: VariantHeaders, exp: int | None, now: float) -> dict[bytes, bytes]:
+    """Return what a variant is stored with, or will be, as headers for a URL until ``exp``."""
+    disposition = headers.content_disposition
+    return {
+        b"content-type": headers.content_type.encode("ascii"),
+        b"cache-control": _cache_control(headers.cache_control, exp, now),
+        **({b"content-disposition": disposition.encode("ascii")} if disposition else {}),
+    }
+
+
+def _cache_control(value: str, exp: int | None, now: float) -> bytes:
+    """Shorten a max-age to what is left until ``exp``; what is stored keeps its own."""
+    if exp is None:
+        return value.encode("ascii")
+    return _MAX_AGE.sub(lambda match: f"max-age={clamp(int(match[1]), exp, now)}", value).encode(
+        "ascii"
+    )
