@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
 from typing import Any, TextIO
 
 from twisted.application.service import Service
@@ -23,6 +22,7 @@ from twisted.python.failure import Failure
 from twisted.python.logfile import LogFile
 from twisted.python.usage import Options as UsageOptions
 
+from audioproxy._twisted import first_environment, forget_exit_signal
 from audioproxy.config import Config, ConfigError, load
 from audioproxy.logs import LineObserver
 from audioproxy.service import BootError, ProxyService
@@ -58,7 +58,7 @@ class Options(UsageOptions):
 
     def postOptions(self) -> None:
         """Read the environment, or name every problem in it and exit."""
-        environ = _first_environment()
+        environ = first_environment(os.environ)
         for name in VARIABLES:
             os.environ.pop(name, None)
         self.notify = find_notifier(environ)
@@ -95,7 +95,7 @@ class _TwistdService(ProxyService):
             _log.warn("{warning}", warning=warning)
         # The reactor's own handlers come later than the open port, which a signal may follow at
         # any moment.
-        _set_handlers(self._hear)
+        _set_handlers(self._signal_received)
         failures: list[Failure] = []
         starting = super().startService().addErrback(failures.append)
         for failure in failures:
@@ -110,9 +110,7 @@ class _TwistdService(ProxyService):
         if self._lines is not None:
             self._lines.settle()
         _set_handlers(signal.SIG_DFL)
-        # twistd would end by the first signal once more, and so with another status than 0,
-        # however well everything has ended. Twisted 26.10 has no public way to say otherwise.
-        self._reactor._exitSignal = None
+        forget_exit_signal(self._reactor)
         return super().stopService()
 
     def _conclude(self, failures: list[Failure]) -> None:
@@ -132,7 +130,7 @@ class _TwistdService(ProxyService):
             atexit.register(os._exit, 1)
             self._reactor.stop()
 
-    def _hear(self, number: int, _frame: object) -> None:
+    def _signal_received(self, number: int, _frame: object) -> None:
         self._reactor.callFromThread(self._stop_for, signal.Signals(number).name)
 
     def _stop_for(self, name: str) -> None:
@@ -145,19 +143,6 @@ def makeService(options: Options) -> ProxyService:
     """Build the service from the environment that the options have read."""
     with _plain_exit():
         return _TwistdService(options)
-
-
-def _first_environment() -> dict[str, str]:
-    """Return the environment that the process was started with.
-
-    Once `twisted.internet.endpoints` is imported, by whomever, ``os.environ`` lacks what systemd
-    hands over: Twisted 26.10 keeps it for endpoints of its own.
-    """
-    try:
-        pairs = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
-    except OSError:
-        return dict(os.environ)
-    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def raise_descriptor_limit() -> None:

@@ -11,6 +11,7 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
+from audioproxy._twisted import HookedChannel, has_sent_all, send_now, set_send_buffer
 from audioproxy.errors import BadRequest, Refusal
 from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
@@ -51,7 +52,7 @@ class Server(Protocol):
 IGNORING_INPUT = (Phase.REFUSED, Phase.CLOSING, Phase.ABORTED)
 
 
-class ProxyChannel(HTTPChannel):
+class ProxyChannel(HookedChannel):
     """A connection, in the table of connections of its site (`audioproxy.server.connections`).
 
     :ivar is_plain_tcp: the transport is a socket, with nothing between, so sendfile can serve it.
@@ -77,7 +78,7 @@ class ProxyChannel(HTTPChannel):
         if ITCPTransport.providedBy(transport):
             # A peer that vanished without a word is noticed by the system, within hours.
             transport.setTcpKeepAlive(True)
-        transport.bufferSize = _SEND_BUFFER
+        set_send_buffer(transport, _SEND_BUFFER)
         self.is_plain_tcp = isinstance(transport, Connection) and not transport.TLS
         self.site.connections.opened(self)
 
@@ -98,7 +99,8 @@ class ProxyChannel(HTTPChannel):
             if self._answer_at_once(data):
                 return
             self._enter(Phase.READING)
-        if self._buffer and self.paused and len(self._buffer) + len(data) > _MOST_PIPELINED:
+        waiting = len(self.unparsed) if self.paused else 0
+        if waiting and waiting + len(data) > _MOST_PIPELINED:
             self.abortConnection()
             return
         HTTPChannel.dataReceived(self, data)
@@ -106,7 +108,7 @@ class ProxyChannel(HTTPChannel):
     def _answer_at_once(self, data: bytes) -> bool:
         """Answer what is a whole request of the common kind, and nothing more."""
         site = self.site
-        if site.fast_path is None or site.stopping or self._buffer or not self.all_sent:
+        if site.fast_path is None or site.stopping or self.unparsed or not self.all_sent:
             return False
         answer = site.fast_path.answer(data)
         if answer is None:
@@ -114,9 +116,7 @@ class ProxyChannel(HTTPChannel):
         self.phase_since = site.now()
         site.connections.answered_at_once(self)
         if self.is_plain_tcp:
-            # Twisted would send it in its next turn, after two more calls of the system.
-            sent = self.transport.writeSomeData(answer)
-            answer = answer[sent:] if isinstance(sent, int) else answer
+            answer = send_now(self.transport, answer)
         if answer:
             self.transport.write(answer)
         return True
@@ -159,7 +159,7 @@ class ProxyChannel(HTTPChannel):
         if self.site.stopping:
             self.persistent = False
         HTTPChannel.requestDone(self, request)
-        if not self._buffer:
+        if not self.unparsed:
             self._in_a_row = 0
         if self.persistent:
             self._go_on_later()
@@ -215,14 +215,10 @@ class ProxyChannel(HTTPChannel):
     @property
     def all_sent(self) -> bool:
         """Whether the system has all that was ever written."""
-        # Twisted 26.10 has no public word for it. The second holds what comes behind the first.
-        transport = self.transport
-        unsent = getattr(transport, "dataBuffer", b""), getattr(transport, "_tempDataBuffer", ())
-        return len(unsent[0]) == getattr(transport, "offset", 0) and not unsent[1]
+        return has_sent_all(self.transport)
 
-    def _respondToBadRequestAndDisconnect(self) -> None:
-        # Twisted 26.10 has no public hook for this. Its own answer has no headers and leaves no
-        # trace in the log.
+    def bad_request_received(self) -> None:
+        """Refuse bytes that are no request."""
         self.reject()
 
     def reject(self, refusal: Refusal | None = None) -> None:

@@ -72,5 +72,4 @@ def _refusal_of_body(channel: Any) -> Refusal:
 
     A method that is not served is a 404, whatever comes with it (contract: Endpoints).
     """
-    # Twisted 26.10 gives the request its method when the body is complete.
-    return BadRequest() if channel.site.resource.serves(channel._command) else NotFound()
+    return BadRequest() if channel.site.resource.serves(channel.command) else NotFound()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from audioproxy._twisted import pause_until_writable
+
 # Bytes for which it is worth the while. Fewer are what an encoder has just put out: one write with
 # its chunk's frame around it is cheaper for those.
 _LEAST = 32 * 1024
@@ -73,7 +75,5 @@ class SendfileBody:
         return moved
 
     def _wait(self) -> None:
-        transport = self._channel.transport
-        transport.producerPaused = True
         self._channel.pauseProducing()
-        transport.startWriting()
+        pause_until_writable(self._channel.transport)

@@ -1,0 +1,121 @@
+"""Private and undocumented parts of Twisted that the package uses, each behind one function.
+
+``tests/test_twisted.py`` fails when a release makes one of them needless or changes it. Nothing
+here imports ``twisted.web.client``: a service of local files starts without it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twisted.web.http import HTTPChannel
+
+
+def has_sent_all(transport: Any) -> bool:
+    """Return whether the system has all that was ever written to a transport.
+
+    Twisted 26.10: transports do not tell. What is written waits in ``dataBuffer``, of which
+    ``offset`` bytes are sent, and behind that in ``_tempDataBuffer``. Transports without these
+    buffers, such as those of tests, keep nothing. Needless when ``ITransport`` tells.
+    """
+    waiting = len(getattr(transport, "dataBuffer", b"")) - getattr(transport, "offset", 0)
+    return not waiting and not getattr(transport, "_tempDataBuffer", ())
+
+
+def send_now(transport: Any, data: bytes) -> bytes:
+    """Send what the system takes at once over plain TCP, and return the rest.
+
+    To be called only when `has_sent_all`. Twisted 26.10: ``write`` sends in the next turn of the
+    reactor, after two more system calls; ``writeSomeData``, which sends now, is not part of
+    ``ITransport``. It returns the number of bytes sent, or an exception. Needless when ``write``
+    sends at once.
+    """
+    sent = transport.writeSomeData(data)
+    return data[sent:] if isinstance(sent, int) else data
+
+
+def pause_until_writable(transport: Any) -> None:
+    """Have the producer of a transport resumed when the system takes bytes again.
+
+    Twisted 26.10: a transport resumes its producer once its own buffer is empty, if it has paused
+    it. A caller that sends past that buffer, with ``sendfile``, has no public way to ask for the
+    same. Needless when transports send files.
+    """
+    transport.producerPaused = True
+    transport.startWriting()
+
+
+def set_send_buffer(transport: Any, size: int) -> None:
+    """Set how many bytes wait in a transport before its producer is paused.
+
+    Twisted 26.10: the class attribute ``bufferSize`` of ``FileDescriptor``, 64 KiB, decides; it is
+    how much is read at a time, too. Needless when transports have such a setting.
+    """
+    transport.bufferSize = size
+
+
+def forget_exit_signal(reactor: Any) -> None:
+    """Have twistd exit with 0 after a signal.
+
+    Twisted 26.10: when the reactor has stopped for a signal, twistd sends itself that signal once
+    more, and so ends with another status than 0, however well everything has ended. Needless when
+    a service can tell twistd its exit status.
+    """
+    reactor._exitSignal = None
+
+
+def first_environment(fallback: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that the process was started with.
+
+    Twisted 26.10: once ``twisted.internet.endpoints`` is imported, by whichever module,
+    ``os.environ`` lacks the variables of systemd's socket activation, which it keeps for endpoints
+    of its own. Needless when it leaves them.
+
+    :param fallback: what is returned where the system does not tell.
+    """
+    try:
+        pairs = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
+    except OSError:
+        return dict(fallback)
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
+
+
+class HookedChannel(HTTPChannel):
+    """An `HTTPChannel` with names for what its subclass has to see or change.
+
+    Twisted 26.10: none of this is public.
+    """
+
+    #: Bytes of further requests for which reading stops while a request is answered. While it is
+    #: stopped, nobody notices that the client is gone.
+    _optimisticEagerReadSize: int
+
+    @property
+    def unparsed(self) -> bytes:
+        """The bytes that were received and are no whole line yet.
+
+        Needless when ``LineReceiver`` shows its buffer.
+        """
+        return self._buffer
+
+    @property
+    def command(self) -> bytes:
+        """The method of the request whose body is received.
+
+        The request has no ``method`` before its body is complete. Needless when it has.
+        """
+        return self._command
+
+    def _respondToBadRequestAndDisconnect(self) -> None:
+        self.bad_request_received()
+
+    def bad_request_received(self) -> None:
+        """Answer bytes that are no request.
+
+        Twisted's own response has no headers, and no log line. Needless when there is a public
+        hook.
+        """
+        raise NotImplementedError

@@ -1,0 +1,251 @@
+"""Private parts of Twisted that the server uses: each test fails when an upgrade changes one.
+
+A test that fails here asks for one of two things: where it says that something is needless, use
+the public part of Twisted and remove the function from ``audioproxy/_twisted.py``; where it says
+that something has changed, adapt the function.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from twisted.internet import reactor as _reactor
+from twisted.internet.interfaces import ITransport
+from twisted.internet.protocol import Protocol
+from twisted.internet.tcp import Connection
+from twisted.internet.testing import StringTransport
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.http import HTTPChannel
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from audioproxy._twisted import (
+    HookedChannel,
+    has_sent_all,
+    pause_until_writable,
+    send_now,
+    set_send_buffer,
+)
+
+reactor: Any = _reactor
+
+_MUCH = bytes(8 << 20)
+
+
+class Producer:
+    """A push producer that counts what it is told."""
+
+    def __init__(self) -> None:
+        self.paused = self.resumed = 0
+
+    def pauseProducing(self) -> None:
+        self.paused += 1
+
+    def resumeProducing(self) -> None:
+        self.resumed += 1
+
+    def stopProducing(self) -> None:
+        pass
+
+
+class TransportTests(SynchronousTestCase):
+    """A plain TCP transport, which responses are sent past"""
+
+    def setUp(self) -> None:
+        self.peer, ours = socket.socketpair()
+        ours.setblocking(False)
+        self.peer.setblocking(False)
+        self.transport: Any = Connection(ours, Protocol(), reactor)
+        self.transport.connected = True
+        self.addCleanup(self.peer.close)
+        self.addCleanup(ours.close)
+        self.addCleanup(reactor.removeWriter, self.transport)
+
+    def received(self) -> int:
+        """Return how many bytes the peer can read."""
+        count = 0
+        while True:
+            try:
+                count += len(self.peer.recv(1 << 20))
+            except BlockingIOError:
+                return count
+
+    def test_buffers(self) -> None:
+        """Three attributes tell what waits to be sent, and no public one does."""
+        self.assertTrue(has_sent_all(self.transport))
+        self.transport.write(_MUCH)
+        self.assertFalse(has_sent_all(self.transport), "the buffers have changed")
+        self.transport.doWrite()
+        self.assertFalse(has_sent_all(self.transport), "`offset` has changed")
+        while self.received():
+            self.transport.doWrite()
+        self.assertTrue(has_sent_all(self.transport), "the buffers have changed")
+        public = {name for name in ITransport if "sent" in name.lower() or "buffer" in name.lower()}
+        self.assertEqual(set(), public, "`has_sent_all` may be needless")
+
+    def test_send_now(self) -> None:
+        """`writeSomeData` sends at once what the system takes, and `write` does not."""
+        self.transport.write(b"abc")
+        self.assertEqual(0, self.received(), "`send_now` is needless")
+        self.transport.doWrite()
+        self.assertEqual(3, self.received())
+        rest = send_now(self.transport, _MUCH)
+        self.assertTrue(0 < len(rest) < len(_MUCH), "`writeSomeData` has changed")
+        self.assertEqual(len(_MUCH) - len(rest), self.received())
+
+    def test_send_now_to_nobody(self) -> None:
+        """What a lost connection does not take is returned whole."""
+        self.peer.close()
+        self.assertEqual(b"abc", send_now(self.transport, b"abc"), "`writeSomeData` has changed")
+
+    def test_pause_until_writable(self) -> None:
+        """A producer is resumed once the system takes bytes, and not without being asked for."""
+        producer = Producer()
+        self.transport.registerProducer(producer, True)
+        self.transport.doWrite()
+        self.assertEqual(0, producer.resumed, "`pause_until_writable` is needless")
+        pause_until_writable(self.transport)
+        self.assertIn(self.transport, reactor.getWriters())
+        self.transport.doWrite()
+        self.assertEqual(1, producer.resumed, "`producerPaused` has changed")
+
+    def test_set_send_buffer(self) -> None:
+        """A producer is paused when more waits than a class attribute says."""
+        producer = Producer()
+        self.transport.registerProducer(producer, True)
+        self.transport.write(bytes(65_536))
+        self.assertEqual(0, producer.paused, "the default of `bufferSize` has changed")
+        set_send_buffer(self.transport, 65_000)
+        self.transport.write(b"x")
+        self.assertEqual(1, producer.paused, "`bufferSize` has changed")
+
+
+class Late(Resource):
+    """A resource that answers nothing yet."""
+
+    isLeaf = True
+
+    def render(self, request: Any) -> int:
+        return 1
+
+
+class RecordingChannel(HookedChannel):
+    """A channel that counts bad requests."""
+
+    bad_requests = 0
+    _optimisticEagerReadSize = 50_000
+
+    def bad_request_received(self) -> None:
+        self.bad_requests += 1
+        self.loseConnection()
+
+
+class ChannelTests(SynchronousTestCase):
+    """The HTTP/1 channel of a site"""
+
+    def connect(self, channel: type[HTTPChannel]) -> Any:
+        """Return a new channel with a transport in memory."""
+        site = Site(Late(), reactor=reactor, timeout=None)
+        site.protocol = channel  # type: ignore[assignment]
+        protocol: Any = site.buildProtocol(None)
+        # Twisted wraps a channel until the protocol is negotiated.
+        protocol._channel = channel()  # type: ignore[no-untyped-call]
+        made = protocol._channel
+        made.site, made.requestFactory = site, site.requestFactory
+        made.makeConnection(StringTransport())
+        return made
+
+    def test_bad_request(self) -> None:
+        """The private method is called for bytes that are no request; Twisted's own says little."""
+        channel = self.connect(RecordingChannel)
+        channel.dataReceived(b"nonsense\r\n\r\n")
+        self.assertEqual(1, channel.bad_requests, "the private method has changed")
+        plain = self.connect(HTTPChannel)
+        plain.dataReceived(b"nonsense\r\n\r\n")
+        self.assertEqual(
+            b"HTTP/1.1 400 Bad Request\r\n\r\n", plain.transport.value(), "the hook may be needless"
+        )
+
+    def test_unparsed(self) -> None:
+        """The bytes of a line that is not complete are in the private buffer."""
+        channel = self.connect(RecordingChannel)
+        channel.dataReceived(b"GET / HT")
+        self.assertEqual(b"GET / HT", channel.unparsed, "`_buffer` has changed")
+
+    def test_command(self) -> None:
+        """The method of a request whose body is awaited is in a private attribute alone."""
+        channel = self.connect(RecordingChannel)
+        channel.dataReceived(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
+        self.assertEqual(b"POST", channel.command, "`_command` has changed")
+        self.assertNotEqual(b"POST", channel.requests[-1].method, "`command` is needless")
+
+    def test_eager_reading(self) -> None:
+        """Reading stops at a private number of pipelined bytes, and not before."""
+        request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+        for size, state in ((16_000, "producing"), (16_500, "paused")):
+            plain = self.connect(HTTPChannel)
+            plain.dataReceived(request)
+            plain.dataReceived(bytes(size))
+            self.assertEqual(state, plain.transport.producerState, "the default has changed")
+        channel = self.connect(RecordingChannel)
+        channel.dataReceived(request)
+        channel.dataReceived(bytes(49_000))
+        self.assertEqual("producing", channel.transport.producerState, "the name has changed")
+
+
+class ProcessTests(SynchronousTestCase):
+    """twistd and its environment"""
+
+    def test_exit_signal(self) -> None:
+        """twistd ends by the signal that the reactor noted in a private attribute."""
+        program = (
+            "import os, signal\n"
+            "from twisted.application.app import ApplicationRunner\n"
+            "from twisted.internet import reactor\n"
+            "from audioproxy._twisted import forget_exit_signal\n"
+            "reactor.callWhenRunning(os.kill, os.getpid(), signal.SIGTERM)\n"
+            "{}"
+            "runner = ApplicationRunner({{'profile': None, 'debug': False}})\n"
+            "runner.startReactor(reactor, None, None)\n"
+            "print(runner._exitSignal)\n"
+        )
+        forgetting = (
+            "reactor.addSystemEventTrigger('during', 'shutdown', forget_exit_signal, reactor)\n"
+        )
+        seen = [
+            subprocess.run(
+                [sys.executable, "-c", program.format(line)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.strip()
+            for line in ("", forgetting)
+        ]
+        self.assertEqual(str(int(signal.SIGTERM)), seen[0].split(".")[-1], "may be needless")
+        self.assertEqual("None", seen[1], "`_exitSignal` has changed")
+
+    def test_first_environment(self) -> None:
+        """To import endpoints takes the variables of socket activation out of the environment."""
+        program = (
+            "import os\n"
+            "os.environ['LISTEN_PID'] = str(os.getpid())\n"
+            "import twisted.internet.endpoints\n"
+            "print('LISTEN_FDS' in os.environ)\n"
+            "from audioproxy._twisted import first_environment\n"
+            "print('LISTEN_FDS' in first_environment({}))\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "LISTEN_FDS": "0", "LISTEN_PID": "1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        kept, found = ended.stdout.split()
+        self.assertEqual("False", kept, "`first_environment` is needless")
+        self.assertEqual("True", found)
