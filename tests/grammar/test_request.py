@@ -1,0 +1,115 @@
+"""What a signed path asks for, decided in one order: signature, exp, options, source."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.errors import Expired, InvalidOptions, InvalidSignature, NotFound, Refusal
+from audioproxy.grammar.cache_key import cache_key, etag
+from audioproxy.grammar.parser import read_options
+from audioproxy.grammar.request import (
+    InfoRequest,
+    SigningKeys,
+    VariantRequest,
+    parse_request,
+    read_request,
+)
+from audioproxy.grammar.segments import SignedPath
+from audioproxy.grammar.signature import sign
+from audioproxy.grammar.sources import LocalSource
+
+KEY, SALT = b"k" * 32, b"salt"
+KEYS = SigningKeys(KEY, SALT)
+NOW = 1_800_000_000.9
+
+
+def signed(path: bytes) -> SignedPath:
+    """Return a path with its right signature."""
+    return SignedPath(sign(KEY, SALT, path), path)
+
+
+class VerifyTests(SynchronousTestCase):
+    """`SigningKeys.verify`"""
+
+    def refused(self, keys: SigningKeys, path: SignedPath) -> InvalidSignature:
+        """Require that a signature is refused, and return the refusal."""
+        error = self.assertRaises(InvalidSignature, keys.verify, path)
+        assert isinstance(error, InvalidSignature)
+        return error
+
+    def test_right(self) -> None:
+        """The right signature is accepted, with and without insecure URLs."""
+        KEYS.verify(signed(b"/plain/local://a"))
+        SigningKeys(KEY, SALT, allow_insecure=True).verify(signed(b"/plain/local://a"))
+
+    def test_wrong(self) -> None:
+        """A wrong one is refused without a diagnosis, in the words of the contract."""
+        error = self.refused(KEYS, SignedPath(b"x" * 43, b"/plain/local://a"))
+        self.assertEqual((InvalidSignature.default_message, None), (error.message, error.diagnosis))
+
+    def test_diagnosis(self) -> None:
+        """A common mistake of the key's holder is named."""
+        path = b"/plain/local://a"
+        error = self.refused(KEYS, SignedPath(sign(KEY, b"", path), path))
+        assert error.diagnosis is not None
+        self.assertIn("without AP_SALT", error.diagnosis)
+        self.assertEqual(f"The signature does not match: {error.diagnosis}.", error.message)
+
+    def test_insecure(self) -> None:
+        """The word is accepted where that is allowed; elsewhere the refusal names the setting."""
+        path = SignedPath(b"insecure", b"/plain/local://a")
+        SigningKeys(None, None, allow_insecure=True).verify(path)
+        self.assertIn("AP_ALLOW_INSECURE", self.refused(KEYS, path).message)
+
+    def test_no_key(self) -> None:
+        """Without a key no signature can match."""
+        keys = SigningKeys(None, None, allow_insecure=True)
+        self.assertIn("AP_KEY", self.refused(keys, signed(b"/plain/local://a")).message)
+
+
+class RequestTests(SynchronousTestCase):
+    """`read_request` and `parse_request`"""
+
+    def test_variant(self) -> None:
+        """A variant is its options, source, expiry and cache key, whatever the order and form."""
+        path = b"/br:96/f:opus/exp:1800000001/plain/local://a"
+        request = read_request(signed(path), KEYS, NOW)
+        options, exp = read_options([b"f:opus", b"br:96", b"exp:1800000001"])
+        key = cache_key(options, b"local://a")
+        self.assertEqual(
+            VariantRequest(options, LocalSource(b"a"), exp, "br:96/f:opus", key, etag(key)), request
+        )
+
+    def test_info(self) -> None:
+        """An info request is a source alone."""
+        self.assertEqual(
+            InfoRequest(LocalSource(b"a")), parse_request(b"/info/plain/local://a", NOW)
+        )
+
+    def test_order(self) -> None:
+        """The first that is wrong decides: signature, exp, options, source."""
+        worst = b"/exp:5/q:99/plain/nowhere://a"
+        for path, now, refusal in (
+            (SignedPath(b"x", worst), NOW, InvalidSignature),
+            (signed(worst), NOW, Expired),
+            (signed(worst), 5, InvalidOptions),
+            (signed(b"/exp:5/plain/nowhere://a"), 5, NotFound),
+            (signed(b"/f:mp3"), NOW, NotFound),
+            (signed(b"/info/f:mp3/plain/local://a"), NOW, InvalidOptions),
+            (signed(b"/info/plain/nowhere://a"), NOW, NotFound),
+        ):
+            error = self.assertRaises(Refusal, read_request, path, KEYS, now)
+            self.assertIs(refusal, type(error), path)
+
+    def test_no_clock(self) -> None:
+        """Without a time, an expired path is parsed all the same."""
+        request = parse_request(b"/exp:5/plain/local://a", None)
+        assert isinstance(request, VariantRequest)
+        self.assertEqual(5, request.exp)
+
+    def test_check_expiry(self) -> None:
+        """A request that was parsed in time is refused when its second is over (D14)."""
+        request = parse_request(b"/exp:5/plain/local://a", None)
+        assert isinstance(request, VariantRequest)
+        request.check_expiry(5.999)
+        self.assertRaises(Expired, request.check_expiry, 6)

@@ -1,0 +1,139 @@
+"""The table of connections alone: who is evicted for a new one, and whose time is over."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.server.connections import LIMITS, STALL, Connections, Phase
+from tests.support.http import Log
+
+
+class FakeConnection:
+    """A connection that does what a test says."""
+
+    def __init__(self, table: Connections, clock: Clock, phase: Phase = Phase.IDLE) -> None:
+        self.phase = phase
+        self.phase_since = clock.seconds()
+        self.stalled_since: float | None = None
+        self.all_sent = True
+        self.end = ""
+        self._table, self._clock = table, clock
+        table.opened(self)
+        table.changed(self)
+
+    def enter(self, phase: Phase) -> None:
+        """Begin something else."""
+        self.phase, self.phase_since = phase, self._clock.seconds()
+        self._table.changed(self)
+
+    def stall(self) -> None:
+        """Take nothing from now on."""
+        self.stalled_since, self.all_sent = self._clock.seconds(), False
+        self._table.changed(self)
+
+    def loseConnection(self) -> None:
+        self._end("in order")
+
+    def abortConnection(self) -> None:
+        self._end("aborted")
+
+    def _end(self, how: str) -> None:
+        self.end = how
+        self.enter(Phase.ABORTED)
+        self._table.closed(self)
+
+
+class ConnectionsTests(SynchronousTestCase):
+    """`Connections`"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.table = Connections(self.clock, 2)
+
+    def connect(self, phase: Phase = Phase.IDLE) -> FakeConnection:
+        """Open a connection."""
+        self.clock.advance(1)
+        return FakeConnection(self.table, self.clock, phase)
+
+    def test_room(self) -> None:
+        """While there is room nobody is evicted, and without a limit there always is."""
+        connections = [self.connect()]
+        self.assertTrue(self.table.make_room())
+        self.assertEqual(("", 1), (connections[0].end, len(self.table)))
+        self.assertTrue(Connections(self.clock).make_room())
+
+    def test_longest_idle(self) -> None:
+        """The connection that has waited longest for a request makes room, in good order."""
+        first, second = self.connect(), self.connect()
+        self.assertTrue(self.table.make_room())
+        self.assertEqual(("in order", ""), (first.end, second.end))
+
+    def test_answered_at_once(self) -> None:
+        """A connection that was just answered waits anew, behind the others."""
+        first, second = self.connect(), self.connect()
+        self.table.answered_at_once(first)
+        self.assertTrue(self.table.make_room())
+        self.assertEqual(("", "in order"), (first.end, second.end))
+
+    def test_busy(self) -> None:
+        """A response is not torn for a new connection; the log says so once a minute."""
+        log = Log()
+        self.addCleanup(log.keep())
+        busy = [self.connect(Phase.ANSWERING) for _ in range(2)]
+        self.assertFalse(self.table.make_room())
+        self.assertFalse(self.table.make_room())
+        self.assertEqual(["", ""], [connection.end for connection in busy])
+        self.assertEqual(1, len(log.events))
+
+    def test_unsent(self) -> None:
+        """A connection with something left to take gives way to one without, and later none."""
+        waiting, free = self.connect(), self.connect()
+        waiting.all_sent = False
+        self.assertTrue(self.table.make_room())
+        self.assertEqual(("", "in order"), (waiting.end, free.end))
+        self.connect(Phase.ANSWERING)
+        self.assertFalse(self.table.make_room())
+        self.clock.advance(30)
+        self.assertTrue(self.table.make_room())
+        self.assertEqual("aborted", waiting.end)
+
+    def test_stalled(self) -> None:
+        """A client that takes nothing of its response for half a minute makes room."""
+        stalled, _ = self.connect(Phase.ANSWERING), self.connect(Phase.ANSWERING)
+        stalled.stall()
+        self.clock.advance(30)
+        self.assertFalse(self.table.make_room())
+        self.clock.advance(1)
+        self.assertTrue(self.table.make_room())
+        self.assertEqual("aborted", stalled.end)
+
+    def test_limits(self) -> None:
+        """Each phase but answering has its time, after which the connection is closed."""
+        for phase, seconds in LIMITS.items():
+            connection = self.connect(phase)
+            self.clock.advance(seconds)
+            self.assertEqual("", connection.end, phase)
+            self.clock.advance(5.1)
+            waits = phase in (Phase.IDLE, Phase.READING)
+            self.assertEqual("in order" if waits else "aborted", connection.end, phase)
+        answering = self.connect(Phase.ANSWERING)
+        self.clock.pump([5] * 1000)
+        self.assertEqual("", answering.end)
+        answering.stall()
+        self.clock.pump([5] * int(STALL / 5))
+        self.assertEqual("", answering.end)
+        self.clock.advance(5)
+        self.assertEqual("aborted", answering.end)
+
+    def test_close_idle(self) -> None:
+        """At the end the idle connections close, and the wait is over with the last response."""
+        idle, busy = self.connect(), self.connect(Phase.ANSWERING)
+        self.table.close_idle()
+        self.assertEqual(("in order", ""), (idle.end, busy.end))
+        waiting = Deferred.fromCoroutine(self.table.wait_until_closed(30))
+        self.assertNoResult(waiting)
+        busy.loseConnection()
+        self.successResultOf(waiting)
+        self.assertEqual([], self.clock.getDelayedCalls())
