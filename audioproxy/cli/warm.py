@@ -1,83 +1,197 @@
-"""``audioproxy warm``: the command's words."""
+"""URLs fetched ahead of the listeners: so many at a time, and what came of each."""
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
-from audioproxy.cli.environment import add_command
+from tqdm import tqdm
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
-_DESCRIPTION = """\
-Fetch URLs ahead of those who will listen, so that the service renders and stores what they name.
-Every answer is read to its end and dropped. A redirect to the store is not followed: it says that
-the variant is stored. A service that is busy is asked again when it says so.
+from audioproxy.backends import BootError, Trust
+from audioproxy.cli.exit_status import DONE, NO, UsageError, complain
+from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, FetchFailed, show
+from audioproxy.cli.formatting import bytes_in_words, listed_number
+from audioproxy.cli.reactor import run
+from audioproxy.cli.url_input import standard_input
+from audioproxy.threads import InThread, thread_per_call
 
-examples:
-  audioproxy warm https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
-  audioproxy warm --concurrency 8 - < urls.txt
-  find . -name '*.wav' -printf 'local://%P\\n' |
-      audioproxy sign --options f:opus --base https://audio.example - | audioproxy warm -
+# Bytes of a list that are read at a time.
+_PIECE = 64 * 1024
+# Bytes of one line. No service takes a URL of so many.
+_LONGEST_LINE = 64 * 1024
+# URLs that are remembered, so that a list with the same one twice asks for it once.
+_REMEMBERED = 10_000
 
-What fails is told in a line each, without the signature, since whoever has that may use the URL.
-
-exit status:
-  0    all of them are rendered, or stored already
-  1    some are not
-  130  stopped by Ctrl-C
-"""
+_INTERRUPTED = 130
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = add_command(commands, "warm", "fetch URLs ahead of the listeners", _DESCRIPTION)
-    parser.set_defaults(run=_run)
-    parser.add_argument(
-        "urls",
-        nargs="+",
-        metavar="URL",
-        help="a URL; - reads them from the standard input, one a line, without blank lines and"
-        " those that begin with #",
+class Tally:
+    """What came of the URLs so far.
+
+    :ivar received: bytes of all bodies.
+    """
+
+    def __init__(self, bar: Any, seconds: Callable[[], float]) -> None:
+        self.received = 0
+        self._bar = bar
+        self._seconds = seconds
+        self._since = seconds()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def failed(self) -> int:
+        """How many URLs have failed."""
+        return self._counts[FAILED]
+
+    def came(self, size: int) -> None:
+        """Count bytes."""
+        self.received += size
+
+    def count(self, what: str) -> None:
+        """Count a URL."""
+        self._counts[what] += 1
+        self._bar.set_postfix_str(self._parts(), refresh=False)
+        self._bar.update()
+
+    def fail(self, url: str, why: str) -> None:
+        """Count a URL that has failed, and say why."""
+        with self._bar.external_write_mode(file=sys.stderr):
+            complain(f"{show(url)}: {why}")
+        self.count(FAILED)
+
+    def summary(self) -> str:
+        """Return all of it in one line."""
+        urls = self._counts.total()
+        took = f"{listed_number(urls, 'URL')} in {self._seconds() - self._since:.1f} s"
+        return f"{took}: {self._parts()}; {bytes_in_words(self.received)}" if urls else took
+
+    def _parts(self) -> str:
+        order = sorted(self._counts, key=_ORDER.index)
+        return ", ".join(f"{self._counts[what]} {what}" for what in order)
+
+
+_ORDER = (RENDERED, STORED, OTHER, FAILED)
+
+
+def warm(
+    words: list[str],
+    environment: Mapping[str, str],
+    *,
+    concurrency: int,
+    timeout: float,
+    tries: int,
+    quiet: bool,
+) -> int:
+    """Fetch URLs, say what came of them, and return the exit status.
+
+    :param words: URLs, and a ``-`` for those of the standard input.
+    """
+    shown = sys.stderr.isatty() and not quiet
+    bar = tqdm(
+        total=None if "-" in words else len(words),
+        unit=" URLs",
+        file=sys.stderr,
+        disable=not shown,
+        leave=False,
     )
-    parser.add_argument(
-        "-c", "--concurrency", type=_count(256), default=4, metavar="N", help="at a time (4)"
-    )
-    parser.add_argument(
-        "-t",
-        "--timeout",
-        type=_count(86_400),
-        default=600,
-        metavar="SECONDS",
-        help="give up a URL that gives nothing for so long (600)",
-    )
-    parser.add_argument(
-        "--tries",
-        type=_count(1_000),
-        default=5,
-        metavar="N",
-        help="how often a URL is asked for while the service is busy (5)",
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
+    status = DONE
+    tally: Tally | None = None
+
+    async def work(reactor: Any) -> None:
+        nonlocal tally
+        tally = Tally(bar, reactor.seconds)
+        trust = Trust(reactor, environment.get("SSL_CERT_FILE") or None)
+        try:
+            client = trust.client()
+        except BootError as error:
+            raise UsageError(str(error)) from None
+        fetcher = Fetcher(client, reactor, timeout, tries, tally.came)
+        urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
+        try:
+            await fetch_all(urls, fetcher, tally, concurrency)
+        finally:
+            await client.close()
+
+    try:
+        with bar:
+            run(work)
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    assert tally is not None
+    print(f"stopped: {tally.summary()}" if status else tally.summary())
+    return status or (NO if tally.failed else DONE)
 
 
-def _count(most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= most:
-            raise ArgumentTypeError(f"{text!r}; a whole number from 1 to {most} is required")
-        return int(text)
+async def fetch_all(
+    urls: AsyncIterator[str], fetcher: Fetcher, tally: Tally, concurrency: int
+) -> None:
+    """Fetch URLs, so many at a time; the list is read no faster than they are fetched."""
+    slots = DeferredSemaphore(concurrency)
+    running: set[Deferred[None]] = set()
 
-    return read
+    async def fetch(url: str) -> None:
+        try:
+            tally.count(await fetcher.fetch(url))
+        except FetchFailed as error:
+            tally.fail(url, str(error))
+        except CancelledError:
+            raise
+        except Exception as error:
+            # Of a thousand URLs it is one.
+            tally.fail(url, f"audioproxy warm itself has failed at this ({error!r})")
+
+    def end(_: object, fetching: Deferred[None]) -> None:
+        running.discard(fetching)
+        slots.release()
+
+    try:
+        await slots.acquire()
+        async for url in urls:
+            fetching = Deferred.fromCoroutine(fetch(url))
+            running.add(fetching)
+            fetching.addBoth(end, fetching)
+            await slots.acquire()
+        # This one has a slot that no URL wants any more.
+        for _ in range(concurrency - 1):
+            await slots.acquire()
+    finally:
+        for fetching in list(running):
+            fetching.cancel()
 
 
-def _run(asked: Namespace, environment: Mapping[str, str]) -> int:
-    # It brings Twisted, which is not needed to sign.
-    from audioproxy.cli.warming import warm
+async def read_urls(
+    words: Iterable[str], in_thread: InThread, stdin: Callable[[], int]
+) -> AsyncIterator[str]:
+    """Yield words, and in place of a ``-`` the lines of the standard input; each URL once.
 
-    return warm(
-        asked.urls,
-        environment,
-        concurrency=asked.concurrency,
-        timeout=asked.timeout,
-        tries=asked.tries,
-        quiet=asked.quiet,
-    )
+    :param stdin: returns its descriptor.
+    """
+    seen: dict[str, None] = {}
+    for word in words:
+        async for line in _read_lines(in_thread, stdin()) if word == "-" else _alone(word):
+            if line and not line.startswith("#") and line not in seen:
+                seen[line] = None
+                if len(seen) > _REMEMBERED:
+                    del seen[next(iter(seen))]
+                yield line
+
+
+async def _alone(word: str) -> AsyncIterator[str]:
+    yield word.strip()
+
+
+async def _read_lines(in_thread: InThread, descriptor: int) -> AsyncIterator[str]:
+    # Whoever fills the pipe takes its time. A thread waits for it, and one that Python's own
+    # buffers know nothing of, since they would keep the process from its end.
+    rest = b""
+    while piece := await in_thread(lambda: os.read(descriptor, _PIECE)):
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            raise UsageError(f"a line of the standard input has more than {_LONGEST_LINE} bytes")
+        for line in lines:
+            yield line.decode("utf-8", "replace").strip()
+    yield rest.decode("utf-8", "replace").strip()
