@@ -1,4 +1,4 @@
-"""All that `doctor` looks at, one after the other: what fails stops nothing else."""
+"""``audioproxy doctor``: run all checks; a check that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import getpass
 import os
 import platform
 import re
+from argparse import Namespace
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -15,82 +16,114 @@ from zope.interface import provider
 
 from audioproxy import __version__
 from audioproxy.cli.checks.machine import (
-    look_at_certificates,
-    look_at_files,
-    look_at_local_sources,
-    look_at_ports,
-    look_at_programs,
-    look_at_room,
+    check_certificates,
+    check_local_sources,
+    check_open_files,
+    check_ports,
+    check_programs,
+    check_temporary_files,
 )
 from audioproxy.cli.checks.results import (
-    Finding,
+    CheckResult,
     Verdict,
-    about_setting,
     as_document,
     bad,
-    conclude,
     good,
+    setting_result,
+    summarize,
 )
-from audioproxy.cli.checks.settings import Settled, settle
-from audioproxy.cli.checks.stores import look_at_stores
-from audioproxy.cli.exit_status import DONE, NO, complain
+from audioproxy.cli.checks.settings import UsableSettings, load_usable
+from audioproxy.cli.checks.stores import check_stores
+from audioproxy.cli.environment import add_command
+from audioproxy.cli.exit_status import FAILURE, SUCCESS
+from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.reactor import run
 from audioproxy.service import AudioProxy, BootError, make_resource
+
+_DESCRIPTION = """\
+Check everything that the service needs, as the service would use it: the settings, ffmpeg and
+the encoders and filters that it was built with, the sources, the variant store (an object or a file
+is written, found, fetched through a presigned URL and removed again), certificates, the clock, open
+files, room for temporary files, and the ports. One line for each, with the problem and what would
+be right. No secret is printed, and nothing is changed.
+
+Run it as the user of the service, since file permissions and limits depend on the user.
+
+examples:
+  audioproxy doctor
+  sudo -u audioproxy audioproxy doctor --env-file /etc/audioproxy.env
+  audioproxy doctor --json | jq '.checks[] | select(.verdict == "bad")'
+
+marks and verdicts:
+  ok  good
+  --  worth a look, or not looked at ("note" with --json)
+  !!  bad
+
+exit status:
+  0  nothing is bad
+  1  something is
+"""
 
 _SETTING = re.compile(r"(?:AP|AWS)_\w+: ")
 
 
-def examine(environment: Mapping[str, str], *, as_json: bool) -> int:
-    """Look at everything, print what was found, and return the exit status."""
-    findings: list[Finding] = []
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = add_command(commands, "doctor", "check settings and machine", _DESCRIPTION)
+    parser.set_defaults(run=_run)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
-    def report(finding: Finding) -> None:
-        findings.append(finding)
-        if not as_json:
-            print(finding.line, flush=True)
+
+def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    results: list[CheckResult] = []
+
+    def report(result: CheckResult) -> None:
+        results.append(result)
+        if not arguments.json:
+            print(result.line, flush=True)
 
     warnings: list[str] = []
 
     @provider(ILogObserver)
-    def hear(event: LogEvent) -> None:
+    def observe(event: LogEvent) -> None:
         level, text = event.get("log_level"), formatEvent(event)
         if level is not None and level >= LogLevel.error:
-            complain(text)
+            print_errors(text)
         elif level is LogLevel.warn and _SETTING.match(text):
             warnings.append(text)
 
-    run(lambda reactor: look(reactor, environment, report, warnings), hear)
-    print(as_document(findings) if as_json else f"\n{conclude(findings)}")
-    return NO if any(finding.verdict is Verdict.BAD for finding in findings) else DONE
+    run(lambda reactor: check_all(reactor, environment, report, warnings), observe)
+    print(as_document(results) if arguments.json else f"\n{summarize(results)}")
+    return FAILURE if any(result.verdict is Verdict.BAD for result in results) else SUCCESS
 
 
-async def look(
+async def check_all(
     reactor: Any,
     environment: Mapping[str, str],
-    report: Callable[[Finding], None],
+    report: Callable[[CheckResult], None],
     warnings: list[str],
 ) -> None:
-    """Look at everything.
+    """Run all checks.
 
-    :param report: told of each thing as soon as it is known.
-    :param warnings: where the log's lines about settings end up.
+    :param report: called with each result as soon as it is known.
+    :param warnings: receives the log's warnings about settings while the service is built.
     """
     report(good("audioproxy", f"{__version__}, Python {platform.python_version()}, as {_user()}"))
-    settled = settle(environment)
-    for finding in settled.findings:
-        report(finding)
-    settled, proxy = _build(reactor, environment, settled, report)
+    settings = load_usable(environment)
+    for result in settings.results:
+        report(result)
+    settings, proxy = _build(reactor, environment, settings, report)
     for warning in dict.fromkeys(warnings):
-        report(about_setting(Verdict.NOTE, warning))
+        report(setting_result(Verdict.NOTE, warning))
     try:
-        for what, looking in _looks(reactor, settled, proxy):
+        for name, check in _checks(reactor, settings, proxy):
             try:
-                async for finding in looking:
-                    report(finding)
+                async for result in check:
+                    report(result)
             except CancelledError:
                 raise
             except Exception as error:
-                report(bad(what, f"the look itself failed ({error!r})"))
+                report(bad(name, f"the look itself failed ({error!r})"))
     finally:
         await proxy.stopService()
 
@@ -98,39 +131,39 @@ async def look(
 def _build(
     reactor: Any,
     environment: Mapping[str, str],
-    settled: Settled,
-    report: Callable[[Finding], None],
-) -> tuple[Settled, AudioProxy]:
+    settings: UsableSettings,
+    report: Callable[[CheckResult], None],
+) -> tuple[UsableSettings, AudioProxy]:
     """Build the service, without the settings that it refuses."""
-    refused = settled.refused
+    refused = settings.refused
     while True:
         try:
-            return settled, make_resource(settled.config, reactor)
+            return settings, make_resource(settings.config, reactor)
         except BootError as error:
-            finding = about_setting(Verdict.BAD, str(error))
-            report(finding)
-        # Without any setting it is built in any case.
-        environment = {} if finding.what in refused else {**environment, finding.what: ""}
-        refused |= {finding.what}
-        # SSL_CERT_FILE is read from here.
-        os.environ.pop(finding.what, None)
-        settled = settle(environment)
-        settled = Settled(settled.config, settled.refused | refused, ())
+            result = setting_result(Verdict.BAD, str(error))
+            report(result)
+        # Without any setting the service can always be built.
+        environment = {} if result.check in refused else {**environment, result.check: ""}
+        refused |= {result.check}
+        # The service reads SSL_CERT_FILE from the environment of the process.
+        os.environ.pop(result.check, None)
+        settings = load_usable(environment)
+        settings = UsableSettings(settings.config, settings.refused | refused, ())
 
 
-def _looks(
-    reactor: Any, settled: Settled, proxy: AudioProxy
-) -> list[tuple[str, AsyncIterator[Finding]]]:
-    config = settled.config
+def _checks(
+    reactor: Any, settings: UsableSettings, proxy: AudioProxy
+) -> list[tuple[str, AsyncIterator[CheckResult]]]:
+    config = settings.config
     return [
-        # Too few of them make the programs look broken.
-        ("open files", look_at_files(config)),
-        ("ffmpeg", look_at_programs(proxy)),
-        ("local sources", look_at_local_sources(config)),
-        ("variant store", look_at_stores(proxy, settled)),
-        ("certificates", look_at_certificates(reactor, settled)),
-        ("temporary files", look_at_room(config)),
-        ("ports", look_at_ports(reactor, settled, proxy)),
+        # First, since too few descriptors make the programs look broken.
+        ("open files", check_open_files(config)),
+        ("ffmpeg", check_programs(proxy)),
+        ("local sources", check_local_sources(config)),
+        ("variant store", check_stores(reactor, settings, proxy)),
+        ("certificates", check_certificates(reactor, settings)),
+        ("temporary files", check_temporary_files(config)),
+        ("ports", check_ports(reactor, settings, proxy)),
     ]
 
 
@@ -138,5 +171,5 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container may run as one that has no name.
+        # The user of a container may have no name.
         return f"user {os.getuid()}"

@@ -1,4 +1,4 @@
-"""A URL taken apart: the verdict on it, what it means, and what a render of it would run."""
+"""``audioproxy explain``: the verdict on a URL, its meaning, and the commands of its render."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 import os
 import shlex
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from audioproxy.cli.environment import make_signer
-from audioproxy.cli.exit_status import DONE, REFUSED, printable
-from audioproxy.cli.option_help import meanings, unsaid
+from audioproxy.cli.environment import add_command, make_signer
+from audioproxy.cli.exit_status import REFUSED, SUCCESS
+from audioproxy.cli.formatting import format_time, printable
+from audioproxy.cli.option_help import describe_defaults, describe_options
 from audioproxy.cli.reactor import run
-from audioproxy.cli.sign import judge, moment
-from audioproxy.cli.url_input import read_address
+from audioproxy.cli.url_input import parse_url
+from audioproxy.cli.verify import verify_path
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore, load
 from audioproxy.errors import NotFound, Refusal
 from audioproxy.grammar.cache_key import cache_key
@@ -32,44 +34,66 @@ from audioproxy.render.preparation import Plan, arrange
 from audioproxy.service import make_resource
 from audioproxy.variants.files import variant_path
 
+_DESCRIPTION = """\
+Explain a URL: the verdict on its signature, each option with its meaning, the canonical options
+and source, the cache key, and the commands that a render of it runs. For these the source is
+probed, as the service would probe it, with the service's settings; nothing is rendered or stored.
+Credentials are removed from the output.
+
+examples:
+  audioproxy explain http://127.0.0.1:4000/insecure/f:opus/t:30:15/plain/local://piece.wav
+  audioproxy explain --env-file /etc/audioproxy.env --json /Gx3k.../info/plain/local://piece.wav
+
+The exit status is that of `audioproxy verify`.
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = add_command(commands, "explain", "show what a URL means and runs", _DESCRIPTION)
+    parser.set_defaults(run=_run)
+    parser.add_argument("url", metavar="URL", help="a URL of the service, or its path")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--no-probe",
+        action="store_true",
+        help="do not read the source; show the commands for a stereo file of 44.1 kHz",
+    )
+
 
 @dataclass(slots=True)
 class Explanation:
-    """What is known of a URL, in the order in which it is found out: a title, and what it heads."""
+    """The facts about a URL, by their titles, in the order in which they are found."""
 
     parts: dict[str, str | list[str]] = field(default_factory=dict)
 
-    def say(self, title: str, what: str | list[str]) -> None:
-        """Add a part: one line, or several."""
-        self.parts[title] = what
+    def add(self, title: str, text: str | list[str]) -> None:
+        """Add a part of one line or several."""
+        self.parts[title] = text
 
-    def text(self) -> Iterator[str]:
-        """Yield the lines of a table for people."""
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a table."""
         width = max(map(len, self.parts)) + 2
-        for title, what in self.parts.items():
-            for number, line in enumerate([what] if isinstance(what, str) else what):
+        for title, text in self.parts.items():
+            for number, line in enumerate([text] if isinstance(text, str) else text):
                 yield f"{'' if number else title:{width}}{printable(line)}"
 
     def document(self) -> str:
-        """Return the same for programs."""
+        """Return a JSON document."""
         return json.dumps(self.parts, indent=2)
 
 
-def explain(url: str, environment: Mapping[str, str], *, probe: bool, as_json: bool) -> int:
-    """Print a URL taken apart, and return the exit status.
-
-    :param probe: look at the source, for the commands of a render.
-    """
+def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
     explanation = Explanation()
-    path = read_address(url)
-    explanation.say("signed", path.signed.decode("ascii"))
+    path = parse_url(arguments.url)
+    explanation.add("signed", path.signed.decode("ascii"))
     status = _explain_signature(explanation, path, environment)
     try:
-        _explain_target(explanation, path, environment, probe=probe)
+        _explain_target(explanation, path, environment, probe=not arguments.no_probe)
     except Refusal as refusal:
-        explanation.say("refused", f"{refusal.status} {refusal.code}: {refusal}")
+        explanation.add("refused", f"{refusal.status} {refusal.code}: {refusal}")
         status = max(status, REFUSED)
-    print(explanation.document() if as_json else "\n".join(explanation.text()))
+    print(explanation.document() if arguments.json else "\n".join(explanation.lines()))
     return status
 
 
@@ -77,14 +101,14 @@ def _explain_signature(
     explanation: Explanation, path: SignedPath, environment: Mapping[str, str]
 ) -> int:
     if path.signature == b"insecure":
-        explanation.say("signature", "none: only a service with AP_ALLOW_INSECURE=1 takes this")
-        return DONE
+        explanation.add("signature", "none: only a service with AP_ALLOW_INSECURE=1 takes this")
+        return SUCCESS
     if not environment.get("AP_KEY"):
-        explanation.say("signature", "not checked, since AP_KEY is not set")
-        return DONE
+        explanation.add("signature", "not checked, since AP_KEY is not set")
+        return SUCCESS
     signer = make_signer(environment)
-    status, verdict = judge(signer.key, signer.salt, path, time.time())
-    explanation.say("signature", verdict)
+    status, verdict = verify_path(signer.key, signer.salt, path, time.time())
+    explanation.add("signature", verdict)
     return status
 
 
@@ -97,59 +121,63 @@ def _explain_target(
     options = None
     if target.info:
         refuse_options(target.options)
-        explanation.say("asks for", "the info document")
+        explanation.add("asks for", "the info document")
     else:
         options = _explain_options(explanation, target)
     source = read_source(target.form, target.source)
-    explanation.say("source", _show(source.canonical))
+    explanation.add("source", _display(source.canonical))
     config, problems = _read_config(environment)
     if options is not None:
         key = cache_key(options, source.canonical)
-        explanation.say("cache key", key)
-        _explain_place(explanation, config, key)
+        explanation.add("cache key", key)
+        _explain_storage(explanation, config, key)
     if probe and not problems:
-        _explain_commands(explanation, _look(config, options, source), config, source)
+        _explain_commands(explanation, _plan_from_source(config, options, source), config, source)
         return
-    why = problems or ["the source was not looked at, as was asked for"]
-    explanation.say("assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *why])
-    _explain_commands(explanation, _assume(options, source), config, source)
+    reasons = problems or ["the source was not looked at, as was asked for"]
+    explanation.add(
+        "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
+    )
+    _explain_commands(explanation, _plan_from_defaults(options, source), config, source)
 
 
 def _explain_options(explanation: Explanation, target: Target) -> VariantOptions:
     exp = read_expiry(target.options)
     if exp is not None:
         left = exp - int(time.time())
-        explanation.say("ends", f"{moment(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}")
+        explanation.add(
+            "ends", f"{format_time(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}"
+        )
     options, _ = read_options(target.options)
-    rows = list(meanings(options))
+    rows = list(describe_options(options))
     width = max(len(segment) for segment, _ in rows) + 2
-    explanation.say("options", [f"{segment:{width}}{meaning}" for segment, meaning in rows])
-    if rest := list(unsaid(options)):
-        explanation.say("and", "; ".join(rest))
-    explanation.say("canonical", options.canonical())
+    explanation.add("options", [f"{segment:{width}}{meaning}" for segment, meaning in rows])
+    if defaults := list(describe_defaults(options)):
+        explanation.add("and", "; ".join(defaults))
+    explanation.add("canonical", options.canonical())
     return options
 
 
-def _explain_place(explanation: Explanation, config: Config, key: str) -> None:
+def _explain_storage(explanation: Explanation, config: Config, key: str) -> None:
     match config.variant_store:
         case FileStore(folder):
-            explanation.say("stored as", variant_path(folder, key))
+            explanation.add("stored as", variant_path(folder, key))
         case BucketStore(bucket):
-            explanation.say("stored as", f"s3://{bucket}/{key}")
+            explanation.add("stored as", f"s3://{bucket}/{key}")
 
 
 def _explain_commands(explanation: Explanation, plan: Plan, config: Config, source: Source) -> None:
     probe = plan.probe
     length = "?" if probe.duration is None else print_decimal(probe.duration)
-    explanation.say(
+    explanation.add(
         "read as",
         f"{probe.codec} in {probe.container}, {probe.sample_rate} Hz, channels: {probe.channels},"
         f" bits: {probe.bit_depth}, seconds: {length}",
     )
-    given = f" {SOURCE_DESCRIPTOR}< FILE"
+    redirection = f" {SOURCE_DESCRIPTOR}< FILE"
     if isinstance(source, LocalSource):
         path = os.path.join(os.fsencode(config.local_root or "AP_LOCAL_ROOT"), source.path)
-        given = f" {SOURCE_DESCRIPTOR}< {shlex.quote(os.fsdecode(path))}"
+        redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(os.fsdecode(path))}"
     for title, command in (
         ("ffprobe", plan.ffprobe),
         ("measured by", plan.measure),
@@ -157,13 +185,13 @@ def _explain_commands(explanation: Explanation, plan: Plan, config: Config, sour
     ):
         if command is not None:
             words = shlex.join(without_secrets(word) for word in command)
-            fed = given if f"file:/dev/fd/{SOURCE_DESCRIPTOR}" in command else ""
-            explanation.say(title, words + fed)
+            suffix = redirection if f"file:/dev/fd/{SOURCE_DESCRIPTOR}" in command else ""
+            explanation.add(title, words + suffix)
 
 
 def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
-    """Return the service's configuration, or the default one and why there is no other."""
-    # Without a key nothing can be verified, and everything else can be told.
+    """Return the service's configuration, or the default one and the problems of the settings."""
+    # Without a key no signature can be verified; everything else can be explained.
     relaxed = {} if environment.get("AP_KEY") else {"AP_ALLOW_INSECURE": "1"}
     try:
         return load({**environment, **relaxed})[0], []
@@ -171,18 +199,18 @@ def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
         return Config(allow_insecure=True), list(error.problems)
 
 
-def _look(config: Config, options: VariantOptions | None, source: Source) -> Plan:
-    async def look(reactor: Any) -> Plan:
+def _plan_from_source(config: Config, options: VariantOptions | None, source: Source) -> Plan:
+    async def plan(reactor: Any) -> Plan:
         proxy = make_resource(config, reactor)
         try:
             return await proxy.plan(options, source)
         finally:
             await proxy.stopService()
 
-    return run(look)
+    return run(plan)
 
 
-def _assume(options: VariantOptions | None, source: Source) -> Plan:
+def _plan_from_defaults(options: VariantOptions | None, source: Source) -> Plan:
     probe = Probe("wav", "pcm_s16le", Decimal(180), exact=True, sample_rate=44100)
     if isinstance(source, LocalSource):
         seen = local_input()
@@ -192,6 +220,6 @@ def _assume(options: VariantOptions | None, source: Source) -> Plan:
     return arrange("ffprobe", "ffmpeg", seen, options, probe)
 
 
-def _show(canonical: bytes) -> str:
-    """Return a canonical source as printable text; what is not UTF-8 or prints nothing escaped."""
+def _display(canonical: bytes) -> str:
+    """Return a canonical source as printable text; other characters and bytes are escaped."""
     return printable(canonical.decode("utf-8", "backslashreplace"))

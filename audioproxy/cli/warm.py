@@ -1,9 +1,10 @@
-"""URLs fetched ahead of the listeners: so many at a time, and what came of each."""
+"""``audioproxy warm``: fetch URLs ahead of the listeners, a bounded number at a time."""
 
 from __future__ import annotations
 
 import os
 import sys
+from argparse import ArgumentTypeError, Namespace
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
@@ -12,25 +13,85 @@ from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
 from audioproxy.backends import BootError, Trust
-from audioproxy.cli.exit_status import DONE, NO, UsageError, complain
-from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, FetchFailed, show
-from audioproxy.cli.formatting import bytes_in_words, listed_number
+from audioproxy.cli.environment import add_command
+from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, UsageError
+from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, FetchFailed, redact_url
+from audioproxy.cli.formatting import format_bytes, format_count, print_errors
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
 from audioproxy.threads import InThread, thread_per_call
 
+_DESCRIPTION = """\
+Fetch URLs ahead of the listeners, so that the service renders and stores their variants.
+Each response is read to its end and discarded. A redirect to the store is not followed: it means
+that the variant is stored. While the service is busy, a URL is fetched again after the time that
+the service asks for.
+
+examples:
+  audioproxy warm https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
+  audioproxy warm --concurrency 8 - < urls.txt
+  find . -name '*.wav' -printf 'local://%P\\n' |
+      audioproxy sign --options f:opus --base https://audio.example - | audioproxy warm -
+
+Each failure is printed on a line without the signature, since the signature gives access.
+
+exit status:
+  0    all of them are rendered, or stored already
+  1    some are not
+  130  stopped by Ctrl-C
+"""
+
 # Bytes of a list that are read at a time.
-_PIECE = 64 * 1024
-# Bytes of one line. No service takes a URL of so many.
+_READ_SIZE = 64 * 1024
+# Bytes of one line. No service accepts a URL of this length.
 _LONGEST_LINE = 64 * 1024
-# URLs that are remembered, so that a list with the same one twice asks for it once.
+# URLs that are remembered, so that a duplicate in a list is fetched once.
 _REMEMBERED = 10_000
 
-_INTERRUPTED = 130
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = add_command(commands, "warm", "fetch URLs ahead of the listeners", _DESCRIPTION)
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "urls",
+        nargs="+",
+        metavar="URL",
+        help="a URL; - reads them from the standard input, one a line, without blank lines and"
+        " those that begin with #",
+    )
+    parser.add_argument(
+        "-c", "--concurrency", type=_integer_to(256), default=4, metavar="N", help="at a time (4)"
+    )
+    parser.add_argument(
+        "-t",
+        "--timeout",
+        type=_integer_to(86_400),
+        default=600,
+        metavar="SECONDS",
+        help="fail a URL after so many seconds without a byte (600)",
+    )
+    parser.add_argument(
+        "--tries",
+        type=_integer_to(1_000),
+        default=5,
+        metavar="N",
+        help="requests for a URL while the service is busy (5)",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-class Tally:
-    """What came of the URLs so far.
+def _integer_to(maximum: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= maximum:
+            raise ArgumentTypeError(f"{text!r}; a whole number from 1 to {maximum} is required")
+        return int(text)
+
+    return read
+
+
+class WarmProgress:
+    """Counts of the results so far, shown in a progress bar.
 
     :ivar received: bytes of all bodies.
     """
@@ -39,80 +100,68 @@ class Tally:
         self.received = 0
         self._bar = bar
         self._seconds = seconds
-        self._since = seconds()
+        self._started = seconds()
         self._counts: Counter[str] = Counter()
 
     @property
     def failed(self) -> int:
-        """How many URLs have failed."""
+        """The number of URLs that failed."""
         return self._counts[FAILED]
 
-    def came(self, size: int) -> None:
+    def add_bytes(self, size: int) -> None:
         """Count bytes."""
         self.received += size
 
-    def count(self, what: str) -> None:
+    def add_result(self, result: str) -> None:
         """Count a URL."""
-        self._counts[what] += 1
-        self._bar.set_postfix_str(self._parts(), refresh=False)
+        self._counts[result] += 1
+        self._bar.set_postfix_str(self._counts_text(), refresh=False)
         self._bar.update()
 
-    def fail(self, url: str, why: str) -> None:
-        """Count a URL that has failed, and say why."""
+    def add_failure(self, url: str, reason: str) -> None:
+        """Count a URL that failed, and print the reason."""
         with self._bar.external_write_mode(file=sys.stderr):
-            complain(f"{show(url)}: {why}")
-        self.count(FAILED)
+            print_errors(f"{redact_url(url)}: {reason}")
+        self.add_result(FAILED)
 
     def summary(self) -> str:
-        """Return all of it in one line."""
+        """Return all counts in one line."""
         urls = self._counts.total()
-        took = f"{listed_number(urls, 'URL')} in {self._seconds() - self._since:.1f} s"
-        return f"{took}: {self._parts()}; {bytes_in_words(self.received)}" if urls else took
+        text = f"{format_count(urls, 'URL')} in {self._seconds() - self._started:.1f} s"
+        return f"{text}: {self._counts_text()}; {format_bytes(self.received)}" if urls else text
 
-    def _parts(self) -> str:
+    def _counts_text(self) -> str:
         order = sorted(self._counts, key=_ORDER.index)
-        return ", ".join(f"{self._counts[what]} {what}" for what in order)
+        return ", ".join(f"{self._counts[result]} {result}" for result in order)
 
 
 _ORDER = (RENDERED, STORED, OTHER, FAILED)
 
 
-def warm(
-    words: list[str],
-    environment: Mapping[str, str],
-    *,
-    concurrency: int,
-    timeout: float,
-    tries: int,
-    quiet: bool,
-) -> int:
-    """Fetch URLs, say what came of them, and return the exit status.
-
-    :param words: URLs, and a ``-`` for those of the standard input.
-    """
-    shown = sys.stderr.isatty() and not quiet
+def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    words = arguments.urls
     bar = tqdm(
         total=None if "-" in words else len(words),
         unit=" URLs",
         file=sys.stderr,
-        disable=not shown,
+        disable=arguments.quiet or not sys.stderr.isatty(),
         leave=False,
     )
-    status = DONE
-    tally: Tally | None = None
+    interrupted = False
+    progress: WarmProgress | None = None
 
     async def work(reactor: Any) -> None:
-        nonlocal tally
-        tally = Tally(bar, reactor.seconds)
+        nonlocal progress
+        progress = WarmProgress(bar, reactor.seconds)
         trust = Trust(reactor, environment.get("SSL_CERT_FILE") or None)
         try:
             client = trust.client()
         except BootError as error:
             raise UsageError(str(error)) from None
-        fetcher = Fetcher(client, reactor, timeout, tries, tally.came)
+        fetcher = Fetcher(client, reactor, arguments.timeout, arguments.tries, progress.add_bytes)
         urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
         try:
-            await fetch_all(urls, fetcher, tally, concurrency)
+            await fetch_all(urls, fetcher, progress, arguments.concurrency)
         finally:
             await client.close()
 
@@ -120,31 +169,34 @@ def warm(
         with bar:
             run(work)
     except KeyboardInterrupt:
-        status = _INTERRUPTED
-    assert tally is not None
-    print(f"stopped: {tally.summary()}" if status else tally.summary())
-    return status or (NO if tally.failed else DONE)
+        interrupted = True
+    assert progress is not None
+    if interrupted:
+        print(f"stopped: {progress.summary()}")
+        return INTERRUPTED
+    print(progress.summary())
+    return FAILURE if progress.failed else SUCCESS
 
 
 async def fetch_all(
-    urls: AsyncIterator[str], fetcher: Fetcher, tally: Tally, concurrency: int
+    urls: AsyncIterator[str], fetcher: Fetcher, progress: WarmProgress, concurrency: int
 ) -> None:
-    """Fetch URLs, so many at a time; the list is read no faster than they are fetched."""
+    """Fetch URLs, a bounded number at a time; the list is read no faster than they are fetched."""
     slots = DeferredSemaphore(concurrency)
     running: set[Deferred[None]] = set()
 
     async def fetch(url: str) -> None:
         try:
-            tally.count(await fetcher.fetch(url))
+            progress.add_result(await fetcher.fetch(url))
         except FetchFailed as error:
-            tally.fail(url, str(error))
+            progress.add_failure(url, str(error))
         except CancelledError:
             raise
         except Exception as error:
-            # Of a thousand URLs it is one.
-            tally.fail(url, f"audioproxy warm itself has failed at this ({error!r})")
+            # An unexpected error fails one URL and not the others.
+            progress.add_failure(url, f"audioproxy warm itself has failed at this ({error!r})")
 
-    def end(_: object, fetching: Deferred[None]) -> None:
+    def release(_: object, fetching: Deferred[None]) -> None:
         running.discard(fetching)
         slots.release()
 
@@ -153,9 +205,9 @@ async def fetch_all(
         async for url in urls:
             fetching = Deferred.fromCoroutine(fetch(url))
             running.add(fetching)
-            fetching.addBoth(end, fetching)
+            fetching.addBoth(release, fetching)
             await slots.acquire()
-        # This one has a slot that no URL wants any more.
+        # This coroutine holds one slot; the others are free once all fetches have ended.
         for _ in range(concurrency - 1):
             await slots.acquire()
     finally:
@@ -168,11 +220,11 @@ async def read_urls(
 ) -> AsyncIterator[str]:
     """Yield words, and in place of a ``-`` the lines of the standard input; each URL once.
 
-    :param stdin: returns its descriptor.
+    :param stdin: returns the descriptor of the standard input.
     """
     seen: dict[str, None] = {}
     for word in words:
-        async for line in _read_lines(in_thread, stdin()) if word == "-" else _alone(word):
+        async for line in _read_lines(in_thread, stdin()) if word == "-" else _one(word):
             if line and not line.startswith("#") and line not in seen:
                 seen[line] = None
                 if len(seen) > _REMEMBERED:
@@ -180,15 +232,15 @@ async def read_urls(
                 yield line
 
 
-async def _alone(word: str) -> AsyncIterator[str]:
+async def _one(word: str) -> AsyncIterator[str]:
     yield word.strip()
 
 
 async def _read_lines(in_thread: InThread, descriptor: int) -> AsyncIterator[str]:
-    # Whoever fills the pipe takes its time. A thread waits for it, and one that Python's own
-    # buffers know nothing of, since they would keep the process from its end.
+    # A read of a pipe can block for long, so it runs in a thread. It bypasses Python's own buffers,
+    # whose lock would keep the process from its end.
     rest = b""
-    while piece := await in_thread(lambda: os.read(descriptor, _PIECE)):
+    while piece := await in_thread(lambda: os.read(descriptor, _READ_SIZE)):
         *lines, rest = (rest + piece).split(b"\n")
         if len(rest) > _LONGEST_LINE:
             raise UsageError(f"a line of the standard input has more than {_LONGEST_LINE} bytes")

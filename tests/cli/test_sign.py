@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.url_input import read_address
+from audioproxy.cli.url_input import parse_url
 from audioproxy.grammar.signature import sign, verify
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS, Ended, command
@@ -196,7 +196,7 @@ class VerifyTests(SynchronousTestCase):
     def test_as_it_travels(self, path: str) -> None:
         """What `sign` prints for a path is what `verify` finds signed, whatever is in it."""
         text = SIGNER.sign(f"/f:mp3/plain/{re.sub(ODD, '', path)}")
-        url = read_address(text)
+        url = parse_url(text)
         self.assertTrue(verify(KEY, SALT, url.signed, url.signature), text)
 
     def test_odd_bytes(self) -> None:
@@ -207,7 +207,7 @@ class VerifyTests(SynchronousTestCase):
             ("/x/plain/local://\xfc%C3", b"/plain/local://%C3%BC%C3"),
             ("/x/plain/local://\udcff", b"/plain/local://%FF"),
         ):
-            self.assertEqual(signed, read_address(text).signed, text)
+            self.assertEqual(signed, parse_url(text).signed, text)
 
     def test_confinement(self) -> None:
         """A path that leads out of the root is refused, as the service refuses it (404)."""
