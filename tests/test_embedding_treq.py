@@ -90,8 +90,8 @@ class StubTreqTests(ServiceCase):
     def test_raw_urls(self) -> None:
         """StubTreq passes `Signer`'s URLs on unchanged, and not every other raw URL.
 
-        treq encodes ``[``, ``]`` and ``|``, and Twisted's Agent drops a ``;`` without a parameter at
-        the end. A test with such a URL needs a socket.
+        treq encodes ``[``, ``]`` and ``|``, and Twisted's Agent drops a ``;`` at the end without a
+        parameter. A test with such a URL needs a socket.
         """
         seen: list[bytes] = []
 
