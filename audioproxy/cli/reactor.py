@@ -22,7 +22,7 @@ def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | 
 
     :param observer: receives the log; left out, warnings and errors are printed to stderr.
     :returns: the result of the work. Its exception is raised here; a signal that stops the reactor
-        cancels the work and raises `KeyboardInterrupt`.
+        cancels the work and raises ``KeyboardInterrupt``.
     """
     globalLogBeginner.beginLoggingTo([observer or _print_warnings], redirectStandardIO=False)
     outcomes: list[T | Failure] = []

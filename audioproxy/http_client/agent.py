@@ -1,4 +1,4 @@
-"""Twisted's `IAgent` on connections that send URLs byte for byte, for treq."""
+"""Twisted's ``IAgent`` on connections that send URLs byte for byte, for treq."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ExactUrlAgent:
     ) -> Deferred[IResponse]:
         """Send a request for the agent's URL; ``uri`` is ignored.
 
-        :returns: fires with the response, or fails with `CancelledError` when it is cancelled.
+        :returns: fires with the response, or fails with ``CancelledError`` when it is cancelled.
         """
         lines = Headers() if headers is None else headers.copy()
         lines.removeHeader(b"accept-encoding")

@@ -79,9 +79,9 @@ class VariantStore(ScratchSpace, Protocol):
         ...
 
     async def prove(self) -> None:
-        """Prove that a store which is not open could be used, and leave nothing behind.
+        """Prove that a store which is not open can be written to, and leave nothing behind.
 
-        :raises Unwritable: with the same text as `open`.
+        :raises Unwritable: where it cannot; the text is that of `open` where both fail.
         """
         ...
 
