@@ -96,7 +96,7 @@ class Backends:
 
     :ivar sources: opens a source of any kind.
     :ivar store: where variants are kept, or None.
-    :ivar objects: the sources in an object store, or None.
+    :ivar bucket_sources: the sources in an object store, or None.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Backends:
         self._space = space
         self._trust = trust
         self.store = self._make_store(config, blocking_calls)
-        self.objects: S3Sources | None = None
+        self.bucket_sources: S3Sources | None = None
         allowlist = Allowlist(config.source_allowlist)
         backends: dict[type, Any] = {}
         if config.local_root is not None:
@@ -128,8 +128,8 @@ class Backends:
             settings = config.source_s3
             store = self._object_store(settings, "AP_S3", "AP_S3")
             ca_file = settings.ca_bundle or trust.ca_file
-            self.objects = S3Sources(store, ca_file, config.render_timeout)
-            backends[S3Source] = self.objects
+            self.bucket_sources = S3Sources(store, ca_file, config.render_timeout)
+            backends[S3Source] = self.bucket_sources
         # Without an allowlist no host is admitted.
         if config.source_allowlist is not None:
             from audioproxy.sources.https import HttpsSources

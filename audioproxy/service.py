@@ -36,7 +36,7 @@ from audioproxy.grammar.request import SigningKeys
 from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
 from audioproxy.process.encoder import Encoder
-from audioproxy.process.ffmpeg_capabilities import find_missing, find_version, pause, watch_programs
+from audioproxy.process.ffmpeg_capabilities import pause, watch_programs
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, find_parent_death_prefix, find_session_prefix
@@ -53,7 +53,7 @@ from audioproxy.server.listener import Listener, most_clients
 from audioproxy.server.site import ProxySite
 from audioproxy.threads import thread_per_call
 from audioproxy.variants.files import FileVariantStore
-from audioproxy.variants.interfaces import Examination, Unwritable
+from audioproxy.variants.interfaces import Unwritable
 from audioproxy.web.access_log import AccessLog, log_request
 from audioproxy.web.cors import Cors
 from audioproxy.web.info import InfoHandler
@@ -85,6 +85,11 @@ class AudioProxy(Service):
     :ivar metrics: the same for ``/metrics``, in a site that strangers do not reach.
     :ivar fast_path: the fast path, for a site that has the resource at its root.
     :ivar patience: seconds that a stop waits for renders and answers.
+    :ivar store: the variant store, or None.
+    :ivar bucket_sources: the sources in an object store, or None.
+    :ivar launcher: starts child processes.
+    :ivar ffmpeg: path of the program.
+    :ivar ffprobe: path of the program.
     """
 
     def __init__(self, config: Config, reactor: Any, access_log: AccessLog = log_request) -> None:
@@ -104,10 +109,11 @@ class AudioProxy(Service):
         space = AnonymousSpace(blocking_calls.later)
         trust = Trust(reactor, os.environ.get("SSL_CERT_FILE") or None)
         self._backends = Backends(config, reactor, threads, blocking_calls, space, trust)
-        self._store = self._backends.store
-        self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
-        self._ffprobe = shutil.which("ffprobe") or "ffprobe"
-        self._launcher = Launcher(
+        self.store = self._backends.store
+        self.bucket_sources = self._backends.bucket_sources
+        self.ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
+        self.ffprobe = shutil.which("ffprobe") or "ffprobe"
+        self.launcher = Launcher(
             reactor,
             reactor,
             _child_environment(),
@@ -115,7 +121,7 @@ class AudioProxy(Service):
             find_session_prefix(),
         )
         # A check of the programs that finds them missing asks for no other check.
-        reporting = replace(self._launcher, not_started=self._check_programs)
+        reporting = replace(self.launcher, not_started=self._check_programs)
         metrics = Metrics()
         self._readiness = readiness = Readiness(config.ready_queue_threshold)
         slots = Slots(
@@ -130,15 +136,15 @@ class AudioProxy(Service):
         probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_RETRY)
         encoder = Encoder(reporting)
         sources = self._backends.sources
-        prober = Prober(reporting, self._ffprobe, probe_slots, config.probe_timeout)
-        self._preparer = Preparer(sources, prober, encoder, self._ffmpeg, config.max_src_bytes)
+        prober = Prober(reporting, self.ffprobe, probe_slots, config.probe_timeout)
+        self._preparer = Preparer(sources, prober, encoder, self.ffmpeg, config.max_src_bytes)
         self._limits = RenderLimits(reactor, config.render_timeout, config.max_variant_bytes)
         self._renders = RenderRegistry(
             RenderContext(
                 self._preparer,
                 slots,
                 self._limits,
-                RenderStorage(self._store, space),
+                RenderStorage(self.store, space),
                 OutputEncoder(encoder, Waveforms(encoder, threads)),
                 metrics,
             )
@@ -149,7 +155,7 @@ class AudioProxy(Service):
             metrics,
             self._renders,
             self._preparer,
-            self._store,
+            self.store,
             time.time,
             config.presign_ttl if in_bucket and config.serve_mode == "redirect" else None,
         )
@@ -163,7 +169,7 @@ class AudioProxy(Service):
             slots,
             readiness,
         )
-        small_variants = self._store if isinstance(self._store, FileVariantStore) else None
+        small_variants = self.store if isinstance(self.store, FileVariantStore) else None
         self.fast_path = FastPath(
             self.resource.verified_paths, variants, small_variants, instrumentation
         )
@@ -202,44 +208,16 @@ class AudioProxy(Service):
         finally:
             deadline.cancel()
 
-    async def find_missing(self) -> list[str]:
-        """Return what ffmpeg and ffprobe lack of what renders need, in words."""
-        return await find_missing(self._launcher, self._ffmpeg, self._ffprobe)
-
-    async def find_versions(self) -> dict[str, str]:
-        """Return ffmpeg and ffprobe by their paths, each with its version."""
-        programs = (self._ffmpeg, self._ffprobe)
-        return {program: await find_version(self._launcher, program) for program in programs}
-
-    @property
-    def dies_with_parent(self) -> bool:
-        """Whether encoders end with this process, however it ends (D40)."""
-        return bool(self._launcher.parent_death_prefix)
-
-    async def examine_store(self, seconds: int) -> Examination | None:
-        """Try out the variant store, where there is one. No start is needed for it.
-
-        :param seconds: that a presigned URL lives.
-        """
-        self._backends.open()
-        return None if self._store is None else await self._store.examine(seconds)
-
-    async def examine_sources(self) -> Examination | None:
-        """Ask the object store of the sources, where there is one, whether it knows who asks."""
-        self._backends.open()
-        objects = self._backends.objects
-        return None if objects is None else await objects.examine()
-
     def abandon(self) -> None:
         """Leave nothing in the store behind, at a start that comes to nothing."""
-        if self._store is not None:
-            self._store.abandon()
+        if self.store is not None:
+            self.store.abandon()
 
     async def _start(self) -> None:
         self._backends.open()
-        if self._store is not None:
+        if self.store is not None:
             try:
-                await self._store.open()
+                await self.store.open()
             except Unwritable as error:
                 self.running = 0
                 raise BootError(f"AP_VARIANT_STORE: {error}") from error
@@ -255,8 +233,8 @@ class AudioProxy(Service):
         await self._renders.drain(self.patience)
         left = deadline - self._reactor.seconds()
         await self.resource.active.wait_until_idle(self._reactor, left)
-        if self._store is not None:
-            await self._store.close(max(_LAST_WAIT, deadline - self._reactor.seconds()))
+        if self.store is not None:
+            await self.store.close(max(_LAST_WAIT, deadline - self._reactor.seconds()))
         await self._backends.close()
 
     def _check_programs(self) -> None:
@@ -271,7 +249,7 @@ class AudioProxy(Service):
         try:
             while self._check_wanted:
                 self._check_wanted = False
-                await watch_programs(self._launcher, self._ffmpeg, self._ffprobe, report)
+                await watch_programs(self.launcher, self.ffmpeg, self.ffprobe, report)
                 if self._check_wanted:
                     await pause(self._reactor)
         except CancelledError:

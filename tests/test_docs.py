@@ -13,7 +13,7 @@ from twisted.python.reflect import ModuleNotFound, ObjectNotFound, namedAny
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import errors
-from audioproxy.cli.url_input import read_address
+from audioproxy.cli.url_input import parse_url
 from audioproxy.config import VARIABLES
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
@@ -158,7 +158,7 @@ class ExampleTests(SynchronousTestCase):
             printed = run(example)
             self.assertTrue(printed, example)
             for url in printed:
-                path = read_address(url)
+                path = parse_url(url)
                 self.assertTrue(verify(bytes(32), b"\x01", path.signed, path.signature), url)
 
     def test_embedding(self) -> None:

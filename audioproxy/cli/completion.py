@@ -1,18 +1,16 @@
-"""``audioproxy completion``: what makes a shell complete the command's words."""
+"""``audioproxy completion``: print a shell completion script."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import shtab
 
-from audioproxy.cli.exit_status import DONE
+from audioproxy.cli.exit_status import SUCCESS
 
 _DESCRIPTION = """\
-Print a script that makes a shell complete the words of this command.
+Print a script with which a shell completes the words of this command.
 
 examples:
   audioproxy completion bash > ~/.local/share/bash-completion/completions/audioproxy
@@ -20,21 +18,16 @@ examples:
 """
 
 
-def add(commands: Any, whole: ArgumentParser) -> None:
-    """Add the command to the parser.
-
-    :param whole: the parser whose words are completed.
-    """
-    parser = commands.add_parser(
-        "completion",
-        help="complete the words of this command in a shell",
-        description=_DESCRIPTION,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
+def configure(parser: ArgumentParser) -> None:
+    """Set the description and the arguments of the command."""
+    parser.description = _DESCRIPTION
     parser.add_argument("shell", choices=shtab.SUPPORTED_SHELLS)
-    parser.set_defaults(run=partial(_run, whole), env_file=None)
+    parser.set_defaults(run=_run, env_file=None)
 
 
-def _run(whole: ArgumentParser, asked: Namespace, _environment: Mapping[str, str]) -> int:
-    print(shtab.complete(whole, shell=asked.shell))
-    return DONE
+def _run(arguments: Namespace, _environment: Mapping[str, str]) -> int:
+    # `main` imports this module in turn.
+    from audioproxy.cli.main import build_parser
+
+    print(shtab.complete(build_parser(), shell=arguments.shell))
+    return SUCCESS

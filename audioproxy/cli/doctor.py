@@ -1,21 +1,53 @@
-"""``audioproxy doctor``: the command's words."""
+"""``audioproxy doctor``: run all checks; a check that fails does not stop the others."""
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Mapping
+import getpass
+import os
+import platform
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from audioproxy.cli.environment import add_command
+from twisted.internet.defer import CancelledError
+from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent
+from zope.interface import provider
+
+from audioproxy import __version__
+from audioproxy.cli.checks.machine import (
+    check_certificates,
+    check_local_sources,
+    check_open_files,
+    check_ports,
+    check_programs,
+    check_temporary_files,
+)
+from audioproxy.cli.checks.results import (
+    CheckResult,
+    Verdict,
+    as_document,
+    bad,
+    good,
+    setting_result,
+    summarize,
+)
+from audioproxy.cli.checks.settings import UsableSettings, load_usable
+from audioproxy.cli.checks.stores import check_stores
+from audioproxy.cli.environment import add_env_file
+from audioproxy.cli.exit_status import FAILURE, SUCCESS
+from audioproxy.cli.formatting import print_errors
+from audioproxy.cli.reactor import run
+from audioproxy.service import AudioProxy, BootError, make_resource
 
 _DESCRIPTION = """\
-Look at everything that the service needs, as the service would meet it: the settings, ffmpeg and
-what it was built with, the sources, the variant store (something is written, found, fetched through
-a presigned URL and removed again), certificates, the clock, open files, room for temporary files,
-and the ports. One line for each, with what is wrong and what would be right. No secret is printed,
-and nothing is changed.
+Check everything that the service needs, as the service would use it: the settings, ffmpeg and
+the encoders and filters that it was built with, the sources, the variant store (an object or a file
+is written, found, fetched through a presigned URL and removed again), certificates, the clock, open
+files, room for temporary files, and the ports. One line for each, with the problem and what would
+be right. No secret is printed, and nothing is changed.
 
-Run it as the user that the service runs as, since much depends on who asks.
+Run it as the user of the service, since file permissions and limits depend on the user.
 
 examples:
   audioproxy doctor
@@ -32,16 +64,113 @@ exit status:
   1  something is
 """
 
+_SETTING = re.compile(r"(?:AP|AWS)_\w+: ")
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = add_command(commands, "doctor", "examine settings and machine", _DESCRIPTION)
+
+def configure(parser: ArgumentParser) -> None:
+    """Set the description and the arguments of the command."""
+    parser.description = _DESCRIPTION
+    add_env_file(parser)
     parser.set_defaults(run=_run)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def _run(asked: Namespace, environment: Mapping[str, str]) -> int:
-    # It brings the whole service.
-    from audioproxy.cli.run_checks import examine
+def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    results: list[CheckResult] = []
 
-    return examine(environment, as_json=asked.json)
+    def report(result: CheckResult) -> None:
+        results.append(result)
+        if not arguments.json:
+            print(result.line, flush=True)
+
+    warnings: list[str] = []
+
+    @provider(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        level, text = event.get("log_level"), formatEvent(event)
+        if level is not None and level >= LogLevel.error:
+            print_errors(text)
+        elif level is LogLevel.warn and _SETTING.match(text):
+            warnings.append(text)
+
+    run(lambda reactor: check_all(reactor, environment, report, warnings), observe)
+    print(as_document(results) if arguments.json else f"\n{summarize(results)}")
+    return FAILURE if any(result.verdict is Verdict.BAD for result in results) else SUCCESS
+
+
+async def check_all(
+    reactor: Any,
+    environment: Mapping[str, str],
+    report: Callable[[CheckResult], None],
+    warnings: list[str],
+) -> None:
+    """Run all checks.
+
+    :param report: called with each result as soon as it is known.
+    :param warnings: receives the log's warnings about settings while the service is built.
+    """
+    report(good("audioproxy", f"{__version__}, Python {platform.python_version()}, as {_user()}"))
+    settings = load_usable(environment)
+    for result in settings.results:
+        report(result)
+    settings, proxy = _build(reactor, environment, settings, report)
+    for warning in dict.fromkeys(warnings):
+        report(setting_result(Verdict.NOTE, warning))
+    try:
+        for name, check in _checks(reactor, settings, proxy):
+            try:
+                async for result in check:
+                    report(result)
+            except CancelledError:
+                raise
+            except Exception as error:
+                report(bad(name, f"the look itself failed ({error!r})"))
+    finally:
+        await proxy.stopService()
+
+
+def _build(
+    reactor: Any,
+    environment: Mapping[str, str],
+    settings: UsableSettings,
+    report: Callable[[CheckResult], None],
+) -> tuple[UsableSettings, AudioProxy]:
+    """Build the service, without the settings that it refuses."""
+    refused = settings.refused
+    while True:
+        try:
+            return settings, make_resource(settings.config, reactor)
+        except BootError as error:
+            result = setting_result(Verdict.BAD, str(error))
+            report(result)
+        # Without any setting the service can always be built.
+        environment = {} if result.check in refused else {**environment, result.check: ""}
+        refused |= {result.check}
+        # The service reads SSL_CERT_FILE from the environment of the process.
+        os.environ.pop(result.check, None)
+        settings = load_usable(environment)
+        settings = UsableSettings(settings.config, settings.refused | refused, ())
+
+
+def _checks(
+    reactor: Any, settings: UsableSettings, proxy: AudioProxy
+) -> list[tuple[str, AsyncIterator[CheckResult]]]:
+    config = settings.config
+    return [
+        # First, since too few descriptors make the programs look broken.
+        ("open files", check_open_files(config)),
+        ("ffmpeg", check_programs(proxy)),
+        ("local sources", check_local_sources(config)),
+        ("variant store", check_stores(reactor, settings, proxy)),
+        ("certificates", check_certificates(reactor, settings)),
+        ("temporary files", check_temporary_files(config)),
+        ("ports", check_ports(reactor, settings, proxy)),
+    ]
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # The user of a container may have no name.
+        return f"user {os.getuid()}"

@@ -1,36 +1,29 @@
-"""Where the settings of a command come from: the environment, or a file in its place."""
+"""Settings of a command: from the environment, or from a file."""
 
 from __future__ import annotations
 
 import os
 import re
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import shtab
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.urls import Signer
 
-# What systemd, a shell and we read alike. They differ on comments behind a value, on backslashes,
-# and on blanks and quotes within one.
+# The syntax that systemd, a shell and this module read alike. They differ on comments behind a
+# value, on backslashes, and on blanks and quotes within a value.
 _ASSIGNMENT = re.compile(
     r"""([A-Za-z_]\w*)=(?:'([^'\\]*)'|"([^"\\$`]*)"|([\w./:,@%+=*\[\]-]*))""", re.ASCII
 )
-# What the service reads of the environment besides its settings.
-_ELSEWHERE = ("PATH", "SSL_CERT_FILE", "TMPDIR")
+# Variables that the service reads besides its settings.
+_PROCESS_VARIABLES = ("PATH", "SSL_CERT_FILE", "TMPDIR")
 
 
-def add_command(commands: Any, name: str, summary: str, description: str) -> ArgumentParser:
-    """Add a command that reads settings to the parser, and return its own.
-
-    :param description: printed as it stands, examples and all.
-    """
-    parser: ArgumentParser = commands.add_parser(
-        name, help=summary, description=description, formatter_class=RawDescriptionHelpFormatter
-    )
+def add_env_file(parser: ArgumentParser) -> None:
+    """Add the option that names a file of settings."""
     file = parser.add_argument(
         "--env-file",
         metavar="FILE",
@@ -38,13 +31,12 @@ def add_command(commands: Any, name: str, summary: str, description: str) -> Arg
         " ahead of the environment",
     )
     file.complete = shtab.FILE  # type: ignore[attr-defined]
-    return parser
 
 
 def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, str]:
-    """Return the settings.
+    """Return the environment, overridden by the settings in a file.
 
-    :raises Misuse: for a file that cannot be read.
+    :raises UsageError: for a file that cannot be read.
     """
     settings = dict(environ)
     if file is not None:
@@ -65,15 +57,15 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
     return settings
 
 
-def adopt(settings: Mapping[str, str]) -> None:
-    """Take over what is not of the configuration, since a file is for all of an environment."""
-    os.environ.update({name: settings[name] for name in _ELSEWHERE if name in settings})
+def export_process_variables(settings: Mapping[str, str]) -> None:
+    """Set the variables that are not configuration in this process: the file may have them too."""
+    os.environ.update({name: settings[name] for name in _PROCESS_VARIABLES if name in settings})
 
 
 def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = False) -> Signer:
-    """Return the signer of the settings.
+    """Return a signer with the key and the salt of the settings.
 
-    :raises Misuse: where they have no key, or one that cannot be one.
+    :raises UsageError: for a missing or invalid key or salt.
     """
     for name in ("AP_KEY", "AP_SALT"):
         if not environment.get(name):

@@ -1,31 +1,20 @@
-"""What the commands end with."""
+"""Exit statuses of the commands, and the error that ends a command with one of them."""
 
 from __future__ import annotations
 
-import sys
-
-#: Done, or yes.
-DONE = 0
-#: No, or not all of it.
-NO = 1
+#: The command succeeded, or the answer is yes.
+SUCCESS = 0
+#: The command failed, wholly or in part, or the answer is no.
+FAILURE = 1
 #: The command cannot be understood, or lacks a setting.
 USAGE_ERROR = 2
-#: The signature is good and the URL has expired.
+#: The signature is valid and the URL has expired.
 EXPIRED = 3
-#: The signature is good and the service would refuse what it signs.
+#: The signature is valid and the service would refuse the signed path.
 REFUSED = 4
+#: Ctrl-C stopped the command.
+INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """The command cannot be carried out as it was given; the text says what would be right."""
-
-
-def printable(text: str) -> str:
-    """Return text in one line that changes nothing of the terminal but what is written on it."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def complain(*lines: str) -> None:
-    """Say what is wrong, where it does not mix with what was asked for."""
-    for line in lines:
-        print(f"audioproxy: {printable(line)}", file=sys.stderr)
+    """A command that cannot run as it was given; the text says what would be right."""

@@ -1,18 +1,50 @@
-"""``audioproxy explain``: the command's words."""
+"""``audioproxy explain``: the verdict on a URL, its meaning, and the commands of its render."""
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Mapping
+import json
+import os
+import shlex
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
-from audioproxy.cli.environment import add_command
+from audioproxy.cli.environment import add_env_file, make_signer
+from audioproxy.cli.exit_status import REFUSED, SUCCESS
+from audioproxy.cli.formatting import format_time, printable
+from audioproxy.cli.option_help import describe_defaults, describe_options
+from audioproxy.cli.reactor import run
+from audioproxy.cli.url_input import parse_url
+from audioproxy.cli.verify import verify_path
+from audioproxy.config import BucketStore, Config, ConfigError, FileStore, load
+from audioproxy.errors import Refusal
+from audioproxy.grammar.options import VariantOptions
+from audioproxy.grammar.parser import read_expiry
+from audioproxy.grammar.request import (
+    INSECURE,
+    InfoRequest,
+    SigningKeys,
+    VariantRequest,
+    parse_request,
+)
+from audioproxy.grammar.segments import SignedPath, split_target
+from audioproxy.grammar.sources import HttpsSource, LocalSource, Source
+from audioproxy.grammar.values import print_decimal
+from audioproxy.media.diagnostics import without_secrets
+from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input, remote_input
+from audioproxy.media.probe import Probe
+from audioproxy.render.preparation import Commands, assume_commands
+from audioproxy.service import make_resource
+from audioproxy.variants.files import variant_path
 
 _DESCRIPTION = """\
-Take a URL apart: the verdict on its signature, each option with its meaning, the canonical options
+Explain a URL: the verdict on its signature, each option with its meaning, the canonical options
 and source, the cache key, and the commands that a render of it runs. For these the source is
 probed, as the service would probe it, with the service's settings; nothing is rendered or stored.
-Credentials are cut out of what is printed.
+Credentials are removed from the output.
 
 examples:
   audioproxy explain http://127.0.0.1:4000/insecure/f:opus/t:30:15/plain/local://piece.wav
@@ -22,21 +54,182 @@ The exit status is that of `audioproxy verify`.
 """
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = add_command(commands, "explain", "take a URL apart", _DESCRIPTION)
+def configure(parser: ArgumentParser) -> None:
+    """Set the description and the arguments of the command."""
+    parser.description = _DESCRIPTION
+    add_env_file(parser)
     parser.set_defaults(run=_run)
     parser.add_argument("url", metavar="URL", help="a URL of the service, or its path")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--no-probe",
         action="store_true",
-        help="do not look at the source; show the commands for a stereo file of 44.1 kHz",
+        help="do not read the source; show the commands for a stereo file of 44.1 kHz",
     )
 
 
-def _run(asked: Namespace, environment: Mapping[str, str]) -> int:
-    # It brings Twisted, which is not needed to sign.
-    from audioproxy.cli.explanation import explain
+@dataclass(slots=True)
+class Explanation:
+    """The facts about a URL, by their titles, in the order in which they are found."""
 
-    return explain(asked.url, environment, probe=not asked.no_probe, as_json=asked.json)
+    parts: dict[str, str | list[str]] = field(default_factory=dict)
+
+    def add(self, title: str, text: str | list[str]) -> None:
+        """Add a part of one line or several."""
+        self.parts[title] = text
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a table."""
+        width = max(map(len, self.parts)) + 2
+        for title, text in self.parts.items():
+            for number, line in enumerate([text] if isinstance(text, str) else text):
+                yield f"{'' if number else title:{width}}{printable(line)}"
+
+    def document(self) -> str:
+        """Return a JSON document."""
+        return json.dumps(self.parts, indent=2)
+
+
+def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    explanation = Explanation()
+    path = parse_url(arguments.url)
+    explanation.add("signed", path.signed.decode("ascii"))
+    status = _explain_signature(explanation, path, environment)
+    try:
+        _explain_target(explanation, path, environment, probe=not arguments.no_probe)
+    except Refusal as refusal:
+        explanation.add("refused", f"{refusal.status} {refusal.code}: {refusal}")
+        status = max(status, REFUSED)
+    print(explanation.document() if arguments.json else "\n".join(explanation.lines()))
+    return status
+
+
+def _explain_signature(
+    explanation: Explanation, path: SignedPath, environment: Mapping[str, str]
+) -> int:
+    if path.signature == INSECURE:
+        explanation.add("signature", "none: only a service with AP_ALLOW_INSECURE=1 takes this")
+        return SUCCESS
+    if not environment.get("AP_KEY"):
+        explanation.add("signature", "not checked, since AP_KEY is not set")
+        return SUCCESS
+    signer = make_signer(environment)
+    status, verdict = verify_path(SigningKeys(signer.key, signer.salt), path, time.time())
+    explanation.add("signature", verdict)
+    return status
+
+
+def _explain_target(
+    explanation: Explanation, path: SignedPath, environment: Mapping[str, str], *, probe: bool
+) -> None:
+    # The service refuses an expired URL whatever else is wrong with it; here everything is shown.
+    _explain_expiry(explanation, path)
+    request = parse_request(path.signed, now=None)
+    source, options = request.source, None
+    if isinstance(request, InfoRequest):
+        explanation.add("asks for", "the info document")
+    else:
+        options = request.options
+        _explain_options(explanation, options)
+    explanation.add("source", _display(source.canonical))
+    config, problems = _read_config(environment)
+    if isinstance(request, VariantRequest):
+        explanation.add("cache key", request.key)
+        _explain_storage(explanation, config, request.key)
+    if probe and not problems:
+        commands = _commands_of_source(config, options, source)
+        _explain_commands(explanation, commands, config, source)
+        return
+    reasons = problems or ["the source was not looked at, as was asked for"]
+    explanation.add(
+        "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
+    )
+    _explain_commands(explanation, _commands_of_assumed_source(options, source), config, source)
+
+
+def _explain_expiry(explanation: Explanation, path: SignedPath) -> None:
+    target = split_target(path.signed)
+    exp = None if target is None or target.info else read_expiry(target.options)
+    if exp is not None:
+        left = exp - int(time.time())
+        explanation.add(
+            "ends", f"{format_time(exp)}, {f'in {left} s' if left >= 0 else 'has passed'}"
+        )
+
+
+def _explain_options(explanation: Explanation, options: VariantOptions) -> None:
+    rows = list(describe_options(options))
+    width = max(len(segment) for segment, _ in rows) + 2
+    explanation.add("options", [f"{segment:{width}}{meaning}" for segment, meaning in rows])
+    if defaults := list(describe_defaults(options)):
+        explanation.add("and", "; ".join(defaults))
+    explanation.add("canonical", options.canonical())
+
+
+def _explain_storage(explanation: Explanation, config: Config, key: str) -> None:
+    match config.variant_store:
+        case FileStore(folder):
+            explanation.add("stored as", variant_path(folder, key))
+        case BucketStore(bucket):
+            explanation.add("stored as", f"s3://{bucket}/{key}")
+
+
+def _explain_commands(
+    explanation: Explanation, commands: Commands, config: Config, source: Source
+) -> None:
+    probe = commands.probe
+    length = "?" if probe.duration is None else print_decimal(probe.duration)
+    explanation.add(
+        "read as",
+        f"{probe.codec} in {probe.container}, {probe.sample_rate} Hz, channels: {probe.channels},"
+        f" bits: {probe.bit_depth}, seconds: {length}",
+    )
+    redirection = f" {SOURCE_DESCRIPTOR}< FILE"
+    if isinstance(source, LocalSource):
+        path = os.path.join(os.fsencode(config.local_root or "AP_LOCAL_ROOT"), source.path)
+        redirection = f" {SOURCE_DESCRIPTOR}< {shlex.quote(os.fsdecode(path))}"
+    for title, command in (
+        ("ffprobe", commands.ffprobe),
+        ("measured by", commands.measure),
+        ("ffmpeg", commands.ffmpeg),
+    ):
+        if command is not None:
+            words = shlex.join(without_secrets(word) for word in command)
+            suffix = redirection if f"file:/dev/fd/{SOURCE_DESCRIPTOR}" in command else ""
+            explanation.add(title, words + suffix)
+
+
+def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
+    """Return the service's configuration, or the default one and the problems of the settings."""
+    # Without a key no signature can be verified; everything else can be explained.
+    relaxed = {} if environment.get("AP_KEY") else {"AP_ALLOW_INSECURE": "1"}
+    try:
+        return load({**environment, **relaxed})[0], []
+    except ConfigError as error:
+        return Config(allow_insecure=True), list(error.problems)
+
+
+def _commands_of_source(config: Config, options: VariantOptions | None, source: Source) -> Commands:
+    async def find(reactor: Any) -> Commands:
+        proxy = make_resource(config, reactor)
+        try:
+            return await proxy.find_commands(options, source)
+        finally:
+            await proxy.stopService()
+
+    return run(find)
+
+
+def _commands_of_assumed_source(options: VariantOptions | None, source: Source) -> Commands:
+    probe = Probe("wav", "pcm_s16le", Decimal(180), exact=True, sample_rate=44100)
+    if isinstance(source, LocalSource):
+        opened = local_input()
+    else:
+        url = source.url if isinstance(source, HttpsSource) else "https://PRESIGNED-URL"
+        opened = remote_input(url, "audioproxy")
+    return assume_commands(opened, options, probe)
+
+
+def _display(canonical: bytes) -> str:
+    """Return a canonical source as printable text; other characters and bytes are escaped."""
+    return printable(canonical.decode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""One URL fetched as a listener would, to the last byte, and what its answer says."""
+"""Fetches one URL to its last byte, as a player does, and classifies the response."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from twisted.internet.task import deferLater
 from zope.interface import implementer
 
 from audioproxy.cli.exit_status import UsageError
-from audioproxy.cli.url_input import as_sent, read_address
+from audioproxy.cli.http import get
+from audioproxy.cli.url_input import parse_url, percent_encode
 from audioproxy.http_client.bodies import TooLong
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import Unreachable
 
-#: What may come of a URL.
+#: The results of a fetch.
 RENDERED, STORED, OTHER, FAILED = "rendered", "stored already", "of no variant", "failed"
 
-_STATES = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
+_RESULTS = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
 
-# How often a URL is asked for whose answer says that something behind the service is broken, or
-# that it was too slow.
-_BROKEN = dict.fromkeys((502, 503, 504), 3)
-# Seconds between two times, where the answer does not say, and at most.
-_PAUSE, _LONGEST_PAUSE = 2.0, 60.0
+# Tries for a response which says that something behind the service is broken or too slow.
+_GATEWAY_TRIES = dict.fromkeys((502, 503, 504), 3)
+# Seconds between two tries without a Retry-After header, and at most.
+_RETRY, _LONGEST_RETRY = 2.0, 60.0
 # Bytes of an error document.
 _DOCUMENT = 64 * 1024
 
@@ -37,93 +37,93 @@ _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?",
 
 
 class FetchFailed(Exception):
-    """A URL has failed; the text says why."""
+    """A URL that could not be fetched; the text says why."""
 
 
 class Fetcher:
     """Fetches URLs.
 
-    :param patience: seconds without a byte after which a URL has failed.
-    :param tries: how often a URL is asked for while the service is busy.
-    :param came: told of every piece of a body, by its size.
+    :param timeout: seconds without a byte after which a fetch fails.
+    :param tries: requests for a URL while the service is busy.
+    :param on_bytes: called with the size of each piece of a body.
     """
 
     def __init__(
         self,
         client: HttpClient,
         clock: IReactorTime,
-        patience: float,
+        timeout: float,
         tries: int,
-        came: Callable[[int], object],
+        on_bytes: Callable[[int], object],
     ) -> None:
         self._client = client
         self._clock = clock
-        self._patience = patience
-        self._tries = {429: tries, **_BROKEN}
-        self._came = came
+        self._timeout = timeout
+        self._tries = {429: tries, **_GATEWAY_TRIES}
+        self._on_bytes = on_bytes
 
     async def fetch(self, url: str) -> str:
-        """Fetch a URL, and return what came of it.
+        """Fetch a URL, and return the result.
 
-        :raises Hopeless: where it has failed.
+        :raises FetchFailed: for an error, or a truncated body.
         """
-        wire_url = _spell(url)
+        request_url = _normalize(url)
         try:
             for tried in count(1):
-                answer = await self._client.request("GET", wire_url, {}, seconds=self._patience)
-                if tried >= self._tries.get(answer.status, 1):
+                response = await get(self._client, self._clock, request_url, self._timeout)
+                if tried >= self._tries.get(response.status, 1):
                     break
-                await answer.drop()
-                await deferLater(self._clock, _pause(answer))
+                await response.drop()
+                await deferLater(self._clock, _retry_delay(response))
         except Unreachable as error:
             raise FetchFailed(f"no answer ({error})") from error
-        return await self._judge(answer)
+        return await self._classify(response)
 
-    async def _judge(self, answer: Response) -> str:
-        state = answer.header("x-audio-proxy")
-        if answer.status == 302 and state == "HIT":
-            await answer.drop()
+    async def _classify(self, response: Response) -> str:
+        state = response.header("x-audio-proxy")
+        if response.status == 302 and state == "HIT":
+            await response.drop()
             return STORED
-        if answer.status != 200:
-            raise FetchFailed(await _explain(answer))
-        drain = _Drain(self._came)
+        if response.status != 200:
+            raise FetchFailed(await _describe_error(response))
+        counter = _ByteCounter(self._on_bytes)
         try:
-            await answer.flow(None, self._patience).send(drain)
+            await response.flow(None, self._timeout).send(counter)
         except Unreachable as error:
-            raise FetchFailed(f"broke off after {drain.size} bytes ({error})") from error
-        return _STATES.get(state or "", OTHER)
+            raise FetchFailed(f"broke off after {counter.size} bytes ({error})") from error
+        return _RESULTS.get(state or "", OTHER)
 
 
 @implementer(IConsumer)
-class _Drain:
-    """Takes whatever comes, and keeps only its size."""
+class _ByteCounter:
+    """Consumer that counts bytes and discards them."""
 
-    def __init__(self, came: Callable[[int], object]) -> None:
+    def __init__(self, on_bytes: Callable[[int], object]) -> None:
         self.size = 0
-        self._came = came
+        self._on_bytes = on_bytes
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Let it produce."""
+        """Do nothing: the producer is never paused."""
 
     def unregisterProducer(self) -> None:
-        """Let it go."""
+        """Do nothing, as `registerProducer`."""
 
     def write(self, data: bytes) -> None:
-        """Count."""
+        """Count bytes."""
         self.size += len(data)
-        self._came(len(data))
+        self._on_bytes(len(data))
 
 
-def show(url: str) -> str:
-    """Return what stands behind the signature of a URL, which nobody must learn from a log."""
+def redact_url(url: str) -> str:
+    """Return the part of a URL behind its signature, which must not appear in a log."""
     try:
-        return read_address(url).signed.decode("ascii").removeprefix("/")
+        return parse_url(url).signed.decode("ascii").removeprefix("/")
     except UsageError:
         return "a line without a signed URL"
 
 
-def _spell(url: str) -> str:
-    """Return a URL as it goes out: what is not ASCII encoded, as browsers do, and no fragment."""
+def _normalize(url: str) -> str:
+    """Return a URL without its fragment, with non-ASCII characters encoded as browsers do."""
     match = _URL.fullmatch(url)
     if match is None:
         raise FetchFailed("no http or https URL; `audioproxy sign --base` writes whole ones")
@@ -132,22 +132,22 @@ def _spell(url: str) -> str:
     except ValueError as error:
         raise FetchFailed(f"no host or no port ({error})") from None
     scheme, host, path, query = match[1].lower(), match[2], match[3] or "/", match[4] or ""
-    return scheme + host + as_sent(path + query)
+    return scheme + host + percent_encode(path + query)
 
 
-def _pause(answer: Response) -> float:
-    text = answer.header("retry-after") or ""
-    return min(float(text[:9]), _LONGEST_PAUSE) if _SECONDS.fullmatch(text) else _PAUSE
+def _retry_delay(response: Response) -> float:
+    text = response.header("retry-after") or ""
+    return min(float(text[:9]), _LONGEST_RETRY) if _SECONDS.fullmatch(text) else _RETRY
 
 
-async def _explain(answer: Response) -> str:
-    """Return the status of an answer, and what its error document says."""
-    if 300 <= answer.status < 400:
-        await answer.drop()
-        return f"{answer.status}: a redirect that is not the service's; give the URL at its end"
+async def _describe_error(response: Response) -> str:
+    """Return the status of a response, and the message of its error document."""
+    if 300 <= response.status < 400:
+        await response.drop()
+        return f"{response.status}: a redirect that is not the service's; give the URL at its end"
     try:
-        document = json.loads(await answer.read(_DOCUMENT))
-        return f"{answer.status} {document['error']}: {document['message']}"
+        document = json.loads(await response.read(_DOCUMENT))
+        return f"{response.status} {document['error']}: {document['message']}"
     except (LookupError, RecursionError, TooLong, TypeError, Unreachable, ValueError):
         phrases = {status.value: status.phrase for status in HTTPStatus}
-        return f"{answer.status} {phrases.get(answer.status, '')}".rstrip()
+        return f"{response.status} {phrases.get(response.status, '')}".rstrip()

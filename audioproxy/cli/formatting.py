@@ -1,9 +1,12 @@
-"""Amounts as people read them."""
+"""Text for the terminal: amounts, times, printable lines and error messages."""
 
 from __future__ import annotations
 
+import sys
+from datetime import UTC, datetime
 
-def bytes_in_words(count: float) -> str:
+
+def format_bytes(count: float) -> str:
     """Return a number of bytes with three digits and a decimal unit."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 999.5 or unit == "TB":
@@ -12,6 +15,22 @@ def bytes_in_words(count: float) -> str:
     return f"{count:.3g} {unit}" if count < 999.5 else f"{count:.0f} {unit}"
 
 
-def listed_number(count: int, noun: str) -> str:
-    """Return a number and what it counts: ``1 URL``, ``2 URLs``."""
+def format_count(count: int, noun: str) -> str:
+    """Return a number and its noun: ``1 URL``, ``2 URLs``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def format_time(seconds: int) -> str:
+    """Return Unix seconds as a date and time in UTC (RFC 3339)."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def printable(text: str) -> str:
+    """Return text as one line without control characters, which are escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def print_errors(*lines: str) -> None:
+    """Print error messages to stderr, where they do not mix with the results."""
+    for line in lines:
+        print(f"audioproxy: {printable(line)}", file=sys.stderr)

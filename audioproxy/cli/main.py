@@ -1,20 +1,21 @@
-"""The command: its words, and what each of them ends with."""
+"""The ``audioproxy`` command: its parser and its exit status."""
 
 from __future__ import annotations
 
 import os
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from importlib import import_module
 
 from audioproxy import __version__
-from audioproxy.cli import completion, doctor, explain, sign, warm
-from audioproxy.cli.environment import adopt, read_environment
-from audioproxy.cli.exit_status import NO, USAGE_ERROR, UsageError, complain
+from audioproxy.cli.environment import export_process_variables, read_environment
+from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, USAGE_ERROR, UsageError
+from audioproxy.cli.formatting import print_errors
 from audioproxy.config import ConfigError
 from audioproxy.errors import Refusal
 
-_DESCRIPTION = "Sign, explain and fetch the URLs of an audioproxy, and examine its set-up."
+_DESCRIPTION = "Create, verify, explain and fetch URLs of audioproxy, and check its set-up."
 _EPILOG = """\
 AP_KEY, AP_SALT and all other settings are read from the environment, as the service reads them, or
 from a file with --env-file. None is ever taken from the command line, where every user of the
@@ -30,40 +31,58 @@ exit status:
 `audioproxy COMMAND --help` has examples of each command.
 """
 
+# The commands in the order of the help. Each is a module of this package.
+_COMMANDS = {
+    "sign": "create signed URLs",
+    "verify": "check signed URLs",
+    "explain": "show what a URL means and runs",
+    "warm": "fetch URLs ahead of the listeners",
+    "doctor": "check settings and machine",
+    "completion": "print a shell completion script",
+}
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
-    asked = build_parser().parse_args(arguments)
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status.
+
+    :param words: the command line; left out, that of the process.
+    """
+    words = sys.argv[1:] if words is None else words
+    arguments = build_parser(words[:1]).parse_args(words)
     try:
         if sys.stdout is None:
             raise UsageError("there is no standard output")
-        environment = read_environment(os.environ, asked.env_file)
-        adopt(environment)
-        status = int(asked.run(asked, environment))
+        environment = read_environment(os.environ, arguments.env_file)
+        export_process_variables(environment)
+        status = int(arguments.run(arguments, environment))
         sys.stdout.flush()
         return status
     except UsageError as error:
-        complain(str(error))
+        print_errors(str(error))
         return USAGE_ERROR
     except ConfigError as error:
-        complain(*error.warnings, *error.problems)
+        print_errors(*error.warnings, *error.problems)
         return USAGE_ERROR
     except Refusal as refusal:
-        complain(str(refusal))
-        return NO
+        print_errors(str(refusal))
+        return FAILURE
     except OSError as error:
-        # Whoever read it has seen enough, or there is no room for more.
+        # The reader of a pipe may stop early; any other error, such as a full disk, is reported.
         if not isinstance(error, BrokenPipeError):
-            complain(str(error))
-        # Python would complain once more at its end.
+            print_errors(str(error))
+        # Python reports the error once more when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NO
+        return FAILURE
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
-def build_parser() -> ArgumentParser:
-    """Return the parser of the whole command."""
+def build_parser(wanted: Collection[str] = tuple(_COMMANDS)) -> ArgumentParser:
+    """Return the parser of the command line.
+
+    :param wanted: the commands whose arguments are parsed. Only their modules are imported, so
+        that ``sign`` starts without Twisted. The other commands are in the help by their summaries.
+    """
     parser = ArgumentParser(
         "audioproxy",
         description=_DESCRIPTION,
@@ -72,9 +91,12 @@ def build_parser() -> ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"audioproxy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (sign, explain, warm, doctor):
-        module.add(commands)
-    completion.add(commands, parser)
+    for name, summary in _COMMANDS.items():
+        parser_of_command = commands.add_parser(
+            name, help=summary, formatter_class=RawDescriptionHelpFormatter
+        )
+        if name in wanted:
+            import_module(f"audioproxy.cli.{name}").configure(parser_of_command)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What each option says, in words: for `explain`."""
+"""Descriptions of options for `explain`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _DEFAULT_QUALITIES = {
 }
 
 
-def meanings(options: VariantOptions) -> Iterator[tuple[str, str]]:
-    """Yield each option of the canonical string as its segment and what it says."""
+def describe_options(options: VariantOptions) -> Iterator[tuple[str, str]]:
+    """Yield each segment of the canonical option string with its description."""
     for segment in options.canonical().split("/"):
         key = segment.partition(":")[0]
-        yield segment, _mean(key, options)
+        yield segment, _describe(key, options)
 
 
-def unsaid(options: VariantOptions) -> Iterator[str]:
-    """Yield what happens for the options that were left out and matter to the sound."""
+def describe_defaults(options: VariantOptions) -> Iterator[str]:
+    """Yield the defaults of the omitted options that affect the sound."""
     if options.br is None and options.q is None and options.f in _DEFAULT_QUALITIES:
         yield _DEFAULT_QUALITIES[options.f]
     if options.sr is None:
@@ -49,7 +49,7 @@ def unsaid(options: VariantOptions) -> Iterator[str]:
         yield "the whole length"
 
 
-def _mean(key: str, options: VariantOptions) -> str:
+def _describe(key: str, options: VariantOptions) -> str:
     value = getattr(options, key)
     if key == "t":
         start = print_decimal(value.start)

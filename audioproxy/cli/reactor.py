@@ -1,57 +1,54 @@
-"""Work that needs a reactor, and what the log says meanwhile."""
+"""Runs asynchronous work in the global reactor, and prints what Twisted logs meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import react
 from twisted.logger import ILogObserver, LogEvent, LogLevel, formatEvent, globalLogBeginner
 from twisted.python.failure import Failure
 from zope.interface import provider
 
-from audioproxy.cli.exit_status import complain
+from audioproxy.cli.formatting import print_errors
 
 T = TypeVar("T")
 
 
 def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | None = None) -> T:
-    """Run the reactor until some work is done, once in a process.
+    """Run the reactor until some work is done; this works once in a process.
 
-    :param observer: hears the log in place of who reads stderr.
-    :returns: what the work returned; what it raises is raised here.
+    :param observer: receives the log; left out, warnings and errors are printed to stderr.
+    :returns: the result of the work. Its exception is raised here; a signal that stops the reactor
+        cancels the work and raises ``KeyboardInterrupt``.
     """
-    from twisted.internet import reactor
+    globalLogBeginner.beginLoggingTo([observer or _print_warnings], redirectStandardIO=False)
+    outcomes: list[T | Failure] = []
 
-    globalLogBeginner.beginLoggingTo([observer or _complain], redirectStandardIO=False)
-    outcome: list[T | Failure] = []
-
-    def end(result: T | Failure) -> None:
-        if not outcome:
-            outcome.append(result)
-            reactor.stop()
-
-    def begin() -> None:
+    async def main(reactor: Any) -> None:
         working = Deferred.fromCoroutine(work(reactor))
 
         def interrupt() -> None:
-            if not outcome:
-                # A signal has stopped the reactor.
-                outcome.append(Failure(KeyboardInterrupt()))
+            if not working.called:
+                outcomes.append(Failure(KeyboardInterrupt()))
                 working.cancel()
 
         reactor.addSystemEventTrigger("before", "shutdown", interrupt)
-        working.addBoth(end)
+        # The failure ends here, since `react` would log it.
+        await working.addBoth(outcomes.append)
 
-    reactor.callWhenRunning(begin)
-    reactor.run()
-    if isinstance(outcome[0], Failure):
-        outcome[0].raiseException()
-    return outcome[0]
+    # `react` ends the process with a status of its own.
+    with suppress(SystemExit):
+        react(main)
+    if isinstance(outcomes[0], Failure):
+        outcomes[0].raiseException()
+    return outcomes[0]
 
 
 @provider(ILogObserver)
-def _complain(event: LogEvent) -> None:
+def _print_warnings(event: LogEvent) -> None:
     level = event.get("log_level")
     if level is not None and level >= LogLevel.warn:
-        complain(formatEvent(event))
+        print_errors(formatEvent(event))

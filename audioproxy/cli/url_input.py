@@ -1,4 +1,4 @@
-"""URLs as people paste them: with a host, below the place where the resource is mounted."""
+"""URLs as people paste them: with a host, or below a mount point."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from audioproxy.grammar.segments import SOURCE_FORMS, SignedPath, split_signatur
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 _ORIGIN = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
-# A signature, in any of the spellings that are a slip, or the word in place of one.
+# A signature, in any of the spellings of a known mistake, or the word in place of one.
 _SIGNATURE = re.compile(rb"insecure|[A-Za-z0-9+_-]{43}={0,3}|[0-9A-Fa-f]{64}")
 
 
-def read_address(text: str) -> SignedPath:
-    """Find the signature and what it signs in a URL, or in a path alone.
+def parse_url(text: str) -> SignedPath:
+    """Return the signature and the signed part of a URL, or of a path alone.
 
-    What stands ahead of the first segment that looks like a signature is where the resource is
-    mounted; without one, the first segment is taken for it.
+    The segments ahead of the first one that looks like a signature are the mount point. Without
+    such a segment, the first one is taken as the signature.
 
-    :raises Misuse: for what has no two segments.
+    :raises UsageError: for a path without two segments.
     """
     path = re.split("[?#]", _ORIGIN.sub("", text.strip()), maxsplit=1)[0]
-    raw = as_sent(path).encode("ascii")
+    raw = percent_encode(path).encode("ascii")
     segments = raw.split(b"/")
     end = next((i for i, part in enumerate(segments) if part in SOURCE_FORMS), len(segments))
     start = next((i for i in range(1, end) if _SIGNATURE.fullmatch(segments[i])), 1)
@@ -38,13 +38,13 @@ def read_address(text: str) -> SignedPath:
     return found
 
 
-def as_sent(text: str) -> str:
-    """Return what clients send for a URL that is typed: what is no visible ASCII is encoded."""
+def percent_encode(text: str) -> str:
+    """Return a typed URL as clients send it: all but visible ASCII is percent-encoded."""
     return quote(text, safe=_VISIBLE, errors="surrogateescape")
 
 
 def read_lines(words: Iterable[str]) -> Iterator[str]:
-    """Yield words, and in place of a ``-`` each line of the standard input that has any."""
+    """Yield words, and in place of a ``-`` each line of the standard input that is not blank."""
     for word in words:
         if word == "-":
             yield from filter(None, map(str.strip, standard_input()))
@@ -55,7 +55,7 @@ def read_lines(words: Iterable[str]) -> Iterator[str]:
 def standard_input() -> TextIO:
     """Return the standard input.
 
-    :raises Misuse: where there is none.
+    :raises UsageError: for a process without one.
     """
     if sys.stdin is None:
         raise UsageError("- reads the standard input, and there is none")

@@ -1,17 +1,31 @@
-"""``audioproxy warm``: the command's words."""
+"""``audioproxy warm``: fetch URLs ahead of the listeners, a bounded number at a time."""
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import Callable, Mapping
+import os
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
-from audioproxy.cli.environment import add_command
+from tqdm import tqdm
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
+
+from audioproxy.backends import BootError, Trust
+from audioproxy.cli.environment import add_env_file
+from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, UsageError
+from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, FetchFailed, redact_url
+from audioproxy.cli.formatting import format_bytes, format_count, print_errors
+from audioproxy.cli.reactor import run
+from audioproxy.cli.url_input import standard_input
+from audioproxy.threads import InThread, thread_per_call
 
 _DESCRIPTION = """\
-Fetch URLs ahead of those who will listen, so that the service renders and stores what they name.
-Every answer is read to its end and dropped. A redirect to the store is not followed: it says that
-the variant is stored. A service that is busy is asked again when it says so.
+Fetch URLs ahead of the listeners, so that the service renders and stores their variants.
+Each response is read to its end and discarded. A redirect to the store is not followed: it means
+that the variant is stored. While the service is busy, a URL is fetched again after the time that
+the service asks for.
 
 examples:
   audioproxy warm https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
@@ -19,7 +33,7 @@ examples:
   find . -name '*.wav' -printf 'local://%P\\n' |
       audioproxy sign --options f:opus --base https://audio.example - | audioproxy warm -
 
-What fails is told in a line each, without the signature, since whoever has that may use the URL.
+Each failure is printed on a line without the signature, since the signature gives access.
 
 exit status:
   0    all of them are rendered, or stored already
@@ -27,10 +41,18 @@ exit status:
   130  stopped by Ctrl-C
 """
 
+# Bytes of a list that are read at a time.
+_READ_SIZE = 64 * 1024
+# Bytes of one line. No service accepts a URL of this length.
+_LONGEST_LINE = 64 * 1024
+# URLs that are remembered, so that a duplicate in a list is fetched once.
+_REMEMBERED = 10_000
 
-def add(commands: Any) -> None:
-    """Add the command to the parser."""
-    parser = add_command(commands, "warm", "fetch URLs ahead of the listeners", _DESCRIPTION)
+
+def configure(parser: ArgumentParser) -> None:
+    """Set the description and the arguments of the command."""
+    parser.description = _DESCRIPTION
+    add_env_file(parser)
     parser.set_defaults(run=_run)
     parser.add_argument(
         "urls",
@@ -40,44 +62,189 @@ def add(commands: Any) -> None:
         " those that begin with #",
     )
     parser.add_argument(
-        "-c", "--concurrency", type=_count(256), default=4, metavar="N", help="at a time (4)"
+        "-c", "--concurrency", type=_integer_to(256), default=4, metavar="N", help="at a time (4)"
     )
     parser.add_argument(
         "-t",
         "--timeout",
-        type=_count(86_400),
+        type=_integer_to(86_400),
         default=600,
         metavar="SECONDS",
-        help="give up a URL that gives nothing for so long (600)",
+        help="fail a URL after so many seconds without a byte (600)",
     )
     parser.add_argument(
         "--tries",
-        type=_count(1_000),
+        type=_integer_to(1_000),
         default=5,
         metavar="N",
-        help="how often a URL is asked for while the service is busy (5)",
+        help="requests for a URL while the service is busy (5)",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="show no progress")
 
 
-def _count(most: int) -> Callable[[str], int]:
+def _integer_to(maximum: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= most:
-            raise ArgumentTypeError(f"{text!r}; a whole number from 1 to {most} is required")
+        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= maximum:
+            raise ArgumentTypeError(f"{text!r}; a whole number from 1 to {maximum} is required")
         return int(text)
 
     return read
 
 
-def _run(asked: Namespace, environment: Mapping[str, str]) -> int:
-    # It brings Twisted, which is not needed to sign.
-    from audioproxy.cli.warming import warm
+class WarmProgress:
+    """Counts of the results so far, shown in a progress bar.
 
-    return warm(
-        asked.urls,
-        environment,
-        concurrency=asked.concurrency,
-        timeout=asked.timeout,
-        tries=asked.tries,
-        quiet=asked.quiet,
+    :ivar received: bytes of all bodies.
+    """
+
+    def __init__(self, bar: Any, seconds: Callable[[], float]) -> None:
+        self.received = 0
+        self._bar = bar
+        self._seconds = seconds
+        self._started = seconds()
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def failed(self) -> int:
+        """The number of URLs that failed."""
+        return self._counts[FAILED]
+
+    def add_bytes(self, size: int) -> None:
+        """Count bytes."""
+        self.received += size
+
+    def add_result(self, result: str) -> None:
+        """Count a URL."""
+        self._counts[result] += 1
+        self._bar.set_postfix_str(self._counts_text(), refresh=False)
+        self._bar.update()
+
+    def add_failure(self, url: str, reason: str) -> None:
+        """Count a URL that failed, and print the reason."""
+        with self._bar.external_write_mode(file=sys.stderr):
+            print_errors(f"{redact_url(url)}: {reason}")
+        self.add_result(FAILED)
+
+    def summary(self) -> str:
+        """Return all counts in one line."""
+        urls = self._counts.total()
+        text = f"{format_count(urls, 'URL')} in {self._seconds() - self._started:.1f} s"
+        return f"{text}: {self._counts_text()}; {format_bytes(self.received)}" if urls else text
+
+    def _counts_text(self) -> str:
+        order = sorted(self._counts, key=_ORDER.index)
+        return ", ".join(f"{self._counts[result]} {result}" for result in order)
+
+
+_ORDER = (RENDERED, STORED, OTHER, FAILED)
+
+
+def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    words = arguments.urls
+    bar = tqdm(
+        total=None if "-" in words else len(words),
+        unit=" URLs",
+        file=sys.stderr,
+        disable=arguments.quiet or not sys.stderr.isatty(),
+        leave=False,
     )
+    interrupted = False
+    progress: WarmProgress | None = None
+
+    async def work(reactor: Any) -> None:
+        nonlocal progress
+        progress = WarmProgress(bar, reactor.seconds)
+        trust = Trust(reactor, environment.get("SSL_CERT_FILE") or None)
+        try:
+            client = trust.client()
+        except BootError as error:
+            raise UsageError(str(error)) from None
+        fetcher = Fetcher(client, reactor, arguments.timeout, arguments.tries, progress.add_bytes)
+        urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
+        try:
+            await fetch_all(urls, fetcher, progress, arguments.concurrency)
+        finally:
+            await client.close()
+
+    try:
+        with bar:
+            run(work)
+    except KeyboardInterrupt:
+        interrupted = True
+    assert progress is not None
+    if interrupted:
+        print(f"stopped: {progress.summary()}")
+        return INTERRUPTED
+    print(progress.summary())
+    return FAILURE if progress.failed else SUCCESS
+
+
+async def fetch_all(
+    urls: AsyncIterator[str], fetcher: Fetcher, progress: WarmProgress, concurrency: int
+) -> None:
+    """Fetch URLs, a bounded number at a time; the list is read no faster than they are fetched."""
+    slots = DeferredSemaphore(concurrency)
+    running: set[Deferred[None]] = set()
+
+    async def fetch(url: str) -> None:
+        try:
+            progress.add_result(await fetcher.fetch(url))
+        except FetchFailed as error:
+            progress.add_failure(url, str(error))
+        except CancelledError:
+            raise
+        except Exception as error:
+            # An unexpected error fails one URL and not the others.
+            progress.add_failure(url, f"audioproxy warm itself has failed at this ({error!r})")
+
+    def release(_: object, fetching: Deferred[None]) -> None:
+        running.discard(fetching)
+        slots.release()
+
+    try:
+        await slots.acquire()
+        async for url in urls:
+            fetching = Deferred.fromCoroutine(fetch(url))
+            running.add(fetching)
+            fetching.addBoth(release, fetching)
+            await slots.acquire()
+        # This coroutine holds one slot; the others are free once all fetches have ended.
+        for _ in range(concurrency - 1):
+            await slots.acquire()
+    finally:
+        for fetching in list(running):
+            fetching.cancel()
+
+
+async def read_urls(
+    words: Iterable[str], in_thread: InThread, stdin: Callable[[], int]
+) -> AsyncIterator[str]:
+    """Yield words, and in place of a ``-`` the lines of the standard input; each URL once.
+
+    :param stdin: returns the descriptor of the standard input.
+    """
+    seen: dict[str, None] = {}
+    for word in words:
+        async for line in _read_lines(in_thread, stdin()) if word == "-" else _one(word):
+            if line and not line.startswith("#") and line not in seen:
+                seen[line] = None
+                if len(seen) > _REMEMBERED:
+                    del seen[next(iter(seen))]
+                yield line
+
+
+async def _one(word: str) -> AsyncIterator[str]:
+    yield word.strip()
+
+
+async def _read_lines(in_thread: InThread, descriptor: int) -> AsyncIterator[str]:
+    # A read of a pipe can block for long, so it runs in a thread. It bypasses Python's own buffers,
+    # whose lock would keep the process from its end.
+    rest = b""
+    while piece := await in_thread(lambda: os.read(descriptor, _READ_SIZE)):
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _LONGEST_LINE:
+            raise UsageError(f"a line of the standard input has more than {_LONGEST_LINE} bytes")
+        for line in lines:
+            yield line.decode("utf-8", "replace").strip()
+    yield rest.decode("utf-8", "replace").strip()

@@ -19,6 +19,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
+from audioproxy.http_client.agent import ExactUrlAgent
 from audioproxy.http_client.bodies import STALL, BodyStream, NoBody, SmallBody, Upload
 from audioproxy.http_client.connections import Connections, connection_of
 from audioproxy.http_client.errors import Unreachable, explain
@@ -113,6 +114,10 @@ class HttpClient:
         if body is not None:
             body.answered()
         return Response(self._clock, response, method == "HEAD")
+
+    def agent(self, url: str) -> ExactUrlAgent:
+        """Return an agent that sends requests for one URL over the connections of this client."""
+        return ExactUrlAgent(self._connections, url.encode("ascii"))
 
     def open(self) -> None:
         """Let requests out again, after a `close`."""

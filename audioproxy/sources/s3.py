@@ -10,7 +10,6 @@ from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import USER_AGENT
 from audioproxy.log_context import Logger
 from audioproxy.media.inputs import Input, remote_input
-from audioproxy.s3.error_hints import required
 from audioproxy.s3.objects import (
     Denied,
     Missing,
@@ -20,10 +19,6 @@ from audioproxy.s3.objects import (
     read_answer,
     strong_tag,
 )
-from audioproxy.variants.interfaces import Examination
-
-# How stores say that they know who asks, and give no list of buckets.
-_NO_LIST = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
 
 _log = Logger()
 
@@ -89,12 +84,13 @@ class S3SourceObject:
 class S3Sources:
     """The objects of one store, as sources.
 
+    :ivar object_store: the store.
     :param ca_file: PEM file of what ffmpeg trusts there; None is the system's own.
     :param lifetime: seconds that a render may take.
     """
 
     def __init__(self, store: ObjectStore, ca_file: str | None, lifetime: float) -> None:
-        self._store = store
+        self.object_store = store
         self._ca_file = ca_file
         self._lifetime = lifetime
 
@@ -106,7 +102,7 @@ class S3Sources:
         :raises UpstreamUnavailable: where the store cannot be reached, or is broken.
         """
         try:
-            target = self._store.at(source.bucket, source.key)
+            target = self.object_store.at(source.bucket, source.key)
             answer = await target.head()
         except StoreError as error:
             raise _refuse(error, source.bucket) from error
@@ -114,26 +110,16 @@ class S3Sources:
             answer.length, strong_tag(answer), target, self._ca_file, self._lifetime
         )
 
-    async def examine(self) -> Examination:
-        """Find out whether the store takes the identity, by asking for a list of its buckets."""
-        seen = Examination(self._store.name)
-        try:
-            answer = await StoreObject(self._store, f"{self._store.name}/").send("GET")
-            if answer.status == 200:
-                await answer.drop()
-            else:
-                await read_answer(answer)
-        except StoreError as error:
-            if not str(error).endswith(_NO_LIST):
-                wanted = required(
-                    self._store,
-                    error,
-                    "an endpoint that can be reached, and"
-                    " credentials and a region that it knows, are required",
-                )
-                seen.trouble = f"asking for a list of buckets failed ({error}); {wanted}"
-        seen.clock_ahead = self._store.clock_ahead
-        return seen
+    async def request_bucket_list(self) -> None:
+        """Request the list of buckets, and drop it.
+
+        :raises StoreError: where the store refuses, be it the request or the credentials.
+        """
+        answer = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
+        if answer.status == 200:
+            await answer.drop()
+        else:
+            await read_answer(answer)
 
 
 def _refuse(error: StoreError, bucket: str) -> Refusal:

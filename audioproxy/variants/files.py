@@ -30,7 +30,7 @@ from audioproxy.log_context import Logger
 from audioproxy.scratch import Scratch
 from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Examination, Unwritable
+from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 
 _MAGIC = b"APVARNT1"
@@ -108,25 +108,26 @@ class FileVariantStore:
                 f"not writable ({error}); a directory that this process may write into is required"
             ) from error
 
-    async def examine(self, seconds: int) -> Examination:
-        """Prove the store writable, with room for a variant."""
-        seen = Examination(self._root)
+    async def prove(self) -> None:
+        """Prove a store that is not open writable, with room for a variant.
+
+        :raises Unwritable: where it is not.
+        """
         parent = os.path.join(self._root, _SCRATCH)
-        # One that root leaves behind would be closed to the user that the service runs as.
+        # A folder that root leaves behind would be closed to the user of the service.
         fresh = not os.path.exists(parent)
         try:
             await self.open()
             (await self.create()).close_now()
-        except Unwritable as error:
-            seen.trouble = str(error)
         except OSError as error:
-            seen.trouble = f"no new file can be made ({error}); room for variants is required"
+            raise Unwritable(
+                f"no new file can be made ({error}); room for variants is required"
+            ) from error
         finally:
             self.abandon()
             if fresh:
                 with suppress(OSError):
                     os.rmdir(parent)
-        return seen
 
     def abandon(self) -> None:
         """Remove the scratch folder, and wait for that."""

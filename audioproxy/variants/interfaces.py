@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from audioproxy.scratch import Scratch, ScratchSpace
@@ -12,24 +11,6 @@ from audioproxy.variants.headers import VariantHeaders
 
 class Unwritable(Exception):
     """A store cannot be written to. The text says why, and what would be right."""
-
-
-@dataclass(slots=True)
-class Examination:
-    """What came of trying a store out.
-
-    :ivar place: what was tried, and where it is.
-    :ivar trouble: why it cannot be used, and what would be right; None where it can.
-    :ivar presigned: why a presigned URL does not give what was written, empty where it does; None
-        where that was not tried.
-    :ivar clock_ahead: seconds by which this machine's clock is ahead of the store's; None where
-        nothing tells.
-    """
-
-    place: str
-    trouble: str | None = None
-    presigned: str | None = None
-    clock_ahead: int | None = None
 
 
 class StoredVariant(Protocol):
@@ -91,10 +72,10 @@ class VariantStore(ScratchSpace, Protocol):
         """
         ...
 
-    async def examine(self, seconds: int) -> Examination:
-        """Try all that a service asks of the store, without an `open`; leave nothing behind.
+    async def prove(self) -> None:
+        """Prove that a store which is not open can be written to, and leave nothing behind.
 
-        :param seconds: that a presigned URL lives, where the store has such.
+        :raises Unwritable: where it cannot; the text is that of `open` where both fail.
         """
         ...
 

@@ -29,7 +29,6 @@ from audioproxy.s3.objects import (
     StoreObject,
     Unavailable,
     WrongEndpoint,
-    read_answer,
     strong_tag,
 )
 from audioproxy.s3.signing import LONGEST
@@ -38,7 +37,7 @@ from audioproxy.streams import ByteStream
 from audioproxy.threads import InThread
 from audioproxy.variants.hashing_scratch import HashingScratch
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Examination, Unwritable
+from audioproxy.variants.interfaces import Unwritable
 
 #: The most bytes that one request writes, and so the size of a part. S3 takes 5 GiB, and others a
 #: little less.
@@ -46,9 +45,6 @@ PART = 4 * 1024**3
 
 # Uploads at a time: each has its scratch file, and a bucket may be slower than the encoders.
 _MOST = 32
-
-# What an examination writes.
-_WORDS = b"audioproxy can read what it writes"
 
 # Seconds after which a write-back that found the store unreachable or busy is tried once more.
 _AGAIN = 1.0
@@ -114,6 +110,7 @@ class S3VariantStore:
     An object appears whole or not at all: the store checks it against a digest that was computed
     while the variant was rendered.
 
+    :ivar object_store: the store of the bucket.
     :param space: where renders put their output until it is uploaded.
     :param part: bytes; what is larger is uploaded in parts of so many.
     """
@@ -131,7 +128,7 @@ class S3VariantStore:
 
         :raises Missing: for one that no host name can hold, with virtual addressing.
         """
-        self._store = store
+        self.object_store = store
         self._bucket = bucket
         self._space = space
         self._clock = clock
@@ -140,27 +137,48 @@ class S3VariantStore:
         self._uploads = 0
         self._at("")
 
+    @property
+    def place(self) -> str:
+        """The bucket and the origin of its store."""
+        return f"s3://{self._bucket} at {self.object_store.name}"
+
     async def open(self) -> None:
         """Prove the bucket writable, by writing, finding and removing an object.
 
         :raises Unwritable: where it is not.
         """
-        await self._prove(b"", StoreObject.head)
+        await self.prove()
 
-    async def examine(self, seconds: int) -> Examination:
-        """Prove the bucket writable, and that a presigned URL gives what is in it."""
-        seen = Examination(f"s3://{self._bucket} at {self._store.name}")
+    async def prove(
+        self,
+        content: bytes = b"",
+        inspect: Callable[[StoreObject], Coroutine[Any, Any, object]] | None = None,
+    ) -> None:
+        """Write an object, find it, and remove it.
 
-        async def fetch(proof: StoreObject) -> None:
-            await proof.head()
-            seen.presigned = await self._fetch(proof.presign(seconds))
-
+        :param content: bytes of the object.
+        :param inspect: called with the object while it exists.
+        :raises Unwritable: where one of the steps fails.
+        """
+        proof = self._at(f".audioproxy-proof-{uuid.uuid4().hex}")
+        digest = hashlib.sha256(content).hexdigest()
         try:
-            await self._prove(_WORDS, fetch)
-        except Unwritable as error:
-            seen.trouble = str(error)
-        seen.clock_ahead = self._store.clock_ahead
-        return seen
+            await proof.put({}, Payload(_Content(content), 0, len(content), digest))
+        except StoreError as error:
+            self._give_up("writing an object", error)
+        try:
+            # Without the right to read, every request would render.
+            await proof.head()
+            if inspect is not None:
+                await inspect(proof)
+        except StoreError as error:
+            with suppress(StoreError):
+                await proof.delete()
+            self._give_up("finding the object that was written", error)
+        try:
+            await proof.delete()
+        except StoreError as error:
+            self._give_up("removing the object that was written", error)
 
     async def close(self, seconds: float) -> None:
         """Do nothing: what is not uploaded is not in the bucket."""
@@ -246,41 +264,8 @@ class S3VariantStore:
         else:
             await put_parts(target, words, payloads)
 
-    async def _prove(
-        self, words: bytes, look: Callable[[StoreObject], Coroutine[Any, Any, object]]
-    ) -> None:
-        """Write an object, look for it, and remove it.
-
-        :raises Unwritable: where one of these fails.
-        """
-        proof = self._at(f".audioproxy-proof-{uuid.uuid4().hex}")
-        digest = hashlib.sha256(words).hexdigest()
-        try:
-            await proof.put({}, Payload(_Words(words), 0, len(words), digest))
-        except StoreError as error:
-            self._give_up("writing an object", error)
-        try:
-            # Who may not read would render everything again and again.
-            await look(proof)
-        except StoreError as error:
-            with suppress(StoreError):
-                await proof.delete()
-            self._give_up("finding the object that was written", error)
-        try:
-            await proof.delete()
-        except StoreError as error:
-            self._give_up("removing the object that was written", error)
-
-    async def _fetch(self, url: str) -> str:
-        """Return why a URL gives something else than the proof to one who has only it."""
-        try:
-            text = await read_answer(await self._store.client.request("GET", url, {}))
-        except (StoreError, Unreachable) as error:
-            return str(error)
-        return "" if text.encode() == _WORDS else "another content than was written"
-
     def _at(self, key: str) -> StoreObject:
-        return self._store.at(self._bucket, key.encode("ascii"))
+        return self.object_store.at(self._bucket, key.encode("ascii"))
 
     def _give_up(self, step: str, error: StoreError) -> NoReturn:
         wanted = {
@@ -290,18 +275,18 @@ class S3VariantStore:
             " required",
             Unavailable: "a store that can be reached is required",
         }[type(error)]
-        wanted = required(self._store, error, wanted)
+        wanted = required(self.object_store, error, wanted)
         raise Unwritable(f"{step} in s3://{self._bucket} failed ({error}); {wanted}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
-    """What a proof writes."""
+class _Content:
+    """The content of the object that `S3VariantStore.prove` writes."""
 
-    words: bytes
+    content: bytes
 
     def read(self, offset: int, limit: int) -> bytes:
-        return self.words[offset : offset + limit]
+        return self.content[offset : offset + limit]
 
 
 def _words(headers: VariantHeaders) -> dict[str, str]:

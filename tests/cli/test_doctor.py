@@ -15,18 +15,18 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy import __version__
-from audioproxy.cli import run_checks as run_checks_module
+from audioproxy.cli import doctor as doctor_module
 from audioproxy.cli.checks import disk_space as disk_space_module
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.disk_space import filesystem_of
-from audioproxy.cli.checks.results import Finding, Verdict, bad, conclude, good, note
-from audioproxy.cli.checks.settings import settle
-from audioproxy.cli.formatting import bytes_in_words, listed_number
+from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, note, summarize
+from audioproxy.cli.checks.settings import load_usable
+from audioproxy.cli.formatting import format_bytes, format_count
 from audioproxy.config import Config, FileStore
 from audioproxy.process.ffmpeg_capabilities import LISTS
 from tests.cli.command import SECRETS, command
 from tests.support.authority import Authority
-from tests.support.examinations import examine, only
+from tests.support.checks import only, run_checks
 from tests.support.origins import open_origin
 from tests.support.servers import free_port
 from tests.support.service import ServiceCase
@@ -41,21 +41,21 @@ class DoctorCase(ServiceCase):
         super().setUp()
         self.add("a.wav", b"RIFF")
 
-    async def examine(self, ffmpeg: bool = False, **variables: str) -> list[Finding]:
-        """Return what is found with other variables."""
-        return await examine(self, self.environment(**variables), ffmpeg)
+    async def run_checks(self, ffmpeg: bool = False, **variables: str) -> list[CheckResult]:
+        """Return the results with other variables."""
+        return await run_checks(self, self.environment(**variables), ffmpeg)
 
-    async def find(self, what: str, **variables: str) -> Finding:
-        """Return what is found of one thing."""
-        return only(await self.examine(**variables), what)
+    async def find(self, what: str, **variables: str) -> CheckResult:
+        """Return the result of one check."""
+        return only(await self.run_checks(**variables), what)
 
     async def assert_one(self, verdict: Verdict, what: str, words: str, **variables: str) -> None:
         """Require that one thing and nothing else is not good."""
-        findings = await self.examine(**variables)
-        found = only(findings, what)
+        results = await self.run_checks(**variables)
+        found = only(results, what)
         self.assertIs(verdict, found.verdict, found.line)
         self.assertRegex(found.text, words)
-        others = [finding for finding in findings if finding.verdict is not GOOD]
+        others = [result for result in results if result.verdict is not GOOD]
         self.assertEqual([found], others)
 
 
@@ -64,12 +64,12 @@ class SettingsTests(DoctorCase):
 
     async def test_good(self) -> None:
         """Settings, sources, store, room, open files and both ports are looked at."""
-        findings = await self.examine()
-        self.assertEqual({GOOD}, {finding.verdict for finding in findings})
+        results = await self.run_checks()
+        self.assertEqual({GOOD}, {result.verdict for result in results})
         self.assertEqual(
             "audioproxy settings open_files ffmpeg setpriv local_sources variant_store"
             " temporary_files AP_PORT AP_METRICS_PORT",
-            " ".join(finding.what.replace(" ", "_") for finding in findings),
+            " ".join(result.check.replace(" ", "_") for result in results),
         )
         self.assertEqual([], os.listdir(self.store))
 
@@ -96,9 +96,9 @@ class SettingsTests(DoctorCase):
 
     async def test_store_missing(self) -> None:
         """A store that is not there is named, and not looked at."""
-        findings = await self.examine(AP_VARIANT_STORE="file:///nowhere")
-        self.assertIn("is not a directory", only(findings, "AP_VARIANT_STORE").text)
-        self.assertIs(NOTE, only(findings, "variant store").verdict)
+        results = await self.run_checks(AP_VARIANT_STORE="file:///nowhere")
+        self.assertIn("is not a directory", only(results, "AP_VARIANT_STORE").text)
+        self.assertIs(NOTE, only(results, "variant store").verdict)
 
     async def test_no_store(self) -> None:
         """A service without a store can work, and it is said what that means."""
@@ -107,9 +107,9 @@ class SettingsTests(DoctorCase):
 
     async def test_refused_at_building(self) -> None:
         """What only the building of the service refuses is told, and built without."""
-        findings = await self.examine(SSL_CERT_FILE="/nowhere", AP_SOURCE_ALLOWLIST="*")
-        self.assertIn("no certificates could be read", only(findings, "SSL_CERT_FILE").text)
-        self.assertIs(GOOD, only(findings, "variant store").verdict)
+        results = await self.run_checks(SSL_CERT_FILE="/nowhere", AP_SOURCE_ALLOWLIST="*")
+        self.assertIn("no certificates could be read", only(results, "SSL_CERT_FILE").text)
+        self.assertIs(GOOD, only(results, "variant store").verdict)
 
     def test_rescue(self) -> None:
         """What is left of refused settings is all that can be used."""
@@ -136,9 +136,9 @@ class SettingsTests(DoctorCase):
                 {"AP_METRICS_PORT"},
             ),
         ):
-            settled = settle(environment)
-            self.assertEqual((config, refused), (settled.config, settled.refused), environment)
-            self.assertIn(BAD, [finding.verdict for finding in settled.findings])
+            settings = load_usable(environment)
+            self.assertEqual((config, refused), (settings.config, settings.refused), environment)
+            self.assertIn(BAD, [result.verdict for result in settings.results])
 
 
 class MachineTests(DoctorCase):
@@ -146,8 +146,8 @@ class MachineTests(DoctorCase):
 
     async def test_no_programs(self) -> None:
         """Without ffmpeg or setpriv it is said which package has them."""
-        findings = await self.examine(ffmpeg=True, PATH="/nowhere")
-        ffmpeg, setpriv = only(findings, "ffmpeg"), only(findings, "setpriv")
+        results = await self.run_checks(ffmpeg=True, PATH="/nowhere")
+        ffmpeg, setpriv = only(results, "ffmpeg"), only(results, "setpriv")
         self.assertEqual((BAD, NOTE), (ffmpeg.verdict, setpriv.verdict))
         self.assertRegex(ffmpeg.text, "ffmpeg and ffprobe are not on .*: apt-get install ffmpeg")
         self.assertRegex(setpriv.text, "apt-get install util-linux")
@@ -170,8 +170,8 @@ class MachineTests(DoctorCase):
                     f"*) echo '{lines}';; esac\n"
                 )
                 script.chmod(0o755)
-            findings = await self.examine(ffmpeg=True, PATH=str(folder))
-            found = only(findings, "ffmpeg")
+            results = await self.run_checks(ffmpeg=True, PATH=str(folder))
+            found = only(results, "ffmpeg")
             self.assertIs(verdict, found.verdict, found.line)
             self.assertRegex(found.text, words)
 
@@ -179,17 +179,17 @@ class MachineTests(DoctorCase):
         """A port that this service has already is well; one that another program has is not."""
         running = self.start()
         ports = {"AP_PORT": running.port, "AP_METRICS_PORT": running.metrics_port}
-        findings = await self.examine(**{name: str(port) for name, port in ports.items()})
-        found = only(findings, "AP_PORT")
+        results = await self.run_checks(**{name: str(port) for name, port in ports.items()})
+        found = only(results, "AP_PORT")
         self.assertEqual((GOOD, True), (found.verdict, f"audioproxy {__version__}" in found.text))
-        found = only(findings, "AP_METRICS_PORT")
+        found = only(results, "AP_METRICS_PORT")
         self.assertEqual((GOOD, True), (found.verdict, "an audioproxy" in found.text))
         # Each is a port of ours, and neither is the right one.
-        findings = await self.examine(
+        results = await self.run_checks(
             AP_PORT=str(running.metrics_port), AP_METRICS_PORT=str(running.port)
         )
         for name in ports:
-            found = only(findings, name)
+            found = only(results, name)
             self.assertEqual(BAD, found.verdict, found.line)
             self.assertRegex(found.text, rf"taken by another program .*; set {name} to a free one")
 
@@ -197,9 +197,9 @@ class MachineTests(DoctorCase):
         """Free ports are free afterwards."""
         ports = {"AP_PORT": str(free_port()), "AP_METRICS_PORT": str(free_port())}
         for _ in range(2):
-            findings = await self.examine(**ports)
+            results = await self.run_checks(**ports)
             for name, port in ports.items():
-                self.assertEqual(good(name, f"{port} is free"), only(findings, name))
+                self.assertEqual(good(name, f"{port} is free"), only(results, name))
 
     async def test_no_permission(self) -> None:
         """A port that only root may take names the capability."""
@@ -243,8 +243,8 @@ class MachineTests(DoctorCase):
     async def test_temporary_files(self) -> None:
         """A TMPDIR that cannot be used is told, since others are used in its place."""
         self.patch(tempfile, "tempdir", None)
-        findings = await self.examine(TMPDIR="/nowhere")
-        first, second = [each for each in findings if each.what == "temporary files"]
+        results = await self.run_checks(TMPDIR="/nowhere")
+        first, second = [each for each in results if each.check == "temporary files"]
         self.assertEqual((NOTE, GOOD), (first.verdict, second.verdict))
         self.assertRegex(first.text, "TMPDIR is /nowhere, where none can be made, so they are in /")
 
@@ -266,8 +266,8 @@ class MachineTests(DoctorCase):
         who = dict.fromkeys(names, "x")
         for host, verdict in (("127.0.0.1", GOOD), ("localhost", GOOD), ("0.0.0.0", NOTE)):
             endpoint = f"http://{host}:{origin.port}"
-            findings = await self.examine(**who, AP_S3_ENDPOINT=endpoint)
-            found = only(findings, "way to sources")
+            results = await self.run_checks(**who, AP_S3_ENDPOINT=endpoint)
+            found = only(results, "way to sources")
             self.assertIs(verdict, found.verdict, found.line)
 
     async def test_nothing_to_read(self) -> None:
@@ -278,11 +278,11 @@ class MachineTests(DoctorCase):
     async def test_crash(self) -> None:
         """A look that fails itself stops no other one."""
 
-        async def crash(*arguments: Any) -> AsyncIterator[Finding]:
+        async def crash(*arguments: Any) -> AsyncIterator[CheckResult]:
             raise RuntimeError("oh")
             yield
 
-        self.patch(run_checks_module, "look_at_room", crash)
+        self.patch(doctor_module, "check_temporary_files", crash)
         await self.assert_one(BAD, "temporary files", r"RuntimeError\('oh'\)")
 
 
@@ -346,7 +346,7 @@ class WordsTests(SynchronousTestCase):
 
     def test_conclusion(self) -> None:
         """The last word counts what keeps the service from its work."""
-        for findings, words in (
+        for results, words in (
             ([good("a", "")], "All is well."),
             (
                 [good("a", ""), note("b", "")],
@@ -355,7 +355,7 @@ class WordsTests(SynchronousTestCase):
             ([bad("a", ""), note("b", "")], "1 thing would keep the service from its work."),
             ([bad("a", ""), bad("b", "")], "2 things would keep the service from its work."),
         ):
-            self.assertEqual(words, conclude(findings))
+            self.assertEqual(words, summarize(results))
 
     def test_amounts(self) -> None:
         """Bytes have three digits, in decimal units."""
@@ -368,8 +368,8 @@ class WordsTests(SynchronousTestCase):
             (2_000_000_000, "2 GB"),
             (5 * 10**15, "5000 TB"),
         ):
-            self.assertEqual(words, bytes_in_words(count))
-        self.assertEqual(("1 URL", "0 URLs"), (listed_number(1, "URL"), listed_number(0, "URL")))
+            self.assertEqual(words, format_bytes(count))
+        self.assertEqual(("1 URL", "0 URLs"), (format_count(1, "URL"), format_count(0, "URL")))
 
     def test_filesystem(self) -> None:
         """A folder is in what is mounted nearest above it, and last."""

@@ -11,12 +11,12 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.option_help import meanings
+from audioproxy.cli.option_help import describe_options
 from audioproxy.grammar.parser import read_options
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS, command
 from tests.support.audio import read_wav
-from tests.support.service import short_flac
+from tests.support.service import PROJECT, short_flac
 
 SIGNER = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"], "https://audio.example")
 
@@ -120,7 +120,7 @@ class UrlTests(ExplainCase):
         )
         said = set()
         for text in segments:
-            for segment, words in meanings(read_options(text.encode().split(b"/"))[0]):
+            for segment, words in describe_options(read_options(text.encode().split(b"/"))[0]):
                 self.assertGreater(len(words), 8, segment)
                 self.assertNotIn("{", words)
                 said.add(segment.partition(":")[0])
@@ -137,6 +137,7 @@ class SourceTests(SynchronousTestCase):
         self.settings = {
             **SECRETS,
             "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(PROJECT),
             "AP_LOCAL_ROOT": str(root),
             "TMPDIR": str(root),
         }

@@ -13,6 +13,10 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 import audioproxy
 from audioproxy.cli.main import build_parser
 from tests.cli.command import SECRETS, command
+from tests.support.service import PROJECT
+
+#: The environment of the program: the tree of the tests, be it the installed one or not.
+ENVIRONMENT = {**SECRETS, "PYTHONPATH": str(PROJECT)}
 
 COMMANDS = ("sign", "verify", "explain", "warm", "doctor", "completion")
 
@@ -55,16 +59,21 @@ class ProgramTests(SynchronousTestCase):
     """The program that is installed."""
 
     def test_no_twisted_to_sign(self) -> None:
-        """Signing starts without Twisted and without what draws waveforms."""
-        code = (
-            "import sys; from audioproxy.cli.main import main;"
-            "main(['sign', 'local://a']);"
-            "sys.exit(any(name in sys.modules for name in ('twisted', 'numpy', 'botocore')))"
-        )
-        ended = subprocess.run(
-            [sys.executable, "-c", code], env=SECRETS, capture_output=True, check=False, text=True
-        )
-        self.assertEqual((0, ""), (ended.returncode, ended.stderr))
+        """`sign` and `verify` start without Twisted, and without the libraries of the service."""
+        for words in (["sign", "local://a"], ["verify", command("sign", "local://a").out.strip()]):
+            code = (
+                f"import sys; from audioproxy.cli.main import main; status = main({words!r});"
+                "libraries = ('twisted', 'treq', 'numpy', 'botocore', 'audioproxy.service');"
+                "sys.exit(status or any(name in sys.modules for name in libraries))"
+            )
+            ended = subprocess.run(
+                [sys.executable, "-c", code],
+                env=ENVIRONMENT,
+                capture_output=True,
+                check=False,
+                text=True,
+            )
+            self.assertEqual((0, ""), (ended.returncode, ended.stderr))
 
     def test_closed_pipe(self) -> None:
         """A reader that has seen enough is no reason for a traceback."""
@@ -74,7 +83,7 @@ class ProgramTests(SynchronousTestCase):
         with open(writable, "wb") as pipe:
             ended = subprocess.run(
                 [program, "sign", "-"],
-                env=SECRETS,
+                env=ENVIRONMENT,
                 input=b"local://a\n" * 10_000,
                 stdout=pipe,
                 stderr=subprocess.PIPE,
@@ -88,7 +97,7 @@ class ProgramTests(SynchronousTestCase):
         with open("/dev/full", "wb") as full:
             ended = subprocess.run(
                 [program, "completion", "bash"],
-                env=SECRETS,
+                env=ENVIRONMENT,
                 stdout=full,
                 stderr=subprocess.PIPE,
                 check=False,
@@ -103,7 +112,7 @@ class ProgramTests(SynchronousTestCase):
         for redirection, words in ((">&-", "standard output"), ("<&-", "standard input")):
             script = f'"$0" sign - {redirection}'
             ended = subprocess.run(
-                ["sh", "-c", script, program], env=SECRETS, capture_output=True, check=False
+                ["sh", "-c", script, program], env=ENVIRONMENT, capture_output=True, check=False
             )
             self.assertEqual(2, ended.returncode, redirection)
             self.assertIn(words, ended.stderr.decode())

@@ -14,9 +14,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyClass
 
 from audioproxy.cli import fetcher as fetcher_module
-from audioproxy.cli import warming as warming_module
-from audioproxy.cli.fetcher import OTHER, RENDERED, STORED, Fetcher, FetchFailed, show
-from audioproxy.cli.warming import Tally, fetch_all, read_urls
+from audioproxy.cli import warm as warm_module
+from audioproxy.cli.fetcher import OTHER, RENDERED, STORED, Fetcher, FetchFailed, redact_url
+from audioproxy.cli.warm import WarmProgress, fetch_all, read_urls
 from tests.cli.command import SECRETS, command
 from tests.support.authority import Authority
 from tests.support.origins import STALL, File, Status, open_origin
@@ -182,11 +182,11 @@ class FetchTests(ClientCase):
 
     def test_consumer(self) -> None:
         """What takes the bytes is what Twisted asks for."""
-        self.assertTrue(verifyClass(fetcher_module.IConsumer, fetcher_module._Drain))
+        self.assertTrue(verifyClass(fetcher_module.IConsumer, fetcher_module._ByteCounter))
 
 
 class ShowTests(SynchronousTestCase):
-    """`show`"""
+    """`redact_url`"""
 
     def test_no_secret(self) -> None:
         """Whoever has a signature may use the URL, so it is not shown; nor is a query."""
@@ -197,7 +197,7 @@ class ShowTests(SynchronousTestCase):
             (SIGNATURE, "a line without a signed URL"),
             ("http://a/insecure/plain/\x1b[2Jé", "plain/%1B[2J%C3%A9"),
         ):
-            self.assertEqual(shown, show(url))
+            self.assertEqual(shown, redact_url(url))
 
 
 class Bar:
@@ -236,8 +236,8 @@ class AllTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.fetcher = Slow()
         self.said: list[str] = []
-        self.patch(warming_module, "complain", self.said.append)
-        self.tally = Tally(Bar(), lambda: 0.0)
+        self.patch(warm_module, "print_errors", self.said.append)
+        self.progress = WarmProgress(Bar(), lambda: 0.0)
         self.read = 0
 
     async def numbers(self, count: int) -> AsyncIterator[str]:
@@ -249,7 +249,7 @@ class AllTests(SynchronousTestCase):
     def begin(self, count: int, concurrency: int = 3) -> Deferred[None]:
         """Begin to fetch so many."""
         urls = self.numbers(count)
-        fetching = fetch_all(urls, self.fetcher, self.tally, concurrency)  # type: ignore[arg-type]
+        fetching = fetch_all(urls, self.fetcher, self.progress, concurrency)  # type: ignore[arg-type]
         return Deferred.fromCoroutine(fetching)
 
     def test_bounded(self) -> None:
@@ -269,7 +269,7 @@ class AllTests(SynchronousTestCase):
                 self.assertNoResult(begun)
                 self.fetcher.waiting.pop().callback(RENDERED)
             self.successResultOf(begun)
-        self.assertEqual("11 URLs in 0.0 s: 11 rendered; 0 B", self.tally.summary())
+        self.assertEqual("11 URLs in 0.0 s: 11 rendered; 0 B", self.progress.summary())
 
     def test_failures(self) -> None:
         """One that fails stops no other one, and is told in a line."""
@@ -279,9 +279,9 @@ class AllTests(SynchronousTestCase):
         self.fetcher.waiting.pop().callback(OTHER)
         self.successResultOf(begun)
         self.assertEqual(["a line without a signed URL: 404"], self.said)
-        self.assertEqual(1, self.tally.failed)
+        self.assertEqual(1, self.progress.failed)
         parts = "1 rendered, 1 of no variant, 1 failed"
-        self.assertEqual(f"3 URLs in 0.0 s: {parts}; 0 B", self.tally.summary())
+        self.assertEqual(f"3 URLs in 0.0 s: {parts}; 0 B", self.progress.summary())
 
     def test_cancelled(self) -> None:
         """Whoever calls it off calls all of them off, and hears of no failures."""
@@ -296,7 +296,7 @@ class AllTests(SynchronousTestCase):
         self.fetcher.waiting.pop().errback(RuntimeError("oh"))
         self.fetcher.waiting.pop().callback(RENDERED)
         self.successResultOf(begun)
-        self.assertEqual(1, self.tally.failed)
+        self.assertEqual(1, self.progress.failed)
         (said,) = self.said
         self.assertIn("RuntimeError('oh')", said)
 
@@ -323,32 +323,32 @@ class ReadTests(SynchronousTestCase):
 
     def test_pieces(self) -> None:
         """A line may begin in one piece of the input and end in another."""
-        self.patch(warming_module, "_PIECE", 3)
+        self.patch(warm_module, "_READ_SIZE", 3)
         self.assertEqual(["abcd", "efghijk", "l"], self.read("-", stdin=b"abcd\nefghijk\n\nl"))
 
     def test_once(self) -> None:
         """A URL that is there twice is asked for once, as far as can be remembered."""
         self.assertEqual(["a", "b"], self.read("a", "-", "a", stdin=b"a\nb\na\nb\n"))
-        self.patch(warming_module, "_REMEMBERED", 2)
+        self.patch(warm_module, "_REMEMBERED", 2)
         self.assertEqual(["a", "b", "c", "a"], self.read("-", stdin=b"a\nb\na\nc\nc\na\n"))
 
 
 class ServiceTests(ServiceCase):
     """Before the real service"""
 
-    async def warm(self, port: int, *paths: bytes) -> Tally:
+    async def warm(self, port: int, *paths: bytes) -> WarmProgress:
         """Fetch what stands at these paths."""
-        client = warming_module.Trust(reactor, None).client()
+        client = warm_module.Trust(reactor, None).client()
         self.said: list[str] = []
-        self.patch(warming_module, "complain", self.said.append)
-        tally = Tally(Bar(), reactor.seconds)
-        fetcher = Fetcher(client, reactor, 30, 3, tally.came)
+        self.patch(warm_module, "print_errors", self.said.append)
+        progress = WarmProgress(Bar(), reactor.seconds)
+        fetcher = Fetcher(client, reactor, 30, 3, progress.add_bytes)
         urls = [f"http://127.0.0.1:{port}{path.decode()}" for path in paths]
         try:
-            await fetch_all(read_urls(urls, None, None), fetcher, tally, 2)  # type: ignore[arg-type]
+            await fetch_all(read_urls(urls, None, None), fetcher, progress, 2)  # type: ignore[arg-type]
         finally:
             await client.close()
-        return tally
+        return progress
 
     async def test_rendered_and_stored(self) -> None:
         """What was not there is rendered and then stored; what was is not rendered again."""
@@ -366,8 +366,8 @@ class ServiceTests(ServiceCase):
     async def test_refusals(self) -> None:
         """Each is a line with the service's own words, and without the signature."""
         paths = [signed("/f:mp3/plain/local://nothing"), signed("/f:mp9/plain/local://a.flac")]
-        tally = await self.warm(self.start().port, *paths)
-        self.assertEqual(2, tally.failed)
+        progress = await self.warm(self.start().port, *paths)
+        self.assertEqual(2, progress.failed)
         missing, options = sorted(self.said)
         self.assertTrue(missing.startswith("f:mp3/plain/local://nothing: 404 not_found: "), missing)
         self.assertTrue(options.startswith("f:mp9/plain/local://a.flac: 422 invalid_"), options)

@@ -9,10 +9,10 @@ from pathlib import Path
 from botocore import auth
 from botocore.compat import get_current_datetime
 
-from audioproxy.cli.checks.results import Finding, Verdict
+from audioproxy.cli.checks.results import CheckResult, Verdict
 from audioproxy.service import BootError, make_service
 from tests.support.authority import Authority
-from tests.support.examinations import examine, only
+from tests.support.checks import only, run_checks
 from tests.support.origins import open_origin
 from tests.support.remote import ABORTED, PASS, RemoteCase, is_signed_url
 from tests.support.servers import free_port
@@ -22,21 +22,21 @@ from tests.support.service import reactor
 class BucketCase(RemoteCase):
     """Settings with a bucket for the variants."""
 
-    async def examine(self, **variables: str) -> list[Finding]:
-        """Examine a service that redirects to its store; no line holds a secret."""
+    async def run_checks(self, **variables: str) -> list[CheckResult]:
+        """Run the checks of a service that redirects to its store; no line holds a secret."""
         environment = self.environment(**{"AP_SERVE_MODE": "redirect", **variables})
-        findings = await examine(self, environment)
-        lines = "\n".join(finding.line for finding in findings)
+        results = await run_checks(self, environment)
+        lines = "\n".join(result.line for result in results)
         for name, value in environment.items():
             if name in ("AP_KEY", "AP_SALT") or name.endswith(("_KEY", "_ID")):
                 self.assertNotIn(value, lines, name)
         self.assertNotIn("X-Amz-Signature", lines)
-        return findings
+        return results
 
-    def assert_verdicts(self, findings: list[Finding], **wanted: Verdict) -> None:
+    def assert_verdicts(self, results: list[CheckResult], **wanted: Verdict) -> None:
         """Require these verdicts; underscores are blanks."""
         for what, verdict in wanted.items():
-            found = only(findings, what.replace("_", " "))
+            found = only(results, what.replace("_", " "))
             self.assertIs(verdict, found.verdict, found.line)
 
     def shift_clock(self, seconds: int) -> None:
@@ -53,16 +53,16 @@ class GoodTests(BucketCase):
 
     async def test_all_is_well(self) -> None:
         """Written, found, fetched without credentials and removed; the clock goes right."""
-        findings = await self.examine()
-        self.assertNotIn(Verdict.BAD, [finding.verdict for finding in findings])
+        results = await self.run_checks()
+        self.assertNotIn(Verdict.BAD, [result.verdict for result in results])
         self.assert_verdicts(
-            findings,
+            results,
             variant_store=Verdict.GOOD,
             presigned_URLs=Verdict.GOOD,
             way_to_the_store=Verdict.GOOD,
             clock=Verdict.GOOD,
         )
-        self.assertIn(f"s3://{self.variants} at ", only(findings, "variant store").text)
+        self.assertIn(f"s3://{self.variants} at ", only(results, "variant store").text)
         self.assertEqual([], self.stored())
 
     async def test_sources_of_their_own(self) -> None:
@@ -75,9 +75,9 @@ class GoodTests(BucketCase):
             "AWS_ACCESS_KEY_ID": nobody.access_key,
         }
         for secret, verdict in ((nobody.secret_key, Verdict.GOOD), ("x" * 40, Verdict.BAD)):
-            findings = await self.examine(**own, AWS_SECRET_ACCESS_KEY=secret)
-            self.assert_verdicts(findings, variant_store=Verdict.GOOD, bucket_sources=verdict)
-        self.assertIn("SignatureDoesNotMatch", only(findings, "bucket sources").text)
+            results = await self.run_checks(**own, AWS_SECRET_ACCESS_KEY=secret)
+            self.assert_verdicts(results, variant_store=Verdict.GOOD, bucket_sources=verdict)
+        self.assertIn("SignatureDoesNotMatch", only(results, "bucket sources").text)
 
 
 class RefusedTests(BucketCase):
@@ -96,14 +96,14 @@ class RefusedTests(BucketCase):
                 "that can be reached",
             ),
         ):
-            findings = await self.examine(**variables)
+            results = await self.run_checks(**variables)
             self.assert_verdicts(
-                findings,
+                results,
                 variant_store=Verdict.BAD,
                 presigned_URLs=Verdict.NOTE,
                 temporary_files=Verdict.GOOD,
             )
-            text = only(findings, "variant store").text
+            text = only(results, "variant store").text
             self.assertRegex(text, rf"\AAP_VARIANT_STORE: .*{cause}.*; .*{required}.* required\Z")
 
     async def test_presigned(self) -> None:
@@ -112,8 +112,8 @@ class RefusedTests(BucketCase):
         road.rule = lambda asked: ABORTED if is_signed_url(asked) else PASS
         endpoint = f"http://127.0.0.1:{road.port}"
         for mode, verdict in (("redirect", Verdict.BAD), ("proxy", Verdict.NOTE)):
-            findings = await self.examine(AP_S3_ENDPOINT=endpoint, AP_SERVE_MODE=mode)
-            self.assert_verdicts(findings, variant_store=Verdict.GOOD, presigned_URLs=verdict)
+            results = await self.run_checks(AP_S3_ENDPOINT=endpoint, AP_SERVE_MODE=mode)
+            self.assert_verdicts(results, variant_store=Verdict.GOOD, presigned_URLs=verdict)
         self.assertEqual([], self.stored())
 
     async def test_certificates(self) -> None:
@@ -121,11 +121,11 @@ class RefusedTests(BucketCase):
         authority = Authority(Path(self.mktemp()).resolve())
         origin = open_origin(self, authority.issue("localhost"))
         endpoint = {"AP_S3_ENDPOINT": f"https://localhost:{origin.port}"}
-        findings = await self.examine(**endpoint)
-        self.assertIn("AP_S3_CA_BUNDLE", only(findings, "variant store").text)
-        self.assert_verdicts(findings, way_to_the_store=Verdict.NOTE)
-        findings = await self.examine(**endpoint, AP_S3_CA_BUNDLE=str(authority.bundle))
-        way = only(findings, "way to the store")
+        results = await self.run_checks(**endpoint)
+        self.assertIn("AP_S3_CA_BUNDLE", only(results, "variant store").text)
+        self.assert_verdicts(results, way_to_the_store=Verdict.NOTE)
+        results = await self.run_checks(**endpoint, AP_S3_CA_BUNDLE=str(authority.bundle))
+        way = only(results, "way to the store")
         self.assertEqual((Verdict.GOOD, True), (way.verdict, str(authority.bundle) in way.text))
 
 
@@ -137,12 +137,10 @@ class ClockTests(BucketCase):
     async def test_refused(self) -> None:
         """A store that refuses for it is the witness: doctor and the boot say how much."""
         self.shift_clock(1203)
-        findings = await self.examine()
-        self.assert_verdicts(findings, variant_store=Verdict.BAD, clock=Verdict.BAD)
-        self.assertRegex(
-            only(findings, "variant store").text, f"RequestTimeTooSkewed.*{self.AHEAD}"
-        )
-        self.assertRegex(only(findings, "clock").text, rf"\A{self.AHEAD}; set it by NTP\Z")
+        results = await self.run_checks()
+        self.assert_verdicts(results, variant_store=Verdict.BAD, clock=Verdict.BAD)
+        self.assertRegex(only(results, "variant store").text, f"RequestTimeTooSkewed.*{self.AHEAD}")
+        self.assertRegex(only(results, "clock").text, rf"\A{self.AHEAD}; set it by NTP\Z")
         service = make_service(self.config(), reactor)
         try:
             error = await self.assertFailure(service.startService(), BootError)
@@ -154,10 +152,10 @@ class ClockTests(BucketCase):
         """A store that takes less of it tells it too, and what presigned URLs make of it."""
         for seconds, verdict in ((60, Verdict.NOTE), (-400, Verdict.BAD)):
             self.shift_clock(seconds)
-            findings = await self.examine()
-            self.assert_verdicts(findings, variant_store=Verdict.GOOD, clock=verdict)
+            results = await self.run_checks()
+            self.assert_verdicts(results, variant_store=Verdict.GOOD, clock=verdict)
         # It was signed for 300 seconds that have passed there.
-        self.assert_verdicts(findings, presigned_URLs=Verdict.BAD)
-        text = only(findings, "clock").text
+        self.assert_verdicts(results, presigned_URLs=Verdict.BAD)
+        text = only(results, "clock").text
         self.assertTrue(re.search("(399|400|401) s behind the store's", text), text)
         self.assertEqual([], self.stored())

@@ -14,9 +14,8 @@ from audioproxy.errors import NotConfigured, NotFound, UndecodableSource, Upstre
 from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import USER_AGENT
 from audioproxy.media.inputs import Input
-from audioproxy.s3.objects import ObjectStore
+from audioproxy.s3.objects import Denied, ObjectStore
 from audioproxy.sources.s3 import S3SourceObject, S3Sources
-from audioproxy.variants.interfaces import Examination
 from tests.support.http import Log
 from tests.support.wire import (
     ClientCase,
@@ -65,44 +64,22 @@ class SourceCase(ClientCase):
         return self.result_of(opened.input(seconds, whole=whole))
 
 
-class ExamineTests(SourceCase):
-    """`S3Sources.examine`"""
+class RequestBucketListTests(SourceCase):
+    """`S3Sources.request_bucket_list`"""
 
-    def examine(self, answer: bytes) -> Examination:
-        """Ask a store that answers so."""
-        self.network.answers.append(answer)
-        return self.result_of(self.objects.examine())
+    def test_given(self) -> None:
+        """The request is signed, and the list is dropped."""
+        self.network.answers.append(reply(200, b"<ListAllMyBucketsResult/>"))
+        self.result_of(self.objects.request_bucket_list())
+        asked = self.network.requests[-1]
+        self.assertEqual((asked.method, asked.target), ("GET", "/"))
+        self.assertTrue(is_signed(asked, SECRET))
 
-    def test_known(self) -> None:
-        """Who is known may list the buckets or not; none of them is needed for that."""
-        for answer in (
-            reply(200, b"<ListAllMyBucketsResult/>"),
-            reply(403, error("AccessDenied")),
-            reply(405, error("MethodNotAllowed")),
-            reply(501, error("NotImplemented")),
-        ):
-            self.assertEqual(self.examine(answer), Examination("http://s3.test"))
-            asked = self.network.requests[-1]
-            self.assertEqual((asked.method, asked.target), ("GET", "/"))
-            self.assertTrue(is_signed(asked, SECRET))
-
-    def test_unknown(self) -> None:
-        """Who is not known, or comes to the wrong store, is told what the store said."""
-        for status, code in (
-            (403, "InvalidAccessKeyId"),
-            (403, "SignatureDoesNotMatch"),
-            (400, "AuthorizationHeaderMalformed"),
-            (500, "InternalError"),
-        ):
-            trouble = self.examine(reply(status, error(code))).trouble or ""
-            self.assertIn(f"failed (status {status}, {code}); ", trouble)
-            self.assertTrue(trouble.endswith("are required"), trouble)
-
-    def test_clock(self) -> None:
-        """A clock that is too wrong is named as the cause."""
-        self.assertIn(
-            "a clock", self.examine(reply(403, error("RequestTimeTooSkewed"))).trouble or ""
-        )
+    def test_refused(self) -> None:
+        """A refusal raises with the status and the code of the store."""
+        self.network.answers.append(reply(403, error("AccessDenied")))
+        refusal = self.error_of(self.objects.request_bucket_list(), Denied)
+        self.assertEqual("status 403, AccessDenied", str(refusal))
 
 
 class OpenTests(SourceCase):
@@ -263,7 +240,7 @@ class InputTests(SourceCase):
             opened = self.open(self.WHOLE)
             self.assertEqual(opened.ca_file, ca_file)
             self.assertNotIn("-tls_verify", self.input_of(opened).options)
-            store = self.make("https://s3.test", ca_file)._store
+            store = self.make("https://s3.test", ca_file).object_store
             opened = S3SourceObject(5, None, store.at("bucket", b"a.mp3"), ca_file, 300)
             given = self.input_of(opened)
             options = dict(zip(given.options[::2], given.options[1::2], strict=True))

@@ -26,7 +26,7 @@ from audioproxy.threads import thread_per_call
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore, StoredFile
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Examination, Unwritable
+from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
@@ -581,24 +581,31 @@ class OpenTests(SynchronousTestCase):
         self.assertEqual(os.listdir(path / ".scratch"), [])
 
 
-class ExamineTests(SynchronousTestCase):
-    """`FileVariantStore.examine`"""
+class ProveTests(SynchronousTestCase):
+    """`FileVariantStore.prove`"""
 
     def setUp(self) -> None:
         self.path = Path(self.mktemp()).absolute()
 
-    def examine(self) -> Examination:
-        """Try the store out."""
+    def prove(self) -> str | None:
+        """Return why the store cannot be used, or None."""
         before = open_descriptors()
-        examining = FileVariantStore(str(self.path), AT_ONCE).examine(60)
-        seen = self.successResultOf(Deferred.fromCoroutine(examining))
+
+        async def prove() -> str | None:
+            try:
+                await FileVariantStore(str(self.path), AT_ONCE).prove()
+            except Unwritable as error:
+                return str(error)
+            return None
+
+        reason = self.successResultOf(Deferred.fromCoroutine(prove()))
         self.assertEqual(open_descriptors(), before)
-        return seen
+        return reason
 
     def test_good(self) -> None:
         """Nothing is left behind, which root might own and the service could not write into."""
         self.path.mkdir()
-        self.assertEqual(self.examine(), Examination(str(self.path)))
+        self.assertIsNone(self.prove())
         self.assertEqual(os.listdir(self.path), [])
 
     def test_beside_a_service(self) -> None:
@@ -608,19 +615,19 @@ class ExamineTests(SynchronousTestCase):
         self.successResultOf(Deferred.fromCoroutine(running.open()))
         self.addCleanup(running.abandon)
         before = sorted(self.path.rglob("*"))
-        self.assertIsNone(self.examine().trouble)
+        self.assertIsNone(self.prove())
         self.assertEqual(sorted(self.path.rglob("*")), before)
 
     def test_missing(self) -> None:
         """A store that cannot be opened says why as it does at boot."""
-        self.assertRegex(self.examine().trouble or "", r"\Anot writable \(.+\); a directory that ")
+        self.assertRegex(self.prove() or "", r"\Anot writable \(.+\); a directory that ")
 
     def test_full(self) -> None:
         """A store without room for a variant says so."""
         self.path.mkdir()
         self.patch(files_module, "_RESERVE", 10**18)
         self.patch(files_module, "_RESERVE_SHARE", 1)
-        self.assertRegex(self.examine().trouble or "", "No space left .+; room for variants is")
+        self.assertRegex(self.prove() or "", "No space left .+; room for variants is")
         self.assertEqual(os.listdir(self.path), [])
 
 

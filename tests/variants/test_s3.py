@@ -25,6 +25,7 @@ from audioproxy.s3.objects import (
     Missing,
     ObjectStore,
     StoreError,
+    StoreObject,
     Unavailable,
     WrongEndpoint,
 )
@@ -34,7 +35,7 @@ from audioproxy.streams import ConsumerGone
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.hashing_scratch import HashingScratch
 from audioproxy.variants.headers import VariantHeaders
-from audioproxy.variants.interfaces import Examination, Unwritable
+from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.s3 import PART, S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
@@ -209,47 +210,40 @@ class OpenTests(VariantCase):
         self.assertEqual(self.network.requests, [])
 
 
-class ExamineTests(VariantCase):
-    """`S3VariantStore.examine`"""
+class ProveTests(VariantCase):
+    """`S3VariantStore.prove`"""
 
-    WORDS = b"audioproxy can read what it writes"
+    def test_inspect(self) -> None:
+        """The object has the given content, and can be inspected until it is removed."""
+        inspected: list[tuple[str, list[str]]] = []
 
-    def examine(self, *answers: bytes) -> Examination:
-        """Try the bucket out, whose answers are these."""
-        self.network.answers += answers
-        return self.result_of(self.variants.examine(60))
+        async def inspect(proof: StoreObject) -> None:
+            inspected.append((proof.url, [request.method for request in self.network.requests]))
 
-    def test_good(self) -> None:
-        """Written, found, fetched by a URL alone, and removed."""
-        seen = self.examine(reply(200), reply(200), reply(200, self.WORDS), reply(204))
-        self.assertEqual(seen, Examination("s3://bucket at http://s3.test", presigned=""))
-        put, head, get, delete = self.network.requests
-        self.assertEqual((put.method, put.body), ("PUT", self.WORDS))
+        self.network.answers += [reply(200), reply(200), reply(204)]
+        self.result_of(self.variants.prove(b"content", inspect))
+        put, head, delete = self.network.requests
+        self.assertEqual((put.method, put.body), ("PUT", b"content"))
         self.assertTrue(is_signed(put, SECRET))
         self.assertEqual(put.headers["x-amz-content-sha256"], hashlib.sha256(put.body).hexdigest())
         self.assertEqual((head.method, head.target), ("HEAD", put.target))
-        self.assertTrue(is_presigned("GET", f"http://s3.test{get.target}", SECRET))
-        self.assertIn("X-Amz-Expires=60&", get.target)
-        self.assertNotIn("authorization", get.headers)
         self.assertEqual((delete.method, delete.target), ("DELETE", put.target))
+        self.assertEqual([(f"http://s3.test{put.target}", ["PUT", "HEAD"])], inspected)
 
-    def test_presigned(self) -> None:
-        """Why a URL does not give what was written is told, and the object removed all the same."""
-        for answer, why in (
-            (reply(403, error("AccessDenied")), "status 403, AccessDenied"),
-            (reply(200, b"something"), "another content than was written"),
-        ):
-            seen = self.examine(reply(200), reply(200), answer, reply(204))
-            self.assertEqual((seen.trouble, seen.presigned), (None, why))
-            self.assertEqual(self.network.requests[-1].method, "DELETE")
+    def test_inspect_fails(self) -> None:
+        """A refusal during the inspection is that of a store which cannot be used."""
 
-    def test_trouble(self) -> None:
-        """A bucket that cannot be used says why as it does at boot, and tells the time."""
-        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 9))
-        date = {"Date": "Sat, 21 Nov 2026 12:00:00 GMT"}
-        seen = self.examine(reply(404, error("NoSuchBucket"), date))
-        self.assertIn("a bucket that exists", seen.trouble or "")
-        self.assertEqual((seen.presigned, seen.clock_ahead), (None, 9))
+        async def inspect(proof: StoreObject) -> None:
+            raise Denied("status 403, AccessDenied")
+
+        self.network.answers += [reply(200), reply(200), reply(204)]
+        text = str(self.error_of(self.variants.prove(b"", inspect), Unwritable))
+        self.assertIn("finding the object that was written in s3://bucket failed", text)
+        self.assertEqual("DELETE", self.network.requests[-1].method)
+
+    def test_place(self) -> None:
+        """The place of the variants names the bucket and the origin."""
+        self.assertEqual("s3://bucket at http://s3.test", self.variants.place)
 
 
 class LookupTests(VariantCase):

@@ -1,1 +1,1 @@
-"""What `audioproxy doctor` checks."""
+"""Checks that ``audioproxy doctor`` runs."""

@@ -1,4 +1,4 @@
-"""How much room there is in a folder, and how much may be needed."""
+"""Free space of a folder, compared with the space that renders may need."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import os
 import re
 from pathlib import Path
 
-from audioproxy.cli.checks.results import Finding, good, note
-from audioproxy.cli.formatting import bytes_in_words
+from audioproxy.cli.checks.results import CheckResult, good, note
+from audioproxy.cli.formatting import format_bytes
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-def room(what: str, path: str, needed: int, by: str, remedy: str) -> Finding:
-    """Return whether there is room in a folder.
+def check_free_space(
+    check: str, path: str, needed: int, consumers: str, advice: str
+) -> CheckResult:
+    """Compare the free space of a folder with the space that may be needed.
 
-    :param needed: bytes, at the most.
-    :param by: what needs them.
+    :param needed: bytes, at most.
+    :param consumers: the subject of "may take so many bytes".
     """
     disk = os.statvfs(path)
     free = disk.f_bavail * disk.f_frsize
-    text = f"{path} ({filesystem_of(path)}) is writable and has {bytes_in_words(free)} free"
-    wanted = f"{by} may take {bytes_in_words(needed)}"
-    return note(what, f"{text}; {wanted}; {remedy}") if free < needed else good(what, text)
+    text = f"{path} ({filesystem_of(path)}) is writable and has {format_bytes(free)} free"
+    if free < needed:
+        return note(check, f"{text}; {consumers} may take {format_bytes(needed)}; {advice}")
+    return good(check, text)
 
 
 def filesystem_of(path: str) -> str:
-    """Return which kind of filesystem a folder is in, as the system calls it."""
+    """Return the type of the filesystem that holds a folder, by the kernel's name for it."""
     try:
         table = _MOUNTS.read_text(errors="surrogateescape")
     except OSError:
@@ -37,7 +40,7 @@ def filesystem_of(path: str) -> str:
     for line in table.splitlines():
         left, _, right = line.partition(" - ")
         mount = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), left.split()[4])
-        # Of two that are mounted at one place, the later one is on top.
+        # Of two filesystems with one mount point, the later one hides the other.
         if len(mount) >= len(found) and f"{target}/".startswith(f"{mount.rstrip('/')}/"):
             found, kind = mount, right.split()[0]
     return kind

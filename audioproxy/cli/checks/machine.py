@@ -1,4 +1,4 @@
-"""The machine: programs, folders, certificates, open files and ports."""
+"""Checks of the machine: programs, folders, certificates, open files and ports."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import os
 import resource
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from audioproxy.backends import Trust
-from audioproxy.cli.checks.disk_space import filesystem_of, room
-from audioproxy.cli.checks.results import Finding, bad, good, note
-from audioproxy.cli.checks.settings import Settled
-from audioproxy.cli.formatting import listed_number
+from audioproxy.cli.checks.disk_space import check_free_space, filesystem_of
+from audioproxy.cli.checks.results import CheckResult, bad, good, note
+from audioproxy.cli.checks.settings import UsableSettings
+from audioproxy.cli.formatting import format_count
+from audioproxy.cli.http import get
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
 from audioproxy.http_client.bodies import TooLong
-from audioproxy.http_client.client import HttpClient
 from audioproxy.http_client.errors import Unreachable
+from audioproxy.process.ffmpeg_capabilities import find_missing, find_version
 from audioproxy.scratch import AnonymousFile
 from audioproxy.server.listener import Listener, most_clients
 from audioproxy.server.site import ProxySite
@@ -28,28 +29,33 @@ from audioproxy.service import AudioProxy
 from audioproxy.tap import raise_descriptor_limit
 
 _FFMPEG = "a complete ffmpeg on the PATH is required: apt-get install ffmpeg"
-# Clients that few files leave room for; a listener takes so many however few there are.
+# Fewer clients than this deserve a note. A listener takes 16 however few descriptors there are.
 _FEW_CLIENTS, _TOO_FEW_CLIENTS = 500, 16
-# Seconds, and bytes, for whoever has a port to say who it is.
-_PATIENCE = 3.0
-_ANSWER = 1024 * 1024
+# Seconds, and bytes, for the response of the program that holds a port.
+_TIMEOUT = 3.0
+_DOCUMENT = 1024 * 1024
+
+# Returns the document at a URL.
+_Ask = Callable[[str], Awaitable[bytes]]
 
 
-async def look_at_programs(proxy: AudioProxy) -> AsyncIterator[Finding]:
-    """Look for ffmpeg and what it was built with, and for what ends it in time."""
+async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
+    """Check ffmpeg, its encoders and filters, and the program that ties encoders to the service."""
+    launcher, programs = proxy.launcher, (proxy.ffmpeg, proxy.ffprobe)
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
-    elif missing := await proxy.find_missing():
+    elif missing := await find_missing(launcher, *programs):
         yield bad("ffmpeg", f"renders will fail: {', '.join(missing)}; {_FFMPEG}")
     else:
-        versions = await proxy.find_versions()
+        versions = {program: await find_version(launcher, program) for program in programs}
         if len(set(versions.values())) > 1:
             found = listed(f"{path} {version}" for path, version in versions.items())
         else:
             found = f"{listed(versions)} {next(iter(versions.values()))}".rstrip()
         yield good("ffmpeg", f"{found}, with all that renders need")
-    if proxy.dies_with_parent:
+    # Encoders end with this process, however it ends (D40).
+    if launcher.parent_death_prefix:
         yield good("setpriv", "no encoder outlives a service that is killed")
     else:
         yield note(
@@ -59,8 +65,8 @@ async def look_at_programs(proxy: AudioProxy) -> AsyncIterator[Finding]:
         )
 
 
-async def look_at_local_sources(config: Config) -> AsyncIterator[Finding]:
-    """Look whether the root can be read."""
+async def check_local_sources(config: Config) -> AsyncIterator[CheckResult]:
+    """Check that the folder of local sources can be read."""
     root = config.local_root
     if root is None:
         return
@@ -77,9 +83,9 @@ async def look_at_local_sources(config: Config) -> AsyncIterator[Finding]:
         yield good("local sources", text)
 
 
-async def look_at_certificates(reactor: Any, settled: Settled) -> AsyncIterator[Finding]:
-    """Look what https sources are verified against, by ffmpeg too."""
-    if settled.config.source_allowlist is None or "SSL_CERT_FILE" in settled.refused:
+async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIterator[CheckResult]:
+    """Check the certificates that https sources are verified against, by ffmpeg too."""
+    if settings.config.source_allowlist is None or "SSL_CERT_FILE" in settings.refused:
         return
     file = os.environ.get("SSL_CERT_FILE")
     path = Trust(reactor, file or None).ca_file
@@ -95,9 +101,9 @@ async def look_at_certificates(reactor: Any, settled: Settled) -> AsyncIterator[
         yield good("certificates", f"https sources are verified against {path}")
 
 
-async def look_at_room(config: Config) -> AsyncIterator[Finding]:
-    """Look whether temporary files can be made, and how large they may grow."""
-    wanted = os.environ.get("TMPDIR")
+async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
+    """Check that temporary files can be created, and the space that they may need."""
+    chosen = os.environ.get("TMPDIR")
     try:
         file = AnonymousFile()
         try:
@@ -108,57 +114,61 @@ async def look_at_room(config: Config) -> AsyncIterator[Finding]:
         yield bad("temporary files", f"none can be made ({error}); set TMPDIR to where they can")
         return
     folder = tempfile.gettempdir()
-    if wanted and os.path.abspath(wanted) != folder:
+    if chosen and os.path.abspath(chosen) != folder:
         yield note(
             "temporary files",
-            f"TMPDIR is {wanted}, where none can be made, so they are in {folder}; set it to a"
+            f"TMPDIR is {chosen}, where none can be made, so they are in {folder}; set it to a"
             " directory that this user may write into",
         )
-    renders, needed, by = config.max_concurrency, 0, []
+    renders, needed, files = config.max_concurrency, 0, []
     if not isinstance(config.variant_store, FileStore):
         needed += renders * config.max_variant_bytes
-        by.append("variants of AP_MAX_VARIANT_BYTES")
+        files.append("variants of AP_MAX_VARIANT_BYTES")
     if config.source_allowlist is not None:
         needed += renders * config.max_src_bytes
-        by.append("https sources of AP_MAX_SRC_BYTES")
-    yield room(
+        files.append("https sources of AP_MAX_SRC_BYTES")
+    yield check_free_space(
         "temporary files",
         folder,
         needed,
-        f"{renders} renders at a time (AP_MAX_CONCURRENCY), with {listed(by or ['nothing'])},",
+        f"{renders} renders at a time (AP_MAX_CONCURRENCY), with {listed(files or ['nothing'])},",
         "give it room, set TMPDIR to where there is some, or lower one of them",
     )
 
 
-async def look_at_files(config: Config) -> AsyncIterator[Finding]:
-    """Look how many files may be open, and so how many clients there can be."""
+async def check_open_files(config: Config) -> AsyncIterator[CheckResult]:
+    """Check the limit of open files, which bounds the number of clients."""
     raise_descriptor_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     clients = most_clients(config.max_concurrency + config.max_probe_concurrency)
     most = "without limit" if limit == resource.RLIM_INFINITY else f"{limit} at most"
-    text = f"{most}, which is enough for {listed_number(clients, 'client')} at a time"
-    remedy = "raise it: LimitNOFILE=16384 in the service's unit, or ulimit -Hn 16384"
+    text = f"{most}, which is enough for {format_count(clients, 'client')} at a time"
+    advice = "raise it: LimitNOFILE=16384 in the service's unit, or ulimit -Hn 16384"
     if clients <= _TOO_FEW_CLIENTS:
-        yield bad("open files", f"{most}, which renders alone need; {remedy}")
+        yield bad("open files", f"{most}, which renders alone need; {advice}")
     elif clients < _FEW_CLIENTS:
-        yield note("open files", f"{text}; {remedy}")
+        yield note("open files", f"{text}; {advice}")
     else:
         yield good("open files", text)
 
 
-async def look_at_ports(
-    reactor: Any, settled: Settled, proxy: AudioProxy
-) -> AsyncIterator[Finding]:
-    """Look whether the ports are free, or the service's own already."""
-    config = settled.config
+async def check_ports(
+    reactor: Any, settings: UsableSettings, proxy: AudioProxy
+) -> AsyncIterator[CheckResult]:
+    """Check that each port is free, or that a running audioproxy holds it."""
+    config = settings.config
     client = Trust(reactor, None).client()
     site = ProxySite(proxy.resource, reactor, 1)
+
+    async def ask(url: str) -> bytes:
+        return await (await get(client, reactor, url, _TIMEOUT)).read(_DOCUMENT)
+
     try:
         for variable, port, bind in (
             ("AP_PORT", config.port, ""),
             ("AP_METRICS_PORT", config.metrics_port, config.metrics_bind),
         ):
-            if variable in settled.refused:
+            if variable in settings.refused:
                 continue
             if port == 0:
                 yield good(variable, "any that is free")
@@ -167,7 +177,7 @@ async def look_at_ports(
             try:
                 listener.open(port, bind)
             except OSError as error:
-                yield await _taken(client, variable, port, bind, error)
+                yield await _explain_failure(ask, variable, port, bind, error)
             else:
                 await listener.close()
                 yield good(variable, f"{port} is free")
@@ -175,10 +185,10 @@ async def look_at_ports(
         await client.close()
 
 
-async def _taken(
-    client: HttpClient, variable: str, port: int, bind: str, error: OSError
-) -> Finding:
-    """Return who has a port, or why it cannot be had."""
+async def _explain_failure(
+    ask: _Ask, variable: str, port: int, bind: str, error: OSError
+) -> CheckResult:
+    """Return why a port cannot be opened, and who holds it."""
     if isinstance(error, PermissionError):
         return bad(
             variable,
@@ -194,9 +204,9 @@ async def _taken(
         )
     host = bind if bind not in ("", "0.0.0.0", "::") else "127.0.0.1"
     origin = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    asking = _ask_for_metrics if variable == "AP_METRICS_PORT" else _ask_for_health
+    identify = _identify_metrics if variable == "AP_METRICS_PORT" else _identify_service
     try:
-        return good(variable, f"{port} is taken by {await asking(client, origin)}, which runs")
+        return good(variable, f"{port} is taken by {await identify(ask, origin)}, which runs")
     except (Unreachable, TooLong, ValueError, LookupError, TypeError):
         return bad(
             variable,
@@ -205,16 +215,14 @@ async def _taken(
         )
 
 
-async def _ask_for_health(client: HttpClient, origin: str) -> str:
-    answer = await client.request("GET", f"{origin}/health", {}, seconds=_PATIENCE)
-    document = json.loads(await answer.read(_ANSWER))
+async def _identify_service(ask: _Ask, origin: str) -> str:
+    document = json.loads(await ask(f"{origin}/health"))
     if document["status"] != "ok":
-        raise ValueError("somebody else's health")
+        raise ValueError("the health document of another program")
     return f"audioproxy {str(document['version'])[:20]}"
 
 
-async def _ask_for_metrics(client: HttpClient, origin: str) -> str:
-    answer = await client.request("GET", f"{origin}/metrics", {}, seconds=_PATIENCE)
-    if b"audio_proxy_renders_total" not in await answer.read(_ANSWER):
-        raise ValueError("somebody else's metrics")
+async def _identify_metrics(ask: _Ask, origin: str) -> str:
+    if b"audio_proxy_renders_total" not in await ask(f"{origin}/metrics"):
+        raise ValueError("the metrics of another program")
     return "an audioproxy"

@@ -1,4 +1,4 @@
-"""What was looked at, and how it is: one line each."""
+"""Results of checks, one line each, and their summary."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from audioproxy.cli.exit_status import printable
-from audioproxy.cli.formatting import listed_number
+from audioproxy.cli.formatting import format_count, printable
 
-# The longest name of what is always looked at.
+# The longest name of a check that always runs.
 _WIDTH = 16
 
 
 class Verdict(Enum):
-    """How something is, with its mark."""
+    """The verdict of a check, with its mark."""
 
     GOOD = "ok"
     NOTE = "--"
@@ -23,58 +22,58 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
+class CheckResult:
+    """The result of one check.
 
-    :ivar text: what was found; where it is not good, the cause and what would be right.
+    :ivar text: the observation; unless the verdict is good, the cause and what would be right.
     """
 
     verdict: Verdict
-    what: str
+    check: str
     text: str
 
     @property
     def line(self) -> str:
-        """The line for people."""
-        return f"{self.verdict.value}  {self.what:{_WIDTH}}  {printable(self.text)}"
+        """The line for the terminal."""
+        return f"{self.verdict.value}  {self.check:{_WIDTH}}  {printable(self.text)}"
 
 
-def good(what: str, text: str) -> Finding:
-    """Return that all is well with something."""
-    return Finding(Verdict.GOOD, what, text)
+def good(check: str, text: str) -> CheckResult:
+    """Return the result of a check that passed."""
+    return CheckResult(Verdict.GOOD, check, text)
 
 
-def note(what: str, text: str) -> Finding:
-    """Return that something is worth a look, or was not looked at."""
-    return Finding(Verdict.NOTE, what, text)
+def note(check: str, text: str) -> CheckResult:
+    """Return the result of a check that needs attention, or was skipped."""
+    return CheckResult(Verdict.NOTE, check, text)
 
 
-def bad(what: str, text: str) -> Finding:
-    """Return that something keeps the service from its work."""
-    return Finding(Verdict.BAD, what, text)
+def bad(check: str, text: str) -> CheckResult:
+    """Return the result of a check that failed: the service cannot work."""
+    return CheckResult(Verdict.BAD, check, text)
 
 
-def about_setting(verdict: Verdict, line: str) -> Finding:
-    """Return what a line says that begins with the name of a setting."""
-    what, _, text = line.partition(": ")
-    return Finding(verdict, what, text)
+def setting_result(verdict: Verdict, line: str) -> CheckResult:
+    """Return the result for a line that begins with the name of a setting."""
+    name, _, text = line.partition(": ")
+    return CheckResult(verdict, name, text)
 
 
-def conclude(findings: Iterable[Finding]) -> str:
-    """Return the last line for people."""
-    verdicts = [finding.verdict for finding in findings]
+def summarize(results: Iterable[CheckResult]) -> str:
+    """Return the last line for the terminal."""
+    verdicts = [result.verdict for result in results]
     if failed := verdicts.count(Verdict.BAD):
-        return f"{listed_number(failed, 'thing')} would keep the service from its work."
+        return f"{format_count(failed, 'thing')} would keep the service from its work."
     if Verdict.NOTE in verdicts:
         return "The service can work. What is marked -- is worth a look."
     return "All is well."
 
 
-def as_document(findings: Iterable[Finding]) -> str:
-    """Return all of it for programs."""
+def as_document(results: Iterable[CheckResult]) -> str:
+    """Return a JSON document of all results."""
     checks = [
-        {"check": finding.what, "verdict": finding.verdict.name.lower(), "text": finding.text}
-        for finding in findings
+        {"check": result.check, "verdict": result.verdict.name.lower(), "text": result.text}
+        for result in results
     ]
     document = {"ok": all(check["verdict"] != "bad" for check in checks), "checks": checks}
     return json.dumps(document, indent=2)

@@ -1,4 +1,4 @@
-"""The settings: what is wrong with them, and what is left to go on with."""
+"""Checks of the settings, and the configuration that remains without the rejected ones."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from audioproxy.cli.checks.results import Finding, Verdict, about_setting, bad, good
+from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, setting_result
 from audioproxy.config import VARIABLES, BucketStore, Config, ConfigError, FileStore, load
 from audioproxy.config.values import listed
 
-# What makes peace where a setting is in conflict with another one; all others are left out.
+# Values that resolve a conflict with another setting; all other rejected settings are omitted.
 _HARMLESS = {"AP_ALLOW_INSECURE": "1", "AP_SERVE_MODE": "proxy"}
 _NAMES = re.compile(r"\b(?:AP|AWS)_[A-Z0-9_]+")
-_OF_SOURCES = {
+_SOURCE_SETTINGS = {
     "AP_LOCAL_ROOT",
     "AP_SOURCE_ALLOWLIST",
     "AWS_ACCESS_KEY_ID",
@@ -24,33 +24,33 @@ _OF_SOURCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """The settings as far as they can be used.
+class UsableSettings:
+    """The configuration as far as the settings are valid.
 
-    :ivar refused: names of those that cannot, and that `config` is without.
-    :ivar findings: what there is to say of them.
+    :ivar refused: names of the settings that are invalid, and missing from `config`.
+    :ivar results: the results of checking the settings.
     """
 
     config: Config
     refused: frozenset[str]
-    findings: tuple[Finding, ...]
+    results: tuple[CheckResult, ...]
 
 
-def settle(environment: Mapping[str, str]) -> Settled:
-    """Read the settings, and where that is refused, those that can be read."""
+def load_usable(environment: Mapping[str, str]) -> UsableSettings:
+    """Load the settings, without the invalid ones."""
     try:
         config, warnings = load(environment)
     except ConfigError as error:
         problems, warnings = error.problems, error.warnings
-        config, refused = _rescue(environment)
+        config, refused = _drop_invalid(environment)
     else:
         problems, refused = (), frozenset()
-    findings = [about_setting(Verdict.BAD, problem) for problem in problems]
-    findings += [about_setting(Verdict.NOTE, warning) for warning in warnings]
+    results = [setting_result(Verdict.BAD, problem) for problem in problems]
+    results += [setting_result(Verdict.NOTE, warning) for warning in warnings]
     if not problems:
-        findings.insert(0, good("settings", _sum_up(config)))
-    if not _kinds(config) and _OF_SOURCES.isdisjoint(refused):
-        findings.append(
+        results.insert(0, good("settings", _summarize(config)))
+    if not _source_kinds(config) and _SOURCE_SETTINGS.isdisjoint(refused):
+        results.append(
             bad(
                 "sources",
                 "there are none; set AP_LOCAL_ROOT to the directory that they lie in, or"
@@ -58,11 +58,11 @@ def settle(environment: Mapping[str, str]) -> Settled:
                 " and AWS_REGION for those in buckets",
             )
         )
-    return Settled(config, refused, tuple(findings))
+    return UsableSettings(config, refused, tuple(results))
 
 
-def _rescue(environment: Mapping[str, str]) -> tuple[Config, frozenset[str]]:
-    """Leave settings out, or make them harmless, until nothing is wrong with the others."""
+def _drop_invalid(environment: Mapping[str, str]) -> tuple[Config, frozenset[str]]:
+    """Omit settings, or make them harmless, until the others are valid."""
     kept = {**environment, "AP_ALLOW_INSECURE": "1"}
     refused: set[str] = set()
     while True:
@@ -70,7 +70,7 @@ def _rescue(environment: Mapping[str, str]) -> tuple[Config, frozenset[str]]:
             return load(kept)[0], frozenset(refused)
         except ConfigError as error:
             problems = error.problems
-        # First what a problem begins with; where that is not set, all that is in conflict with it.
+        # First the setting that a problem begins with; if it is not set, all that conflict with it.
         blamed = _changeable(kept, {problem.partition(":")[0] for problem in problems})
         blamed = blamed or _changeable(kept, set(_NAMES.findall("\n".join(problems))))
         if not blamed:
@@ -87,17 +87,17 @@ def _changeable(kept: Mapping[str, str], names: set[str]) -> set[str]:
     return {name for name in known if kept.get(name) != _HARMLESS.get(name)}
 
 
-def _sum_up(config: Config) -> str:
+def _summarize(config: Config) -> str:
     where = config.variant_store
     store = {FileStore: "variants in a folder", BucketStore: "variants in a bucket"}
     urls = "URLs signed or insecure" if config.allow_insecure else "URLs signed"
     kept = store.get(type(where), "no variants kept")
     hits = {"redirect": ", hits redirected there", "proxy": ", hits served from here"}
     how = "" if where is None else hits[config.serve_mode]
-    return f"{urls}; sources: {listed(_kinds(config) or ['none'])}; {kept}{how}"
+    return f"{urls}; sources: {listed(_source_kinds(config) or ['none'])}; {kept}{how}"
 
 
-def _kinds(config: Config) -> list[str]:
+def _source_kinds(config: Config) -> list[str]:
     kinds = {
         "local files": config.local_root is not None,
         "buckets": config.source_s3.configured,

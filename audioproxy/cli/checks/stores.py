@@ -1,61 +1,72 @@
-"""The variant store and the store of the sources: tried out, over the wire where they are far."""
+"""Checks of the variant store and of the sources in buckets, with real requests."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import urlsplit
 
-from audioproxy.cli.checks.disk_space import room
-from audioproxy.cli.checks.results import Finding, bad, good, note
-from audioproxy.cli.checks.settings import Settled
+from audioproxy.cli.checks.disk_space import check_free_space
+from audioproxy.cli.checks.results import CheckResult, bad, good, note
+from audioproxy.cli.checks.settings import UsableSettings
+from audioproxy.cli.http import get
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
-from audioproxy.s3.error_hints import compare
+from audioproxy.http_client.errors import Unreachable
+from audioproxy.s3.error_hints import compare, required
+from audioproxy.s3.objects import ObjectStore, StoreError, StoreObject, read_answer
 from audioproxy.service import AudioProxy
-from audioproxy.variants.interfaces import Examination
+from audioproxy.sources.s3 import S3Sources
+from audioproxy.variants.interfaces import Unwritable, VariantStore
+from audioproxy.variants.s3 import S3VariantStore
 
-# Seconds by which two clocks may differ: more is worth a look, and much more makes URLs end before
-# they begin. S3 refuses a quarter of an hour.
+# The content of the object that is written into a bucket.
+_CONTENT = b"audioproxy can read what it writes"
+
+# Error codes of stores that accept the credentials, and do not list buckets.
+_NO_LIST = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
+
+# Seconds between two clocks: more deserves a note, and much more makes URLs expire before they are
+# used. S3 refuses a quarter of an hour.
 _NOTICEABLE, _WRONG = 5, 300
 
-_UNSEEN = "not looked at, since the store could not be used"
+_SKIPPED = "not looked at, since the store could not be used"
 
 
-async def look_at_stores(proxy: AudioProxy, settled: Settled) -> AsyncIterator[Finding]:
-    """Try both stores out."""
-    config = settled.config
-    seen = None
-    if "AP_VARIANT_STORE" in settled.refused:
+async def check_stores(
+    reactor: Any, settings: UsableSettings, proxy: AudioProxy
+) -> AsyncIterator[CheckResult]:
+    """Check the variant store, the sources in buckets, and the clock against theirs."""
+    config = settings.config
+    if "AP_VARIANT_STORE" in settings.refused:
         yield note("variant store", "not looked at, since AP_VARIANT_STORE is refused")
-    else:
-        seen = await proxy.examine_store(config.presign_ttl)
-        if seen is None:
-            yield note(
-                "variant store",
-                "none, so every request renders; set AP_VARIANT_STORE to keep what is rendered",
-            )
-        elif isinstance(config.variant_store, FileStore):
-            yield _folder(config, config.variant_store.path, seen)
-        else:
-            for finding in _bucket(config, seen):
-                yield finding
-    shared = isinstance(config.variant_store, BucketStore) and config.source_s3 == config.variant_s3
-    if not shared:
-        sources = await proxy.examine_sources()
-        if sources is not None:
-            for finding in _objects(config, sources):
-                yield finding
-            seen = seen if seen and seen.clock_ahead is not None else sources
-    if seen is not None and seen.clock_ahead is not None:
-        yield _clock(seen.clock_ahead)
+    elif proxy.store is None:
+        yield note(
+            "variant store",
+            "none, so every request renders; set AP_VARIANT_STORE to keep what is rendered",
+        )
+    elif isinstance(config.variant_store, FileStore):
+        yield await check_folder(config, config.variant_store.path, proxy.store)
+    elif isinstance(proxy.store, S3VariantStore):
+        async for result in check_bucket(reactor, config, proxy.store):
+            yield result
+    if not _is_shared(config) and proxy.bucket_sources is not None:
+        async for result in check_bucket_sources(config, proxy.bucket_sources):
+            yield result
+    ahead = _clock_ahead(proxy)
+    if ahead is not None:
+        yield check_clock(ahead)
 
 
-def _folder(config: Config, path: str, seen: Examination) -> Finding:
-    if seen.trouble is not None:
-        return bad("variant store", f"AP_VARIANT_STORE: {seen.trouble}")
+async def check_folder(config: Config, path: str, store: VariantStore) -> CheckResult:
+    """Check that a variant store in a folder is writable, and its free space."""
+    try:
+        await store.prove()
+    except Unwritable as error:
+        return bad("variant store", f"AP_VARIANT_STORE: {error}")
     renders = config.max_concurrency
-    return room(
+    return check_free_space(
         "variant store",
         path,
         renders * config.max_variant_bytes,
@@ -64,22 +75,43 @@ def _folder(config: Config, path: str, seen: Examination) -> Finding:
     )
 
 
-def _bucket(config: Config, seen: Examination) -> Iterator[Finding]:
-    if seen.trouble is not None:
-        yield bad("variant store", f"AP_VARIANT_STORE: {seen.trouble}")
-        yield note("presigned URLs", _UNSEEN)
+async def check_bucket(
+    reactor: Any, config: Config, store: S3VariantStore
+) -> AsyncIterator[CheckResult]:
+    """Check that a bucket is writable, and that a presigned URL gives what was written."""
+    objects = store.object_store
+    unwritable = None
+    presigned: list[CheckResult] = []
+
+    async def inspect(proof: StoreObject) -> None:
+        presigned.append(await _check_presigned_url(reactor, config, proof))
+
+    try:
+        await store.prove(_CONTENT, inspect)
+    except Unwritable as error:
+        unwritable = str(error)
+        yield bad("variant store", f"AP_VARIANT_STORE: {unwritable}")
+        yield note("presigned URLs", _SKIPPED)
     else:
-        yield good("variant store", f"{seen.place}: something was written, found and removed")
-        yield _presigned(config, seen.presigned or "")
+        yield good("variant store", f"{store.place}: something was written, found and removed")
+        for result in presigned:
+            yield result
     own = config.variant_s3.endpoint != config.source_s3.endpoint
-    place = "AP_VARIANT_S3" if own else "AP_S3"
-    yield _way("way to the store", config.variant_s3, seen, place)
+    prefix = "AP_VARIANT_S3" if own else "AP_S3"
+    yield _check_encryption("way to the store", config.variant_s3, objects, unwritable, prefix)
 
 
-def _presigned(config: Config, trouble: str) -> Finding:
-    if not trouble:
+async def _check_presigned_url(reactor: Any, config: Config, proof: StoreObject) -> CheckResult:
+    """Fetch the proof by a presigned URL, without credentials."""
+    url = proof.presign(config.presign_ttl)
+    try:
+        text = await read_answer(await get(proof.store.client, reactor, url))
+        failure = None if text.encode() == _CONTENT else "another content than was written"
+    except (StoreError, Unreachable) as error:
+        failure = str(error)
+    if failure is None:
         return good("presigned URLs", "one gave what was written, without credentials")
-    text = f"one did not give what was written ({trouble})"
+    text = f"one did not give what was written ({failure})"
     if config.serve_mode == "proxy":
         return note("presigned URLs", f"{text}; they are not needed with AP_SERVE_MODE=proxy")
     return bad(
@@ -88,44 +120,80 @@ def _presigned(config: Config, trouble: str) -> Finding:
     )
 
 
-def _objects(config: Config, seen: Examination) -> Iterator[Finding]:
-    if seen.trouble is not None:
-        yield bad("bucket sources", f"{seen.place}: {seen.trouble}")
+async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncIterator[CheckResult]:
+    """Check that the store of the sources accepts the credentials; rights are not needed."""
+    objects = sources.object_store
+    failure = None
+    try:
+        await sources.request_bucket_list()
+    except StoreError as error:
+        if not str(error).endswith(_NO_LIST):
+            hint = required(
+                objects,
+                error,
+                "an endpoint that can be reached, and credentials and a region that it knows, are"
+                " required",
+            )
+            failure = f"asking for a list of buckets failed ({error}); {hint}"
+    if failure is not None:
+        yield bad("bucket sources", f"{objects.name}: {failure}")
     else:
-        yield good("bucket sources", f"{seen.place} takes the credentials")
-    yield _way("way to sources", config.source_s3, seen, "AP_S3")
+        yield good("bucket sources", f"{objects.name} takes the credentials")
+    yield _check_encryption("way to sources", config.source_s3, objects, failure, "AP_S3")
 
 
-def _way(what: str, settings: S3Config, seen: Examination, place: str) -> Finding:
-    """Return who can read what goes over the wire."""
-    origin = urlsplit(seen.place.rpartition(" ")[2])
+def _check_encryption(
+    check: str, settings: S3Config, objects: ObjectStore, failure: str | None, prefix: str
+) -> CheckResult:
+    """Check whether requests to a store are encrypted, or stay on this machine.
+
+    :param prefix: that of the variables of the store.
+    """
+    origin = urlsplit(objects.name)
     if origin.scheme == "https":
-        if seen.trouble is not None and "unreachable" in seen.trouble:
-            return note(what, _UNSEEN)
+        if failure is not None and "unreachable" in failure:
+            return note(check, _SKIPPED)
         file = os.environ.get("SSL_CERT_FILE")
         authority = "the system's authorities"
         if settings.ca_bundle is not None:
             authority = f"the bundle {settings.ca_bundle}"
         elif file:
             authority = f"SSL_CERT_FILE, {file}"
-        return good(what, f"encrypted; the certificate is vouched for by {authority}")
-    if _is_here(origin.hostname or ""):
-        return good(what, "not encrypted, and does not leave this machine")
+        return good(check, f"encrypted; the certificate is vouched for by {authority}")
+    if _is_loopback(origin.hostname or ""):
+        return good(check, "not encrypted, and does not leave this machine")
     return note(
-        what,
+        check,
         f"not encrypted, so who is on it can read everything and use presigned URLs; set"
-        f" {place}_ENDPOINT to an https:// origin where the network is not your own",
+        f" {prefix}_ENDPOINT to an https:// origin where the network is not your own",
     )
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
 
 
-def _clock(ahead: int) -> Finding:
+def _is_shared(config: Config) -> bool:
+    """Return whether variants and sources are in one object store."""
+    return isinstance(config.variant_store, BucketStore) and config.source_s3 == config.variant_s3
+
+
+def _clock_ahead(proxy: AudioProxy) -> int | None:
+    """Return the difference to the clock of a store that has responded, the variants' first."""
+    owners = (proxy.store, proxy.bucket_sources)
+    stores = [each.object_store for each in owners if isinstance(each, S3VariantStore | S3Sources)]
+    known = [store.clock_ahead for store in stores if store.clock_ahead is not None]
+    return known[0] if known else None
+
+
+def check_clock(ahead: int) -> CheckResult:
+    """Check this machine's clock.
+
+    :param ahead: seconds by which it is ahead of a store's.
+    """
     if abs(ahead) <= _NOTICEABLE:
         return good("clock", "that of this machine goes with the store's")
     text = f"{compare(ahead)}; set it by NTP"

@@ -1,0 +1,84 @@
+"""``audioproxy verify``: tell whether the service would accept URLs."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Mapping
+
+from audioproxy.cli.environment import add_env_file, make_signer
+from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE_ERROR, UsageError
+from audioproxy.cli.formatting import format_time, print_errors, printable
+from audioproxy.cli.url_input import parse_url, read_lines
+from audioproxy.errors import Expired, InvalidSignature, Refusal
+from audioproxy.grammar.parser import read_expiry
+from audioproxy.grammar.request import InfoRequest, SigningKeys, read_request
+from audioproxy.grammar.segments import SignedPath, split_target
+
+_DESCRIPTION = """\
+Tell whether the service would accept each URL: its signature, its expiry, its options and the
+syntax of its source. The source itself is not read. For a wrong signature, the output names the
+common signing mistake that it was made with.
+
+examples:
+  audioproxy verify https://audio.example/Gx3k.../f:opus/plain/local://piece.wav
+  audioproxy verify --env-file /etc/audioproxy.env - < urls.txt
+
+exit status, the highest of all URLs:
+  0  good
+  1  the signature is wrong
+  2  it is no URL of the service
+  3  the signature is good, and the URL has expired
+  4  the signature is good, and the options or the source would be refused
+"""
+
+
+def configure(parser: ArgumentParser) -> None:
+    """Set the description and the arguments of the command."""
+    parser.description = _DESCRIPTION
+    add_env_file(parser)
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "urls", nargs="+", metavar="URL", help="a URL or its path; - reads them, one a line"
+    )
+
+
+def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
+    signer = make_signer(environment)
+    keys = SigningKeys(signer.key, signer.salt)
+    highest = SUCCESS
+    for url in read_lines(arguments.urls):
+        try:
+            path = parse_url(url)
+        except UsageError as error:
+            print_errors(str(error))
+            status = USAGE_ERROR
+        else:
+            status, verdict = verify_path(keys, path, time.time())
+            print(f"{verdict}: {printable(url)}")
+        highest = max(highest, status)
+    return highest
+
+
+def verify_path(keys: SigningKeys, path: SignedPath, now: float) -> tuple[int, str]:
+    """Return the exit status for a URL, and the verdict in words."""
+    try:
+        request = read_request(path, keys, now)
+    except InvalidSignature as refusal:
+        diagnosis = f" ({refusal.diagnosis})" if refusal.diagnosis else ""
+        return FAILURE, f"wrong signature{diagnosis}"
+    except Expired:
+        return EXPIRED, f"good signature, but expired at {format_time(_expiry(path))}"
+    except Refusal as refusal:
+        return REFUSED, f"good signature, but refused ({str(refusal).rstrip('.')})"
+    if isinstance(request, InfoRequest) or request.exp is None:
+        return SUCCESS, "good"
+    return SUCCESS, f"good until {format_time(request.exp)}"
+
+
+def _expiry(path: SignedPath) -> int:
+    """Return the ``exp`` of an expired path."""
+    target = split_target(path.signed)
+    exp = None if target is None else read_expiry(target.options)
+    assert exp is not None
+    return exp

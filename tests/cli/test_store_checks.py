@@ -1,0 +1,187 @@
+"""The checks of buckets: requests and results, with stores in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from botocore import auth
+
+from audioproxy.cli.checks.results import CheckResult, Verdict, good, note
+from audioproxy.cli.checks.settings import UsableSettings
+from audioproxy.cli.checks.stores import check_bucket, check_bucket_sources, check_stores
+from audioproxy.config import BucketStore, Config, S3Config
+from audioproxy.s3.objects import ObjectStore
+from audioproxy.scratch import AnonymousSpace
+from audioproxy.sources.s3 import S3Sources
+from audioproxy.variants.s3 import S3VariantStore
+from tests.support.checks import only
+from tests.support.wire import ClientCase, error, is_presigned, is_signed, reply
+
+SECRET = "a-secret-that-nobody-may-see"
+SETTINGS = S3Config("http://s3.test", "path", None, "AKIA", SECRET, None, "us-east-1")
+CONTENT = b"audioproxy can read what it writes"
+
+
+@dataclass
+class Proxy:
+    """The stores of a service."""
+
+    store: S3VariantStore | None = None
+    bucket_sources: S3Sources | None = None
+
+
+class StoreCase(ClientCase):
+    """Buckets for variants and for sources."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.objects = ObjectStore(SETTINGS, self.client)
+        self.variants = S3VariantStore(
+            self.objects,
+            "bucket",
+            AnonymousSpace(),
+            self.network,
+            None,  # type: ignore[arg-type]
+        )
+        self.sources = S3Sources(self.objects, None, 300)
+
+    def config(self, **settings: Any) -> Config:
+        """Return the configuration of a service with a bucket for its variants."""
+        return Config(
+            allow_insecure=True,
+            presign_ttl=60,
+            variant_store=BucketStore("bucket"),
+            variant_s3=SETTINGS,
+            **settings,
+        )
+
+    def results(self, check: AsyncIterator[CheckResult], *answers: bytes) -> list[CheckResult]:
+        """Return the results of a check, whose requests get these answers."""
+        self.network.answers += answers
+
+        async def collect() -> list[CheckResult]:
+            return [result async for result in check]
+
+        return self.result_of(collect())
+
+
+class BucketTests(StoreCase):
+    """`check_bucket`"""
+
+    def check(self, *answers: bytes, **settings: Any) -> list[CheckResult]:
+        """Return the results for a store that gives these answers."""
+        return self.results(
+            check_bucket(self.network, self.config(**settings), self.variants), *answers
+        )
+
+    def test_good(self) -> None:
+        """An object is written, found, fetched by a URL alone, and removed."""
+        results = self.check(reply(200), reply(200), reply(200, CONTENT), reply(204))
+        place = "s3://bucket at http://s3.test"
+        self.assertEqual(
+            [
+                good("variant store", f"{place}: something was written, found and removed"),
+                good("presigned URLs", "one gave what was written, without credentials"),
+            ],
+            results[:2],
+        )
+        put, head, get, delete = self.network.requests
+        self.assertEqual((put.method, put.body), ("PUT", CONTENT))
+        self.assertTrue(is_signed(put, SECRET))
+        self.assertEqual((head.method, head.target), ("HEAD", put.target))
+        self.assertTrue(is_presigned("GET", f"http://s3.test{get.target}", SECRET))
+        self.assertIn("X-Amz-Expires=60&", get.target)
+        self.assertNotIn("authorization", get.headers)
+        self.assertEqual((delete.method, delete.target), ("DELETE", put.target))
+
+    def test_presigned(self) -> None:
+        """A presigned URL that fails is reported with the reason, and the object removed."""
+        for answer, reason in (
+            (reply(403, error("AccessDenied")), "status 403, AccessDenied"),
+            (reply(200, b"something"), "another content than was written"),
+        ):
+            for mode, verdict in (("redirect", Verdict.BAD), ("proxy", Verdict.NOTE)):
+                results = self.check(reply(200), reply(200), answer, reply(204), serve_mode=mode)
+                self.assertIs(Verdict.GOOD, only(results, "variant store").verdict)
+                result = only(results, "presigned URLs")
+                self.assertIs(verdict, result.verdict)
+                text = f"one did not give what was written ({reason}); "
+                self.assertTrue(result.text.startswith(text), result.text)
+                self.assertEqual(self.network.requests[-1].method, "DELETE")
+
+    def test_unwritable(self) -> None:
+        """A bucket that cannot be used is reported with the text of the boot."""
+        results = self.check(reply(404, error("NoSuchBucket")))
+        result = only(results, "variant store")
+        self.assertIs(Verdict.BAD, result.verdict)
+        self.assertRegex(result.text, r"\AAP_VARIANT_STORE: writing an .* a bucket that exists ")
+        skipped = note("presigned URLs", "not looked at, since the store could not be used")
+        self.assertEqual(skipped, only(results, "presigned URLs"))
+
+
+class SourceTests(StoreCase):
+    """`check_bucket_sources`"""
+
+    def check(self, answer: bytes) -> CheckResult:
+        """Return the result for a store that gives this answer."""
+        config = self.config(source_s3=SETTINGS)
+        return only(
+            self.results(check_bucket_sources(config, self.sources), answer), "bucket sources"
+        )
+
+    def test_known(self) -> None:
+        """Known credentials are good, with or without the right to list buckets."""
+        for answer in (
+            reply(200, b"<ListAllMyBucketsResult/>"),
+            reply(403, error("AccessDenied")),
+            reply(405, error("MethodNotAllowed")),
+            reply(501, error("NotImplemented")),
+        ):
+            self.assertEqual(
+                good("bucket sources", "http://s3.test takes the credentials"), self.check(answer)
+            )
+
+    def test_unknown(self) -> None:
+        """Unknown credentials, or the wrong store, are reported with the store's error."""
+        for status, code in (
+            (403, "InvalidAccessKeyId"),
+            (403, "SignatureDoesNotMatch"),
+            (400, "AuthorizationHeaderMalformed"),
+            (500, "InternalError"),
+        ):
+            result = self.check(reply(status, error(code)))
+            failure = "http://s3.test: asking for a list of buckets failed"
+            self.assertIs(Verdict.BAD, result.verdict)
+            self.assertIn(f"{failure} (status {status}, {code}); ", result.text)
+            self.assertTrue(result.text.endswith("are required"), result.text)
+
+    def test_clock(self) -> None:
+        """A clock that is too wrong is named as the cause."""
+        result = self.check(reply(403, error("RequestTimeTooSkewed")))
+        self.assertIn("a clock that is right is required", result.text)
+
+
+class ClockTests(StoreCase):
+    """The clock, in `check_stores`"""
+
+    def test_of_a_store(self) -> None:
+        """The clock of the first store that has responded is the one to compare with."""
+        self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 9))
+        date = {"Date": "Sat, 21 Nov 2026 12:00:00 GMT"}
+        refusal = reply(404, error("NoSuchBucket"), date)
+        ahead = note("clock", "this machine's is 9 s ahead of the store's; set it by NTP")
+        for proxy in (Proxy(store=self.variants), Proxy(bucket_sources=self.sources)):
+            settings = UsableSettings(self.config(), frozenset(), ())
+            checking = check_stores(self.network, settings, proxy)  # type: ignore[arg-type]
+            self.assertEqual(ahead, only(self.results(checking, refusal), "clock"))
+
+    def test_unknown(self) -> None:
+        """Without a Date header there is no result."""
+        settings = UsableSettings(self.config(), frozenset(), ())
+        proxy: Any = Proxy(store=self.variants)
+        refusal = reply(404, error("NoSuchBucket"))
+        results = self.results(check_stores(self.network, settings, proxy), refusal)
+        self.assertNotIn("clock", [result.check for result in results])

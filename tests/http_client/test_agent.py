@@ -1,0 +1,85 @@
+"""`ExactUrlAgent`, below treq's client."""
+
+from __future__ import annotations
+
+from treq.client import HTTPClient
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.web.client import readBody
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IAgent
+from zope.interface.verify import verifyObject
+
+from tests.support.wire import ClientCase, reply
+
+
+class ExactUrlTests(ClientCase):
+    """Requests that reach the wire"""
+
+    def get(self, url: str, seen: str = "http://other.test/") -> Deferred[object]:
+        """Begin a request of treq for a URL, of which treq sees another one."""
+        client = HTTPClient(self.client.agent(url))
+        answered = client.get(
+            seen,
+            headers=Headers({"x-test": ["1"]}),
+            unbuffered=True,
+            allow_redirects=False,
+            reactor=self.network,
+        )
+        self.network.run()
+        return answered
+
+    def test_byte_for_byte(self) -> None:
+        """Characters that treq or Twisted encode, drop or change reach the wire unchanged."""
+        for target in (
+            "/a[1]",
+            "/a|b",
+            "/a;b;",
+            "/a;",
+            "/%2f%2F",
+            "//a/../b/./c",
+            "/a%zz%",
+            "/?q=[|]&r=%2f;",
+            "/a?",
+        ):
+            url = f"http://audio.test{target}"
+            for seen in ("http://other.test/", url):
+                self.network.answers.append(reply(200))
+                self.successResultOf(self.get(url, seen))
+                asked = self.network.requests[-1]
+                self.assertEqual(("GET", target), (asked.method, asked.target))
+                self.assertEqual("audio.test", asked.headers["host"])
+                self.assertEqual("1", asked.headers["x-test"])
+
+    def test_host_with_underscore(self) -> None:
+        """A host name that hyperlink and IDNA reject is connected to."""
+        self.network.answers.append(reply(200))
+        self.successResultOf(self.get("http://my_service:4000/a"))
+        self.assertEqual([("my_service", 4000)], self.network.destinations)
+
+    def test_no_encoding(self) -> None:
+        """gzip is not asked for, and not decoded where it is sent all the same."""
+        self.network.answers.append(reply(200, b"\x1f\x8b", {"Content-Encoding": "gzip"}))
+        response = self.successResultOf(self.get("http://audio.test/"))
+        self.assertNotIn("accept-encoding", self.network.requests[-1].headers)
+        self.assertEqual(b"\x1f\x8b", self.successResultOf(readBody(response)))
+
+    def test_cancelled(self) -> None:
+        """A cancelled request fails with CancelledError at every stage, and is disconnected."""
+        silent = self.get("http://audio.test/")
+        self.network.silent = True
+        connecting = self.get("http://other.test/")
+        for answered in (silent, connecting):
+            answered.cancel()
+            self.failureResultOf(answered, CancelledError)
+        self.network.run()
+        self.assertEqual([True], [peer.over for peer in self.network.peers])
+
+    def test_interface(self) -> None:
+        """The agent implements Twisted's interface, where headers are optional."""
+        agent = self.client.agent("http://audio.test/a;")
+        self.assertTrue(verifyObject(IAgent, agent))
+        self.network.answers.append(reply(200))
+        answered = agent.request(b"GET", b"http://audio.test/a")
+        self.network.run()
+        self.assertEqual(200, self.successResultOf(answered).code)
+        self.assertEqual("/a;", self.network.requests[-1].target)

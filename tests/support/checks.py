@@ -1,0 +1,46 @@
+"""Runs the checks of `audioproxy doctor` in the process of the tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from audioproxy.cli.checks import machine as machine_module
+from audioproxy.cli.checks.results import CheckResult
+from audioproxy.cli.doctor import check_all
+from tests.support.service import reactor
+
+
+async def run_checks(
+    case: Any, environment: Mapping[str, str], ffmpeg: bool = False
+) -> list[CheckResult]:
+    """Run all checks, and return their results.
+
+    :param case: the test, which restores the environment at its end.
+    :param ffmpeg: check ffmpeg too, which is slow.
+    """
+    case.patch(os, "environ", {"PATH": os.environ["PATH"], **environment})
+    # The limit applies to the whole process.
+    case.patch(machine_module, "raise_descriptor_limit", lambda: None)
+    if not ffmpeg:
+        case.patch(machine_module, "find_missing", _miss_nothing)
+        case.patch(machine_module, "find_version", _no_version)
+    results: list[CheckResult] = []
+    await check_all(reactor, environment, results.append, [])
+    return results
+
+
+def only(results: list[CheckResult], check: str) -> CheckResult:
+    """Return the only result of a check."""
+    found = [result for result in results if result.check == check]
+    assert len(found) == 1, [result.line for result in results]
+    return found[0]
+
+
+async def _miss_nothing(*arguments: Any) -> list[str]:
+    return []
+
+
+async def _no_version(*arguments: Any) -> str:
+    return ""
