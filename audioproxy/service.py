@@ -20,12 +20,11 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import Context
 from dataclasses import replace
 from typing import Any
 
 from twisted.application.service import Service
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from audioproxy.backends import Backends, BootError, Trust
@@ -36,7 +35,7 @@ from audioproxy.grammar.request import SigningKeys
 from audioproxy.grammar.sources import Source
 from audioproxy.metrics import Metrics
 from audioproxy.process.encoder import Encoder
-from audioproxy.process.ffmpeg_capabilities import pause, watch_programs
+from audioproxy.process.ffmpeg_capabilities import Programs, ProgramsMonitor
 from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, find_parent_death_prefix, find_session_prefix
@@ -87,9 +86,7 @@ class AudioProxy(Service):
     :ivar patience: seconds that a stop waits for renders and answers.
     :ivar store: the variant store, or None.
     :ivar bucket_sources: the sources in an object store, or None.
-    :ivar launcher: starts child processes.
-    :ivar ffmpeg: path of the program.
-    :ivar ffprobe: path of the program.
+    :ivar programs: ffmpeg and ffprobe.
     """
 
     def __init__(self, config: Config, reactor: Any, access_log: AccessLog = log_request) -> None:
@@ -101,8 +98,6 @@ class AudioProxy(Service):
         """
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
-        self._programs_check: Deferred[None] | None = None
-        self._check_wanted = False
         self.patience = min(_DRAIN, config.render_timeout)
         threads = thread_per_call(reactor)
         blocking_calls = BlockingCalls(reactor, threads)
@@ -111,19 +106,21 @@ class AudioProxy(Service):
         self._backends = Backends(config, reactor, threads, blocking_calls, space, trust)
         self.store = self._backends.store
         self.bucket_sources = self._backends.bucket_sources
-        self.ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
-        self.ffprobe = shutil.which("ffprobe") or "ffprobe"
-        self.launcher = Launcher(
+        metrics = Metrics()
+        readiness = Readiness(config.ready_queue_threshold)
+        launcher = Launcher(
             reactor,
             reactor,
             _child_environment(),
             find_parent_death_prefix(),
             find_session_prefix(),
         )
+        ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
+        ffprobe = shutil.which("ffprobe") or "ffprobe"
+        self.programs = Programs(launcher, ffmpeg, ffprobe)
+        self._monitor = ProgramsMonitor(self.programs, readiness.programs_checked)
         # A check of the programs that finds them missing asks for no other check.
-        reporting = replace(self.launcher, not_started=self._check_programs)
-        metrics = Metrics()
-        self._readiness = readiness = Readiness(config.ready_queue_threshold)
+        reporting = replace(launcher, not_started=self._monitor.check)
         slots = Slots(
             reactor,
             config.max_concurrency,
@@ -136,8 +133,8 @@ class AudioProxy(Service):
         probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_RETRY)
         encoder = Encoder(reporting)
         sources = self._backends.sources
-        prober = Prober(reporting, self.ffprobe, probe_slots, config.probe_timeout)
-        self._preparer = Preparer(sources, prober, encoder, self.ffmpeg, config.max_src_bytes)
+        prober = Prober(reporting, ffprobe, probe_slots, config.probe_timeout)
+        self._preparer = Preparer(sources, prober, encoder, ffmpeg, config.max_src_bytes)
         self._limits = RenderLimits(reactor, config.render_timeout, config.max_variant_bytes)
         self._renders = RenderRegistry(
             RenderContext(
@@ -221,41 +218,19 @@ class AudioProxy(Service):
             except Unwritable as error:
                 self.running = 0
                 raise BootError(f"AP_VARIANT_STORE: {error}") from error
-        self._check_programs()
+        self._monitor.start()
 
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self.patience
         if self._starting is not None:
             self._starting.cancel()
-        if self._programs_check is not None:
-            self._programs_check.cancel()
-            await self._programs_check
+        await self._monitor.stop()
         await self._renders.drain(self.patience)
         left = deadline - self._reactor.seconds()
         await self.resource.active.wait_until_idle(self._reactor, left)
         if self.store is not None:
             await self.store.close(max(_LAST_WAIT, deadline - self._reactor.seconds()))
         await self._backends.close()
-
-    def _check_programs(self) -> None:
-        """Check ffmpeg and ffprobe; while a check is under way, check again after it."""
-        self._check_wanted = True
-        if self.running and (self._programs_check is None or self._programs_check.called):
-            # Not in the context of the request that found them missing.
-            self._programs_check = Context().run(Deferred.fromCoroutine, self._watch_programs())
-
-    async def _watch_programs(self) -> None:
-        report = self._readiness.programs_checked
-        try:
-            while self._check_wanted:
-                self._check_wanted = False
-                await watch_programs(self.launcher, self.ffmpeg, self.ffprobe, report)
-                if self._check_wanted:
-                    await pause(self._reactor)
-        except CancelledError:
-            return
-        except Exception:
-            _log.failure("the check of ffmpeg failed")
 
 
 class ProxyService(Service):

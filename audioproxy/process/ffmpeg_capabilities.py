@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextvars import Context
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -39,47 +41,128 @@ _VERSION = re.compile(rb"\S+ version ([!-~]{1,60})")
 _log = Logger()
 
 
-async def find_missing(launcher: Launcher, ffmpeg: str, ffprobe: str) -> list[str]:
-    """Return what is missing, in words: programs first, then encoders and filters."""
-    unusable = await find_unusable(launcher, ffmpeg, ffprobe)
-    return unusable or await _find_lacking(launcher, ffmpeg)
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """ffmpeg and ffprobe by their paths, and what starts them."""
+
+    launcher: Launcher
+    ffmpeg: str
+    ffprobe: str
+
+    async def find_missing(self) -> list[str]:
+        """Return what is missing, in words: programs first, then encoders and filters."""
+        return await self.find_unusable() or await self.find_lacking()
+
+    async def find_unusable(self) -> list[str]:
+        """Return why programs cannot be run at all, in words."""
+        runs = [await self._run_for_version(program) for program in (self.ffmpeg, self.ffprobe)]
+        return [run.failure for run in runs if run.failure]
+
+    async def find_lacking(self) -> list[str]:
+        """Return which encoders and filters ffmpeg lacks, in words."""
+        missing = []
+        for flag, kind, needed in LISTS:
+            run = await self._run(list_arguments(self.ffmpeg, flag))
+            if run.failure:
+                missing.append(run.failure)
+            else:
+                lacking = missing_from(run.output, needed)
+                missing += [f"{self.ffmpeg} lacks the {kind} {name}" for name in lacking]
+        return missing
+
+    async def find_versions(self) -> dict[str, str]:
+        """Return the version that each program states, by its path; empty where it states none."""
+        versions = {}
+        for program in (self.ffmpeg, self.ffprobe):
+            match = _VERSION.match((await self._run_for_version(program)).output)
+            versions[program] = match[1].decode("ascii") if match else ""
+        return versions
+
+    async def _run_for_version(self, program: str) -> _Run:
+        return await self._run([program, "-hide_banner", "-version"])
+
+    async def _run(self, arguments: list[str]) -> _Run:
+        program = arguments[0]
+        try:
+            child = self.launcher.launch(arguments, {}, stdout_limit=_LISTING_LIMIT)
+            ended = await child.wait(_SECONDS)
+        except SpawnFailed as error:
+            return _Run(failure=f"{program} cannot be run ({error})")
+        except ChildTimeout:
+            return _Run(failure=f"{program} does not answer within {_SECONDS:.0f} seconds")
+        if not ended.ok:
+            words = f"{describe(ended)}: {redact(ended.stderr)}".rstrip(": ")
+            return _Run(failure=f"{program} cannot be run ({words})")
+        return _Run(ended.stdout)
 
 
-async def _find_lacking(launcher: Launcher, ffmpeg: str) -> list[str]:
-    missing = []
-    for flag, kind, needed in LISTS:
-        answer = await _run(launcher, list_arguments(ffmpeg, flag))
-        if answer.failure:
-            missing.append(answer.failure)
-        else:
-            lacking = missing_from(answer.listing, needed)
-            missing += [f"{ffmpeg} lacks the {kind} {name}" for name in lacking]
-    return missing
+class _Run(NamedTuple):
+    """What a program printed, or why it could not be run, in words."""
+
+    output: bytes = b""
+    failure: str = ""
 
 
-async def find_unusable(launcher: Launcher, *programs: str) -> list[str]:
-    """Return why programs cannot be run at all, in words."""
-    answers = [await _run(launcher, _version_arguments(program)) for program in programs]
-    return [answer.failure for answer in answers if answer.failure]
+class ProgramsMonitor:
+    """Checks the programs at the start, and whenever one of them could not be started (D34)."""
 
+    def __init__(self, programs: Programs, report: Callable[[bool], object]) -> None:
+        """Prepare to check.
 
-async def watch_programs(
-    launcher: Launcher, ffmpeg: str, ffprobe: str, report: Callable[[bool], object]
-) -> None:
-    """Check ffmpeg and ffprobe, log what is missing, and come back when both can be run.
+        :param report: called after each check with whether both programs can be run.
+        """
+        self._programs = programs
+        self._report = report
+        self._running: Deferred[None] | None = None
+        self._wanted = False
+        self._stopped = True
 
-    :param report: called after each check with whether they can.
-    """
-    logged = False
-    while unusable := await find_unusable(launcher, ffmpeg, ffprobe):
-        report(False)
-        if not logged:
-            _log_missing(unusable)
-            logged = True
-        await pause(launcher.clock)
-    report(True)
-    if lacking := await _find_lacking(launcher, ffmpeg):
-        _log_missing(lacking)
+    def start(self) -> None:
+        """Begin: check now."""
+        self._stopped = False
+        self.check()
+
+    async def stop(self) -> None:
+        """End a check that is under way; there is none after it."""
+        self._stopped = True
+        if self._running is not None:
+            self._running.cancel()
+            await self._running
+
+    def check(self) -> None:
+        """Check the programs; while a check is under way, check again after it."""
+        self._wanted = True
+        if not self._stopped and (self._running is None or self._running.called):
+            # Not in the context of the request that found them missing.
+            self._running = Context().run(Deferred.fromCoroutine, self._check_while_wanted())
+
+    async def _check_while_wanted(self) -> None:
+        try:
+            while self._wanted:
+                self._wanted = False
+                await self._check_until_usable()
+                if self._wanted:
+                    await self._pause()
+        except CancelledError:
+            return
+        except Exception:
+            _log.failure("the check of ffmpeg failed")
+
+    async def _check_until_usable(self) -> None:
+        """Check until both programs can be run, and log once what is missing."""
+        logged = False
+        while unusable := await self._programs.find_unusable():
+            self._report(False)
+            if not logged:
+                _log_missing(unusable)
+                logged = True
+            await self._pause()
+        self._report(True)
+        if lacking := await self._programs.find_lacking():
+            _log_missing(lacking)
+
+    async def _pause(self) -> None:
+        await deferLater(self._programs.launcher.clock, _RETRY)
 
 
 def _log_missing(missing: list[str]) -> None:
@@ -88,41 +171,6 @@ def _log_missing(missing: list[str]) -> None:
         " package of that name",
         missing=", ".join(missing),
     )
-
-
-async def pause(clock: IReactorTime) -> None:
-    """Wait between two checks."""
-    await deferLater(clock, _RETRY)
-
-
-async def find_version(launcher: Launcher, program: str) -> str:
-    """Return which version a program says it is; nothing where it says none."""
-    match = _VERSION.match((await _run(launcher, _version_arguments(program))).listing)
-    return match[1].decode("ascii") if match else ""
-
-
-def _version_arguments(program: str) -> list[str]:
-    return [program, "-hide_banner", "-version"]
-
-
-class _Answer(NamedTuple):
-    listing: bytes = b""
-    failure: str = ""
-
-
-async def _run(launcher: Launcher, arguments: list[str]) -> _Answer:
-    program = arguments[0]
-    try:
-        child = launcher.launch(arguments, {}, stdout_limit=_LISTING_LIMIT)
-        ended = await child.wait(_SECONDS)
-    except SpawnFailed as error:
-        return _Answer(failure=f"{program} cannot be run ({error})")
-    except ChildTimeout:
-        return _Answer(failure=f"{program} does not answer within {_SECONDS:.0f} seconds")
-    if not ended.ok:
-        words = f"{describe(ended)}: {redact(ended.stderr)}".rstrip(": ")
-        return _Answer(failure=f"{program} cannot be run ({words})")
-    return _Answer(ended.stdout)
 
 
 def list_arguments(ffmpeg: str, flag: str) -> list[str]:

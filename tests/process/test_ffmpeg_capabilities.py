@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.process.ffmpeg_capabilities import LISTS, find_missing, find_version, watch_programs
+from audioproxy.process.ffmpeg_capabilities import LISTS, Programs, ProgramsMonitor
 from audioproxy.process.spawn import Launcher
 from tests.support.http import Log
 from tests.support.processes import FakeSpawner
@@ -25,7 +25,8 @@ class InspectionCase(SynchronousTestCase):
 
     def find(self, prefix: tuple[str, ...] = ()) -> None:
         launcher = Launcher(self.spawner, self.clock, {}, prefix)
-        self.finding = Deferred.fromCoroutine(find_missing(launcher, "/x/ffmpeg", "/x/ffprobe"))
+        programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
+        self.finding = Deferred.fromCoroutine(programs.find_missing())
 
     def answer_versions(self) -> None:
         for program in ("/x/ffmpeg", "/x/ffprobe"):
@@ -43,7 +44,7 @@ class InspectionCase(SynchronousTestCase):
 
 
 class FindMissingTests(InspectionCase):
-    """`find_missing`"""
+    """`Programs.find_missing`"""
 
     def test_complete(self) -> None:
         """An ffmpeg that has everything leaves nothing to be said."""
@@ -108,7 +109,7 @@ class FindMissingTests(InspectionCase):
 
 
 class WatchTests(InspectionCase):
-    """`watch_programs`: the same checks, until both programs can be run"""
+    """`ProgramsMonitor`: the same checks, until both programs can be run"""
 
     def setUp(self) -> None:
         super().setUp()
@@ -116,11 +117,14 @@ class WatchTests(InspectionCase):
         self.addCleanup(self.log.keep())
         self.reports: list[bool] = []
 
-    def watch(self) -> Deferred[None]:
+    def watch(self) -> ProgramsMonitor:
         """Begin to watch."""
         launcher = Launcher(self.spawner, self.clock, {})
-        watching = watch_programs(launcher, "/x/ffmpeg", "/x/ffprobe", self.reports.append)
-        return Deferred.fromCoroutine(watching)
+        programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
+        monitor = ProgramsMonitor(programs, self.reports.append)
+        monitor.start()
+        self.addCleanup(lambda: self.successResultOf(Deferred.fromCoroutine(monitor.stop())))
+        return monitor
 
     def errors(self) -> list[str]:
         """Return what was logged as an error."""
@@ -129,18 +133,18 @@ class WatchTests(InspectionCase):
     def test_good(self) -> None:
         """Programs that run are reported once, whatever they lack (D34)."""
         for without, error in (((), []), (("libopus",), ["/x/ffmpeg lacks the encoder libopus"])):
-            watching = self.watch()
+            self.watch()
             self.assertEqual([], self.reports)
             self.answer_versions()
             self.assertEqual([True], self.reports)
             self.answer_lists(without=without)
-            self.successResultOf(watching)
+            self.assertEqual([], self.spawner.alive)
             self.assertEqual(error, self.errors())
             self.reports.clear()
 
     def test_bad(self) -> None:
         """One that does not run is reported at once, and checked until it does (D34)."""
-        watching = self.watch()
+        monitor = self.watch()
         self.spawner.last.die(127)
         self.spawner.last.say(b"version 7")
         self.spawner.last.die()
@@ -154,13 +158,41 @@ class WatchTests(InspectionCase):
             self.spawner.last.die()
             self.assertEqual(reports, self.reports)
         self.answer_lists()
-        self.successResultOf(watching)
         self.assertEqual(1, len(self.errors()))
         self.assertEqual([], self.clock.getDelayedCalls())
+        monitor.check()
+        self.answer_versions()
+        self.answer_lists()
+        self.assertEqual([False, False, True, True], self.reports)
+
+    def test_again(self) -> None:
+        """A program that cannot be started during a check is checked once more after it."""
+        monitor = self.watch()
+        monitor.check()
+        monitor.check()
+        self.answer_versions()
+        self.answer_lists()
+        self.assertEqual(([True], []), (self.reports, self.spawner.alive))
+        self.clock.advance(10)
+        self.answer_versions()
+        self.answer_lists()
+        self.assertEqual([True, True], self.reports)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_stopped(self) -> None:
+        """Before the start and after the stop nothing is checked; a stop ends a check."""
+        monitor = self.watch()
+        (child,) = self.spawner.alive
+        stopping = Deferred.fromCoroutine(monitor.stop())
+        self.assertNoResult(stopping)
+        child.die(None)
+        self.successResultOf(stopping)
+        monitor.check()
+        self.assertEqual(([], []), (self.spawner.alive, self.reports))
 
 
 class FindVersionTests(SynchronousTestCase):
-    """`find_version`"""
+    """`Programs.find_versions`"""
 
     def test_version(self) -> None:
         """It is what stands behind the word, and nothing where a program says something else."""
@@ -174,7 +206,10 @@ class FindVersionTests(SynchronousTestCase):
             ),
             (b"something else", ""),
         ):
-            finding = Deferred.fromCoroutine(find_version(launcher, "/x/ffmpeg"))
-            spawner.last.say(said)
-            spawner.last.die()
-            self.assertEqual(self.successResultOf(finding), version)
+            programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
+            finding = Deferred.fromCoroutine(programs.find_versions())
+            for _ in range(2):
+                spawner.last.say(said)
+                spawner.last.die()
+            versions = {"/x/ffmpeg": version, "/x/ffprobe": version}
+            self.assertEqual(self.successResultOf(finding), versions)

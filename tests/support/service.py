@@ -21,9 +21,9 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from audioproxy import service as service_module
 from audioproxy.config import Config, FileStore
 from audioproxy.grammar.signature import sign
+from audioproxy.process.ffmpeg_capabilities import ProgramsMonitor
 from audioproxy.service import AudioProxy, ProxyService, make_service
 from tests.support.http import KEY, SALT, Response, read_response
 from tests.support.programs import FFMPEG
@@ -332,10 +332,6 @@ def begin(service: ProxyService | AudioProxy) -> None:
     assert starting.called, "the start takes its time"
 
 
-async def _watch_nothing(*arguments: Any) -> None:
-    """Check no program."""
-
-
 class ServiceCase(TestCase):
     """Tests that run services; whatever they start ends with them.
 
@@ -351,7 +347,7 @@ class ServiceCase(TestCase):
     def setUp(self) -> None:
         """Make the folders."""
         if not self.looks_at_ffmpeg:
-            self.patch(service_module, "watch_programs", _watch_nothing)
+            self.patch(ProgramsMonitor, "start", lambda monitor: None)
         base = Path(self.mktemp()).resolve()
         self.root, self.store = base / "root", base / "store"
         for folder in (self.root, self.store):

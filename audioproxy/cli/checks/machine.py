@@ -21,7 +21,6 @@ from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
 from audioproxy.http_client.bodies import TooLong
 from audioproxy.http_client.errors import Unreachable
-from audioproxy.process.ffmpeg_capabilities import find_missing, find_version
 from audioproxy.scratch import AnonymousFile
 from audioproxy.server.listener import Listener, most_clients
 from audioproxy.server.site import ProxySite
@@ -41,21 +40,20 @@ _Ask = Callable[[str], Awaitable[bytes]]
 
 async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
     """Check ffmpeg, its encoders and filters, and the program that ties encoders to the service."""
-    launcher, programs = proxy.launcher, (proxy.ffmpeg, proxy.ffprobe)
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
-    elif missing := await find_missing(launcher, *programs):
+    elif missing := await proxy.programs.find_missing():
         yield bad("ffmpeg", f"renders will fail: {', '.join(missing)}; {_FFMPEG}")
     else:
-        versions = {program: await find_version(launcher, program) for program in programs}
+        versions = await proxy.programs.find_versions()
         if len(set(versions.values())) > 1:
             found = listed(f"{path} {version}" for path, version in versions.items())
         else:
             found = f"{listed(versions)} {next(iter(versions.values()))}".rstrip()
         yield good("ffmpeg", f"{found}, with all that renders need")
     # Encoders end with this process, however it ends (D40).
-    if launcher.parent_death_prefix:
+    if proxy.programs.launcher.parent_death_prefix:
         yield good("setpriv", "no encoder outlives a service that is killed")
     else:
         yield note(
