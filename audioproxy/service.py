@@ -28,11 +28,12 @@ from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
-from audioproxy.backends import Backends, BootError, Trust
+from audioproxy.backends import Backends, BootError
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import Config
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import Source
+from audioproxy.http_client.clients import HttpClients
 from audioproxy.metrics import Metrics
 from audioproxy.process.child import Launcher
 from audioproxy.process.encoder import Encoder
@@ -97,9 +98,9 @@ class AudioProxy(Service):
         self.patience = min(_DRAIN, config.render_timeout)
         threads = thread_per_call(reactor)
         blocking_calls = BlockingCalls(reactor, threads)
-        space = AnonymousSpace(blocking_calls.later)
-        trust = Trust(reactor, os.environ.get("SSL_CERT_FILE") or None)
-        self._backends = Backends(config, reactor, threads, blocking_calls, space, trust)
+        space = AnonymousSpace(blocking_calls.run_detached)
+        clients = HttpClients(reactor, os.environ.get("SSL_CERT_FILE") or None)
+        self._backends = Backends(config, reactor, threads, blocking_calls, space, clients)
         self._store = self._backends.store
         self._ffmpeg = shutil.which("ffmpeg") or "ffmpeg"
         self._ffprobe = shutil.which("ffprobe") or "ffprobe"

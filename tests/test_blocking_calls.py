@@ -187,7 +187,7 @@ class LateTests(ErrandsCase):
         folder = Path(self.mktemp())
         folder.mkdir()
         before = open_descriptors()
-        make = partial(NamedFile, str(folder / "file"), self.blocking_calls.later)
+        make = partial(NamedFile, str(folder / "file"), self.blocking_calls.run_detached)
         late = Deferred.fromCoroutine(self.blocking_calls.run(make, 10, NamedFile.close))
         self.clock.advance(10)
         self.failureResultOf(late, TimeoutError)
@@ -223,12 +223,12 @@ class LateTests(ErrandsCase):
 
 
 class LaterTests(ErrandsCase):
-    """`BlockingCalls.later`"""
+    """`BlockingCalls.run_detached`"""
 
     def test_in_a_thread(self) -> None:
         """Work that nobody waits for is done in a thread, sooner or later."""
         done: list[str] = []
-        self.blocking_calls.later(lambda: done.append("done"))
+        self.blocking_calls.run_detached(lambda: done.append("done"))
         self.assertEqual(done, [])
         self.threads.run()
         self.assertEqual(done, ["done"])
@@ -236,12 +236,12 @@ class LaterTests(ErrandsCase):
     def test_without_a_thread(self) -> None:
         """Without a thread to be had it is done here and now, rather than never."""
         done: list[str] = []
-        BlockingCalls(self.clock, no_thread).later(lambda: done.append("done"))
+        BlockingCalls(self.clock, no_thread).run_detached(lambda: done.append("done"))
         self.assertEqual(done, ["done"])
 
     def test_failure(self) -> None:
         """What it fails with is logged, since nobody else hears of it."""
-        self.blocking_calls.later(fail)
+        self.blocking_calls.run_detached(fail)
         self.threads.run()
         self.assertEqual([failure.value for failure in self.flushLoggedErrors(OSError)], [FULL])
 
@@ -251,6 +251,6 @@ class LaterTests(ErrandsCase):
         self.clock.advance(10)
         self.failureResultOf(late, TimeoutError)
         done: list[str] = []
-        self.blocking_calls.later(lambda: done.append("done"))
+        self.blocking_calls.run_detached(lambda: done.append("done"))
         self.threads.run()
         self.assertEqual(done, ["done"])

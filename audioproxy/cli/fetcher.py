@@ -15,9 +15,9 @@ from zope.interface import implementer
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.url_input import as_sent, read_address
-from audioproxy.http_client.bodies import TooLong
+from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.errors import TransportError
 
 #: What may come of a URL.
 RENDERED, STORED, OTHER, FAILED = "rendered", "stored already", "of no variant", "failed"
@@ -70,26 +70,26 @@ class Fetcher:
         wire_url = _spell(url)
         try:
             for tried in count(1):
-                answer = await self._client.request("GET", wire_url, {}, seconds=self._patience)
+                answer = await self._client.request("GET", wire_url, {}, timeout=self._patience)
                 if tried >= self._tries.get(answer.status, 1):
                     break
-                await answer.drop()
+                await answer.discard()
                 await deferLater(self._clock, _pause(answer))
-        except Unreachable as error:
+        except TransportError as error:
             raise FetchFailed(f"no answer ({error})") from error
         return await self._judge(answer)
 
     async def _judge(self, answer: Response) -> str:
         state = answer.header("x-audio-proxy")
         if answer.status == 302 and state == "HIT":
-            await answer.drop()
+            await answer.discard()
             return STORED
         if answer.status != 200:
             raise FetchFailed(await _explain(answer))
         drain = _Drain(self._came)
         try:
-            await answer.flow(None, self._patience).send(drain)
-        except Unreachable as error:
+            await answer.stream(None, self._patience).send(drain)
+        except TransportError as error:
             raise FetchFailed(f"broke off after {drain.size} bytes ({error})") from error
         return _STATES.get(state or "", OTHER)
 
@@ -143,11 +143,11 @@ def _pause(answer: Response) -> float:
 async def _explain(answer: Response) -> str:
     """Return the status of an answer, and what its error document says."""
     if 300 <= answer.status < 400:
-        await answer.drop()
+        await answer.discard()
         return f"{answer.status}: a redirect that is not the service's; give the URL at its end"
     try:
         document = json.loads(await answer.read(_DOCUMENT))
         return f"{answer.status} {document['error']}: {document['message']}"
-    except (LookupError, RecursionError, TooLong, TypeError, Unreachable, ValueError):
+    except (LookupError, RecursionError, BodyTooLarge, TypeError, TransportError, ValueError):
         phrases = {status.value: status.phrase for status in HTTPStatus}
         return f"{answer.status} {phrases.get(answer.status, '')}".rstrip()

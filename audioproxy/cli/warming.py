@@ -11,13 +11,13 @@ from typing import Any
 from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
-from audioproxy.backends import BootError, Trust
 from audioproxy.cli.exit_status import DONE, NO, UsageError, complain
 from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, FetchFailed, show
 from audioproxy.cli.formatting import bytes_in_words, listed_number
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
-from audioproxy.threads import InThread, thread_per_call
+from audioproxy.http_client.clients import HttpClients, UnusableBundle
+from audioproxy.threads import ThreadRunner, thread_per_call
 
 # Bytes of a list that are read at a time.
 _PIECE = 64 * 1024
@@ -104,10 +104,10 @@ def warm(
     async def work(reactor: Any) -> None:
         nonlocal tally
         tally = Tally(bar, reactor.seconds)
-        trust = Trust(reactor, environment.get("SSL_CERT_FILE") or None)
+        clients = HttpClients(reactor, environment.get("SSL_CERT_FILE") or None)
         try:
-            client = trust.client()
-        except BootError as error:
+            client = clients.client()
+        except UnusableBundle as error:
             raise UsageError(str(error)) from None
         fetcher = Fetcher(client, reactor, timeout, tries, tally.came)
         urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
@@ -164,7 +164,7 @@ async def fetch_all(
 
 
 async def read_urls(
-    words: Iterable[str], in_thread: InThread, stdin: Callable[[], int]
+    words: Iterable[str], in_thread: ThreadRunner, stdin: Callable[[], int]
 ) -> AsyncIterator[str]:
     """Yield words, and in place of a ``-`` the lines of the standard input; each URL once.
 
@@ -184,7 +184,7 @@ async def _alone(word: str) -> AsyncIterator[str]:
     yield word.strip()
 
 
-async def _read_lines(in_thread: InThread, descriptor: int) -> AsyncIterator[str]:
+async def _read_lines(in_thread: ThreadRunner, descriptor: int) -> AsyncIterator[str]:
     # Whoever fills the pipe takes its time. A thread waits for it, and one that Python's own
     # buffers know nothing of, since they would keep the process from its end.
     rest = b""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from audioproxy.errors import Refusal
-from audioproxy.scratch import Scratch
+from audioproxy.scratch import ScratchFile
 
 
 class RenderOutput:
@@ -21,7 +21,7 @@ class RenderOutput:
     :ivar failure: why the bytes are not the whole variant and never will be, or None.
     """
 
-    def __init__(self, scratch: Scratch, limit: int) -> None:
+    def __init__(self, scratch: ScratchFile, limit: int) -> None:
         """Follow an empty file.
 
         :param limit: bytes that readers are given at most, however large the file is (D52).
@@ -40,7 +40,7 @@ class RenderOutput:
         return self._scratch.descriptor
 
     @property
-    def scratch(self) -> Scratch:
+    def scratch(self) -> ScratchFile:
         """The file, for the store to take over."""
         return self._scratch
 

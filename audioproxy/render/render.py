@@ -25,7 +25,7 @@ from audioproxy.media.trim import needs_measuring
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.render.context import Order, RenderContext
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch import Scratch
+from audioproxy.scratch import ScratchFile
 from audioproxy.sources.interfaces import OpenSource
 from audioproxy.variants.interfaces import VariantStore
 
@@ -272,7 +272,7 @@ class Job:
         self._backlog = RenderOutput(await self._create_scratch(left), self._workshop.max_variant)
         return self._backlog
 
-    async def _create_scratch(self, left: float) -> Scratch:
+    async def _create_scratch(self, left: float) -> ScratchFile:
         workshop = self._workshop
         if workshop.store is not None:
             try:

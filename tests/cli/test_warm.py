@@ -338,7 +338,7 @@ class ServiceTests(ServiceCase):
 
     async def warm(self, port: int, *paths: bytes) -> Tally:
         """Fetch what stands at these paths."""
-        client = warming_module.Trust(reactor, None).client()
+        client = warming_module.HttpClients(reactor, None).client()
         self.said: list[str] = []
         self.patch(warming_module, "complain", self.said.append)
         tally = Tally(Bar(), reactor.seconds)

@@ -12,9 +12,9 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.web.iweb import IBodyProducer
 from zope.interface.verify import verifyObject
 
-from audioproxy.http_client.bodies import BodyStream, TooLong, Upload
+from audioproxy.http_client.bodies import BodyStream, BodyTooLarge, RequestBody
 from audioproxy.http_client.client import Response
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.errors import TransportError
 from audioproxy.streams import ConsumerGone
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
@@ -39,7 +39,7 @@ class BodyCase(ClientCase):
 
 
 class SmallBodyTests(BodyCase):
-    """`SmallBody`"""
+    """`BodyCollector`"""
 
     def test_limit(self) -> None:
         """A body of just the limit is read, and one byte more is too long."""
@@ -49,14 +49,14 @@ class SmallBodyTests(BodyCase):
             (reply_without_length(200, headers=CHUNKED), chunk(b"x" * 100), chunk(b"")),
         ):
             self.assertEqual(self.result_of(self.answer(*packets).read(100)), b"x" * 100)
-            self.error_of(self.answer(*packets).read(99), TooLong)
+            self.error_of(self.answer(*packets).read(99), BodyTooLarge)
 
     def test_too_long(self) -> None:
         """No more is read of a body that is too long."""
         answer = self.answer(reply_without_length(200))
         for _ in range(100):
             self.peer.say(b"x" * PACKET)
-        self.error_of(answer.read(PACKET), TooLong)
+        self.error_of(answer.read(PACKET), BodyTooLarge)
         self.assertTrue(self.peer.aborted)
         self.assertGreater(self.peer.unread, 90 * PACKET)
 
@@ -72,12 +72,12 @@ class SmallBodyTests(BodyCase):
                 reading = self.begin(self.answer(*packets).read(100))
                 end(self.peer)
                 self.network.run()
-                self.exactly(reading, Unreachable)
+                self.exactly(reading, TransportError)
 
     def test_misframed(self) -> None:
         """Neither is one that makes no sense."""
         answer = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
-        self.error_of(answer.read(100), Unreachable)
+        self.error_of(answer.read(100), TransportError)
 
     def test_late(self) -> None:
         """A body that never comes is waited for no longer than a client would wait."""
@@ -85,7 +85,9 @@ class SmallBodyTests(BodyCase):
         self.network.advance(14.9)
         self.assertNoResult(reading)
         self.network.advance(0.1)
-        self.assertEqual(str(self.exactly(reading, Unreachable)), "the body stalled for 15 seconds")
+        self.assertEqual(
+            str(self.exactly(reading, TransportError)), "the body stalled for 15 seconds"
+        )
 
     def test_cancelled_and_late(self) -> None:
         """Whoever left is not told that it was late besides."""
@@ -103,7 +105,7 @@ class RelayCase(BodyCase):
     ) -> Deferred[None]:
         """Begin to send a body on."""
         self.consumer = FakeConsumer() if consumer is None else consumer
-        sending = self.answer(*packets).flow(size).send(self.consumer)
+        sending = self.answer(*packets).stream(size).send(self.consumer)
         self.network.run()
         return sending
 
@@ -115,7 +117,7 @@ class RelayCase(BodyCase):
 
     def assert_broken(self, sending: Deferred[None]) -> str:
         """Require that it failed for the server's sake, and return what is said of it."""
-        text = str(self.exactly(sending, Unreachable))
+        text = str(self.exactly(sending, TransportError))
         self.assertEqual(self.consumer.heard[-1], "unregistered")
         self.network.run()
         self.assertTrue(self.peer.over)
@@ -153,7 +155,7 @@ class RelayTests(RelayCase):
         heard: list[str] = []
         answer = self.answer(reply(200, b"abc"))
         self.consumer = FakeConsumer()
-        sending = answer.flow(3).send(self.consumer)
+        sending = answer.stream(3).send(self.consumer)
         sending.addCallback(lambda _: heard.extend(self.consumer.heard))
         self.network.run()
         self.assertEqual(heard, ["registered", "wrote", "unregistered"])
@@ -224,7 +226,7 @@ class RelayTests(RelayCase):
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello"), chunk(b"")),
         ):
             sending = self.relay(*packets, size=6)
-            error = self.exactly(sending, Unreachable)
+            error = self.exactly(sending, TransportError)
             self.assertEqual(str(error), "the body has 5 bytes in place of 6")
             self.assertEqual(self.consumer.heard[-1], "unregistered")
 
@@ -284,7 +286,7 @@ class PauseTests(RelayCase):
 
     def test_paused_before_registering(self) -> None:
         """A consumer may say so before it was sent anything at all, and take it back."""
-        flow = self.answer(reply(200, length=5), b"hello").flow(5)
+        flow = self.answer(reply(200, length=5), b"hello").stream(5)
         flow.pauseProducing()
         self.consumer = FakeConsumer()
         sending = flow.send(self.consumer)
@@ -296,7 +298,7 @@ class PauseTests(RelayCase):
 
     def test_resumed_before_registering(self) -> None:
         """To resume what was not begun is harmless."""
-        flow = self.answer(reply(200, length=5), b"hello").flow(5)
+        flow = self.answer(reply(200, length=5), b"hello").stream(5)
         flow.pauseProducing()
         flow.resumeProducing()
         self.assertEqual(self.peer.unread, 5)
@@ -311,7 +313,7 @@ class PauseTests(RelayCase):
         sending = self.relay(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.assert_sent(sending, b"hello")
         self.network.answers.append(reply(200))
-        self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).drop())
+        self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).discard())
         self.assertEqual(len(self.network.peers), 1)
 
     def test_resumed_while_writing(self) -> None:
@@ -326,7 +328,7 @@ class PauseTests(RelayCase):
         """When all is over, whatever the consumer says is harmless, to the next request too."""
         self.network.answers.append(reply(200, b"hello"))
         answer = self.result_of(self.client.request("GET", "http://s3.test/", {}))
-        flow = answer.flow(5)
+        flow = answer.stream(5)
         self.consumer = FakeConsumer()
         sending = flow.send(self.consumer)
         self.network.run()
@@ -337,7 +339,7 @@ class PauseTests(RelayCase):
         flow.pauseProducing()
         self.peer.say(reply(200))
         self.network.run()
-        self.result_of(self.successResultOf(asking).drop())
+        self.result_of(self.successResultOf(asking).discard())
         self.assertEqual(len(self.network.peers), 1)
         self.assert_sent(sending, b"hello")
 
@@ -358,12 +360,12 @@ class StallTests(RelayCase):
     def test_patience(self) -> None:
         """Who waits longer says so."""
         answer = self.answer(reply(200, length=9))
-        sending = answer.flow(9, 600).send(FakeConsumer())
+        sending = answer.stream(9, 600).send(FakeConsumer())
         self.network.advance(599.9)
         self.assertNoResult(sending)
         self.network.advance(0.1)
         self.assertEqual(
-            str(self.exactly(sending, Unreachable)), "the body stalled for 600 seconds"
+            str(self.exactly(sending, TransportError)), "the body stalled for 600 seconds"
         )
 
     def test_nothing(self) -> None:
@@ -485,22 +487,22 @@ class UploadCase(BodyCase):
 
     def put(self, source: Bytes, start: int, stop: int) -> Deferred[Response]:
         """Begin to send a stretch."""
-        self.upload = Upload(source, start, stop)
+        self.upload = RequestBody(source, start, stop)
         return self.begin(self.client.request("PUT", "http://s3.test/a", {}, self.upload))
 
     def end(self, putting: Deferred[Response]) -> None:
         """Require an answer, and drop it."""
-        self.result_of(self.successResultOf(putting).drop())
+        self.result_of(self.successResultOf(putting).discard())
 
 
 class UploadTests(UploadCase):
-    """`Upload`"""
+    """`RequestBody`"""
 
     DATA = bytes(range(256)) * 4000
 
     def test_interface(self) -> None:
         """It is a body, as Twisted understands it."""
-        self.assertTrue(verifyObject(IBodyProducer, Upload(Bytes(b""), 0, 0)))
+        self.assertTrue(verifyObject(IBodyProducer, RequestBody(Bytes(b""), 0, 0)))
 
     def test_stretches(self) -> None:
         """Each stretch arrives exactly, under its length."""
@@ -554,7 +556,7 @@ class UploadTests(UploadCase):
         self.network.advance(29.9)
         self.assertNoResult(putting)
         self.network.advance(0.1)
-        self.assertEqual(str(self.exactly(putting, Unreachable)), "no answer in time")
+        self.assertEqual(str(self.exactly(putting, TransportError)), "no answer in time")
         self.network.run()
         self.assertTrue(self.peer.aborted)
 
@@ -564,7 +566,7 @@ class UploadTests(UploadCase):
         self.network.advance(29.9)
         self.assertNoResult(putting)
         self.network.advance(0.1)
-        self.exactly(putting, Unreachable)
+        self.exactly(putting, TransportError)
         self.assertTrue(self.peer.aborted)
 
     def test_over(self) -> None:
@@ -581,7 +583,7 @@ class UploadTests(UploadCase):
         """A file that turns out to be shorter is a failure, and the store gets no whole request."""
         for size in (0, 5, 3 * PACKET):
             source = Bytes(bytes(size))
-            error = self.exactly(self.put(source, 0, size + 1), Unreachable)
+            error = self.exactly(self.put(source, 0, size + 1), TransportError)
             self.assertIn("EOFError", str(error))
             self.network.run()
             self.assertTrue(self.peer.aborted)
@@ -590,7 +592,7 @@ class UploadTests(UploadCase):
     def test_broken_disk(self) -> None:
         """So is a file that cannot be read."""
         source = Bytes(bytes(3 * PACKET), OSError(5, "Input/output error"))
-        error = self.exactly(self.put(source, 0, 5 * PACKET), Unreachable)
+        error = self.exactly(self.put(source, 0, 5 * PACKET), TransportError)
         self.assertIn("Input/output error", str(error))
         self.network.run()
         self.assertTrue(self.peer.aborted)
@@ -604,7 +606,7 @@ class UploadTests(UploadCase):
             read_to = source.read_to
             end(self.peer)
             self.network.run()
-            self.exactly(putting, Unreachable)
+            self.exactly(putting, TransportError)
             self.assertEqual(source.read_to, read_to)
 
     def test_cancelled(self) -> None:
@@ -628,7 +630,7 @@ class UploadTests(UploadCase):
 
 
 class EarlyAnswerTests(UploadCase):
-    """`Upload`: a store that answers before it has everything"""
+    """`RequestBody`: a store that answers before it has everything"""
 
     DATA = UploadTests.DATA
     DENIED = error("AccessDenied")
@@ -699,4 +701,4 @@ class EarlyAnswerTests(UploadCase):
         )
         self.network.advance(30)
         self.assertTrue(putting.called, "it is waited for")
-        self.failureResultOf(putting, Unreachable)
+        self.failureResultOf(putting, TransportError)

@@ -258,8 +258,8 @@ class PartsTests(RemoteCase):
         await super().setUp()
         self.put("long.flac", long_flac())
         # What is 5 GiB in earnest.
-        self.patch(s3_module, "BucketVariants", partial(S3VariantStore, part=PART))
-        self.patch(s3_module, "_AGAIN", 0.01)
+        self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART))
+        self.patch(s3_module, "_RETRY_DELAY", 0.01)
         self.patch(render_module, "_LINGER", 0.05)
         self.store = self.road()
         self.service = await self.boot(variant_s3=self.s3(self.store))

@@ -23,12 +23,12 @@ from audioproxy.s3.objects import (
     Denied,
     Missing,
     ObjectStore,
-    Payload,
     StoreError,
     StoreObject,
     Unavailable,
+    UploadRange,
     WrongEndpoint,
-    read_answer,
+    read_document,
 )
 from tests.support.strategies import PROMISE
 from tests.support.wire import (
@@ -57,9 +57,9 @@ class Bytes:
         return self._data[offset : offset + limit]
 
 
-def payload(data: bytes) -> Payload:
+def payload(data: bytes) -> UploadRange:
     """Return what is uploaded."""
-    return Payload(Bytes(data), 0, len(data), hashlib.sha256(data).hexdigest())
+    return UploadRange(Bytes(data), 0, len(data), hashlib.sha256(data).hexdigest())
 
 
 def settings(endpoint: str | None, addressing: str, region: str = "us-east-1") -> S3Config:
@@ -83,7 +83,7 @@ class StoreCase(ClientCase):
     @property
     def target(self) -> StoreObject:
         """An object."""
-        return self.store().at("bucket", b"key")
+        return self.store().object("bucket", b"key")
 
     @property
     def last(self) -> Request:
@@ -92,16 +92,16 @@ class StoreCase(ClientCase):
 
 
 class AddressTests(SynchronousTestCase):
-    """`ObjectStore.at`"""
+    """`ObjectStore.object`"""
 
     def url(
         self, endpoint: str | None, addressing: str, bucket: str, key: bytes, **more: str
     ) -> str:
         """Return where an object is."""
         store = ObjectStore(settings(endpoint, addressing, **more), None)  # type: ignore[arg-type]
-        url = store.at(bucket, key).url
+        url = store.object(bucket, key).url
         # Whoever gets a presigned URL goes to the same place.
-        self.assertTrue(store.at(bucket, key).presign(60).startswith(f"{url}?X-Amz-"))
+        self.assertTrue(store.object(bucket, key).presign(60).startswith(f"{url}?X-Amz-"))
         return url
 
     def test_path(self) -> None:
@@ -190,7 +190,7 @@ class SentTests(StoreCase):
     def assert_signed(self, store: ObjectStore, bucket: str, key: bytes) -> None:
         """Require that a request for an object, and its presigned URL, hold as they arrive."""
         self.network.answers.append(reply(200, length=5))
-        target = store.at(bucket, key)
+        target = store.object(bucket, key)
         self.result_of(target.head())
         self.assertTrue(is_signed(self.last, SECRET), self.last)
         url = urlsplit(target.url)
@@ -256,7 +256,7 @@ class SentTests(StoreCase):
         """A query is sent, and signed."""
         for query in ("uploads=", "partNumber=1&uploadId=a%2Fb%3D"):
             self.network.answers.append(reply(200))
-            self.result_of(self.result_of(self.target.send("POST", query)).drop())
+            self.result_of(self.result_of(self.target.send("POST", query)).discard())
             self.assertEqual(self.last.target, f"/bucket/key?{query}")
             self.assertTrue(is_signed(self.last, SECRET))
 
@@ -314,7 +314,7 @@ class ClockTests(StoreCase):
         self.assertIsNone(store.clock_ahead)
         for date in ({}, {"Date": "yesterday"}, {"Date": "Sat, 21 Nov 2026 12:00:00 -0000"}):
             self.network.answers.append(reply(204, headers=date))
-            self.result_of(store.at("bucket", b"key").delete())
+            self.result_of(store.object("bucket", b"key").delete())
             self.assertIsNone(store.clock_ahead, date)
 
     def test_known(self) -> None:
@@ -324,7 +324,7 @@ class ClockTests(StoreCase):
         for status, time, ahead in ((204, "11:59:58", 2), (403, "12:20:00", -1200)):
             date = {"Date": f"Sat, 21 Nov 2026 {time} GMT"}
             self.network.answers.append(reply(status, headers=date))
-            self.begin(store.at("bucket", b"key").delete()).addErrback(lambda _: None)
+            self.begin(store.object("bucket", b"key").delete()).addErrback(lambda _: None)
             self.assertEqual(store.clock_ahead, ahead)
 
 
@@ -496,12 +496,12 @@ class HeadTests(StoreCase):
     def test_nul(self) -> None:
         """A key that no store can have is missing, with no more questions."""
         self.network.answers.append(reply(400))
-        self.error_of(self.store().at("bucket", b"a\0b").head(), Missing)
+        self.error_of(self.store().object("bucket", b"a\0b").head(), Missing)
         self.assertEqual(len(self.network.requests), 1)
 
 
 class ReadAnswerTests(StoreCase):
-    """`read_answer`"""
+    """`read_document`"""
 
     def read(self, *packets: bytes) -> Deferred[str]:
         """Begin to read an answer."""
@@ -509,7 +509,7 @@ class ReadAnswerTests(StoreCase):
 
         async def read() -> str:
             answer: Response = await self.target.send("POST", "uploadId=a")
-            return await read_answer(answer)
+            return await read_document(answer)
 
         return self.begin(read())
 
@@ -575,7 +575,7 @@ class OwnNetworkTests(SynchronousTestCase):
             for method in ("head", "get", "put", "delete"):
                 network = Network()
                 client = HttpClient(network, None)
-                target = ObjectStore(settings("http://s3.test", "path"), client).at("b", b"k")
+                target = ObjectStore(settings("http://s3.test", "path"), client).object("b", b"k")
                 body = error("A") if method != "head" and status != 204 else b""
                 network.answers += [reply(status, body)] * 2
                 arguments: dict[str, tuple[Any, ...]] = {
@@ -589,7 +589,7 @@ class OwnNetworkTests(SynchronousTestCase):
                 else:
                     answer = self.successResultOf(asking)
                     if answer is not None:
-                        Deferred.fromCoroutine(answer.drop())
+                        Deferred.fromCoroutine(answer.discard())
                 Deferred.fromCoroutine(client.close())
                 network.run()
                 self.assertTrue(all(peer.over for peer in network.peers), (status, method))

@@ -15,10 +15,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.errors import TransportError
 from audioproxy.scratch import AnonymousFile
 from audioproxy.sources import download as download_module
-from audioproxy.sources.download import FileConsumer, TooMuch
+from audioproxy.sources.download import FileConsumer, LimitExceeded
 from audioproxy.streams import ConsumerGone
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
@@ -102,7 +102,7 @@ class SpoolCase(SynchronousTestCase):
 
 
 class TakeTests(SpoolCase):
-    """`FileConsumer.take`"""
+    """`FileConsumer.receive`"""
 
     def test_interface(self) -> None:
         """It is a consumer, as Twisted understands it."""
@@ -144,7 +144,7 @@ class TakeTests(SpoolCase):
     @given(st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=30)), max_size=20))
     def test_any_pace(self, steps: list[bytes | None]) -> None:
         """Whenever the disk works and however much comes, the file has the bytes in their order."""
-        self.patch(download_module, "_BATCH", 16)
+        self.patch(download_module, "_BATCH_SIZE", 16)
         self.file.close()
         self.file = AnonymousFile()
         taking = self.take(FakeFlow())
@@ -200,7 +200,7 @@ class TakeTests(SpoolCase):
 
 
 class TroubleTests(SpoolCase):
-    """`FileConsumer.take`: what goes wrong"""
+    """`FileConsumer.receive`: what goes wrong"""
 
     def test_limit(self) -> None:
         """Just as much as there may be is taken; one byte more ends the flow at once."""
@@ -218,7 +218,7 @@ class TroubleTests(SpoolCase):
                 self.flow.push(piece)
             self.assertTrue(self.flow.gone)
             self.threads.run()
-            self.failureResultOf(taking, TooMuch)
+            self.failureResultOf(taking, LimitExceeded)
 
     def test_limit_at_once(self) -> None:
         """A body that is too long is never taken for a whole one, though it comes all at once."""
@@ -227,7 +227,7 @@ class TroubleTests(SpoolCase):
             if not whole:
                 self.assertTrue(self.flow.gone)
             self.threads.run()
-            self.failureResultOf(taking, TooMuch)
+            self.failureResultOf(taking, LimitExceeded)
 
     def test_limit_while_writing(self) -> None:
         """What is too much while a thread writes ends the flow, and waits for the thread."""
@@ -237,7 +237,7 @@ class TroubleTests(SpoolCase):
         self.assertTrue(self.flow.gone)
         self.assertNoResult(taking)
         self.threads.run()
-        self.failureResultOf(taking, TooMuch)
+        self.failureResultOf(taking, LimitExceeded)
 
     def test_full_disk(self) -> None:
         """A disk without room is told as the system tells it, and ends the flow."""
@@ -253,7 +253,7 @@ class TroubleTests(SpoolCase):
         """Require that a full disk ends a flow, unless that has come to its end by then."""
         flow = FakeFlow()
         taking = Deferred.fromCoroutine(
-            FileConsumer(full, 10**9, self.threads.in_thread).take(flow)
+            FileConsumer(full, 10**9, self.threads.in_thread).receive(flow)
         )
         for start in range(0, size, BATCH):
             flow.push(bytes(min(size - start, BATCH)))
@@ -289,7 +289,7 @@ class TroubleTests(SpoolCase):
         for size in (5, BATCH):
             flow = FakeFlow()
             taking = Deferred.fromCoroutine(
-                FileConsumer(self.file.descriptor, 10**9, no_thread).take(flow)
+                FileConsumer(self.file.descriptor, 10**9, no_thread).receive(flow)
             )
             flow.push(bytes(size))
             if not flow.gone:
@@ -301,7 +301,7 @@ class TroubleTests(SpoolCase):
         for size in (5, BATCH, BATCH + 5):
             taking = self.take(FakeFlow())
             self.flow.push(bytes(size))
-            error = Unreachable("broken off")
+            error = TransportError("broken off")
             self.flow.end(error)
             if size >= BATCH:
                 self.assertNoResult(taking)
@@ -313,15 +313,15 @@ class TroubleTests(SpoolCase):
         taking = self.take(FakeFlow())
         self.flow.push(bytes(BATCH))
         self.flow.push(bytes(PIECE))
-        self.flow.end(Unreachable("broken off"))
+        self.flow.end(TransportError("broken off"))
         self.threads.run()
-        self.failureResultOf(taking, Unreachable)
+        self.failureResultOf(taking, TransportError)
         self.assertEqual(self.threads.waiting, 0)
         self.assertEqual(len(self.written), BATCH)
 
 
 class CancelledTests(SpoolCase):
-    """`FileConsumer.take`: one who does not want to wait"""
+    """`FileConsumer.receive`: one who does not want to wait"""
 
     def test_idle(self) -> None:
         """Where no thread writes, one who cancels comes back at once, and the flow is ended."""

@@ -15,7 +15,7 @@ from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import USER_AGENT
 from audioproxy.media.inputs import Input
 from audioproxy.s3.objects import ObjectStore
-from audioproxy.sources.s3 import S3SourceObject, S3Sources
+from audioproxy.sources.s3 import OpenS3Source, S3Sources
 from audioproxy.variants.interfaces import Examination
 from tests.support.http import Log
 from tests.support.wire import (
@@ -49,18 +49,18 @@ class SourceCase(ClientCase):
 
     def begin_to_open(
         self, bucket: str = "bucket", key: bytes = b"a.mp3"
-    ) -> Deferred[S3SourceObject]:
+    ) -> Deferred[OpenS3Source]:
         """Begin to open a source."""
         return self.begin(self.objects.open(S3Source(bucket, key)))
 
-    def open(self, answer: bytes) -> S3SourceObject:
+    def open(self, answer: bytes) -> OpenS3Source:
         """Return a source of which the store says this."""
         self.network.answers.append(answer)
         opened = self.successResultOf(self.begin_to_open())
         self.assertEqual(self.network.requests[-1].method, "HEAD")
         return opened
 
-    def input_of(self, opened: S3SourceObject, seconds: float = 60.0, whole: bool = True) -> Input:
+    def input_of(self, opened: OpenS3Source, seconds: float = 60.0, whole: bool = True) -> Input:
         """Return what ffmpeg is given."""
         return self.result_of(opened.input(seconds, whole=whole))
 
@@ -190,7 +190,7 @@ class OpenTests(SourceCase):
 
 
 class UnchangedTests(SourceCase):
-    """`S3SourceObject.unchanged`"""
+    """`OpenS3Source.unchanged`"""
 
     def unchanged(self, *answers: bytes) -> bool:
         """Open a source and tell what becomes of it."""
@@ -229,7 +229,7 @@ class UnchangedTests(SourceCase):
 
 
 class InputTests(SourceCase):
-    """`S3SourceObject.input`"""
+    """`OpenS3Source.input`"""
 
     WHOLE = reply(200, length=5, headers={"ETag": '"abc"'})
 
@@ -264,7 +264,7 @@ class InputTests(SourceCase):
             self.assertEqual(opened.ca_file, ca_file)
             self.assertNotIn("-tls_verify", self.input_of(opened).options)
             store = self.make("https://s3.test", ca_file)._store
-            opened = S3SourceObject(5, None, store.at("bucket", b"a.mp3"), ca_file, 300)
+            opened = OpenS3Source(5, None, store.object("bucket", b"a.mp3"), ca_file, 300)
             given = self.input_of(opened)
             options = dict(zip(given.options[::2], given.options[1::2], strict=True))
             self.assertEqual(options["-tls_verify"], "1")
@@ -323,7 +323,7 @@ class LogTests(SourceCase):
         ):
             self.network.answers[:] = answers
             opening = self.begin_to_open()
-            if isinstance(opening.result, S3SourceObject):
+            if isinstance(opening.result, OpenS3Source):
                 self.input_of(self.successResultOf(opening))
             else:
                 self.failureResultOf(opening)

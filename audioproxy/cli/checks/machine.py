@@ -11,16 +11,16 @@ import tempfile
 from collections.abc import AsyncIterator
 from typing import Any
 
-from audioproxy.backends import Trust
 from audioproxy.cli.checks.disk_space import filesystem_of, room
 from audioproxy.cli.checks.results import Finding, bad, good, note
 from audioproxy.cli.checks.settings import Settled
 from audioproxy.cli.formatting import listed_number
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
-from audioproxy.http_client.bodies import TooLong
+from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.clients import HttpClients
+from audioproxy.http_client.errors import TransportError
 from audioproxy.scratch import AnonymousFile
 from audioproxy.server.listener import Listener, most_clients
 from audioproxy.server.site import ProxySite
@@ -82,7 +82,7 @@ async def look_at_certificates(reactor: Any, settled: Settled) -> AsyncIterator[
     if settled.config.source_allowlist is None or "SSL_CERT_FILE" in settled.refused:
         return
     file = os.environ.get("SSL_CERT_FILE")
-    path = Trust(reactor, file or None).ca_file
+    path = HttpClients(reactor, file or None).ca_file
     if path is None:
         yield bad(
             "certificates",
@@ -151,7 +151,7 @@ async def look_at_ports(
 ) -> AsyncIterator[Finding]:
     """Look whether the ports are free, or the service's own already."""
     config = settled.config
-    client = Trust(reactor, None).client()
+    client = HttpClients(reactor, None).client()
     site = ProxySite(proxy.resource, reactor, 1)
     try:
         for variable, port, bind in (
@@ -197,7 +197,7 @@ async def _taken(
     asking = _ask_for_metrics if variable == "AP_METRICS_PORT" else _ask_for_health
     try:
         return good(variable, f"{port} is taken by {await asking(client, origin)}, which runs")
-    except (Unreachable, TooLong, ValueError, LookupError, TypeError):
+    except (TransportError, BodyTooLarge, ValueError, LookupError, TypeError):
         return bad(
             variable,
             f"{port} is taken by another program (`ss -ltnp` tells which); set {variable} to a"
@@ -206,7 +206,7 @@ async def _taken(
 
 
 async def _ask_for_health(client: HttpClient, origin: str) -> str:
-    answer = await client.request("GET", f"{origin}/health", {}, seconds=_PATIENCE)
+    answer = await client.request("GET", f"{origin}/health", {}, timeout=_PATIENCE)
     document = json.loads(await answer.read(_ANSWER))
     if document["status"] != "ok":
         raise ValueError("somebody else's health")
@@ -214,7 +214,7 @@ async def _ask_for_health(client: HttpClient, origin: str) -> str:
 
 
 async def _ask_for_metrics(client: HttpClient, origin: str) -> str:
-    answer = await client.request("GET", f"{origin}/metrics", {}, seconds=_PATIENCE)
+    answer = await client.request("GET", f"{origin}/metrics", {}, timeout=_PATIENCE)
     if b"audio_proxy_renders_total" not in await answer.read(_ANSWER):
         raise ValueError("somebody else's metrics")
     return "an audioproxy"
