@@ -69,24 +69,20 @@ class HashingScratch:
     def _hash(self, descriptor: int) -> list[str]:
         hashes: list[str] = []
         current = hashlib.sha256()
-        offset = 0
+        part_size, offset = self._part_size, 0
         buffer = memoryview(bytearray(_CHUNK_SIZE))
         try:
             while (size := self._sizes.get()) is not None:
                 while offset < size:
-                    count = min(
-                        _CHUNK_SIZE, size - offset, self._part_size - offset % self._part_size
-                    )
+                    count = min(_CHUNK_SIZE, size - offset, part_size - offset % part_size)
                     received = os.preadv(descriptor, [buffer[:count]], offset)
                     if not received:
                         raise OSError("the scratch file is shorter than it was")
                     current.update(buffer[:received])
                     offset += received
-                    if offset % self._part_size == 0:
+                    if offset % part_size == 0:
                         hashes.append(current.hexdigest())
                         current = hashlib.sha256()
         finally:
             os.close(descriptor)
-        return (
-            hashes if offset and offset % self._part_size == 0 else [*hashes, current.hexdigest()]
-        )
+        return hashes if offset and offset % part_size == 0 else [*hashes, current.hexdigest()]

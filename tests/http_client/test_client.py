@@ -163,7 +163,7 @@ class AnswerTests(ClientCase):
         """The length is what the server says, of a HEAD too, and None where it says nothing."""
         for length in (0, 5, 10**15):
             answer = self.get(reply(200, length=length), method="HEAD")
-            self.assertEqual((answer.length, answer.bodiless), (length, True))
+            self.assertEqual((answer.length, answer.is_head), (length, True))
         self.assertIsNone(self.get(reply_without_length(200), method="HEAD").length)
         for data, length in (
             (reply(200, b"hello"), 5),
@@ -172,7 +172,7 @@ class AnswerTests(ClientCase):
             (reply_without_length(200, b"", {"Transfer-Encoding": "chunked"}), None),
         ):
             answer = self.get(data)
-            self.assertEqual((answer.length, answer.bodiless), (length, False))
+            self.assertEqual((answer.length, answer.is_head), (length, False))
             self.result_of(answer.discard())
 
     def test_length_that_is_none(self) -> None:
@@ -394,7 +394,7 @@ class DeadlineTests(ClientCase):
 
     def test_patience(self) -> None:
         """Who can wait longer says so."""
-        asking = self.begin(self.client.request("GET", "http://s3.test/a", {}, seconds=600))
+        asking = self.begin(self.client.request("GET", "http://s3.test/a", {}, timeout=600))
         self.assert_late(asking, 600)
 
     def test_half_an_answer(self) -> None:

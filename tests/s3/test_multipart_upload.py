@@ -68,7 +68,7 @@ class PartsCase(ClientCase):
     def put(self, data: bytes = DATA) -> Deferred[None]:
         """Begin to write the object; the file may hold less of it than it should."""
         starts = range(0, len(DATA), PART)
-        payloads = [
+        ranges = [
             UploadRange(
                 Bytes(data),
                 start,
@@ -77,7 +77,7 @@ class PartsCase(ClientCase):
             )
             for start in starts
         ]
-        return self.begin(put_multipart(self.target, {"content-type": "audio/flac"}, payloads))
+        return self.begin(put_multipart(self.target, {"content-type": "audio/flac"}, ranges))
 
     def put_up_to(self, step: int, *answers: Any) -> Deferred[None]:
         """Write with a store that answers well up to a step, and then otherwise."""

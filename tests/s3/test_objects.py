@@ -46,22 +46,6 @@ from tests.support.wire import (
 ACCESS_KEY, SECRET = "AKIAEXAMPLE", "a/secret+of+forty+characters"
 
 
-class Bytes:
-    """Bytes at rest."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, offset: int, limit: int) -> bytes:
-        """Return bytes from an offset."""
-        return self._data[offset : offset + limit]
-
-
-def payload(data: bytes) -> UploadRange:
-    """Return what is uploaded."""
-    return UploadRange(Bytes(data), 0, len(data), hashlib.sha256(data).hexdigest())
-
-
 def settings(endpoint: str | None, addressing: str, region: str = "us-east-1") -> S3Config:
     """Return the settings of a store, with an identity."""
     return S3Config(
@@ -238,7 +222,7 @@ class SentTests(StoreCase):
         """What is written is sent with its headers, its length and its digest, all signed."""
         self.network.answers.append(reply(200))
         data = bytes(range(256)) * 1000
-        self.result_of(self.target.put({"content-type": "audio/mpeg"}, payload(data)))
+        self.result_of(self.target.put({"content-type": "audio/mpeg"}, UploadRange.of(data)))
         self.assertEqual((self.last.method, self.last.body), ("PUT", data))
         self.assertEqual(self.last.headers["content-type"], "audio/mpeg")
         digest = hashlib.sha256(data).hexdigest()
@@ -333,7 +317,7 @@ class RefusalTests(StoreCase):
 
     def operations(self) -> list[Coroutine[Any, Any, object]]:
         """Return one of each, but for `StoreObject.head`."""
-        put = self.target.put({}, payload(b"hello"))
+        put = self.target.put({}, UploadRange.of(b"hello"))
         return [self.target.get(0, 5, None), put, self.target.delete()]
 
     def test_refusals(self) -> None:
@@ -503,11 +487,11 @@ class HeadTests(StoreCase):
 class ReadAnswerTests(StoreCase):
     """`read_document`"""
 
-    def read(self, *packets: bytes) -> Deferred[str]:
+    def read(self, *packets: bytes) -> Deferred[bytes]:
         """Begin to read an answer."""
         self.network.answers.append(packets)
 
-        async def read() -> str:
+        async def read() -> bytes:
             answer: Response = await self.target.send("POST", "uploadId=a")
             return await read_document(answer)
 
@@ -516,10 +500,10 @@ class ReadAnswerTests(StoreCase):
     def test_document(self) -> None:
         """A success has a document, or none."""
         self.assertEqual(
-            self.successResultOf(self.read(reply(200, b"<A>\xc3\xa9</A>"))), "<A>é</A>"
+            self.successResultOf(self.read(reply(200, b"<A>\xc3\xa9</A>"))), b"<A>\xc3\xa9</A>"
         )
-        self.assertEqual(self.successResultOf(self.read(reply(200))), "")
-        self.assertEqual(self.successResultOf(self.read(reply(204))), "")
+        self.assertEqual(self.successResultOf(self.read(reply(200))), b"")
+        self.assertEqual(self.successResultOf(self.read(reply(204))), b"")
 
     def test_error_behind_a_success(self) -> None:
         """A store that had to say 200 before it was done can say what went wrong behind it."""
@@ -538,6 +522,62 @@ class ReadAnswerTests(StoreCase):
             b'<Error xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Code>A</Code></Error>',
         ):
             self.exactly(self.read(reply(200, document)), Unavailable)
+
+    def test_error_in_any_spelling(self) -> None:
+        """Prefixes, character data sections, encodings and wrappers hide no error."""
+        for document, code in (
+            (b'<s3:Error xmlns:s3="urn:s3"><s3:Code>SlowDown</s3:Code></s3:Error>', "SlowDown"),
+            (b"<Error><Code><![CDATA[SlowDown]]></Code></Error>", "SlowDown"),
+            ('<?xml version="1.0" encoding="utf-16"?><Error><Code>A</Code></Error>', "A"),
+            (b"\xef\xbb\xbf<Error><Code>A</Code></Error>", "A"),
+            (b" \r\n<?xml version='1.0'?>  <Error><Code>A</Code></Error>\n", "A"),
+            (b"<ErrorResponse><Error><Type/><Code>A</Code></Error></ErrorResponse>", "A"),
+            (b"<Error><Message>a</Message><Code>A</Code><Resource>/b</Resource></Error>", "A"),
+            (b"<Error><Code>A</Code><HostId>" + b"x" * 30_000 + b"</HostId></Error>", "A"),
+        ):
+            data = document.encode("utf-16") if isinstance(document, str) else document
+            self.assertEqual(str(self.exactly(self.read(reply(200, data)), Unavailable)), code)
+
+    def test_document_that_is_broken(self) -> None:
+        """A document that is cut off, malformed or harmful is never taken for a success."""
+        bomb = b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'
+        outside = b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><Error>&b;</Error>'
+        for document, code in (
+            (b"<Error><Code>SlowDown</Code><Mess", "SlowDown"),
+            (b"<Error><Code>Slow", "an error without a code"),
+            (b"<CompleteMultipartUploadResult><ETag>", "an error without a code"),
+            (b"<html><br><p>Sign in to this network", "an error without a code"),
+            (b"<?xml version='1.0' encoding='none'?><a/>", "an error without a code"),
+            (b"<a>" * 10_000, "an error without a code"),
+            (b"<a/><b/>", "an error without a code"),
+            (bomb, "an error without a code"),
+            (outside, "an error without a code"),
+        ):
+            said = self.exactly(self.read(reply(200, document)), Unavailable)
+            self.assertEqual(code, str(said), document[:60])
+
+    def test_no_document(self) -> None:
+        """A success may come with text that is no XML: it is not the description of an error."""
+        for text in (b"OK", b"\xff\xfe", b'{"Error": 1}', b"Error & Code"):
+            self.assertEqual(text, self.successResultOf(self.read(reply(200, text))))
+
+    @PROMISE
+    @given(
+        st.one_of(
+            st.binary(max_size=200),
+            st.lists(
+                st.sampled_from([b"<Error>", b"</Error>", b"<a>", b"</a>", b"<!", b"&", b"\xff"])
+            ).map(b"".join),
+        )
+    )
+    def test_any_document(self, document: bytes) -> None:
+        """Whatever comes with a success, it is one or a refusal, and never one with an error."""
+        self.network.answers.clear()
+        reading = self.read(reply(200, document))
+        if isinstance(reading.result, Failure):
+            self.failureResultOf(reading, Unavailable)
+        else:
+            self.assertNotIn(b"<Error>", self.successResultOf(reading))
 
     def test_success_that_breaks_off(self) -> None:
         """Until such a document has come to its end nobody knows whether it is a success."""
@@ -563,7 +603,7 @@ class ReadAnswerTests(StoreCase):
         self.assertNoResult(reading)
         self.network.peers[-1].say(chunk(b"<Done/>"), chunk(b""))
         self.network.run()
-        self.assertEqual(self.successResultOf(reading).strip(), "<Done/>")
+        self.assertEqual(self.successResultOf(reading).strip(), b"<Done/>")
 
 
 class OwnNetworkTests(SynchronousTestCase):
@@ -580,7 +620,7 @@ class OwnNetworkTests(SynchronousTestCase):
                 network.answers += [reply(status, body)] * 2
                 arguments: dict[str, tuple[Any, ...]] = {
                     "get": (0, 5, None),
-                    "put": ({}, payload(b"hello")),
+                    "put": ({}, UploadRange.of(b"hello")),
                 }
                 asking = Deferred.fromCoroutine(getattr(target, method)(*arguments.get(method, ())))
                 network.run()

@@ -92,7 +92,7 @@ class ExampleTests(SigningCase):
         }
         self.assertTrue(is_signed(Request("PUT", "/test%24file.text", (*lines.items(),)), SECRET))
         given = {"x-amz-storage-class": "REDUCED_REDUNDANCY"}
-        signed = self.sign("PUT", f"{ORIGIN}/test%24file.text", given, digest=digest)
+        signed = self.sign("PUT", f"{ORIGIN}/test%24file.text", given, body_sha256=digest)
         signed["host"] = lines["host"]
         self.assertTrue(is_signed(Request("PUT", "/test%24file.text", (*signed.items(),)), SECRET))
 
@@ -137,7 +137,7 @@ class SignTests(SigningCase):
     def test_digest(self) -> None:
         """A digest that is given is signed as it is, and none is that of no body."""
         digest = hashlib.sha256(b"hello").hexdigest()
-        signed = self.sign("PUT", f"{ORIGIN}/a", {}, digest=digest)
+        signed = self.sign("PUT", f"{ORIGIN}/a", {}, body_sha256=digest)
         self.assertEqual(signed["x-amz-content-sha256"], digest)
         plain = self.sign("PUT", f"{ORIGIN}/a", {})
         self.assertEqual(plain["x-amz-content-sha256"], hashlib.sha256(b"").hexdigest())

@@ -297,7 +297,7 @@ class AgreesTests(OriginCase):
         """Return a state."""
         return OriginState(SOURCE, size, tag, modified, None)
 
-    def test_agrees(self) -> None:
+    def test_matches(self) -> None:
         """One thing that is the same is enough, but for a size that is another."""
         for first, second, verdict in (
             ((7, "a", "x"), (7, "a", "x"), True),
@@ -318,8 +318,8 @@ class AgreesTests(OriginCase):
             ((7, "a", ""), (7, "b", ""), False),
             ((7, "", "x"), (7, "", "y"), False),
         ):
-            agrees = self.state(*first).agrees(self.state(*second))
-            self.assertIs(verdict, agrees, (first, second))
+            matches = self.state(*first).matches(self.state(*second))
+            self.assertIs(verdict, matches, (first, second))
 
     def test_unchanged(self) -> None:
         """It is asked about again at its first address; who cannot be asked does not deny it."""

@@ -111,7 +111,9 @@ class OpenTests(SourceCase):
     def test_known(self) -> None:
         """The size and the entity tag are the store's, and the tag tells one state from another."""
         opened = self.open(reply(200, length=1234, headers={"ETag": '"abc-1"'}))
-        self.assertEqual((opened.size, opened.tag, opened.validator), (1234, '"abc-1"', b'"abc-1"'))
+        self.assertEqual(
+            (opened.size, opened.etag, opened.validator), (1234, '"abc-1"', b'"abc-1"')
+        )
         self.assertEqual((opened.fingerprint(), opened.descriptors), (b'"abc-1"', {}))
         opened.close()
         opened.close()
@@ -119,7 +121,7 @@ class OpenTests(SourceCase):
     def test_unknown(self) -> None:
         """What the store does not say is not made up."""
         opened = self.open(reply_without_length(200))
-        self.assertEqual((opened.size, opened.tag, opened.validator), (None, None, b""))
+        self.assertEqual((opened.size, opened.etag, opened.validator), (None, None, b""))
         self.assertEqual(opened.fingerprint(), b"")
 
     def test_tags_that_cannot_be_used(self) -> None:
@@ -135,14 +137,14 @@ class OpenTests(SourceCase):
             '"%s"' % ("x" * 201),
         ):
             opened = self.open(reply(200, length=5, headers={"ETag": tag}))
-            self.assertEqual((opened.tag, opened.validator), (None, b""), tag)
+            self.assertEqual((opened.etag, opened.validator), (None, b""), tag)
             self.assertNotIn("-headers", self.input_of(opened).options)
 
     def test_tags_that_can(self) -> None:
         """Any other is used as it is."""
         for tag in ('"d41d8cd98f00b204e9800998ecf8427e-3"', '"!#$%&\'()*+,-./:;<=>?@[]^_`{|}~"'):
             opened = self.open(reply(200, length=5, headers={"ETag": tag}))
-            self.assertEqual(opened.tag, tag)
+            self.assertEqual(opened.etag, tag)
 
     def test_key(self) -> None:
         """The key is asked for byte by byte."""

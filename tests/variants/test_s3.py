@@ -85,7 +85,7 @@ class VariantCase(ClientCase):
     def make(self, part_size: int = PART_SIZE) -> S3VariantStore:
         """Return the store with parts of a size."""
         return S3VariantStore(
-            self.store, "bucket", AnonymousSpace(), self.network, self.threads.in_thread, part
+            self.store, "bucket", AnonymousSpace(), self.network, self.threads.in_thread, part_size
         )
 
     def lines(self) -> list[str]:
@@ -262,7 +262,7 @@ class LookupTests(VariantCase):
                 headers["Content-Disposition"] = kept.content_disposition
             found = self.looked_up(reply(200, length=1234, headers=headers | {"ETag": '"abc"'}))
             assert found is not None
-            self.assertEqual((found.size, found.headers, found.tag), (1234, kept, '"abc"'))
+            self.assertEqual((found.size, found.headers, found.etag), (1234, kept, '"abc"'))
             found.close()
         self.assertEqual(self.network.requests[-1].target, f"/bucket/{KEY}")
 
