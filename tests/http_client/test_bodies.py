@@ -97,10 +97,10 @@ class SmallBodyTests(BodyCase):
         self.network.advance(60)
 
 
-class RelayCase(BodyCase):
+class BodyStreamCase(BodyCase):
     """A body on its way to a consumer."""
 
-    def relay(
+    def send_body(
         self, *packets: bytes, size: int | None = None, consumer: FakeConsumer | None = None
     ) -> Deferred[None]:
         """Begin to send a body on."""
@@ -124,7 +124,7 @@ class RelayCase(BodyCase):
         return text
 
 
-class RelayTests(RelayCase):
+class BodyStreamTests(BodyStreamCase):
     """`BodyStream`: the bytes"""
 
     def test_interface(self) -> None:
@@ -144,12 +144,12 @@ class RelayTests(RelayCase):
             (reply_without_length(200, b"".join([*chunks, chunk(b"")]), CHUNKED),),
         ):
             for expected in (size, None):
-                self.assert_sent(self.relay(*packets, size=expected), data)
+                self.assert_sent(self.send_body(*packets, size=expected), data)
 
     def test_order(self) -> None:
         """The producer is registered before the first byte, and unregistered before the end."""
         for packets in ((reply(200, b"abc"),), (reply(200, length=3), b"abc")):
-            sending = self.relay(*packets, size=3)
+            sending = self.send_body(*packets, size=3)
             self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered"])
             self.successResultOf(sending)
         heard: list[str] = []
@@ -167,7 +167,7 @@ class RelayTests(RelayCase):
             (reply_without_length(200, headers=CHUNKED), chunk(b"")),
         ):
             for size in (0, None):
-                self.assert_sent(self.relay(*packets, size=size), b"")
+                self.assert_sent(self.send_body(*packets, size=size), b"")
                 self.assertEqual(self.consumer.heard, ["registered", "unregistered"])
 
     @PROMISE
@@ -183,7 +183,7 @@ class RelayTests(RelayCase):
         else:
             whole = [chunk(piece) for piece in pieces if piece] + [chunk(b"")]
             packets = [reply_without_length(200, headers=CHUNKED), *whole]
-        sending = self.relay(*packets, size=len(body), consumer=consumer)
+        sending = self.send_body(*packets, size=len(body), consumer=consumer)
         while not sending.called:
             consumer.drain()
             self.network.run()
@@ -192,14 +192,14 @@ class RelayTests(RelayCase):
     def test_until_closed(self) -> None:
         """A body that ends with its connection is one if it has the size that it should have."""
         for end in (Peer.hang_up, Peer.break_off):
-            sending = self.relay(reply_without_length(200), b"hello", size=5)
+            sending = self.send_body(reply_without_length(200), b"hello", size=5)
             end(self.peer)
             self.network.run()
             self.assert_sent(sending, b"hello")
 
     def test_until_closed_and_of_no_size(self) -> None:
         """Where nothing says how long it should be, nobody can tell such an end from a break."""
-        sending = self.relay(reply_without_length(200), b"hello")
+        sending = self.send_body(reply_without_length(200), b"hello")
         self.peer.hang_up()
         self.network.run()
         self.assert_broken(sending)
@@ -213,7 +213,7 @@ class RelayTests(RelayCase):
             (reply_without_length(200), b"hello"),
         ):
             for end in (Peer.hang_up, Peer.break_off):
-                sending = self.relay(*packets, size=6)
+                sending = self.send_body(*packets, size=6)
                 end(self.peer)
                 self.network.run()
                 self.assert_broken(sending)
@@ -225,7 +225,7 @@ class RelayTests(RelayCase):
             (reply(200, b"hello"),),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello"), chunk(b"")),
         ):
-            sending = self.relay(*packets, size=6)
+            sending = self.send_body(*packets, size=6)
             error = self.exactly(sending, TransportError)
             self.assertEqual(str(error), "the body has 5 bytes in place of 6")
             self.assertEqual(self.consumer.heard[-1], "unregistered")
@@ -237,24 +237,24 @@ class RelayTests(RelayCase):
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello, ")),
             (reply_without_length(200), b"hello, "),
         ):
-            sending = self.relay(*packets, size=6)
+            sending = self.send_body(*packets, size=6)
             self.assertEqual(self.assert_broken(sending), "the body is longer than it should be")
             self.assertEqual(bytes(self.consumer.data), b"")
 
     def test_misframed(self) -> None:
         """A body of which the frame makes no sense is a failure."""
         head = reply_without_length(200, headers=CHUNKED)
-        self.assert_broken(self.relay(head, chunk(b"hello"), b"zz\r\n", size=10))
+        self.assert_broken(self.send_body(head, chunk(b"hello"), b"zz\r\n", size=10))
 
 
-class PauseTests(RelayCase):
+class PauseTests(BodyStreamCase):
     """`BodyStream`: the pace"""
 
     def test_back_pressure(self) -> None:
         """A server waits for as long as the consumer does: nothing is kept in between."""
         size = 100 * PACKET
         consumer = FakeConsumer(room=0)
-        sending = self.relay(reply(200, length=size), bytes(size), size=size, consumer=consumer)
+        sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
         came = len(consumer.data)
         for _ in range(99):
             self.assertLessEqual(came, (len(consumer.writes)) * PACKET)
@@ -276,7 +276,7 @@ class PauseTests(RelayCase):
 
         size = 10 * PACKET
         consumer = Full()
-        sending = self.relay(reply(200, length=size), bytes(size), size=size, consumer=consumer)
+        sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
         self.assertEqual((len(consumer.data), self.peer.unread), (0, size))
         self.network.advance(300)
         self.assertNoResult(sending)
@@ -310,7 +310,7 @@ class PauseTests(RelayCase):
     def test_paused_in_the_last_write(self) -> None:
         """A consumer that is full by the last byte has had everything."""
         consumer = FakeConsumer(room=0)
-        sending = self.relay(reply(200, length=5), b"hello", size=5, consumer=consumer)
+        sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.assert_sent(sending, b"hello")
         self.network.answers.append(reply(200))
         self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).discard())
@@ -321,7 +321,7 @@ class PauseTests(RelayCase):
         consumer = FakeConsumer(room=0)
         consumer.on_write = consumer.drain
         size = 10 * PACKET
-        sending = self.relay(reply(200, length=size), bytes(size), size=size, consumer=consumer)
+        sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
         self.assert_sent(sending, bytes(size))
 
     def test_over(self) -> None:
@@ -344,12 +344,12 @@ class PauseTests(RelayCase):
         self.assert_sent(sending, b"hello")
 
 
-class StallTests(RelayCase):
+class StallTests(BodyStreamCase):
     """`BodyStream`: servers that stall"""
 
     def test_stall(self) -> None:
         """A server that sends nothing for thirty seconds is given up, with what came sent on."""
-        sending = self.relay(reply(200, length=9), b"hello", size=9)
+        sending = self.send_body(reply(200, length=9), b"hello", size=9)
         self.network.advance(29.9)
         self.assertNoResult(sending)
         self.network.advance(0.1)
@@ -370,13 +370,13 @@ class StallTests(RelayCase):
 
     def test_nothing(self) -> None:
         """So is one that sends nothing from the beginning."""
-        sending = self.relay(reply(200, length=9), size=9)
+        sending = self.send_body(reply(200, length=9), size=9)
         self.network.advance(30)
         self.assert_broken(sending)
 
     def test_slow(self) -> None:
         """A server may take any time, as long as something comes of it."""
-        sending = self.relay(reply(200, length=20), size=20)
+        sending = self.send_body(reply(200, length=20), size=20)
         for _ in range(20):
             self.network.advance(29)
             self.peer.say(b"x")
@@ -386,7 +386,7 @@ class StallTests(RelayCase):
     def test_paused(self) -> None:
         """A consumer that takes its time is no fault of the server's."""
         consumer = FakeConsumer(room=0)
-        sending = self.relay(reply(200, length=9), b"hello", size=9, consumer=consumer)
+        sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=consumer)
         self.network.advance(3600)
         self.assertNoResult(sending)
         consumer.drain()
@@ -396,7 +396,7 @@ class StallTests(RelayCase):
         self.assert_broken(sending)
 
 
-class GoneTests(RelayCase):
+class GoneTests(BodyStreamCase):
     """`BodyStream`: consumers that go away"""
 
     def assert_gone(self, sending: Deferred[None]) -> None:
@@ -410,7 +410,7 @@ class GoneTests(RelayCase):
         """A consumer that goes away takes the connection with it, though a server goes on."""
         for room in (None, 0):
             consumer = FakeConsumer(room)
-            sending = self.relay(reply(200, length=10**9), b"x", size=10**9, consumer=consumer)
+            sending = self.send_body(reply(200, length=10**9), b"x", size=10**9, consumer=consumer)
             self.peer.say(bytes(PACKET))
             consumer.hang_up()
             self.assert_gone(sending)
@@ -421,7 +421,7 @@ class GoneTests(RelayCase):
         consumer = FakeConsumer()
         consumer.on_write = consumer.hang_up
         self.assert_gone(
-            self.relay(reply(200, length=10**9), bytes(9), size=10**9, consumer=consumer)
+            self.send_body(reply(200, length=10**9), bytes(9), size=10**9, consumer=consumer)
         )
         self.assertEqual(len(consumer.writes), 1)
 
@@ -429,7 +429,7 @@ class GoneTests(RelayCase):
         """It may go from inside the last one, and no request is sent where it went."""
         consumer = FakeConsumer()
         consumer.on_write = consumer.hang_up
-        sending = self.relay(reply(200, length=5), b"hello", size=5, consumer=consumer)
+        sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.network.run()
         self.exactly(sending, ConsumerGone)
         self.network.answers.append(reply(200, b"next"))
@@ -443,7 +443,7 @@ class GoneTests(RelayCase):
             def registerProducer(self, producer: Any, streaming: bool) -> None:
                 producer.stopProducing()
 
-        sending = self.relay(reply(200, length=9), b"hello", size=9, consumer=Gone())
+        sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=Gone())
         self.assert_gone(sending)
         self.assertEqual(self.consumer.heard, [])
 
@@ -451,13 +451,13 @@ class GoneTests(RelayCase):
         """One who cancels is gone."""
         for room in (None, 0):
             consumer = FakeConsumer(room)
-            sending = self.relay(reply(200, length=9), b"hello", size=9, consumer=consumer)
+            sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=consumer)
             sending.cancel()
             self.assert_gone(sending)
 
     def test_gone_and_broken(self) -> None:
         """What the server does afterwards is of no interest."""
-        sending = self.relay(reply(200, length=9), b"hello", size=9)
+        sending = self.send_body(reply(200, length=9), b"hello", size=9)
         self.consumer.hang_up()
         self.peer.say(b"too much, far too much")
         self.peer.break_off()
@@ -482,7 +482,7 @@ class Bytes:
         return data
 
 
-class UploadCase(BodyCase):
+class RequestBodyCase(BodyCase):
     """A file on its way into a store."""
 
     def put(self, source: Bytes, start: int, stop: int) -> Deferred[Response]:
@@ -495,7 +495,7 @@ class UploadCase(BodyCase):
         self.result_of(self.successResultOf(putting).discard())
 
 
-class UploadTests(UploadCase):
+class RequestBodyTests(RequestBodyCase):
     """`RequestBody`"""
 
     DATA = bytes(range(256)) * 4000
@@ -629,10 +629,10 @@ class UploadTests(UploadCase):
         self.assertTrue(self.peer.aborted)
 
 
-class EarlyAnswerTests(UploadCase):
+class EarlyResponseTests(RequestBodyCase):
     """`RequestBody`: a store that answers before it has everything"""
 
-    DATA = UploadTests.DATA
+    DATA = RequestBodyTests.DATA
     DENIED = error("AccessDenied")
 
     def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Response]:

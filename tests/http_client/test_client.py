@@ -116,7 +116,7 @@ class RequestTests(ClientCase):
             self.assertFalse([line for line in lines if line.startswith("Content-Length")])
 
 
-class AnswerTests(ClientCase):
+class ResponseTests(ClientCase):
     """What a server says is what a caller gets"""
 
     def get(self, *packets: bytes, method: str = "GET") -> Response:

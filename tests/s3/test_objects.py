@@ -484,7 +484,7 @@ class HeadTests(StoreCase):
         self.assertEqual(len(self.network.requests), 1)
 
 
-class ReadAnswerTests(StoreCase):
+class ReadDocumentTests(StoreCase):
     """`read_document`"""
 
     def read(self, *packets: bytes) -> Deferred[bytes]:
