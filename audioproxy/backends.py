@@ -1,8 +1,7 @@
-"""Where bytes come from and go to, as a configuration says: each kind of source, and the store."""
+"""Construction of the sources and the variant store from the configuration."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.interfaces import IReactorTime
@@ -11,11 +10,12 @@ from twisted.logger import Logger
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
+from audioproxy.http_client.clients import HttpClients, UnusableBundle
 from audioproxy.scratch import ScratchSpace
 from audioproxy.sources.allowlist import Allowlist
 from audioproxy.sources.dispatcher import SourceDispatcher
 from audioproxy.sources.local import LocalSources
-from audioproxy.threads import InThread
+from audioproxy.threads import ThreadRunner
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import VariantStore
 
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from audioproxy.s3.objects import ObjectStore
     from audioproxy.sources.s3 import S3Sources
 
-# Where systems keep the certificates that they trust, in one file, as ffmpeg wants it: Debian,
-# Fedora, SUSE, Alpine.
-_SYSTEM_TRUST = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
-
 _log = Logger()
 
 
@@ -40,59 +31,8 @@ class BootError(Exception):
     """The service cannot start; the text names the variable to change."""
 
 
-class Trust:
-    """Who is trusted, and a client for each who is, made when one is wanted.
-
-    Two stores with one bundle share a client, and with it a pool of connections.
-
-    :ivar ca_file: PEM file of what is trusted where nothing else is said; None where the system has
-        none in one file.
-    """
-
-    def __init__(self, reactor: Any, own_file: str | None) -> None:
-        """Find the system's certificates.
-
-        :param own_file: SSL_CERT_FILE: takes the place of the system's.
-        """
-        self.ca_file = own_file or next(filter(os.path.isfile, _SYSTEM_TRUST), None)
-        self._reactor = reactor
-        self._own_file = own_file
-        self._clients: dict[str | None, HttpClient] = {}
-
-    def client(self, bundle: str | None = None, variable: str = "") -> HttpClient:
-        """Return the client that trusts a bundle; None is what is trusted in general.
-
-        :param variable: which names the bundle, where there is one.
-        :raises BootError: where the bundle cannot be read.
-        """
-        # Loaded for those who need it: a service of local files starts in half the time without.
-        from audioproxy.http_client.client import HttpClient, read_trust
-
-        path = bundle or self._own_file
-        if path not in self._clients:
-            try:
-                self._clients[path] = HttpClient(self._reactor, read_trust(path))
-            except (OSError, ValueError) as error:
-                name = variable if bundle else "SSL_CERT_FILE"
-                raise BootError(
-                    f"{name}: no certificates could be read ({error}); a file of certificates in"
-                    " PEM form is required"
-                ) from error
-        return self._clients[path]
-
-    def open(self) -> None:
-        """Let requests out, after a `close` too."""
-        for client in self._clients.values():
-            client.open()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        for client in self._clients.values():
-            await client.close()
-
-
 class Backends:
-    """The sources and the store of one service.
+    """The sources and the variant store of one service.
 
     :ivar sources: opens a source of any kind.
     :ivar store: where variants are kept, or None.
@@ -103,19 +43,19 @@ class Backends:
         self,
         config: Config,
         clock: IReactorTime,
-        threads: InThread,
+        run_in_thread: ThreadRunner,
         blocking_calls: BlockingCalls,
         space: ScratchSpace,
-        trust: Trust,
+        clients: HttpClients,
     ) -> None:
-        """Build everything; nothing is opened yet.
+        """Construct everything; nothing is opened yet.
 
-        :raises BootError: for settings that do not go together.
+        :raises BootError: for settings that contradict each other, or an unusable CA bundle.
         """
         self._clock = clock
-        self._threads = threads
+        self._run_in_thread = run_in_thread
         self._space = space
-        self._trust = trust
+        self._clients = clients
         self.store = self._make_store(config, blocking_calls)
         self.bucket_sources: S3Sources | None = None
         allowlist = Allowlist(config.source_allowlist)
@@ -127,31 +67,29 @@ class Backends:
 
             settings = config.source_s3
             store = self._object_store(settings, "AP_S3", "AP_S3")
-            ca_file = settings.ca_bundle or trust.ca_file
+            ca_file = settings.ca_bundle or clients.ca_file
             self.bucket_sources = S3Sources(store, ca_file, config.render_timeout)
             backends[S3Source] = self.bucket_sources
         # Without an allowlist no host is admitted.
         if config.source_allowlist is not None:
+            from audioproxy.sources.download import DownloadSpace
             from audioproxy.sources.https import HttpsSources
+            from audioproxy.sources.origin import OriginClient
 
             backends[HttpsSource] = HttpsSources(
-                client=trust.client(),
-                allowlist=allowlist,
-                ca_file=trust.ca_file,
-                space=space,
-                clock=clock,
-                in_thread=threads,
-                limit=config.max_src_bytes,
+                OriginClient(self._client(), allowlist, clock),
+                DownloadSpace(space, run_in_thread, config.max_src_bytes),
+                clients.ca_file,
             )
         self.sources = SourceDispatcher(allowlist, backends)
 
     def open(self) -> None:
-        """Begin, or begin again."""
-        self._trust.open()
+        """Allow outbound requests, after `close` too."""
+        self._clients.open()
 
     async def close(self) -> None:
-        """Close what is open to other machines."""
-        await self._trust.close()
+        """Close all outbound connections."""
+        await self._clients.close()
 
     def _make_store(self, config: Config, blocking_calls: BlockingCalls) -> VariantStore | None:
         where = config.variant_store
@@ -165,10 +103,10 @@ class Backends:
         from audioproxy.variants.s3 import S3VariantStore
 
         own, shared = config.variant_s3, config.source_s3
-        reach = (own.endpoint, own.addressing) == (shared.endpoint, shared.addressing)
-        place = "AP_S3" if reach else "AP_VARIANT_S3"
-        trusted = "AP_S3" if own.ca_bundle == shared.ca_bundle else "AP_VARIANT_S3"
-        store = self._object_store(own, place, trusted)
+        same_endpoint = (own.endpoint, own.addressing) == (shared.endpoint, shared.addressing)
+        endpoint_prefix = "AP_S3" if same_endpoint else "AP_VARIANT_S3"
+        bundle_prefix = "AP_S3" if own.ca_bundle == shared.ca_bundle else "AP_VARIANT_S3"
+        store = self._object_store(own, endpoint_prefix, bundle_prefix)
         if config.serve_mode == "redirect" and not _is_public(store.name):
             _log.warn(
                 "AP_SERVE_MODE: redirect sends clients to {endpoint}, which they may not reach;"
@@ -176,29 +114,42 @@ class Backends:
                 endpoint=store.name,
             )
         try:
-            return S3VariantStore(store, where.bucket, self._space, self._clock, self._threads)
+            return S3VariantStore(
+                store, where.bucket, self._space, self._clock, self._run_in_thread
+            )
         except StoreError as error:
-            raise BootError(f"AP_VARIANT_STORE: {error}; set {place}_ADDRESSING to path") from error
+            raise BootError(
+                f"AP_VARIANT_STORE: {error}; set {endpoint_prefix}_ADDRESSING to path"
+            ) from error
 
-    def _object_store(self, settings: S3Config, place: str, trusted: str) -> ObjectStore:
-        """Return a store.
+    def _object_store(
+        self, settings: S3Config, endpoint_prefix: str, bundle_prefix: str
+    ) -> ObjectStore:
+        """Return an object store.
 
-        :param place: how the variables begin that say where it is.
-        :param trusted: how the one begins that says by what authority it is known.
+        :param endpoint_prefix: of the variables that set its endpoint and addressing.
+        :param bundle_prefix: of the variable that sets its CA bundle.
         """
         from audioproxy.s3.objects import ObjectStore
 
-        client = self._trust.client(settings.ca_bundle, f"{trusted}_CA_BUNDLE")
+        client = self._client(settings.ca_bundle, f"{bundle_prefix}_CA_BUNDLE")
         try:
             return ObjectStore(settings, client)
         except ValueError as error:
             raise BootError(
-                f"{place}_ADDRESSING: {error}; set it to path, or {place}_ENDPOINT to a host name"
+                f"{endpoint_prefix}_ADDRESSING: {error}; set it to path, or"
+                f" {endpoint_prefix}_ENDPOINT to a host name"
             ) from error
+
+    def _client(self, bundle: str | None = None, variable: str = "") -> HttpClient:
+        try:
+            return self._clients.client(bundle, variable)
+        except UnusableBundle as error:
+            raise BootError(str(error)) from error
 
 
 def _is_public(endpoint: str) -> bool:
-    """Tell whether an endpoint looks like one for everybody: https, to a name with a dot."""
+    """Return whether an endpoint looks public: https, and a host name with a dot."""
     scheme, _, host = endpoint.partition("://")
     name = host.partition(":")[0]
     return scheme == "https" and "." in name and not name.replace(".", "").isdecimal()

@@ -1,4 +1,4 @@
-"""Blocking work for a store: whoever waits for it has a deadline, the work itself has none."""
+"""Blocking calls of a store, in threads: the caller has a timeout, the call itself has none."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from audioproxy.threads import InThread, run_detached
+from audioproxy.threads import ThreadRunner, run_detached
 
 T = TypeVar("T")
 
-# Calls at a time: each has a thread, and a render's file open.
-_MOST = 64
+# Calls at a time: each holds a thread and an open file of a render.
+_MAX_CALLS = 64
 
 
 class BlockingCalls:
-    """Runs calls that a disk may take any time for, each in a thread.
+    """Runs system calls that a disk may block for any time, each in a thread.
 
-    A thread that hangs in a system call cannot be stopped. So nobody waits for it past a
-    deadline, and nobody sends another after it: while one is late, all new work is refused, as
-    it is beyond so many at a time.
+    A thread that hangs in a system call cannot be stopped. So no caller waits for it past its
+    timeout, and no further thread is spent on the disk: while a call is overdue, or 64 are
+    running, new calls are refused.
     """
 
-    def __init__(self, clock: IReactorTime, in_thread: InThread) -> None:
+    def __init__(self, clock: IReactorTime, run_in_thread: ThreadRunner) -> None:
         self._clock = clock
-        self._in_thread = in_thread
-        self._late = 0
+        self._run_in_thread = run_in_thread
+        self._overdue = 0
         self._running = 0
 
     async def run(
@@ -37,43 +37,40 @@ class BlockingCalls:
         seconds: float,
         undo: Callable[[T], object] = lambda result: None,
     ) -> T:
-        """Do work and return its result.
+        """Run work and return its result.
 
-        :param undo: told of a result that came too late, or after its waiter was cancelled.
-        :raises TimeoutError: past ``seconds``, or at once while earlier work is late.
-        :raises OSError: the work's own, or that of a thread that cannot be started.
+        :param undo: called with a result that arrives after the timeout, or after the caller was
+            cancelled.
+        :raises TimeoutError: after ``seconds``, or at once while an earlier call is overdue.
+        :raises OSError: the work's own, or where no thread can be started.
         """
-        if self._late:
+        if self._overdue:
             raise TimeoutError("an earlier call has not come back")
-        if self._running >= _MOST:
-            raise TimeoutError(f"{_MOST} calls have not come back")
-        running = self._in_thread(work)
+        if self._running >= _MAX_CALLS:
+            raise TimeoutError(f"{_MAX_CALLS} calls have not come back")
+        running = self._run_in_thread(work)
         self._running += 1
+        # The timeout cancels the waiter alone, since the thread cannot be cancelled.
         waiter: Deferred[T] = Deferred()
-        late = False
+        overdue = False
 
-        def give_up() -> None:
-            nonlocal late
-            late = True
-            self._late += 1
-            waiter.errback(TimeoutError(f"no answer for {seconds:g} seconds"))
+        def on_timeout(_: object, __: float) -> T:
+            nonlocal overdue
+            overdue = True
+            self._overdue += 1
+            raise TimeoutError(f"no answer for {seconds:g} seconds")
 
-        def come_back(outcome: T | Failure) -> None:
-            self._late -= late
+        def on_end(outcome: T | Failure) -> None:
+            self._overdue -= overdue
             self._running -= 1
             if not waiter.called:
                 waiter.callback(outcome)
             elif not isinstance(outcome, Failure):
                 undo(outcome)
 
-        running.addBoth(come_back)
-        deadline = self._clock.callLater(seconds, give_up)
-        try:
-            return await waiter
-        finally:
-            if deadline.active():
-                deadline.cancel()
+        running.addBoth(on_end)
+        return await waiter.addTimeout(seconds, self._clock, on_timeout)
 
-    def later(self, work: Callable[[], object]) -> None:
-        """Do work that nobody waits for."""
-        run_detached(self._in_thread, work)
+    def run_detached(self, work: Callable[[], object]) -> None:
+        """Run work whose end nobody waits for."""
+        run_detached(self._run_in_thread, work)

@@ -1,4 +1,4 @@
-"""Scratch files: what a render or a download grows into, and files in TMPDIR as one kind of it."""
+"""Scratch files: interfaces, and unnamed files in TMPDIR."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import tempfile
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-#: Does work that nobody waits for, now or soon. To remove a file of some hundred megabytes takes
-#: tens of milliseconds, and to remove one from a disk that hangs takes for ever.
-Later: TypeAlias = Callable[[Callable[[], object]], object]
+#: Runs work whose end nobody waits for, now or soon. To remove a file of some hundred megabytes
+#: takes tens of milliseconds, and on a disk that hangs it never returns.
+DetachedRunner: TypeAlias = Callable[[Callable[[], object]], object]
 
 
-class Scratch(Protocol):
-    """An open file for the output of one render.
+class ScratchFile(Protocol):
+    """An open file for the output of one render, or for one download.
 
-    :ivar descriptor: what the encoder inherits as its stdout.
+    :ivar descriptor: the open descriptor, which an encoder inherits as its stdout.
     """
 
     @property
     def descriptor(self) -> int: ...  # noqa: D102
 
     def grown(self, size: int) -> None:
-        """Hear that there are so many bytes now, which will not change any more."""
+        """Take note that the file has ``size`` bytes now, which will not change any more."""
 
     def close(self) -> None:
-        """Close the file; unless it was committed, nothing of it is left."""
+        """Close the file, and remove it unless it was committed."""
 
 
 class ScratchSpace(Protocol):
-    """Where renders put their output while it grows."""
+    """A place for scratch files."""
 
-    async def create(self, seconds: float) -> Scratch:
+    async def create(self, seconds: float) -> ScratchFile:
         """Return a new empty file.
 
         :param seconds: that the caller can wait.
@@ -39,17 +39,17 @@ class ScratchSpace(Protocol):
         ...
 
 
-def run_now(work: Callable[[], object]) -> None:
-    """Do work at once, on the calling thread."""
+def run_inline(work: Callable[[], object]) -> None:
+    """Run work at once, on the calling thread."""
     work()
 
 
 class AnonymousFile:
     """A file without a name: the system removes it with its last descriptor."""
 
-    def __init__(self, later: Later = run_now) -> None:
+    def __init__(self, run_detached: DetachedRunner = run_inline) -> None:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        self._later = later
+        self._run_detached = run_detached
 
     @property
     def descriptor(self) -> int:
@@ -57,19 +57,19 @@ class AnonymousFile:
         return self._file.fileno()
 
     def grown(self, size: int) -> None:
-        """Hear of more bytes, which is nothing to this one."""
+        """Do nothing: the file is not read while it grows."""
 
     def close(self) -> None:
-        """Close it, and so remove it; again is harmless."""
-        self._later(self._file.close)
+        """Close and so remove the file; again is harmless."""
+        self._run_detached(self._file.close)
 
 
 class AnonymousSpace:
     """Scratch files in TMPDIR, for renders that no store of files will take over (D46)."""
 
-    def __init__(self, later: Later = run_now) -> None:
-        self._later = later
+    def __init__(self, run_detached: DetachedRunner = run_inline) -> None:
+        self._run_detached = run_detached
 
     async def create(self, seconds: float = 0) -> AnonymousFile:
         """Return a new empty file."""
-        return AnonymousFile(self._later)
+        return AnonymousFile(self._run_detached)

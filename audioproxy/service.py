@@ -27,12 +27,13 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from audioproxy.backends import Backends, BootError, Trust
+from audioproxy.backends import Backends, BootError
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import BucketStore, Config
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import SigningKeys
 from audioproxy.grammar.sources import Source
+from audioproxy.http_client.clients import HttpClients
 from audioproxy.metrics import Metrics
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.ffmpeg_capabilities import Programs, ProgramsMonitor
@@ -101,9 +102,9 @@ class AudioProxy(Service):
         self.patience = min(_DRAIN, config.render_timeout)
         threads = thread_per_call(reactor)
         blocking_calls = BlockingCalls(reactor, threads)
-        space = AnonymousSpace(blocking_calls.later)
-        trust = Trust(reactor, os.environ.get("SSL_CERT_FILE") or None)
-        self._backends = Backends(config, reactor, threads, blocking_calls, space, trust)
+        space = AnonymousSpace(blocking_calls.run_detached)
+        clients = HttpClients(reactor, os.environ.get("SSL_CERT_FILE") or None)
+        self._backends = Backends(config, reactor, threads, blocking_calls, space, clients)
         self.store = self._backends.store
         self.bucket_sources = self._backends.bucket_sources
         metrics = Metrics()

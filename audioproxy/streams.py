@@ -1,4 +1,4 @@
-"""Streams of bytes to one consumer, and the push producer that reads one from a file by offset."""
+"""Byte streams to one consumer, and the push producer that reads a file by offset."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from zope.interface import implementer
 
 from audioproxy.errors import Refusal
 
-# One read and one write, and so one chunk of the response, and what a reader that stalls has in
-# memory. Larger ones do not stay in a CPU's cache and are slower, smaller ones cost more calls.
-_CHUNK = 64 * 1024
+# Bytes of one read and one write, and so of one chunk of the response and of the memory that a
+# stalled reader holds. Larger ones do not stay in a CPU's cache and are slower, smaller ones cost
+# more calls.
+_CHUNK_SIZE = 64 * 1024
 
 
 class Readable(Protocol):
-    """Bytes at rest that are read by offset."""
+    """Bytes that are read by offset."""
 
     def read(self, offset: int, limit: int) -> bytes:
-        """Return 1 to ``limit`` bytes from ``offset``, or none past the end."""
+        """Return 1 to ``limit`` bytes from ``offset``, or ``b""`` at the end."""
         ...
 
 
-class Growing(Readable, Protocol):
-    """Bytes to which others are added.
+class GrowingFile(Readable, Protocol):
+    """A file that is still being written.
 
-    :ivar size: how many there are so far.
+    :ivar size: bytes so far.
+    :ivar ended: nothing more will be written.
+    :ivar failure: why the writer failed; None where it did not.
     """
 
     @property
@@ -38,38 +41,38 @@ class Growing(Readable, Protocol):
     def failure(self) -> Refusal | None: ...  # noqa: D102
 
     def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
-        """Call ``follower`` on every change from now on; returns what ends that."""
+        """Call ``follower`` on every change from now on; return a function that ends the calls."""
         ...
 
 
 class ByteStream(Protocol):
-    """Bytes that go to one consumer, once, from wherever they are. They are sent, or dropped."""
+    """Bytes for one consumer, which are either sent once or discarded."""
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
-        """Send them as a push producer, at the consumer's pace.
+        """Send the bytes as a push producer, at the consumer's pace.
 
         :returns: fires when everything is written and the producer is unregistered, or fails.
-            Cancelling it ends the flow.
+            Cancelling it ends the stream.
         """
         ...
 
-    def drop(self) -> None:
-        """Let go of what they would have come from."""
+    def discard(self) -> None:
+        """Release the source of the bytes without sending them."""
 
 
 class ConsumerGone(Exception):
-    """The consumer went away before it had everything."""
+    """The consumer stopped the producer before everything was written."""
 
 
 class SendfileConsumer(Protocol):
-    """A consumer that can do without what is read for it."""
+    """A consumer that sends bytes of a file itself, by ``sendfile``."""
 
     def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
-        """Take some of the bytes that a file has from ``offset`` on.
+        """Send bytes of a file from ``offset`` on.
 
-        :param count: how many are there.
-        :returns: how many were taken; less than all of them, and none, only once the producer is
-            paused. None where it takes none of these: they are to be written to it.
+        :param count: bytes that the file has from there on.
+        :returns: bytes that were taken; fewer than ``count``, or none, only once the producer is
+            paused. None where they must be written to the consumer instead.
         :raises EOFError: where the file has fewer.
         """
         ...
@@ -77,15 +80,15 @@ class SendfileConsumer(Protocol):
 
 @implementer(IPushProducer)
 class FileProducer:
-    """Sends one stretch of a file, once, as fast as the consumer takes it and the file grows.
+    """Push producer that sends one byte range of a file, at the pace of consumer and writer.
 
-    :ivar done: what `send` returns.
-    :ivar sent: how far it has come: the offset of the next byte.
+    :ivar done: the Deferred that `send` returns.
+    :ivar sent: the offset of the next byte.
     """
 
     def __init__(
         self,
-        source: Readable | Growing,
+        source: Readable | GrowingFile,
         start: int = 0,
         stop: int | None = None,
         *,
@@ -93,50 +96,50 @@ class FileProducer:
     ) -> None:
         """Prepare to send the bytes from ``start`` up to ``stop``.
 
-        :param stop: an offset, or None for a file that grows and is sent to its end.
-        :param descriptor: of the file that has the bytes at these offsets, for a consumer that can
-            do without what is read; -1 for no such file.
+        :param stop: an offset, or None for a `GrowingFile` that is sent to its end.
+        :param descriptor: the file that has the bytes at these offsets, for a `SendfileConsumer`;
+            -1 for none.
         """
         self.sent = start
         self._source: Readable | None = source
-        self._growing = cast(Growing, source) if stop is None else None
+        self._growing = cast(GrowingFile, source) if stop is None else None
         self.done: Deferred[None] = Deferred(lambda _: self.stopProducing())
         self._stop = stop
         self._paused = False
         self._writing = False
-        self._leave: Callable[[], None] = lambda: None
+        self._unfollow: Callable[[], None] = lambda: None
         self._descriptor = descriptor
-        self._take: Callable[[int, int, int], int | None] | None = None
+        self._take_file: Callable[[int, int, int], int | None] | None = None
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
-        """Register with the consumer and send what there is.
+        """Register with the consumer and send the bytes.
 
-        :returns: fires when everything is written, or fails: with the failure of what grows, with
-            `ConsumerGone`, or with the error of a read. Cancelling it stops the feed.
+        :returns: fires when everything is written, or fails: with the failure of the growing file,
+            with `ConsumerGone`, or with the error of a read. Cancelling it stops the producer.
         """
         self._consumer = consumer
         if self._descriptor >= 0:
-            self._take = getattr(consumer, "take_file", None)
+            self._take_file = getattr(consumer, "take_file", None)
         if self._growing is not None:
-            self._leave = self._growing.follow(self._send)
+            self._unfollow = self._growing.follow(self._send)
         consumer.registerProducer(self, True)
         self._send()
         return self.done
 
-    def drop(self) -> None:
-        """Do nothing: what was not sent holds nothing."""
+    def discard(self) -> None:
+        """Do nothing: a producer that was not started holds nothing."""
 
     def pauseProducing(self) -> None:
-        """Hear that the consumer has enough for now."""
+        """Pause: the consumer's buffer is full."""
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """Hear that the consumer wants more; it may say so while it is being written to."""
+        """Resume: the consumer takes more. It may call this from inside ``write``."""
         self._paused = False
         self._send()
 
     def stopProducing(self) -> None:
-        """Hear that the consumer is gone."""
+        """Stop: the consumer is gone."""
         self._end(ConsumerGone())
 
     def _send(self) -> None:
@@ -144,27 +147,27 @@ class FileProducer:
             return
         self._writing = True
         try:
-            while self._source is not None and not self._paused and self._send_one():
+            while self._source is not None and not self._paused and self._send_chunk():
                 pass
         except Exception as error:
-            # Whatever is wrong with one reader is no matter of the others, who are told of new
-            # bytes in the same turn.
+            # An error of one reader must not reach the others, which are notified of new bytes in
+            # the same turn.
             self._end(error)
         finally:
             self._writing = False
 
-    def _send_one(self) -> bool:
-        """Write one chunk; false where there is none to write now, or never again."""
+    def _send_chunk(self) -> bool:
+        """Write one chunk; return False where there is none now, or the end was reached."""
         assert self._source is not None
-        if self._take is not None:
-            there = self._stop if self._growing is None else self._growing.size
-            assert there is not None
-            if there > self.sent:
-                taken = self._take(self._descriptor, self.sent, there - self.sent)
+        if self._take_file is not None:
+            available = self._stop if self._growing is None else self._growing.size
+            assert available is not None
+            if available > self.sent:
+                taken = self._take_file(self._descriptor, self.sent, available - self.sent)
                 if taken is not None:
                     self.sent += taken
                     return True
-        limit = _CHUNK if self._stop is None else min(_CHUNK, self._stop - self.sent)
+        limit = _CHUNK_SIZE if self._stop is None else min(_CHUNK_SIZE, self._stop - self.sent)
         data = self._source.read(self.sent, limit) if limit else b""
         if data:
             self.sent += len(data)
@@ -177,12 +180,12 @@ class FileProducer:
         return False
 
     def _end(self, error: Exception | None) -> None:
-        # References are dropped before anyone is told, so that a second end finds nothing.
+        # References are cleared before the Deferred fires, so that a second call does nothing.
         if self._source is None:
             return
         self._source = self._growing = None
-        leave, self._leave = self._leave, lambda: None
-        leave()
+        unfollow, self._unfollow = self._unfollow, lambda: None
+        unfollow()
         if not isinstance(error, ConsumerGone):
             self._consumer.unregisterProducer()
         if error is None:

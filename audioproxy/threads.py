@@ -1,4 +1,4 @@
-"""Work that would block the reactor, on threads, and a wait for it that nothing cuts short."""
+"""Threads for work that would block the reactor, and a wait that a cancellation does not end."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _log = Logger()
 T = TypeVar("T")
 
 
-class InThread(Protocol):
-    """Runs a function in a thread of its own.
+class ThreadRunner(Protocol):
+    """Runs a function in a new thread.
 
-    It raises OSError where none can be started.
+    It raises OSError where no thread can be started.
     """
 
     def __call__(self, work: Callable[[], T]) -> Deferred[T]: ...  # noqa: D102
 
 
-def thread_per_call(reactor: IReactorFromThreads) -> InThread:
-    """Return what starts a new thread for each piece of work.
+def thread_per_call(reactor: IReactorFromThreads) -> ThreadRunner:
+    """Return a runner that starts a new thread for each call.
 
-    The reactor's pool is small and has other things to do, while this work may last as long as
-    a render. A process that ends does not wait for these threads.
+    The reactor's pool is small and has other work, while these calls may last as long as a
+    render. The process does not wait for these threads when it ends.
     """
 
-    def begin(work: Callable[[], T]) -> Deferred[T]:
+    def start(work: Callable[[], T]) -> Deferred[T]:
         done: Deferred[T] = Deferred()
 
         def run() -> None:
@@ -50,13 +50,13 @@ def thread_per_call(reactor: IReactorFromThreads) -> InThread:
             raise OSError(errno.EAGAIN, str(error)) from error
         return done
 
-    return begin
+    return start
 
 
-def run_detached(in_thread: InThread, work: Callable[[], object]) -> None:
-    """Do work that nobody waits for in a thread; where none can be started, here and now."""
+def run_detached(run_in_thread: ThreadRunner, work: Callable[[], object]) -> None:
+    """Run work whose end nobody waits for in a thread, or here where none can be started."""
     try:
-        running = in_thread(work)
+        running = run_in_thread(work)
     except OSError:
         work()
     else:
@@ -64,9 +64,9 @@ def run_detached(in_thread: InThread, work: Callable[[], object]) -> None:
 
 
 async def await_uncancelled(running: Deferred[T]) -> T:
-    """Wait for work that cannot be stopped; one who is cancelled waits all the same.
+    """Wait for work that cannot be stopped; raise CancelledError only once it has ended.
 
-    Whoever let go earlier would close files that the work still uses.
+    A caller that returned earlier would close files that the work still uses.
     """
     outcomes: list[T | Failure] = []
     waiting: list[Deferred[None]] = []

@@ -32,8 +32,8 @@ def fail() -> None:
     raise FULL
 
 
-class ErrandsCase(SynchronousTestCase):
-    """Errands on a clock that stands still, in threads that begin when a test says so."""
+class BlockingCallsCase(SynchronousTestCase):
+    """Calls on a clock that stands still, in threads that begin when a test says so."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -44,18 +44,18 @@ class ErrandsCase(SynchronousTestCase):
     def tearDown(self) -> None:
         self.assertEqual(self.clock.getDelayedCalls(), [], "a deadline is left on the clock")
 
-    def run_errand(self, work: Callable[[], Any], seconds: float = 10) -> Deferred[Any]:
+    def run_call(self, work: Callable[[], Any], seconds: float = 10) -> Deferred[Any]:
         """Give work to a thread and wait for it."""
         return Deferred.fromCoroutine(self.blocking_calls.run(work, seconds, self.undone.append))
 
 
-class RunTests(ErrandsCase):
+class RunTests(BlockingCallsCase):
     """`BlockingCalls.run`"""
 
     def test_result(self) -> None:
         """The result of the work is the result of the wait, be it nothing."""
         for result in ("done", None):
-            running = self.run_errand(lambda result=result: result)
+            running = self.run_call(lambda result=result: result)
             self.assertNoResult(running)
             self.threads.run()
             self.assertEqual(self.successResultOf(running), result)
@@ -63,40 +63,40 @@ class RunTests(ErrandsCase):
 
     def test_error(self) -> None:
         """What the work fails with, the wait fails with; a failure is not late."""
-        running = self.run_errand(fail)
+        running = self.run_call(fail)
         self.threads.run()
         self.assertIs(self.failureResultOf(running, OSError).value, FULL)
-        again = self.run_errand(lambda: "done")
+        again = self.run_call(lambda: "done")
         self.threads.run()
         self.assertEqual(self.successResultOf(again), "done")
         self.assertEqual(self.undone, [])
 
     def test_many(self) -> None:
         """So many at a time and no more: a disk may be slow without being late."""
-        running = [self.run_errand(lambda: "done") for _ in range(64)]
-        self.failureResultOf(self.run_errand(lambda: "done"), TimeoutError)
+        running = [self.run_call(lambda: "done") for _ in range(64)]
+        self.failureResultOf(self.run_call(lambda: "done"), TimeoutError)
         self.threads.run()
         self.assertEqual({"done"}, {self.successResultOf(each) for each in running})
-        again = self.run_errand(lambda: "done")
+        again = self.run_call(lambda: "done")
         self.threads.run()
         self.assertEqual("done", self.successResultOf(again))
 
     def test_any_error(self) -> None:
         """A fault in the work itself is told as it is, too."""
-        running = self.run_errand(lambda: 1 // 0)
+        running = self.run_call(lambda: 1 // 0)
         self.threads.run()
         self.failureResultOf(running, ZeroDivisionError)
 
     def test_beside_each_other(self) -> None:
-        """While nothing is late, any number of errands are under way."""
-        running = [self.run_errand(lambda n=n: n) for n in range(5)]
+        """While nothing is late, any number of calls are under way."""
+        running = [self.run_call(lambda n=n: n) for n in range(5)]
         self.assertEqual(self.threads.waiting, 5)
         self.threads.run()
         self.assertEqual([self.successResultOf(each) for each in running], [0, 1, 2, 3, 4])
 
     def test_deadline(self) -> None:
         """At the deadline the wait is over, and not before; that is an error of the system's."""
-        running = self.run_errand(lambda: "late", seconds=10)
+        running = self.run_call(lambda: "late", seconds=10)
         self.clock.advance(9.9)
         self.assertNoResult(running)
         self.clock.advance(0.1)
@@ -106,7 +106,7 @@ class RunTests(ErrandsCase):
 
     def test_just_in_time(self) -> None:
         """What comes a moment before the deadline is a result, and counts as nothing else."""
-        running = self.run_errand(lambda: "done", seconds=10)
+        running = self.run_call(lambda: "done", seconds=10)
         self.clock.advance(9.9)
         self.threads.run()
         self.clock.advance(60)
@@ -117,16 +117,16 @@ class RunTests(ErrandsCase):
         """Without a thread to be had that is the system's error, at once, and nobody is late."""
         self.blocking_calls = BlockingCalls(self.clock, no_thread)
         for _ in range(2):
-            failure = self.failureResultOf(self.run_errand(lambda: "done"), OSError)
+            failure = self.failureResultOf(self.run_call(lambda: "done"), OSError)
             self.assertEqual(failure.value.errno, errno.EAGAIN)
 
 
-class LateTests(ErrandsCase):
+class LateTests(BlockingCallsCase):
     """Work that comes back after its deadline, or never"""
 
     def make_late(self, work: Callable[[], Any] = lambda: "late") -> None:
         """Have work pass its deadline."""
-        running = self.run_errand(work, seconds=10)
+        running = self.run_call(work, seconds=10)
         self.clock.advance(10)
         self.failureResultOf(running, TimeoutError)
 
@@ -135,13 +135,13 @@ class LateTests(ErrandsCase):
         self.make_late()
         waiting = self.threads.waiting
         for _ in range(3):
-            failure = self.failureResultOf(self.run_errand(lambda: "next"), TimeoutError)
+            failure = self.failureResultOf(self.run_call(lambda: "next"), TimeoutError)
             self.assertEqual(str(failure.value), "an earlier call has not come back")
         self.assertEqual(self.threads.waiting, waiting)
 
     def test_others_that_are_under_way(self) -> None:
         """What was begun before still has its own time."""
-        other = self.run_errand(lambda: "other", seconds=20)
+        other = self.run_call(lambda: "other", seconds=20)
         self.make_late()
         self.assertNoResult(other)
         self.threads.run()
@@ -152,7 +152,7 @@ class LateTests(ErrandsCase):
         for work in (lambda: "late", fail):
             self.make_late(work)
             self.threads.run()
-            running = self.run_errand(lambda: "next")
+            running = self.run_call(lambda: "next")
             self.threads.run()
             self.assertEqual(self.successResultOf(running), "next")
 
@@ -160,14 +160,14 @@ class LateTests(ErrandsCase):
         """As long as one of them is still away, nothing new is taken."""
         works: list[Deferred[str]] = [Deferred(), Deferred()]
         self.blocking_calls = BlockingCalls(self.clock, lambda work: work())
-        running = [self.run_errand(lambda work=work: work) for work in works]
+        running = [self.run_call(lambda work=work: work) for work in works]
         self.clock.advance(10)
         for each in running:
             self.failureResultOf(each, TimeoutError)
         works[0].callback("late")
-        self.failureResultOf(self.run_errand(lambda: Deferred()), TimeoutError)
+        self.failureResultOf(self.run_call(lambda: Deferred()), TimeoutError)
         works[1].errback(Failure(FULL))
-        self.assertNoResult(next_one := self.run_errand(lambda: Deferred()))
+        self.assertNoResult(next_one := self.run_call(lambda: Deferred()))
         next_one.cancel()
         self.failureResultOf(next_one, CancelledError)
 
@@ -187,7 +187,7 @@ class LateTests(ErrandsCase):
         folder = Path(self.mktemp())
         folder.mkdir()
         before = open_descriptors()
-        make = partial(NamedFile, str(folder / "file"), self.blocking_calls.later)
+        make = partial(NamedFile, str(folder / "file"), self.blocking_calls.run_detached)
         late = Deferred.fromCoroutine(self.blocking_calls.run(make, 10, NamedFile.close))
         self.clock.advance(10)
         self.failureResultOf(late, TimeoutError)
@@ -196,7 +196,7 @@ class LateTests(ErrandsCase):
 
     def test_cancelled(self) -> None:
         """One who is cancelled comes back at once, and what the work gives is undone."""
-        running = self.run_errand(lambda: "done")
+        running = self.run_call(lambda: "done")
         running.cancel()
         self.failureResultOf(running, CancelledError)
         self.assertEqual((self.clock.getDelayedCalls(), self.undone), ([], []))
@@ -205,7 +205,7 @@ class LateTests(ErrandsCase):
 
     def test_cancelled_and_failed(self) -> None:
         """An error that nobody waits for any more is nobody's."""
-        running = self.run_errand(fail)
+        running = self.run_call(fail)
         running.cancel()
         self.failureResultOf(running, CancelledError)
         self.threads.run()
@@ -213,22 +213,22 @@ class LateTests(ErrandsCase):
 
     def test_cancelled_is_not_late(self) -> None:
         """One who did not want to wait says nothing about the disk: others are served."""
-        running = self.run_errand(lambda: "done")
+        running = self.run_call(lambda: "done")
         running.cancel()
         self.failureResultOf(running, CancelledError)
         self.clock.advance(60)
-        other = self.run_errand(lambda: "other")
+        other = self.run_call(lambda: "other")
         self.threads.run()
         self.assertEqual(self.successResultOf(other), "other")
 
 
-class LaterTests(ErrandsCase):
-    """`BlockingCalls.later`"""
+class RunDetachedTests(BlockingCallsCase):
+    """`BlockingCalls.run_detached`"""
 
     def test_in_a_thread(self) -> None:
         """Work that nobody waits for is done in a thread, sooner or later."""
         done: list[str] = []
-        self.blocking_calls.later(lambda: done.append("done"))
+        self.blocking_calls.run_detached(lambda: done.append("done"))
         self.assertEqual(done, [])
         self.threads.run()
         self.assertEqual(done, ["done"])
@@ -236,21 +236,21 @@ class LaterTests(ErrandsCase):
     def test_without_a_thread(self) -> None:
         """Without a thread to be had it is done here and now, rather than never."""
         done: list[str] = []
-        BlockingCalls(self.clock, no_thread).later(lambda: done.append("done"))
+        BlockingCalls(self.clock, no_thread).run_detached(lambda: done.append("done"))
         self.assertEqual(done, ["done"])
 
     def test_failure(self) -> None:
         """What it fails with is logged, since nobody else hears of it."""
-        self.blocking_calls.later(fail)
+        self.blocking_calls.run_detached(fail)
         self.threads.run()
         self.assertEqual([failure.value for failure in self.flushLoggedErrors(OSError)], [FULL])
 
     def test_while_one_is_late(self) -> None:
         """It is taken while other work is late: a descriptor has to be closed some time."""
-        late = self.run_errand(lambda: "late")
+        late = self.run_call(lambda: "late")
         self.clock.advance(10)
         self.failureResultOf(late, TimeoutError)
         done: list[str] = []
-        self.blocking_calls.later(lambda: done.append("done"))
+        self.blocking_calls.run_detached(lambda: done.append("done"))
         self.threads.run()
         self.assertEqual(done, ["done"])

@@ -34,7 +34,7 @@ class Bytes:
         return self._data[offset : offset + limit]
 
 
-class FeedCase(SynchronousTestCase):
+class FileProducerCase(SynchronousTestCase):
     """A feed into a consumer."""
 
     def setUp(self) -> None:
@@ -47,7 +47,7 @@ class FeedCase(SynchronousTestCase):
         return feed
 
 
-class StoredTests(FeedCase):
+class RangeTests(FileProducerCase):
     """A feed from a file that is complete"""
 
     DATA = bytes(range(256)) * 4 * 400
@@ -171,7 +171,7 @@ class StoredTests(FeedCase):
         self.assertEqual(len(self.consumer.writes), 1)
 
 
-class BacklogTests(FeedCase):
+class GrowingFileTests(FileProducerCase):
     """A feed from a render that goes on"""
 
     def setUp(self) -> None:

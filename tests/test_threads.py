@@ -19,7 +19,7 @@ from tests.support.threads import FakeThreads
 reactor: Any = _reactor
 
 
-class OwnThreadsTests(TestCase):
+class ThreadPerCallTests(TestCase):
     """`thread_per_call`"""
 
     async def test_elsewhere(self) -> None:
@@ -83,7 +83,7 @@ class ForgetTests(SynchronousTestCase):
         self.assertEqual(self.done, ["done"])
 
 
-class OutlastTests(SynchronousTestCase):
+class AwaitUncancelledTests(SynchronousTestCase):
     """`await_uncancelled`"""
 
     def setUp(self) -> None:

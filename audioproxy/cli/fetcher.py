@@ -16,9 +16,9 @@ from zope.interface import implementer
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.http import get
 from audioproxy.cli.url_input import parse_url, percent_encode
-from audioproxy.http_client.bodies import TooLong
+from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.errors import TransportError
 
 #: The results of a fetch.
 RENDERED, STORED, OTHER, FAILED = "rendered", "stored already", "of no variant", "failed"
@@ -73,23 +73,23 @@ class Fetcher:
                 response = await get(self._client, self._clock, request_url, self._timeout)
                 if tried >= self._tries.get(response.status, 1):
                     break
-                await response.drop()
+                await response.discard()
                 await deferLater(self._clock, _retry_delay(response))
-        except Unreachable as error:
+        except TransportError as error:
             raise FetchFailed(f"no answer ({error})") from error
         return await self._classify(response)
 
     async def _classify(self, response: Response) -> str:
         state = response.header("x-audio-proxy")
         if response.status == 302 and state == "HIT":
-            await response.drop()
+            await response.discard()
             return STORED
         if response.status != 200:
             raise FetchFailed(await _describe_error(response))
         counter = _ByteCounter(self._on_bytes)
         try:
-            await response.flow(None, self._timeout).send(counter)
-        except Unreachable as error:
+            await response.stream(None, self._timeout).send(counter)
+        except TransportError as error:
             raise FetchFailed(f"broke off after {counter.size} bytes ({error})") from error
         return _RESULTS.get(state or "", OTHER)
 
@@ -143,11 +143,11 @@ def _retry_delay(response: Response) -> float:
 async def _describe_error(response: Response) -> str:
     """Return the status of a response, and the message of its error document."""
     if 300 <= response.status < 400:
-        await response.drop()
+        await response.discard()
         return f"{response.status}: a redirect that is not the service's; give the URL at its end"
     try:
         document = json.loads(await response.read(_DOCUMENT))
         return f"{response.status} {document['error']}: {document['message']}"
-    except (LookupError, RecursionError, TooLong, TypeError, Unreachable, ValueError):
+    except (LookupError, RecursionError, BodyTooLarge, TypeError, TransportError, ValueError):
         phrases = {status.value: status.phrase for status in HTTPStatus}
         return f"{response.status} {phrases.get(response.status, '')}".rstrip()

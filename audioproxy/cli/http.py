@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 from twisted.web.http_headers import Headers
 
 from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
-from audioproxy.http_client.errors import explain
+from audioproxy.http_client.errors import translate_error
 
 # treq needs a URL that hyperlink can parse; the agent sends the exact one. RFC 6761, 6.4 reserves
 # the name.
@@ -27,8 +27,8 @@ async def get(client: HttpClient, clock: Any, url: str, timeout: float = _TIMEOU
     :param clock: a reactor, of which only the time is used.
     :param client: owns the connections and closes them.
     :param timeout: seconds for the headers of the response.
-    :raises Untrusted: for a server without a trusted certificate.
-    :raises Unreachable: without a response, or without one in time.
+    :raises UntrustedCertificate: for a server without a trusted certificate.
+    :raises TransportError: without a response, or without one in time.
     """
     # A new client has no cookies.
     answered = HTTPClient(client.agent(url)).get(
@@ -40,11 +40,11 @@ async def get(client: HttpClient, clock: Any, url: str, timeout: float = _TIMEOU
         reactor=clock,
     )
     answered.addTimeout(
-        timeout, clock, lambda failure, _: Failure(explain(failure.value, expired=True))
+        timeout, clock, lambda failure, _: Failure(translate_error(failure.value, expired=True))
     )
     try:
         response = await answered
     except Exception as error:
-        raise explain(error) from error
+        raise translate_error(error) from error
     # `treq.collect` takes a truncated body for a complete one; `Response` does not.
-    return Response(clock, response.original, bodiless=False)
+    return Response(clock, response.original, is_head=False)

@@ -12,14 +12,14 @@ from typing import Any
 from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
-from audioproxy.backends import BootError, Trust
 from audioproxy.cli.environment import add_env_file
 from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, FetchFailed, redact_url
 from audioproxy.cli.formatting import format_bytes, format_count, print_errors
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
-from audioproxy.threads import InThread, thread_per_call
+from audioproxy.http_client.clients import HttpClients, UnusableBundle
+from audioproxy.threads import ThreadRunner, thread_per_call
 
 _DESCRIPTION = """\
 Fetch URLs ahead of the listeners, so that the service renders and stores their variants.
@@ -154,10 +154,10 @@ def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
     async def work(reactor: Any) -> None:
         nonlocal progress
         progress = WarmProgress(bar, reactor.seconds)
-        trust = Trust(reactor, environment.get("SSL_CERT_FILE") or None)
+        clients = HttpClients(reactor, environment.get("SSL_CERT_FILE") or None)
         try:
-            client = trust.client()
-        except BootError as error:
+            client = clients.client()
+        except UnusableBundle as error:
             raise UsageError(str(error)) from None
         fetcher = Fetcher(client, reactor, arguments.timeout, arguments.tries, progress.add_bytes)
         urls = read_urls(words, thread_per_call(reactor), lambda: standard_input().fileno())
@@ -217,7 +217,7 @@ async def fetch_all(
 
 
 async def read_urls(
-    words: Iterable[str], in_thread: InThread, stdin: Callable[[], int]
+    words: Iterable[str], in_thread: ThreadRunner, stdin: Callable[[], int]
 ) -> AsyncIterator[str]:
     """Yield words, and in place of a ``-`` the lines of the standard input; each URL once.
 
@@ -237,7 +237,7 @@ async def _one(word: str) -> AsyncIterator[str]:
     yield word.strip()
 
 
-async def _read_lines(in_thread: InThread, descriptor: int) -> AsyncIterator[str]:
+async def _read_lines(in_thread: ThreadRunner, descriptor: int) -> AsyncIterator[str]:
     # A read of a pipe can block for long, so it runs in a thread. It bypasses Python's own buffers,
     # whose lock would keep the process from its end.
     rest = b""

@@ -1,1 +1,1 @@
-"""Requests to other machines, on connections of one pool, with a deadline for every wait."""
+"""Outbound HTTP: one connection pool for each trust store, and a timeout for every wait."""

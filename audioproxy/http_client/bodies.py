@@ -1,9 +1,8 @@
-"""Bodies of requests and answers: read, sent on or sent, and none of them held in memory."""
+"""Bodies of requests and responses: read, forwarded or sent with backpressure and a timeout."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IConsumer, IPushProducer, IReactorTime
@@ -14,56 +13,57 @@ from twisted.web.http import PotentialDataLoss
 from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
-from audioproxy.http_client.errors import Unreachable, explain
-from audioproxy.http_client.timeouts import Watch
+from audioproxy._twisted import abort_response
+from audioproxy.http_client.errors import TransportError, translate_error
+from audioproxy.http_client.timeouts import ProgressTimeout
 from audioproxy.streams import ConsumerGone, FileProducer, Readable
 
-# Seconds: for the whole of a small body; and for any progress of a large one.
-_SMALL = 15.0
-STALL = 30.0
+# Seconds for a body that is collected in memory, and for progress of one that is streamed.
+_COLLECT_TIMEOUT = 15.0
+STALL_TIMEOUT = 30.0
 
 
-class TooLong(Exception):
-    """The body of an answer is longer than anyone wants."""
+class BodyTooLarge(Exception):
+    """The body of a response is longer than the caller's limit."""
 
 
-class SmallBody(Protocol):
-    """Receives a body that is small.
+class BodyCollector(Protocol):
+    """Receives a small body into memory.
 
-    :ivar data: what has come.
-    :ivar done: fires at its end, or fails with `TooLong` or `Unreachable`.
+    :ivar data: the bytes received so far.
+    :ivar done: fires at the end of the body, or fails with `BodyTooLarge` or `TransportError`.
     """
 
-    def __init__(self, clock: IReactorTime, limit: int, patient: bool) -> None:
-        """Wait for it.
+    def __init__(self, clock: IReactorTime, limit: int, extend_timeout: bool) -> None:
+        """Start the timeout.
 
-        :param patient: it has 15 seconds for every step, and not for the whole.
+        :param extend_timeout: the 15 seconds start anew with every piece of the body.
         """
         self.data = bytearray()
         self.done: Deferred[None] = Deferred(lambda _: self._end(CancelledError()))
         self._limit = limit
-        self._patient = patient
-        self._watch = Watch(clock, _SMALL, self._stall)
+        self._extend_timeout = extend_timeout
+        self._timeout = ProgressTimeout(clock, _COLLECT_TIMEOUT, self._stall)
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep what comes."""
-        if self._patient:
-            self._watch.extend()
+        """Append bytes of the body."""
+        if self._extend_timeout:
+            self._timeout.reset()
         self.data += data
         if len(self.data) > self._limit:
-            self._end(TooLong())
+            self._end(BodyTooLarge())
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Hear that nothing more will come."""
-        self._end(None if reason.check(ResponseDone) else explain(reason.value))
+        """End the transfer: the body has ended, or the connection is lost."""
+        self._end(None if reason.check(ResponseDone) else translate_error(reason.value))
 
     def _stall(self) -> None:
-        self._end(Unreachable(f"the body stalled for {_SMALL:g} seconds"))
+        self._end(TransportError(f"the body stalled for {_COLLECT_TIMEOUT:g} seconds"))
 
     def _end(self, error: Exception | None) -> None:
-        self._watch.stop()
+        self._timeout.cancel()
         if error is not None:
-            _abort(self)
+            abort_response(self)
         if self.done.called:
             return
         if error is None:
@@ -72,130 +72,132 @@ class SmallBody(Protocol):
             self.done.errback(error)
 
 
-class NoBody(Protocol):
-    """Receives a body that nobody wants."""
+class BodyAborter(Protocol):
+    """Receiver that closes the connection instead of reading the body."""
 
     def connectionMade(self) -> None:
         """Close the connection."""
-        _abort(self)
+        abort_response(self)
 
 
 @implementer(IPushProducer)
 class BodyStream(Protocol):
-    """Sends a body on to one consumer as it comes, and asks for no more than that one takes."""
+    """Push producer that forwards a response's body to one consumer, at the consumer's pace."""
 
     def __init__(
         self,
         clock: IReactorTime,
         response: IResponse,
         size: int | None,
-        seconds: float | None = None,
+        stall_timeout: float | None = None,
         closed_securely: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare to send.
 
-        :param size: bytes, or None where nothing says so.
-        :param seconds: for which progress is waited for.
+        :param size: bytes, or None where the response does not state its length.
+        :param stall_timeout: seconds without progress after which the stream fails.
         :param closed_securely: returns whether the server closed the connection in a way that
             marks the end of the body.
         """
         self._clock = clock
         self._closed_securely = closed_securely
-        self._seconds = seconds or STALL
+        self._stall_timeout = stall_timeout or STALL_TIMEOUT
         self._response = response
         self._size = size
-        self._came = 0
+        self._received = 0
         self._paused = False
         self._consumer: IConsumer | None = None
-        self._watch: Watch | None = None
+        self._timeout: ProgressTimeout | None = None
         self._done: Deferred[None] = Deferred(lambda _: self.stopProducing())
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
-        """Send everything.
+        """Send the whole body.
 
         :returns: fires when everything is written, or fails: with `ConsumerGone`, or with
-            `Unreachable` where the body ends early or stalls. Cancelling it ends the relay.
+            `TransportError` where the body ends early or stalls. Cancelling it ends the stream.
         """
         self._consumer = consumer
         consumer.registerProducer(self, True)
         if self._done.called:
             # The consumer was gone already.
-            self.drop()
+            self.discard()
             return self._done
         if not self._paused:
-            self._watch_again()
+            self._start_timeout()
         self._response.deliverBody(self)
         if self._paused:
-            # The delivery has let the connection go on.
+            # deliverBody has resumed the connection.
             self.pauseProducing()
         return self._done
 
-    def drop(self) -> None:
-        """Close the connection; nothing was sent, and nothing will be."""
-        self._response.deliverBody(NoBody())
+    def discard(self) -> None:
+        """Close the connection without sending anything."""
+        self._response.deliverBody(BodyAborter())
 
     def dataReceived(self, data: bytes) -> None:
-        """Hear of bytes from the server."""
+        """Forward bytes of the body."""
         if self._consumer is None:
             return
-        self._came += len(data)
-        if self._size is not None and self._came > self._size:
-            self._end(Unreachable("the body is longer than it should be"))
+        self._received += len(data)
+        if self._size is not None and self._received > self._size:
+            self._end(TransportError("the body is longer than it should be"))
             return
-        if self._watch is not None:
-            self._watch.extend()
+        if self._timeout is not None:
+            self._timeout.reset()
         self._consumer.write(data)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Hear that the body has come to an end, be it the right one."""
-        marked = reason.check(ResponseDone) is not None
+        """End the transfer: the body has ended, or the connection is lost."""
+        complete = reason.check(ResponseDone) is not None
         if reason.check(PotentialDataLoss):
-            # Without a mark, whatever ended the connection looks like the end of the body.
-            marked = self._size is not None or self._closed_securely()
-        if not marked:
-            self._end(explain(reason.value))
-        elif self._size not in (None, self._came):
-            self._end(Unreachable(f"the body has {self._came} bytes in place of {self._size}"))
+            # The body ends with the connection, so an early end looks like the right one.
+            complete = self._size is not None or self._closed_securely()
+        if not complete:
+            self._end(translate_error(reason.value))
+        elif self._size not in (None, self._received):
+            self._end(
+                TransportError(f"the body has {self._received} bytes in place of {self._size}")
+            )
         else:
             self._end(None)
 
     def pauseProducing(self) -> None:
-        """Hear that the consumer has enough for now; until it has not, the server may wait."""
+        """Pause: the consumer's buffer is full. The timeout does not run meanwhile."""
         self._paused = True
-        self._forget_watch()
+        self._cancel_timeout()
         if self.transport is not None:
             self.transport.pauseProducing()  # type: ignore[attr-defined]
 
     def resumeProducing(self) -> None:
-        """Hear that the consumer wants more."""
+        """Resume: the consumer takes more."""
         self._paused = False
         if self._consumer is not None and self.transport is not None:
-            self._watch_again()
+            self._start_timeout()
             self.transport.resumeProducing()  # type: ignore[attr-defined]
 
     def stopProducing(self) -> None:
-        """Hear that the consumer is gone."""
+        """Stop: the consumer is gone."""
         self._end(ConsumerGone())
 
-    def _watch_again(self) -> None:
-        self._forget_watch()
-        self._watch = Watch(self._clock, self._seconds, self._stall)
+    def _start_timeout(self) -> None:
+        self._cancel_timeout()
+        self._timeout = ProgressTimeout(self._clock, self._stall_timeout, self._stall)
 
-    def _forget_watch(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.stop()
+    def _cancel_timeout(self) -> None:
+        timeout, self._timeout = self._timeout, None
+        if timeout is not None:
+            timeout.cancel()
 
     def _stall(self) -> None:
-        self._end(Unreachable(f"the body stalled for {self._seconds:g} seconds"))
+        self._end(TransportError(f"the body stalled for {self._stall_timeout:g} seconds"))
 
     def _end(self, error: Exception | None) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             return
-        self._forget_watch()
+        self._cancel_timeout()
         if error is not None:
-            _abort(self)
+            abort_response(self)
         if not isinstance(error, ConsumerGone):
             consumer.unregisterProducer()
         if error is None:
@@ -205,80 +207,71 @@ class BodyStream(Protocol):
 
 
 @implementer(IBodyProducer)
-class Upload:
-    """A stretch of a file as the body of a request.
+class RequestBody:
+    """A byte range of a file as the body of a request.
 
     :ivar length: bytes.
-    :ivar moved: called whenever some of them have been taken.
-    :ivar abort: closes the connection that they go to, at once.
+    :ivar on_progress: called whenever bytes were written to the connection.
+    :ivar abort_connection: closes the connection that the body is written to, at once.
     """
 
     def __init__(self, source: Readable, start: int, stop: int) -> None:
         self.length = stop - start
-        self.moved: Callable[[], None] = lambda: None
-        self.abort: Callable[[], None] = lambda: None
-        self._feed = FileProducer(source, start, stop)
+        self.on_progress: Callable[[], None] = lambda: None
+        self.abort_connection: Callable[[], None] = lambda: None
+        self._producer = FileProducer(source, start, stop)
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
         """Begin to send."""
         sending: Deferred[None] = Deferred()
 
         def end(outcome: Failure | None) -> None:
-            # One who was told to stop says nothing more.
+            # After stopProducing the Deferred must not fire (IBodyProducer).
             if not (isinstance(outcome, Failure) and outcome.check(ConsumerGone)):
                 sending.callback(outcome)
 
-        self._feed.send(_Wire(consumer, self._has_moved)).addBoth(end)
+        self._producer.send(_ProgressConsumer(consumer, self._report_progress)).addBoth(end)
         return sending
 
-    def answered(self) -> None:
-        """Hear that there is an answer. With an early one, a refusal say, the rest is not sent."""
-        if not self._feed.done.called:
-            self._feed.stopProducing()
-            self.abort()
+    def response_received(self) -> None:
+        """Stop sending: after an early response, such as an error, the rest is not wanted."""
+        if not self._producer.done.called:
+            self._producer.stopProducing()
+            self.abort_connection()
 
     def pauseProducing(self) -> None:
-        """Hear that the connection has enough for now."""
-        self._feed.pauseProducing()
+        """Pause: the connection's send buffer is full."""
+        self._producer.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Hear that the connection takes more."""
-        self._feed.resumeProducing()
+        """Resume: the connection takes more."""
+        self._producer.resumeProducing()
 
     def stopProducing(self) -> None:
-        """Hear that the connection is gone."""
-        self._feed.stopProducing()
+        """Stop: the connection is lost."""
+        self._producer.stopProducing()
 
-    def _has_moved(self) -> None:
-        self.moved()
+    def _report_progress(self) -> None:
+        self.on_progress()
 
 
 @implementer(IConsumer)
-class _Wire:
-    """The consumer that a request gives its body, which knows its producer already."""
+class _ProgressConsumer:
+    """The consumer of a request's body, which reports every write.
 
-    def __init__(self, consumer: IConsumer, moved: Callable[[], None]) -> None:
+    Twisted's client has registered the body as the producer already.
+    """
+
+    def __init__(self, consumer: IConsumer, on_progress: Callable[[], None]) -> None:
         self._consumer = consumer
-        self._moved = moved
+        self._on_progress = on_progress
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
         """Do nothing: the request has registered the body."""
 
     def unregisterProducer(self) -> None:
-        """Do nothing: the request does."""
+        """Do nothing: the request unregisters the body."""
 
     def write(self, data: bytes) -> None:
-        self._moved()
+        self._on_progress()
         self._consumer.write(data)
-
-
-def _abort(receiver: Protocol) -> None:
-    """Close a response's connection at once.
-
-    ``loseConnection`` over TLS waits for a server that may never answer. Twisted 26.10 has no
-    public way from a body to the connection's end.
-    """
-    proxy: Any = receiver.transport
-    connection = proxy._producer if proxy is not None else None
-    if connection is not None:
-        connection.abortConnection()

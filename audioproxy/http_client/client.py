@@ -1,7 +1,7 @@
-"""Requests to other machines: one pool of connections, and a deadline for every wait.
+"""HTTP/1.1 client on Twisted's Agent, with a timeout for every wait.
 
-Nothing is followed, decoded or kept: what a server says is what a caller gets, from the status to
-the last byte. URLs travel exactly as they are spelled, since a signature covers the spelling.
+It follows no redirect, decodes no body and caches nothing: callers get the response as the server
+sent it. The URL is sent exactly as given, since a signature covers its spelling.
 """
 
 from __future__ import annotations
@@ -20,25 +20,31 @@ from twisted.web.iweb import UNKNOWN_LENGTH, IResponse
 
 from audioproxy import __version__
 from audioproxy.http_client.agent import ExactUrlAgent
-from audioproxy.http_client.bodies import STALL, BodyStream, NoBody, SmallBody, Upload
+from audioproxy.http_client.bodies import (
+    STALL_TIMEOUT,
+    BodyAborter,
+    BodyCollector,
+    BodyStream,
+    RequestBody,
+)
 from audioproxy.http_client.connections import Connections, connection_of
-from audioproxy.http_client.errors import Unreachable, explain
-from audioproxy.http_client.timeouts import Watch
+from audioproxy.http_client.errors import TransportError, translate_error
+from audioproxy.http_client.timeouts import ProgressTimeout
 
-#: What servers are told of us, by ffmpeg too.
+#: The User-Agent of all requests, those of ffmpeg too.
 USER_AGENT = f"audioproxy/{__version__}"
 
-# Seconds for the headers of an answer.
-_ANSWER = 15.0
-# Bytes of a body that nobody wants and that is read all the same, for the connection's sake.
-_SHORT = 4096
-_LENGTH = re.compile(r"[0-9]{1,18}")
-# RFC 7468, 2 and 5; whatever stands between two of them is a comment.
+# Seconds for the headers of a response.
+_HEADERS_TIMEOUT = 15.0
+# A discarded body of at most so many bytes is read, so that its connection can be used again.
+_DISCARD_LIMIT = 4096
+_CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
+# RFC 7468, 2 and 5; text between two certificates is a comment.
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
-def read_trust(path: str | None) -> Any:
-    """Return what certificates are verified against.
+def load_trust_root(path: str | None) -> Any:
+    """Return the trust root that server certificates are verified against.
 
     :param path: a PEM file that replaces the system's trust store; None is the system's.
     :raises OSError: where it cannot be read.
@@ -60,59 +66,62 @@ def read_trust(path: str | None) -> Any:
 
 
 class HttpClient:
-    """A client of HTTP/1.1 servers that all are verified against one trust store."""
+    """An HTTP/1.1 client with a connection pool and one trust root for all servers."""
 
-    def __init__(self, reactor: Any, trust: Any) -> None:
+    def __init__(self, reactor: Any, trust_root: Any) -> None:
         """Make a client.
 
-        :param trust: from `read_trust`.
+        :param trust_root: from `load_trust_root`.
         """
         self._clock: IReactorTime = reactor
-        self._connections = Connections(reactor, trust)
+        self._connections = Connections(reactor, trust_root)
 
     async def request(
         self,
         method: str,
         url: str,
         headers: Mapping[str, str],
-        body: Upload | None = None,
-        seconds: float | None = None,
+        body: RequestBody | None = None,
+        timeout: float | None = None,
     ) -> Response:
-        """Send a request and return its answer, of which only the headers have come.
+        """Send a request and return the response once its headers have arrived.
 
-        :param seconds: for which they are waited for; left out, 15.
-        :raises Untrusted: where the server's certificate does not prove who it is.
-        :raises Unreachable: where there is no answer, or none in time.
+        :param timeout: seconds without progress until the headers arrive; left out, 15, or 30 for
+            a request with a body.
+        :raises UntrustedCertificate: where the server's certificate cannot be verified.
+        :raises TransportError: where there is no response, or none in time.
         """
-        lines = Headers({"user-agent": [USER_AGENT]})
+        header_lines = Headers({"user-agent": [USER_AGENT]})
         for name, value in headers.items():
-            lines.setRawHeaders(name, [value])
-        sent = self._connections.request(method.encode("ascii"), url.encode("ascii"), lines, body)
-        # Whoever calls the request off is told so. Twisted's client says, according to how far it
-        # had come, that a name is not known, or that a connection was lost.
-        called_off = False
+            header_lines.setRawHeaders(name, [value])
+        sending = self._connections.request(
+            method.encode("ascii"), url.encode("ascii"), header_lines, body
+        )
+        # A cancelled caller gets CancelledError. Twisted's client fails with whatever the
+        # cancellation interrupted: a name that is not known, or a connection that was lost.
+        cancelled = False
 
-        def call_off(_: object) -> None:
-            nonlocal called_off
-            called_off = True
-            sent.cancel()
+        def cancel(_: object) -> None:
+            nonlocal cancelled
+            cancelled = True
+            sending.cancel()
 
-        answered: Deferred[IResponse] = Deferred(call_off)
-        sent.addBoth(lambda outcome: answered.callback(outcome))
-        patience = seconds or (_ANSWER if body is None else STALL)
-        watch = Watch(self._clock, patience, sent.cancel)
+        waiter: Deferred[IResponse] = Deferred(cancel)
+        sending.addBoth(lambda outcome: waiter.callback(outcome))
+        seconds = timeout or (_HEADERS_TIMEOUT if body is None else STALL_TIMEOUT)
+        progress_timeout = ProgressTimeout(self._clock, seconds, sending.cancel)
         if body is not None:
-            body.moved = watch.extend
+            body.on_progress = progress_timeout.reset
         try:
-            response = await answered
+            response = await waiter
         except Exception as error:
-            if called_off:
+            if cancelled:
                 raise CancelledError from error
-            raise explain(error, watch.expired) from error
+            raise translate_error(error, progress_timeout.expired) from error
         finally:
-            watch.stop()
+            progress_timeout.cancel()
         if body is not None:
-            body.answered()
+            body.response_received()
         return Response(self._clock, response, method == "HEAD")
 
     def agent(self, url: str) -> ExactUrlAgent:
@@ -120,74 +129,75 @@ class HttpClient:
         return ExactUrlAgent(self._connections, url.encode("ascii"))
 
     def open(self) -> None:
-        """Let requests out again, after a `close`."""
+        """Allow requests again after `close`."""
         self._connections.open()
 
     async def close(self) -> None:
-        """Close all connections, and let no request out."""
+        """Close all connections and refuse further requests."""
         await self._connections.close()
 
 
 class Response:
-    """A response whose body has not been read. It is read, or dropped.
+    """A response whose headers have arrived. The body must be read, streamed or discarded.
 
-    :ivar bodiless: it is to a HEAD, so there will be no body.
+    :ivar is_head: the request was a HEAD, so there is no body.
     """
 
-    def __init__(self, clock: IReactorTime, response: IResponse, bodiless: bool) -> None:
-        self.bodiless = bodiless
+    def __init__(self, clock: IReactorTime, response: IResponse, is_head: bool) -> None:
+        self.is_head = is_head
         self._clock = clock
         self._response = response
-        # A short body may end, and its connection with it, before anyone asks for it.
+        # A short body may end, and its connection with it, before it is read.
         self._connection = connection_of(response)
 
     @property
     def status(self) -> int:
-        """The status."""
+        """The status code."""
         return int(self._response.code)
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body, or of the one that a GET would have; None where nothing says so."""
-        if not self.bodiless:
+        """The body's length in bytes, for HEAD that of a GET; None where it is not stated."""
+        if not self.is_head:
             length = self._response.length
             return None if length is UNKNOWN_LENGTH else int(length)
         text = self.header("content-length")
-        return int(text) if text is not None and _LENGTH.fullmatch(text) else None
+        return int(text) if text is not None and _CONTENT_LENGTH.fullmatch(text) else None
 
     def header(self, name: str) -> str | None:
-        """Return a header; several of one name are one list. Text outside Latin-1 cannot come."""
+        """Return a header's value, decoded as Latin-1; several lines are joined by commas."""
         values = self._response.headers.getRawHeaders(name.encode("ascii"))
         return b", ".join(values).decode("latin-1") if values else None
 
-    async def read(self, limit: int, *, patient: bool = False) -> bytes:
+    async def read(self, limit: int, *, extend_timeout: bool = False) -> bytes:
         """Return the body.
 
-        :param patient: it may take its time as long as something comes.
-        :raises TooLong: for one of more than ``limit`` bytes.
-        :raises Unreachable: where it does not come to its end.
+        :param extend_timeout: the timeout of 15 seconds is for each piece of the body, not for
+            the whole.
+        :raises BodyTooLarge: for a body of more than ``limit`` bytes.
+        :raises TransportError: where the body ends early or does not end in time.
         """
-        reading = SmallBody(self._clock, limit, patient)
-        self._response.deliverBody(reading)
-        await reading.done
-        return bytes(reading.data)
+        collector = BodyCollector(self._clock, limit, extend_timeout)
+        self._response.deliverBody(collector)
+        await collector.done
+        return bytes(collector.data)
 
-    async def drop(self) -> None:
-        """Do without the body: read it where it is short, else close the connection."""
-        if self.length is not None and self.length <= _SHORT:
-            with suppress(Unreachable):
-                await self.read(_SHORT)
+    async def discard(self) -> None:
+        """Discard the body: read a short one to reuse the connection, else close it."""
+        if self.length is not None and self.length <= _DISCARD_LIMIT:
+            with suppress(TransportError):
+                await self.read(_DISCARD_LIMIT)
         else:
-            self._response.deliverBody(NoBody())
+            self._response.deliverBody(BodyAborter())
 
-    def flow(self, size: int | None, seconds: float | None = None) -> BodyStream:
-        """Return the body as what can be sent on.
+    def stream(self, size: int | None, stall_timeout: float | None = None) -> BodyStream:
+        """Return the body as a stream.
 
-        :param size: bytes; any other number of them is a failure. None takes any body of which the
-            end is marked: by its framing, or by TLS where only the end of the connection ends it.
-        :param seconds: for which more of it is waited for; left out, 30.
+        :param size: bytes; the stream fails with any other number of them. None takes any body
+            whose end is marked: by its framing, or by TLS where it ends with the connection.
+        :param stall_timeout: seconds without progress; left out, 30.
         """
-        return BodyStream(self._clock, self._response, size, seconds, self._closed_securely)
+        return BodyStream(self._clock, self._response, size, stall_timeout, self._closed_securely)
 
     def _closed_securely(self) -> bool:
         return self._connection is not None and self._connection.closed_securely

@@ -1,4 +1,4 @@
-"""Connections to other machines: made, bounded, kept for a while, and closed at the end."""
+"""Outbound connections: pooled, limited, tracked while open, and closed on shutdown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import idna
+from cachetools import LRUCache
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectionDone
@@ -16,7 +17,6 @@ from twisted.internet.interfaces import (
     ISSLTransport,
     IStreamClientEndpoint,
 )
-from twisted.internet.protocol import Factory
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.client import (
@@ -30,134 +30,130 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IBodyProducer, IResponse
 from zope.interface import implementer
 
-from audioproxy.http_client.bodies import Upload
-from audioproxy.http_client.errors import Unreachable
-from audioproxy.recent import Recent
+from audioproxy._twisted import request_with_target, response_connection, silence_factory
+from audioproxy.http_client.bodies import RequestBody
+from audioproxy.http_client.errors import TransportError
 
 # Seconds to connect.
-_CONNECT = 5.0
-# Connections to one host that are kept, and seconds for which an idle one is. Object stores close
-# theirs after 20 seconds and more; a request on one that was just closed would be lost.
-_KEPT = 100
-_KEPT_SECONDS = 15
-# Seconds for the others to say goodbye.
-_CLOSE = 1.0
-# Hosts whose TLS contexts, and how they are reached, are kept. To read the system's certificates
-# takes some milliseconds.
-_HOSTS = 32
-# Bytes of the headers of an answer, and of what is read with them of its body: a few at most where
-# it comes in small pieces, and as much as the connection reads at a time where it does not.
-_HEADERS = 512 * 1024
+_CONNECT_TIMEOUT = 5.0
+# Idle connections to one host, and seconds for which one is kept. Object stores close theirs after
+# 20 seconds and more; a request on a connection that was just closed would be lost.
+_MAX_IDLE_PER_HOST = 100
+_IDLE_TIMEOUT = 15
+# Seconds for servers to close their side on shutdown.
+_CLOSE_TIMEOUT = 1.0
+# Hosts whose TLS contexts and endpoints are cached. To read the system's certificates takes some
+# milliseconds.
+_MAX_HOSTS = 32
+# Bytes of a response's headers and of the part of its body that is read with them. That part is
+# small where the response arrives in small pieces, and at most one read of the connection.
+_MAX_HEADER_BYTES = 512 * 1024
 
-_TARGET = re.compile(rb"[a-z]+://[^/?#]*")
+_SCHEME_AND_AUTHORITY = re.compile(rb"[a-z]+://[^/?#]*")
 
 
 class Connections:
-    """Twisted's client, with all of its connections in view."""
+    """Twisted's Agent, its connection pool, and a registry of its open connections."""
 
-    def __init__(self, reactor: Any, trust: Any) -> None:
+    def __init__(self, reactor: Any, trust_root: Any) -> None:
         self._reactor = reactor
         self._clock: IReactorTime = reactor
         self._pool = HTTPConnectionPool(reactor)
-        self._pool.maxPersistentPerHost = _KEPT
-        self._pool.cachedConnectionTimeout = _KEPT_SECONDS
+        self._pool.maxPersistentPerHost = _MAX_IDLE_PER_HOST
+        self._pool.cachedConnectionTimeout = _IDLE_TIMEOUT
         self._agent = Agent(reactor, pool=self._pool)
-        self._policy = HostnameCachingHTTPSPolicy(BrowserLikePolicyForHTTPS(trust), _HOSTS)
-        # To make one costs as much as to sign a request.
-        self._endpoints: Recent[tuple[bytes, bytes, int], IStreamClientEndpoint] = Recent(_HOSTS)
-        self._open: set[Connection] = set()
+        self._policy = HostnameCachingHTTPSPolicy(BrowserLikePolicyForHTTPS(trust_root), _MAX_HOSTS)
+        # To make an endpoint costs as much as to sign a request.
+        self._endpoints: LRUCache[tuple[bytes, bytes, int], IStreamClientEndpoint] = LRUCache(
+            _MAX_HOSTS
+        )
+        self._open_connections: set[Connection] = set()
         self._closed = False
 
     def request(
         self, method: bytes, url: bytes, headers: Headers, body: IBodyProducer | None
     ) -> Deferred[IResponse]:
-        """Send a request, whose URL travels exactly as it is spelled."""
+        """Send a request with the URL exactly as given."""
         if self._closed:
-            return fail(Unreachable("the service has ended"))
+            return fail(TransportError("the service has ended"))
         uri = URI.fromBytes(url)
         key = (uri.scheme, uri.host, uri.port)
         endpoint = self._endpoints.get(key)
         if endpoint is None:
             try:
-                endpoint = self._endpoint(uri)
+                endpoint = self._make_endpoint(uri)
             except UnicodeError:
-                return fail(Unreachable("TLS has no such names of hosts"))
-            self._endpoints.keep(key, endpoint)
-        # Twisted 26.10's public method spells the URL anew, and so loses a `;` at the end of a
-        # path; with Python 3.13 it makes four slashes of two at the beginning of one.
-        target = _TARGET.sub(b"", url, count=1)
-        sent: Deferred[IResponse] = self._agent._requestWithEndpoint(
-            key, endpoint, method, uri, headers, body, target
-        )
-        return sent
+                return fail(TransportError("TLS has no such names of hosts"))
+            self._endpoints[key] = endpoint
+        target = _SCHEME_AND_AUTHORITY.sub(b"", url, count=1)
+        return request_with_target(self._agent, endpoint, method, uri, headers, body, target)
 
     def open(self) -> None:
-        """Let requests out, as they are from the beginning, after a `close` too."""
+        """Allow requests again after `close`."""
         self._closed = False
 
     async def close(self) -> None:
-        """Close all, those in use as well; who does not take leave in a second is cut off."""
+        """Close all connections, and abort those that are still open after a second."""
         self._closed = True
         closing: Deferred[object] = self._pool.closeCachedConnections()
-        cutting = self._clock.callLater(_CLOSE, self._cut)
+        abort_call = self._clock.callLater(_CLOSE_TIMEOUT, self._abort_all)
         try:
             await closing
         finally:
-            if cutting.active():
-                cutting.cancel()
-        self._cut()
+            if abort_call.active():
+                abort_call.cancel()
+        self._abort_all()
 
-    def _cut(self) -> None:
-        for connection in list(self._open):
+    def _abort_all(self) -> None:
+        for connection in list(self._open_connections):
             connection.abortConnection()
 
-    def _endpoint(self, uri: URI) -> IStreamClientEndpoint:
-        """Return how to reach a server.
+    def _make_endpoint(self, uri: URI) -> IStreamClientEndpoint:
+        """Return the endpoint of a server.
 
-        :raises UnicodeError: over TLS, where the host has no name as IDNA knows them.
+        :raises UnicodeError: over TLS, where the host is not a name that IDNA accepts.
         """
-        plain: IStreamClientEndpoint
-        if _is_name(uri.host):
-            plain = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=_CONNECT)
+        endpoint: IStreamClientEndpoint
+        if _is_hostname(uri.host):
+            endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=_CONNECT_TIMEOUT)
         else:
-            # Names with an underscore, say, as containers have them among themselves.
+            # Container networks have names with an underscore, say.
             host = uri.host.decode("ascii")
-            plain = TCP4ClientEndpoint(self._reactor, host, uri.port, timeout=_CONNECT)
+            endpoint = TCP4ClientEndpoint(self._reactor, host, uri.port, timeout=_CONNECT_TIMEOUT)
         if uri.scheme == b"https":
-            plain = wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), plain)
-        return _Endpoint(plain, self._open)
+            endpoint = wrapClientTLS(self._policy.creatorForNetloc(uri.host, uri.port), endpoint)
+        return _TrackingEndpoint(endpoint, self._open_connections)
 
 
 @implementer(IStreamClientEndpoint)
-class _Endpoint:
-    """Makes connections that are in view, and no news for the log."""
+class _TrackingEndpoint:
+    """Endpoint that registers each of its connections while it is open."""
 
-    def __init__(self, endpoint: IStreamClientEndpoint, opened: set[Connection]) -> None:
+    def __init__(self, endpoint: IStreamClientEndpoint, open_connections: set[Connection]) -> None:
         self._endpoint = endpoint
-        self._opened = opened
+        self._open_connections = open_connections
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        if isinstance(protocolFactory, Factory):
-            protocolFactory.noisy = False
-        wrapping = _Wrapping(protocolFactory, self._opened)
-        connecting: Deferred[Any] = self._endpoint.connect(wrapping)
+        silence_factory(protocolFactory)
+        factory = _ConnectionFactory(protocolFactory, self._open_connections)
+        connecting: Deferred[Any] = self._endpoint.connect(factory)
         return connecting.addCallback(lambda wrapper: wrapper.wrappedProtocol)
 
 
-class _Wrapping(WrappingFactory):
-    noisy = False
-
-    def __init__(self, factory: IProtocolFactory, opened: set[Connection]) -> None:
+class _ConnectionFactory(WrappingFactory):
+    def __init__(self, factory: IProtocolFactory, open_connections: set[Connection]) -> None:
         super().__init__(factory)  # type: ignore[no-untyped-call]
+        silence_factory(self)
         self.protocol = Connection
-        self.opened = opened
+        self.open_connections = open_connections
 
 
 class Connection(ProtocolWrapper):
     """One connection, between its transport and Twisted's client.
 
-    That one reads headers without a limit. So from a request on, until its answer's body is asked
-    for, only so many bytes may come: once the headers are complete, it reads no more until then.
+    Twisted's client does not limit response headers. So the bytes that arrive between a request
+    and `resumeProducing` are limited here: the client pauses the connection when the headers are
+    complete, and resumes it when the body is read.
 
     :ivar closed_securely: the server has closed it with TLS's close_notify, which cannot be forged
         (RFC 8446, 6.1).
@@ -166,67 +162,64 @@ class Connection(ProtocolWrapper):
     transport: Any
     factory: Any
     closed_securely = False
-    _came: int | None = None
+    _header_bytes: int | None = None
 
     def connectionMade(self) -> None:
-        """Come into view."""
-        self.factory.opened.add(self)
+        """Register the connection."""
+        self.factory.open_connections.add(self)
         ProtocolWrapper.connectionMade(self)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Go out of it."""
-        self.factory.opened.discard(self)
-        # Twisted reports an end of TLS without that message as ConnectionLost.
+        """Unregister the connection and note how it was closed."""
+        self.factory.open_connections.discard(self)
+        # Twisted reports an end of TLS without close_notify as ConnectionLost.
         secure = ISSLTransport.providedBy(self.transport)
         self.closed_securely = secure and reason.check(ConnectionDone) is not None
         ProtocolWrapper.connectionLost(self, reason)
 
     def abortConnection(self) -> None:
-        """Close it at once: over TLS, ``loseConnection`` waits for the other side."""
+        """Close the connection at once: over TLS, ``loseConnection`` waits for the peer."""
         self.transport.abortConnection()
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Let a body know where it goes."""
-        if isinstance(producer, Upload):
-            producer.abort = self.abortConnection
+        """Register a request's body, which may abort this connection."""
+        if isinstance(producer, RequestBody):
+            producer.abort_connection = self.abortConnection
         self.transport.registerProducer(producer, streaming)
 
     def write(self, data: bytes) -> None:
-        """Send, after which an answer may come."""
-        self._came = 0
+        """Send bytes of a request, and count the bytes that arrive from now on."""
+        self._header_bytes = 0
         self.transport.write(data)
 
     def writeSequence(self, data: Any) -> None:
-        """Send, after which an answer may come."""
-        self._came = 0
+        """Send bytes of a request, and count the bytes that arrive from now on."""
+        self._header_bytes = 0
         self.transport.writeSequence(data)
 
     def resumeProducing(self) -> None:
-        """Read on: the body, or the beginning of nothing."""
-        self._came = None
+        """Read the body, without a limit."""
+        self._header_bytes = None
         self.transport.resumeProducing()
 
     def dataReceived(self, data: bytes) -> None:
-        """Hear from the server."""
-        if self._came is not None:
-            self._came += len(data)
-            if self._came > _HEADERS:
+        """Pass bytes on to Twisted's client, up to the limit of headers."""
+        if self._header_bytes is not None:
+            self._header_bytes += len(data)
+            if self._header_bytes > _MAX_HEADER_BYTES:
                 self.abortConnection()
                 return
         self.wrappedProtocol.dataReceived(data)
 
 
 def connection_of(response: IResponse) -> Connection | None:
-    """Return the connection of a response that has just come; None where it has ended by now.
-
-    Twisted 26.10 has no public way from a response to its connection.
-    """
-    connection = getattr(getattr(response, "_transport", None), "_producer", None)
+    """Return the connection of a response that has just arrived; None where it has ended."""
+    connection = response_connection(response)
     return connection if isinstance(connection, Connection) else None
 
 
-def _is_name(host: bytes) -> bool:
-    """Tell whether Twisted takes this for a host's name or address."""
+def _is_hostname(host: bytes) -> bool:
+    """Return whether Twisted's ``HostnameEndpoint`` takes this as a name or an address."""
     try:
         idna.encode(host.decode("ascii"))
     except UnicodeError:

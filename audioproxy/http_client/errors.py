@@ -1,9 +1,8 @@
-"""What goes wrong on the way to another machine, in a few classes."""
+"""Errors of outbound requests: two classes for all that Twisted's client raises."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
 
 from OpenSSL.SSL import Error as TlsError
 from service_identity import VerificationError
@@ -12,42 +11,40 @@ from twisted.internet.error import ConnectingCancelledError
 
 from audioproxy.media.diagnostics import without_secrets
 
-T = TypeVar("T")
+
+class TransportError(Exception):
+    """There is no response, or not the whole of one. The text says why."""
 
 
-class Unreachable(Exception):
-    """There was no answer, or not the whole of one. The text says why."""
+class UntrustedCertificate(TransportError):
+    """The server's certificate is not trusted, or is for another name."""
 
 
-class Untrusted(Unreachable):
-    """The other side could not prove by its certificate who it is."""
+def translate_error(error: BaseException | None, expired: bool = False) -> Exception:
+    """Return an error of Twisted's client as `TransportError` or ``CancelledError``.
 
-
-def explain(error: BaseException | None, expired: bool = False) -> Exception:
-    """Return why there is no answer, or not all of it, as one of the classes here.
-
-    :param expired: it was called off for want of progress.
+    :param expired: the request was cancelled because it made no progress.
     """
     causes = list(_causes(error))
-    if isinstance(error, Unreachable):
+    if isinstance(error, TransportError):
         return error
     if expired:
-        return Unreachable("no answer in time")
+        return TransportError("no answer in time")
     if any(isinstance(cause, CancelledError | ConnectingCancelledError) for cause in causes):
         return CancelledError()
     for cause in causes:
         if isinstance(cause, VerificationError):
-            return Untrusted("the certificate is for another name")
+            return UntrustedCertificate("the certificate is for another name")
         if isinstance(cause, TlsError) and "certificate verify failed" in str(cause):
-            return Untrusted("the certificate is not trusted")
+            return UntrustedCertificate("the certificate is not trusted")
     last = causes[-1]
     # What the server sent instead of HTTP may repeat the query of the request (D47).
     text = without_secrets(str(last))
-    return Unreachable(f"{type(last).__name__}: {text}" if text else type(last).__name__)
+    return TransportError(f"{type(last).__name__}: {text}" if text else type(last).__name__)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error of Twisted's client and what it wraps."""
+    """Yield an error of Twisted's client and the errors that it wraps."""
     if error is not None:
         yield error
     for reason in getattr(error, "reasons", ()):

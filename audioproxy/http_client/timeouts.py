@@ -1,4 +1,4 @@
-"""How long to wait for what does not come: for progress, and for a piece of work."""
+"""Timeouts: for progress of a transfer, and for a coroutine as a whole."""
 
 from __future__ import annotations
 
@@ -7,47 +7,58 @@ from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.python.failure import Failure
 
 T = TypeVar("T")
 
 
-class Watch:
-    """Calls something off that makes no progress for a while."""
+class ProgressTimeout:
+    """Calls a function once when nothing has reset it for a number of seconds.
 
-    def __init__(self, clock: IReactorTime, seconds: float, call_off: Callable[[], object]) -> None:
+    ``Deferred.addTimeout`` does not serve here: it cannot be extended.
+
+    :ivar expired: the function was called.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, seconds: float, on_timeout: Callable[[], object]
+    ) -> None:
         self.expired = False
         self._seconds = seconds
-        self._call_off = call_off
-        self._deadline: IDelayedCall = clock.callLater(seconds, self._expire)
+        self._on_timeout = on_timeout
+        self._delayed_call: IDelayedCall = clock.callLater(seconds, self._expire)
 
-    def extend(self) -> None:
-        """Hear of progress."""
-        if self._deadline.active():
-            self._deadline.reset(self._seconds)
+    def reset(self) -> None:
+        """Start the time anew, unless it has expired or was cancelled."""
+        if self._delayed_call.active():
+            self._delayed_call.reset(self._seconds)
 
-    def stop(self) -> None:
-        """Watch no more."""
-        if self._deadline.active():
-            self._deadline.cancel()
+    def cancel(self) -> None:
+        """Stop the timer; again is harmless."""
+        if self._delayed_call.active():
+            self._delayed_call.cancel()
 
     def _expire(self) -> None:
         self.expired = True
-        self._call_off()
+        self._on_timeout()
 
 
-async def within(clock: IReactorTime, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Do some work, or call it off when its time is over.
+async def with_timeout(clock: IReactorTime, seconds: float, work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine, cancel it when its time is over, and wait for its cleanup.
 
-    :raises TimeoutError: when it is.
+    :raises TimeoutError: when its time is over.
     """
     running = Deferred.fromCoroutine(work)
-    deadline = clock.callLater(max(0.0, seconds), running.cancel)
-    try:
-        return await running
-    except CancelledError:
-        if deadline.active():
-            raise
-        raise TimeoutError(f"{seconds:g} seconds are over") from None
-    finally:
-        if deadline.active():
-            deadline.cancel()
+    running.addTimeout(max(0.0, seconds), clock, lambda outcome, _: _as_timeout(outcome, seconds))
+    return await running
+
+
+def _as_timeout(outcome: T | Failure, seconds: float) -> T:
+    """Return the result of a coroutine that was cancelled by its timeout.
+
+    Twisted's default raises ``twisted.internet.defer.TimeoutError``, which is no OSError.
+    """
+    if not isinstance(outcome, Failure):
+        return outcome
+    outcome.trap(CancelledError)
+    raise TimeoutError(f"{seconds:g} seconds are over") from None

@@ -15,7 +15,7 @@ from audioproxy.errors import OutputTooLarge, Refusal, RenderFailed
 from audioproxy.log_context import Logger
 from audioproxy.media.waveform_spec import WaveformSpec
 from audioproxy.process.encoder import Encoder
-from audioproxy.threads import InThread, await_uncancelled, run_detached
+from audioproxy.threads import ThreadRunner, await_uncancelled, run_detached
 
 if TYPE_CHECKING:
     from audioproxy.process.waveform_reader import WaveformReader
@@ -31,7 +31,7 @@ _log = Logger()
 class Waveforms:
     """Draws the waveform of what an ffmpeg decodes."""
 
-    def __init__(self, encoder: Encoder, in_thread: InThread) -> None:
+    def __init__(self, encoder: Encoder, in_thread: ThreadRunner) -> None:
         """Prepare to draw.
 
         :param in_thread: each drawing takes one thread for as long as its child runs.

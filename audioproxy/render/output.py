@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from audioproxy.errors import Refusal
-from audioproxy.scratch import Scratch
+from audioproxy.scratch import ScratchFile
 
 
 class RenderOutput:
@@ -22,7 +22,7 @@ class RenderOutput:
     :ivar failure: why the bytes are not the whole variant and never will be, or None.
     """
 
-    def __init__(self, scratch: Scratch, limit: int) -> None:
+    def __init__(self, scratch: ScratchFile, limit: int) -> None:
         self.size = 0
         self.limit = limit
         self.ended = False
@@ -37,7 +37,7 @@ class RenderOutput:
         return self._scratch.descriptor
 
     @property
-    def scratch(self) -> Scratch:
+    def scratch(self) -> ScratchFile:
         """The file, for the store to take over."""
         return self._scratch
 

@@ -8,7 +8,7 @@ from audioproxy.errors import RenderFailed
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.log_context import Logger
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch import Scratch, ScratchSpace
+from audioproxy.scratch import ScratchFile, ScratchSpace
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantStore
 
@@ -38,7 +38,7 @@ class WriteBack:
         self._store = storage.store
         self._space = storage.space
 
-    async def create_in_store(self, seconds: float) -> Scratch | None:
+    async def create_in_store(self, seconds: float) -> ScratchFile | None:
         """Return a scratch file that the store can take over; None where it gives none."""
         if self._store is None:
             return None
@@ -49,7 +49,7 @@ class WriteBack:
             self.possible = False
             return None
 
-    async def create_beside_store(self, seconds: float) -> Scratch:
+    async def create_beside_store(self, seconds: float) -> ScratchFile:
         """Return a scratch file for an output that is not stored.
 
         :raises RenderFailed: where there is no room.

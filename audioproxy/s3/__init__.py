@@ -1,1 +1,1 @@
-"""Signed requests to an S3-compatible object store, uploads in parts, and hints at its errors."""
+"""S3-compatible object stores: signed requests, multipart uploads, and hints for errors."""

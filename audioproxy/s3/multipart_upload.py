@@ -1,86 +1,73 @@
-"""An object that is too large for one request: written in parts, all or nothing."""
+"""Multipart upload: an object that is too large for one request, written all or nothing."""
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from html import unescape
 from urllib.parse import quote
+from xml.etree.ElementTree import Element, SubElement, tostring
 
 from audioproxy.log_context import Logger
 from audioproxy.s3.objects import (
-    Payload,
     StoreError,
     StoreObject,
     Unavailable,
-    read_answer,
+    UploadRange,
+    element_texts,
+    read_document,
 )
-from audioproxy.streams import Readable
-
-_UPLOAD_ID = re.compile(r"<UploadId>([^<>]+)</UploadId>")
 
 _log = Logger()
 
 
-async def put_parts(
-    target: StoreObject, headers: Mapping[str, str], payloads: Sequence[Payload]
+async def put_multipart(
+    target: StoreObject, headers: Mapping[str, str], ranges: Sequence[UploadRange]
 ) -> None:
-    """Write an object from several payloads; where one fails, nothing is left of it.
+    """Write an object from several byte ranges; after a failure no part of it is left.
 
     :raises StoreError: where the store refuses.
     """
-    begun = await read_answer(await target.send("POST", "uploads=", headers))
-    match = _UPLOAD_ID.search(begun)
-    if match is None:
+    created = await read_document(await target.send("POST", "uploads=", headers))
+    upload_id = element_texts(created).get("UploadId")
+    if not upload_id:
         raise Unavailable("an upload in parts was given no name")
-    upload = f"uploadId={quote(unescape(match[1]), safe='')}"
-    done = False
+    upload = f"uploadId={quote(upload_id, safe='')}"
+    completed = False
     try:
-        tags = [
-            await _put_part(target, f"partNumber={number}&{upload}", payload)
-            for number, payload in enumerate(payloads, 1)
+        etags = [
+            await _put_part(target, f"partNumber={number}&{upload}", part)
+            for number, part in enumerate(ranges, 1)
         ]
-        document = _listing(tags)
-        await read_answer(await target.send("POST", upload, payload=document))
-        done = True
+        document = UploadRange.of(_completion(etags))
+        await read_document(await target.send("POST", upload, body=document))
+        completed = True
     finally:
-        # Parts that nobody puts together are paid for until somebody removes them.
-        if not done:
+        # Parts of an upload that is neither completed nor aborted are charged for.
+        if not completed:
             await _abort(target, upload)
 
 
-async def _put_part(target: StoreObject, query: str, payload: Payload) -> str:
-    answer = await target.send("PUT", query, payload=payload)
-    tag = answer.header("etag")
-    await read_answer(answer)
-    if tag is None:
+async def _put_part(target: StoreObject, query: str, part: UploadRange) -> str:
+    response = await target.send("PUT", query, body=part)
+    etag = response.header("etag")
+    await read_document(response)
+    if etag is None:
         raise Unavailable("a part was given no entity tag")
-    return tag
+    return etag
 
 
 async def _abort(target: StoreObject, upload: str) -> None:
     try:
-        await read_answer(await target.send("DELETE", upload))
+        await read_document(await target.send("DELETE", upload))
     except StoreError as error:
         _log.warn("the parts of an upload are left in the store: {error}", error=error)
 
 
-def _listing(tags: Sequence[str]) -> Payload:
-    parts = "".join(
-        f"<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>"
-        for number, tag in enumerate(tags, 1)
-    )
-    text = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode("latin-1")
-    return Payload(_Text(text), 0, len(text), hashlib.sha256(text).hexdigest())
-
-
-@dataclass(frozen=True, slots=True)
-class _Text(Readable):
-    """A short text as bytes that can be read."""
-
-    text: bytes
-
-    def read(self, offset: int, limit: int) -> bytes:
-        return self.text[offset : offset + limit]
+def _completion(etags: Sequence[str]) -> bytes:
+    """Return the document that names the parts of an upload."""
+    root = Element("CompleteMultipartUpload")
+    for number, etag in enumerate(etags, 1):
+        part = SubElement(root, "Part")
+        SubElement(part, "PartNumber").text = str(number)
+        SubElement(part, "ETag").text = etag
+    document: bytes = tostring(root)
+    return document

@@ -1,45 +1,49 @@
-"""An S3-compatible object store: objects by bucket and key, and what its refusals mean."""
+"""S3-compatible object store: objects by bucket and key, and its errors as classes."""
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from io import BytesIO
 from typing import TYPE_CHECKING
 from urllib.parse import quote_from_bytes, urlsplit
 
+from defusedxml.ElementTree import iterparse
+
 from audioproxy.errors import NotConfigured, NotFound, Refusal, UpstreamUnavailable
-from audioproxy.http_client.bodies import TooLong, Upload
+from audioproxy.http_client.bodies import BodyTooLarge, RequestBody
 from audioproxy.http_client.client import HttpClient, Response
-from audioproxy.http_client.errors import Unreachable
-from audioproxy.s3.signing import EMPTY, MOMENT, Identity
+from audioproxy.http_client.errors import TransportError
+from audioproxy.s3.signing import EMPTY_SHA256, TIMESTAMP_FORMAT, RequestSigner
 from audioproxy.streams import Readable
 
 if TYPE_CHECKING:
     from audioproxy.config import S3Config
 
-# A bucket that can be a part of a host name, as virtual addressing wants it.
+# A bucket that can be a part of a host name, as virtual addressing needs it.
 _LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
-_LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-# Bytes of an error document that are read; none has nearly so many.
-_DOCUMENT = 64 * 1024
-_TAG = re.compile(r'"[!#-~]{1,200}"')
-_ERROR = re.compile(r"<Error[\s>]")
-_CODE = re.compile(r"<Code>([^<>]{1,100})</Code>")
+_HOST_LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+# Bytes of a document that are read; none is nearly that long.
+_MAX_DOCUMENT = 64 * 1024
+_STRONG_ETAG = re.compile(r'"[!#-~]{1,200}"')
+_ERROR_CODE = re.compile(r"[^<>]{1,100}")
 
-# What a 400 says of a name that the store cannot have, or of an identity that it does not take.
-# Any other one means that the requests as a whole are wrong: their region, their endpoint.
+# Error codes of a 400 for a name that the store cannot have, or for credentials that it does not
+# take. Any other 400 means that all requests are wrong: their region, their endpoint.
 _BAD_NAMES = re.compile(r"InvalidBucketName|InvalidObjectName|InvalidURI|KeyTooLongError|XMinio\w+")
-_BAD_IDENTITIES = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|TokenRefreshRequired")
+_BAD_CREDENTIALS = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|TokenRefreshRequired")
 
 
 class StoreError(Exception):
-    """The store did not do what it was asked for; the text says what it said.
+    """The store did not carry out a request; the text names its status and error code.
 
-    :cvar refusal: what that means for a client.
+    :cvar refusal: the error for the client.
     """
 
     refusal: type[Refusal]
@@ -52,13 +56,13 @@ class Missing(StoreError):
 
 
 class Denied(StoreError):
-    """The store refuses the credential, or this to it. To a client that is a 404."""
+    """The store refuses the credentials, or their access to this. Clients get a 404."""
 
     refusal = NotFound
 
 
 class WrongEndpoint(StoreError):
-    """The store is the wrong one: the endpoint, the region or the addressing is not its own."""
+    """The endpoint, the region or the addressing is not that of the bucket."""
 
     refusal = NotConfigured
 
@@ -70,42 +74,57 @@ class Unavailable(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
-    """A stretch of a file that is uploaded.
+class UploadRange:
+    """A byte range of a file that is uploaded.
 
-    :ivar digest: lower-case hex SHA-256 of its bytes.
+    :ivar sha256: of the bytes, in lower-case hex.
     """
 
     source: Readable
     start: int
     stop: int
-    digest: str
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes) -> UploadRange:
+        """Return bytes in memory as a range."""
+        return cls(_InMemory(data), 0, len(data), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class _InMemory:
+    """Bytes in memory, read by offset."""
+
+    data: bytes
+
+    def read(self, offset: int, limit: int) -> bytes:
+        return self.data[offset : offset + limit]
 
 
 class ObjectStore:
-    """One object store, seen by one identity.
+    """One object store, accessed with one user's credentials.
 
     :ivar name: its origin, for logs and messages.
-    :ivar moments: when the last request was signed that got an answer, and when that was sent, each
-        as its own side's clock had it and in the spelling of its header.
+    :ivar last_dates: ``X-Amz-Date`` of the last request that got a response, and ``Date`` of that
+        response: the clocks of both sides, as the headers spell them.
     """
 
     def __init__(self, settings: S3Config, client: HttpClient) -> None:
         """Prepare to send requests.
 
-        :param settings: with an identity.
+        :param settings: with credentials.
         :raises ValueError: for an addressing that the endpoint cannot have.
         """
         assert settings.access_key_id and settings.secret_access_key and settings.region
         self.name = settings.endpoint or _default_endpoint(settings.region)
         self.client = client
-        self.identity = Identity(
+        self.signer = RequestSigner(
             settings.access_key_id,
             settings.secret_access_key,
             settings.session_token,
             settings.region,
         )
-        self.moments: tuple[str, str | None] | None = None
+        self.last_dates: tuple[str, str | None] | None = None
         self._virtual = settings.addressing == "virtual"
         if self._virtual and _is_address(urlsplit(self.name).hostname or ""):
             raise ValueError(
@@ -114,24 +133,24 @@ class ObjectStore:
 
     @property
     def clock_ahead(self) -> int | None:
-        """Seconds by which this machine's clock is ahead of the store's; None where none told."""
+        """Seconds by which this machine's clock is ahead of the store's; None where unknown."""
         try:
-            signed, sent = self.moments or ("", None)
-            there = parsedate_to_datetime(sent or "")
-            here = datetime.strptime(signed, MOMENT).replace(tzinfo=UTC)
-            return round((here - there).total_seconds())
+            signed, sent = self.last_dates or ("", None)
+            store_time = parsedate_to_datetime(sent or "")
+            own_time = datetime.strptime(signed, TIMESTAMP_FORMAT).replace(tzinfo=UTC)
+            return round((own_time - store_time).total_seconds())
         except (TypeError, ValueError):
             return None
 
-    def at(self, bucket: str, key: bytes) -> StoreObject:
-        """Return an object, be it there or not.
+    def object(self, bucket: str, key: bytes) -> StoreObject:
+        """Return the object of a key, which need not exist.
 
-        :raises Missing: for a bucket that no host name can hold, with virtual addressing.
+        :raises Missing: for a bucket that cannot be part of a host name, with virtual addressing.
         """
         path = quote_from_bytes(key, safe="/-_.~")
         if not self._virtual:
             return StoreObject(self, f"{self.name}/{bucket}/{path}")
-        if _LABELS.fullmatch(bucket) is None:
+        if _HOST_LABELS.fullmatch(bucket) is None:
             raise Missing(f"the bucket {bucket} cannot be a part of a host name")
         scheme, _, host = self.name.partition("://")
         return StoreObject(self, f"{scheme}://{bucket}.{host}/{path}")
@@ -145,122 +164,140 @@ class StoreObject:
     url: str
 
     def presign(self, seconds: int) -> str:
-        """Return a URL with which anyone can read it for so many seconds."""
-        return self.store.identity.presign("GET", self.url, seconds)
+        """Return a URL with which anyone can read the object for so many seconds."""
+        return self.store.signer.presign("GET", self.url, seconds)
 
     async def head(self) -> Response:
-        """Return its headers."""
-        answer = await self.send("HEAD")
-        if answer.status == 200:
-            return answer
-        if answer.status == 400:
-            # A HEAD has no words for what is wrong, and radosgw none for a key with a NUL.
+        """Return the object's headers."""
+        response = await self.send("HEAD")
+        if response.status == 200:
+            return response
+        if response.status == 400:
+            # The response to a HEAD has no error code, and radosgw gives none for a key with NUL.
             if "%00" in self.url:
                 raise Missing("no store has a key with a NUL")
-            answer = await self.send("GET", headers={"range": "bytes=0-0"})
-        raise await _error(answer)
+            response = await self.send("GET", headers={"range": "bytes=0-0"})
+        raise await _read_error(response)
 
-    async def get(self, start: int, stop: int, tag: str | None) -> Response:
-        """Return a stretch of it, as long as it has the entity tag ``tag``."""
+    async def get(self, start: int, stop: int, etag: str | None) -> Response:
+        """Return a byte range of the object, as long as its entity tag is ``etag``."""
         headers = {"range": f"bytes={start}-{stop - 1}"}
-        if tag is not None:
-            headers["if-match"] = tag
-        answer = await self.send("GET", headers=headers)
-        if answer.status != 206:
-            raise await _error(answer)
-        if not (answer.header("content-range") or "").startswith(f"bytes {start}-{stop - 1}/"):
-            await answer.drop()
+        if etag is not None:
+            headers["if-match"] = etag
+        response = await self.send("GET", headers=headers)
+        if response.status != 206:
+            raise await _read_error(response)
+        if not (response.header("content-range") or "").startswith(f"bytes {start}-{stop - 1}/"):
+            await response.discard()
             raise Unavailable("another range than was asked for")
-        return answer
+        return response
 
-    async def put(self, headers: Mapping[str, str], payload: Payload) -> None:
-        """Write it, all or nothing: the store checks the digest."""
-        await read_answer(await self.send("PUT", headers=headers, payload=payload))
+    async def put(self, headers: Mapping[str, str], body: UploadRange) -> None:
+        """Write the object, all or nothing: the store checks the hash."""
+        await read_document(await self.send("PUT", headers=headers, body=body))
 
     async def delete(self) -> None:
-        """Remove it."""
-        await read_answer(await self.send("DELETE"))
+        """Remove the object."""
+        await read_document(await self.send("DELETE"))
 
     async def send(
         self,
         method: str,
         query: str = "",
         headers: Mapping[str, str] | None = None,
-        payload: Payload | None = None,
+        body: UploadRange | None = None,
     ) -> Response:
         """Send a signed request.
 
         :param query: percent-encoded, each parameter with an equals sign.
-        :raises Unavailable: without an answer.
+        :raises Unavailable: where there is no response.
         """
         url = f"{self.url}?{query}" if query else self.url
-        body = digest = None
-        if payload is not None:
-            body, digest = Upload(payload.source, payload.start, payload.stop), payload.digest
-        signed = self.store.identity.sign(method, url, headers or {}, digest or EMPTY)
+        request_body, sha256 = None, EMPTY_SHA256
+        if body is not None:
+            request_body, sha256 = RequestBody(body.source, body.start, body.stop), body.sha256
+        signed = self.store.signer.sign(method, url, headers or {}, sha256)
         try:
-            answer = await self.store.client.request(method, url, signed, body)
-        except Unreachable as error:
+            response = await self.store.client.request(method, url, signed, request_body)
+        except TransportError as error:
             raise Unavailable(f"{self.store.name} is unreachable: {error}") from error
-        self.store.moments = signed["X-Amz-Date"], answer.header("date")
-        return answer
+        self.store.last_dates = signed["X-Amz-Date"], response.header("date")
+        return response
 
 
-def strong_tag(answer: Response) -> str | None:
-    """Return an object's entity tag, where it is one that conditions and headers can have."""
-    tag = answer.header("etag")
-    return tag if tag is not None and _TAG.fullmatch(tag) else None
+def strong_etag(response: Response) -> str | None:
+    """Return an object's entity tag; None where it is weak or cannot be sent in a header."""
+    etag = response.header("etag")
+    return etag if etag is not None and _STRONG_ETAG.fullmatch(etag) else None
 
 
-async def read_answer(answer: Response) -> str:
-    """Return the document of a request that went well.
+def element_texts(document: bytes) -> dict[str, str]:
+    """Return the text of each element of an XML document by its name without the namespace.
 
-    :raises StoreError: for one that did not. A store may say so with a status of 200, when it had
-        to say something before it was done.
+    Several elements of one name give the first text. Of a document that is not well-formed, this
+    returns the elements ahead of the fault, and an ``Error``: it is no proof of success.
     """
-    if answer.status not in (200, 204):
-        raise await _error(answer)
+    texts: dict[str, str] = {}
     try:
-        # A store that puts parts together sends a blank now and then, for minutes.
-        text = (await answer.read(_DOCUMENT, patient=True)).decode("utf-8", "replace")
-    except (TooLong, Unreachable) as error:
+        # White space ahead of an XML declaration is not well-formed, and S3 sends it.
+        for _, element in iterparse(BytesIO(document.strip()), ("start", "end")):
+            name = element.tag.rpartition("}")[2]
+            texts[name] = texts.get(name) or element.text or ""
+    except (SyntaxError, ValueError, LookupError):
+        # ParseError, what defusedxml forbids, and encodings that Python does not know.
+        if b"<" in document:
+            texts.setdefault("Error", "")
+    return texts
+
+
+async def read_document(response: Response) -> bytes:
+    """Return the document of a request that succeeded.
+
+    :raises StoreError: for one that failed. A store may report that with status 200, where it had
+        to send the status before it was done.
+    """
+    if response.status not in (200, 204):
+        raise await _read_error(response)
+    try:
+        # A store that completes a multipart upload sends white space for minutes.
+        document = await response.read(_MAX_DOCUMENT, extend_timeout=True)
+    except (BodyTooLarge, TransportError) as error:
         raise Unavailable(f"the answer is not whole: {error}") from error
-    if _ERROR.search(text):
-        match = _CODE.search(text)
-        raise Unavailable(match[1] if match else "an error without a code")
-    return text
+    texts = element_texts(document)
+    if "Error" in texts:
+        raise Unavailable(_error_code(texts) or "an error without a code")
+    return document
 
 
-async def _error(answer: Response) -> StoreError:
-    """Return what an answer means that is not the one that was hoped for."""
-    status = answer.status
-    match = None
-    if status >= 300:
-        match = _CODE.search(await _document(answer))
+async def _read_error(response: Response) -> StoreError:
+    """Return the error of an unexpected response."""
+    code = ""
+    if response.status >= 300:
+        with suppress(BodyTooLarge, TransportError):
+            code = _error_code(element_texts(await response.read(_MAX_DOCUMENT)))
     else:
-        # What comes with the status of a success is an object, and no description of an error.
-        await answer.drop()
-    code = match[1] if match else ""
-    return _class_of(status, code)(f"status {status}{f', {code}' if code else ''}")
+        # The body of a successful response is an object, not an error document.
+        await response.discard()
+    kind = _error_class(response.status, code)
+    return kind(f"status {response.status}{f', {code}' if code else ''}")
 
 
-def _class_of(status: int, code: str) -> type[StoreError]:
+def _error_code(texts: Mapping[str, str]) -> str:
+    """Return the ``Code`` of an error document; nothing where it has none, or a strange one."""
+    code = texts.get("Code", "")
+    return code if _ERROR_CODE.fullmatch(code) else ""
+
+
+def _error_class(status: int, code: str) -> type[StoreError]:
     if status == 404:
         return Missing
-    if status in (401, 403) or (status == 400 and _BAD_IDENTITIES.fullmatch(code)):
+    if status in (401, 403) or (status == 400 and _BAD_CREDENTIALS.fullmatch(code)):
         return Denied
     if status == 400 and _BAD_NAMES.fullmatch(code):
         return Missing
     if status < 300 or status in (408, 409, 412, 416, 425, 429) or status >= 500:
         return Unavailable
     return WrongEndpoint
-
-
-async def _document(answer: Response) -> str:
-    try:
-        return (await answer.read(_DOCUMENT)).decode("utf-8", "replace")
-    except (TooLong, Unreachable):
-        return ""
 
 
 def _default_endpoint(region: str) -> str:

@@ -1,4 +1,4 @@
-"""Signature Version 4 of object store requests, by botocore: in headers, and in presigned URLs."""
+"""Signature Version 4 of S3 requests, by botocore: in headers, and in presigned URLs."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-#: The longest that a presigned URL may live, in seconds.
-LONGEST = 604_800
+#: The longest lifetime of a presigned URL, in seconds.
+MAX_PRESIGN_SECONDS = 604_800
 
-#: How a signature spells its moment, in UTC.
-MOMENT = "%Y%m%dT%H%M%SZ"
+#: The format of ``X-Amz-Date``, in UTC.
+TIMESTAMP_FORMAT = "%Y%m%dT%H%M%SZ"
 
-#: The SHA-256 of no bytes.
-EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+#: The SHA-256 of an empty body.
+EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
-class _Digested(S3SigV4Auth):  # type: ignore[misc]
-    """Signs over a digest that is known; botocore's own reads and hashes the whole body."""
+class _PrecomputedHashAuth(S3SigV4Auth):  # type: ignore[misc]
+    """Signs with a body hash that is known; botocore's own reads and hashes the whole body."""
 
-    def __init__(self, credentials: Credentials, region: str, digest: str) -> None:
+    def __init__(self, credentials: Credentials, region: str, body_sha256: str) -> None:
         super().__init__(credentials, "s3", region)
-        self._digest = digest
+        self._body_sha256 = body_sha256
 
     def payload(self, request: AWSRequest) -> str:
-        return self._digest
+        return self._body_sha256
 
 
-class Identity:
-    """Who signs, and for which region."""
+class RequestSigner:
+    """Signs requests with the credentials of one user, for one region."""
 
     def __init__(
         self, access_key_id: str, secret_access_key: str, session_token: str | None, region: str
@@ -39,18 +39,18 @@ class Identity:
         self._region = region
 
     def sign(
-        self, method: str, url: str, headers: Mapping[str, str], digest: str = EMPTY
+        self, method: str, url: str, headers: Mapping[str, str], body_sha256: str = EMPTY_SHA256
     ) -> dict[str, str]:
-        """Return the headers of a request with those that sign it and all of them.
+        """Return the headers of a request, with the signature added.
 
-        :param digest: lower-case hex SHA-256 of the body.
+        :param body_sha256: lower-case hex.
         """
         request = AWSRequest(method, url, headers=dict(headers))
-        _Digested(self._credentials, self._region, digest).add_auth(request)
+        _PrecomputedHashAuth(self._credentials, self._region, body_sha256).add_auth(request)
         return dict(request.headers.items())
 
     def presign(self, method: str, url: str, seconds: int) -> str:
-        """Return a URL that anyone may use for that method, from now on for so long."""
+        """Return a URL that anyone can use with that method for so many seconds from now."""
         request = AWSRequest(method, url)
         S3SigV4QueryAuth(self._credentials, "s3", self._region, seconds).add_auth(request)
         signed: str = request.url

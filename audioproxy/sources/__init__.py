@@ -1,1 +1,1 @@
-"""Where audio is read: local files, https addresses, objects in a bucket."""
+"""Audio sources: local files, https addresses, objects in a bucket."""

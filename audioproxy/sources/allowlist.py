@@ -1,4 +1,4 @@
-"""Which buckets and https hosts may be sources (contract: Source allowlist)."""
+"""The buckets and https hosts that may be sources (contract: Source allowlist)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Allowlist:
     entries: Sequence[str] | None = None
 
     def admits(self, source: Source) -> bool:
-        """Tell whether a source may be read; local files are confined by their root alone."""
+        """Return whether a source may be read; local files are confined by their root alone."""
         if isinstance(source, LocalSource):
             return True
         if isinstance(source, HttpsSource):

@@ -1,4 +1,4 @@
-"""Every kind of source behind one door, which asks the allowlist first."""
+"""Dispatch of each kind of source to its backend, after the allowlist is checked."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class SourceDispatcher:
     def __init__(self, allowlist: Allowlist, backends: Mapping[type[Any], Any]) -> None:
         self._allowlist = allowlist
         self._backends = backends
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def open(self, source: Source) -> OpenSource:
-        """Check a source and hold it.
+        """Check and open a source.
 
         :raises NotFound: where it is missing, unreadable, not allowed, or local without a root.
         :raises NotConfigured: for an allowed remote source of a kind without a backend.
         """
         if not self._allowlist.admits(source):
             if self._allowlist.entries is None:
-                self._tell(
+                self._log_once(
                     "an https source was asked for, and AP_SOURCE_ALLOWLIST is not set, so no host"
                     " may be one; set it to the hosts that may"
                 )
@@ -41,7 +41,7 @@ class SourceDispatcher:
         backend = self._backends.get(type(source))
         if backend is None:
             if isinstance(source, LocalSource):
-                self._tell(
+                self._log_once(
                     "a local source was asked for, and AP_LOCAL_ROOT is not set, so there are none;"
                     " set it to the directory that they lie in"
                 )
@@ -54,9 +54,9 @@ class SourceDispatcher:
         opened: OpenSource = await backend.open(source)
         return opened
 
-    def _tell(self, words: str) -> None:
-        # To the client it is a 404 like any other, and whoever has forgotten a setting would look
-        # for it for long. Whoever has not, need not hear it again.
-        if words not in self._told:
-            self._told.add(words)
-            _log.warn("{words}", words=words)
+    def _log_once(self, text: str) -> None:
+        # The client gets a plain 404, so only the log can name a setting that was forgotten. Where
+        # the setting is left out on purpose, one line is enough.
+        if text not in self._logged:
+            self._logged.add(text)
+            _log.warn("{text}", text=text)

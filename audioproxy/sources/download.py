@@ -1,8 +1,9 @@
-"""A body that is written into a file as it comes, no faster than the disk takes it."""
+"""Downloads: a byte stream written to a scratch file, no faster than the disk takes it."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import cast
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -10,109 +11,133 @@ from twisted.internet.interfaces import IConsumer, IProducer, IPushProducer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from audioproxy.scratch import ScratchFile, ScratchSpace
 from audioproxy.streams import ByteStream, ConsumerGone
-from audioproxy.threads import InThread, await_uncancelled
+from audioproxy.threads import ThreadRunner, await_uncancelled
 
-# Bytes that are written at a time, by a thread.
-_BATCH = 1024 * 1024
+# Bytes of one write, which a thread does.
+_BATCH_SIZE = 1024 * 1024
 
 
-class TooMuch(Exception):
-    """More came than there may be."""
+class LimitExceeded(Exception):
+    """The stream is longer than the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadSpace:
+    """Where streams are downloaded to, and how long they may be.
+
+    :ivar limit: bytes of one download.
+    """
+
+    space: ScratchSpace
+    run_in_thread: ThreadRunner
+    limit: int
+
+    async def create(self, seconds: float) -> ScratchFile:
+        """Return a new empty file.
+
+        :raises OSError: where there is no room or no right to.
+        """
+        return await self.space.create(seconds)
+
+    async def write(self, file: ScratchFile, stream: ByteStream) -> int:
+        """Write a stream to a file, as `FileConsumer.receive` does."""
+        return await FileConsumer(file.descriptor, self.limit, self.run_in_thread).receive(stream)
 
 
 @implementer(IConsumer)
 class FileConsumer:
-    """Takes what comes, and writes it in batches.
+    """Consumer that writes a stream to a file in batches.
 
-    :ivar size: bytes so far.
+    :ivar size: bytes received so far.
     """
 
-    def __init__(self, descriptor: int, limit: int, in_thread: InThread) -> None:
+    def __init__(self, descriptor: int, limit: int, run_in_thread: ThreadRunner) -> None:
         self.size = 0
         self._descriptor = descriptor
         self._limit = limit
-        self._in_thread = in_thread
+        self._run_in_thread = run_in_thread
         self._batch = bytearray()
         self._producer: IPushProducer | None = None
         self._writing: Deferred[None] | None = None
-        self._flowing: Deferred[None] | None = None
-        self._trouble: Exception | None = None
+        self._sending: Deferred[None] | None = None
+        self._error: Exception | None = None
 
-    async def take(self, flow: ByteStream) -> int:
-        """Write everything and return how many bytes that are.
+    async def receive(self, stream: ByteStream) -> int:
+        """Write the whole stream and return its number of bytes.
 
-        :raises TooMuch: for more than the limit.
+        :raises LimitExceeded: for more bytes than the limit.
         :raises OSError: where the disk takes no more.
-        :raises Exception: where the flow fails.
+        :raises Exception: where the stream fails.
         """
         try:
-            self._flowing = flow.send(self)
-            if self._trouble is not None:
-                self._flowing.cancel()
-            await self._flowing
+            self._sending = stream.send(self)
+            if self._error is not None:
+                self._sending.cancel()
+            await self._sending
             while self._batch or self._writing is not None:
-                await self._written()
-                self._write()
+                await self._write_ended()
+                self._write_batch()
         except ConsumerGone as error:
-            # That is how a flow calls it when it is cancelled.
-            raise self._trouble or CancelledError() from error
+            # A stream that is cancelled fails with ConsumerGone.
+            raise self._error or CancelledError() from error
         finally:
-            # A thread may still use the descriptor, which is closed next.
-            await self._written()
-        if self._trouble is not None:
-            raise self._trouble
+            # A thread may still use the descriptor, which the caller closes next.
+            await self._write_ended()
+        if self._error is not None:
+            raise self._error
         return self.size
 
     def registerProducer(self, producer: IProducer, streaming: bool) -> None:
-        """Get to know the flow, which is a push producer."""
+        """Register the stream, which is a push producer."""
         self._producer = cast(IPushProducer, producer)
 
     def unregisterProducer(self) -> None:
-        """Forget it."""
+        """Unregister the stream."""
         self._producer = None
 
     def write(self, data: bytes) -> None:
-        """Take some bytes."""
+        """Add bytes to the batch, and write a full batch."""
         self.size += len(data)
         if self.size > self._limit:
-            self._fail(TooMuch())
+            self._fail(LimitExceeded())
             return
         self._batch += data
-        if len(self._batch) >= _BATCH:
+        if len(self._batch) >= _BATCH_SIZE:
             if self._writing is None:
-                self._write()
+                self._write_batch()
             elif self._producer is not None:
                 self._producer.pauseProducing()
 
     def _fail(self, error: Exception) -> None:
-        self._trouble = self._trouble or error
-        if self._flowing is not None:
-            self._flowing.cancel()
+        self._error = self._error or error
+        if self._sending is not None:
+            self._sending.cancel()
 
-    def _write(self) -> None:
+    def _write_batch(self) -> None:
         batch, self._batch = self._batch, bytearray()
         if not batch:
             return
         try:
-            self._writing = self._in_thread(lambda: _write_all(self._descriptor, batch))
+            self._writing = self._run_in_thread(lambda: _write_all(self._descriptor, batch))
         except OSError as error:
             self._fail(error)
             return
-        self._writing.addBoth(self._wrote)
+        self._writing.addBoth(self._on_written)
 
-    def _wrote(self, outcome: object) -> None:
+    def _on_written(self, outcome: object) -> None:
         self._writing = None
         if isinstance(outcome, Failure):
             self._batch.clear()
             self._fail(_as_exception(outcome))
             return
-        if len(self._batch) >= _BATCH:
-            self._write()
+        if len(self._batch) >= _BATCH_SIZE:
+            self._write_batch()
         if self._producer is not None:
             self._producer.resumeProducing()
 
-    async def _written(self) -> None:
+    async def _write_ended(self) -> None:
         if self._writing is not None:
             await await_uncancelled(self._writing)
 

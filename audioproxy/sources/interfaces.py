@@ -1,4 +1,4 @@
-"""What a source is to the rest: the protocols that every kind of source implements."""
+"""Sources: the interfaces of every kind."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from audioproxy.media.inputs import Input
 
 
 class OpenSource(Protocol):
-    """A source that was checked and is held, so that what was checked is what is read.
+    """A source that was checked and stays open, so that the bytes that were checked are read.
 
-    :ivar size: bytes, or None where nothing says so.
-    :ivar validator: changes whenever the bytes may have changed; empty where nothing tells that.
-    :ivar descriptors: what ffmpeg and ffprobe must inherit to open the last `input`.
+    :ivar size: bytes, or None where unknown.
+    :ivar validator: changes whenever the bytes may have changed; empty where unknown.
+    :ivar descriptors: the descriptors that ffmpeg and ffprobe inherit to open the last `input`.
     """
 
     @property
@@ -25,41 +25,41 @@ class OpenSource(Protocol):
     def descriptors(self) -> Mapping[int, int]: ...  # noqa: D102
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
-        """Return how ffmpeg and ffprobe open it.
+        """Return the input for ffmpeg and ffprobe.
 
-        :param seconds: for which it is needed; what gives access to it lives no longer.
-        :param whole: all of it is needed, as it is for a render, and not only enough to tell what
-            it is. What cannot be read safely where it is, is fetched for that.
-        :raises Refusal: where it cannot be had.
-        :raises TimeoutError: where it cannot be had in time.
+        :param seconds: for which it is needed; a presigned URL lives no longer.
+        :param whole: the whole source is needed, as for a render, and not only its beginning, as
+            for a probe. A source that cannot be read safely at its origin is downloaded for that.
+        :raises Refusal: where the source cannot be read.
+        :raises TimeoutError: where it cannot be read in time.
         """
         ...
 
     def fingerprint(self) -> bytes:
-        """Return what no other bytes of this source ever had; nothing where that is not certain.
+        """Return a value that no other version of this source has had; empty where uncertain.
 
-        It is stricter than ``validator``, which may be the same for a change within one tick of a
-        clock, and not the same on every node.
+        It is stricter than ``validator``, which may stay the same for a change within one tick of
+        a clock. It may differ between nodes.
         """
         ...
 
     async def unchanged(self) -> bool:
-        """Tell whether the source is still what it was when it was opened."""
+        """Return whether the source is the same as when it was opened."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the source; again is harmless."""
 
 
 class SourceStore(Protocol):
-    """Opens sources of one kind or of all."""
+    """Opens sources of one kind, or of all kinds."""
 
     async def open(self, source: Source) -> OpenSource:
-        """Check a source and hold it.
+        """Check and open a source.
 
         :raises NotFound: where it is missing, unreadable or not allowed.
         :raises UndecodableSource: where it cannot be read in the way that is required.
-        :raises NotConfigured: where this kind of source has no backend, or a wrong one.
-        :raises UpstreamUnavailable: where nothing can be told of it now.
+        :raises NotConfigured: where this kind of source is not configured, or is so wrongly.
+        :raises UpstreamUnavailable: where the state of the source cannot be found out now.
         """
         ...

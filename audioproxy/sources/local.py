@@ -1,4 +1,4 @@
-"""Local sources: confined to a root, and held open from the check to the render."""
+"""Local sources: confined to a root, and open from the check to the end of the render."""
 
 from __future__ import annotations
 
@@ -8,35 +8,38 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 
+from cachetools import TTLCache
+
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource, climbs_out, log_name
 from audioproxy.log_context import Logger
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.recent import Recent
 
-# Directories on the way are opened only to be walked through, for which Linux asks no right to
-# list them.
-_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Directories of a path are opened only to be traversed, for which Linux requires no right to list
+# them.
+_DIRECTORY_FLAGS = (
+    getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+)
 # Without O_NONBLOCK, opening a FIFO would wait for its writer.
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-# Failures that leave open whether the file is there. A 404, which may be kept for a while, would
-# be a false one.
-_OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
+# Errors that do not tell whether the file exists. A 404, which may be cached for a while, would be
+# wrong.
+_OWN_ERRORS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 
-# Seconds after which a change must show in a file's times: the coarsest file systems count two.
-_SETTLED = 3.0
+# Seconds after which a change must show in a file's times: the coarsest file systems have ticks of
+# two seconds.
+_TIMESTAMP_MARGIN = 3.0
 
-
-# Seconds between two log lines about one source that may not be read, and how many such sources are
-# remembered (D56).
-_REPORT_EVERY = 60.0
-_REPORTED = 10_000
+# Seconds between two log lines about one source that this process has no right to read, and the
+# number of such sources that are remembered (D56).
+_REPORT_INTERVAL = 60.0
+_MAX_REPORTED = 10_000
 
 _log = Logger()
 
 
-class LocalFile:
+class OpenLocalSource:
     """A regular file below the root, open for reading."""
 
     def __init__(
@@ -56,27 +59,27 @@ class LocalFile:
 
     @property
     def validator(self) -> bytes:
-        """Size and modification time."""
-        return _material(self._status)
+        """The size and the modification time."""
+        return _validator(self._status)
 
     @property
     def descriptors(self) -> Mapping[int, int]:
-        """The one descriptor that a child inherits."""
+        """The descriptor of the file, which a child inherits."""
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
-        """Return the inherited descriptor, opened as a file."""
+        """Return the inherited descriptor as the input."""
         return local_input()
 
     def fingerprint(self) -> bytes:
-        """Return all that the system changes with a file, once that lies back for a while.
+        """Return all that the system changes with a file; nothing within 3 seconds of a change.
 
-        Of one that is closed nothing is certain: those who share a probe may outlast who began it.
+        Return nothing also once closed: others may still share a probe of this source.
         """
         if self._descriptor < 0:
             return b""
         status = os.fstat(self._descriptor)
-        if max(status.st_mtime, status.st_ctime) > self._now() - _SETTLED:
+        if max(status.st_mtime, status.st_ctime) > self._now() - _TIMESTAMP_MARGIN:
             return b""
         return b"%d-%d-%d-%d-%d" % (
             status.st_dev,
@@ -87,8 +90,8 @@ class LocalFile:
         )
 
     async def unchanged(self) -> bool:
-        """Tell whether nobody has written into the file since it was opened."""
-        return _material(os.fstat(self._descriptor)) == self.validator
+        """Return whether the file was not written to since it was opened."""
+        return _validator(os.fstat(self._descriptor)) == self.validator
 
     def close(self) -> None:
         """Close the descriptor; again is harmless."""
@@ -98,32 +101,31 @@ class LocalFile:
 
 
 class LocalSources:
-    """The files below one root."""
+    """Opens files below one root."""
 
     def __init__(self, root: str, now: Callable[[], float] = time.monotonic) -> None:
-        """Serve what lies below a root.
+        """Serve the files below a root.
 
-        :param now: seconds of a clock.
+        :param now: returns the seconds of a clock.
         """
         self._root = os.path.abspath(os.fsencode(root))
-        self._now = now
-        self._reported: Recent[bytes, float] = Recent(_REPORTED)
+        self._reported: TTLCache[bytes, None] = TTLCache(_MAX_REPORTED, _REPORT_INTERVAL, timer=now)
 
-    async def open(self, source: LocalSource) -> LocalFile:
+    async def open(self, source: LocalSource) -> OpenLocalSource:
         """Open a source after following every symbolic link of its path inside the root.
 
-        The path is resolved first and then walked link by link without following any, so a
-        component that is swapped for a link in between is refused and not followed.
+        The path is resolved first, and then opened component by component without following
+        links: a component that is replaced by a link in between is refused.
 
         :raises NotFound: for everything but a readable regular file inside the root.
-        :raises UpstreamUnavailable: where the trouble is ours and says nothing of the file.
+        :raises UpstreamUnavailable: for an error that does not tell whether the file exists.
         """
         try:
-            # The root is resolved anew each time: it may be a link that a deployment moves.
+            # The root is resolved for each request: it may be a link that a deployment changes.
             root = os.path.realpath(self._root)
             descriptor = _open_resolved(root, _resolve(root, source.path))
         except OSError as error:
-            if error.errno in _OURS:
+            if error.errno in _OWN_ERRORS:
                 raise UpstreamUnavailable from error
             if error.errno in (errno.EACCES, errno.EPERM):
                 self._report_denied(source, error)
@@ -134,13 +136,12 @@ class LocalSources:
         if not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise NotFound("not a regular file")
-        return LocalFile(descriptor, status)
+        return OpenLocalSource(descriptor, status)
 
     def _report_denied(self, source: LocalSource, error: OSError) -> None:
-        """Log a permission that the service lacks, which the client is not told of (D56)."""
-        now, last = self._now(), self._reported.get(source.path)
-        if last is None or now - last >= _REPORT_EVERY:
-            self._reported.keep(source.path, now)
+        """Log a permission that the service lacks; the client gets a plain 404 (D56)."""
+        if source.path not in self._reported:
+            self._reported[source.path] = None
             _log.warn(
                 "the source {source} cannot be read: {reason}; give this process the right to read"
                 " it and to search the folders that lead to it",
@@ -149,7 +150,7 @@ class LocalSources:
             )
 
 
-def _material(status: os.stat_result) -> bytes:
+def _validator(status: os.stat_result) -> bytes:
     return b"%d-%d" % (status.st_size, status.st_mtime_ns)
 
 
@@ -163,9 +164,9 @@ def _resolve(root: bytes, path: bytes) -> list[bytes]:
     prefix = root.rstrip(b"/") + b"/"
     if not resolved.startswith(prefix):
         raise ValueError("the path resolves to a place outside the root")
-    # A device or a FIFO may act on being opened: it is refused before that. What is open
-    # in the end is looked at again. The path is taken as it was spelled, since realpath() lets
-    # `file/` and `file/../other` pass.
+    # Opening a device or a FIFO may have an effect, so it is refused before that. The open file is
+    # checked again. The path is taken as it was spelled, since realpath() accepts `file/` and
+    # `file/../other`.
     if not stat.S_ISREG(os.stat(os.path.join(root, path)).st_mode):
         raise ValueError("not a regular file")
     return resolved.removeprefix(prefix).split(b"/")
@@ -173,12 +174,12 @@ def _resolve(root: bytes, path: bytes) -> list[bytes]:
 
 def _open_resolved(root: bytes, components: list[bytes]) -> int:
     *directories, name = components
-    here = os.open(root, _DIRECTORY)
+    parent = os.open(root, _DIRECTORY_FLAGS)
     try:
         for directory in directories:
-            inner = os.open(directory, _DIRECTORY, dir_fd=here)
-            os.close(here)
-            here = inner
-        return os.open(name, _FILE, dir_fd=here)
+            inner = os.open(directory, _DIRECTORY_FLAGS, dir_fd=parent)
+            os.close(parent)
+            parent = inner
+        return os.open(name, _FILE_FLAGS, dir_fd=parent)
     finally:
-        os.close(here)
+        os.close(parent)

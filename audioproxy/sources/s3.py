@@ -1,4 +1,4 @@
-"""Sources in an object store: asked about by us, read by ffmpeg through a presigned URL."""
+"""Sources in an object store, which ffmpeg reads through a presigned URL."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from audioproxy.s3.objects import (
     ObjectStore,
     StoreError,
     StoreObject,
-    read_answer,
-    strong_tag,
+    read_document,
+    strong_etag,
 )
 
 _log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
-class S3SourceObject:
-    """An object that is there, in the state that its entity tag names."""
+class OpenS3Source:
+    """An object that exists, in the version that its entity tag names."""
 
     size: int | None
-    tag: str | None
+    etag: str | None
     target: StoreObject
     ca_file: str | None
     lifetime: float
@@ -36,20 +36,20 @@ class S3SourceObject:
     @property
     def validator(self) -> bytes:
         """The entity tag."""
-        return (self.tag or "").encode("ascii")
+        return (self.etag or "").encode("ascii")
 
     @property
     def descriptors(self) -> Mapping[int, int]:
-        """Nothing: a child opens the object itself."""
+        """Nothing: ffmpeg opens the URL."""
         return {}
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
         """Return a presigned URL that lives for so many seconds.
 
-        For a look it lives as long as for a render, which is longer: the store's clock may be
-        some seconds ahead of ours.
+        For a probe it lives as long as for a render: the store's clock may be some seconds ahead
+        of this machine's.
 
-        :raises UndecodableSource: for an empty object, of which no range can be had.
+        :raises UndecodableSource: for an empty object, which has no range.
         """
         if self.size == 0:
             raise UndecodableSource
@@ -57,24 +57,24 @@ class S3SourceObject:
             self.target.presign(max(1, int(seconds if whole else self.lifetime))),
             USER_AGENT,
             self.ca_file,
-            if_match=self.tag,
+            if_match=self.etag,
         )
 
     def fingerprint(self) -> bytes:
-        """Return the entity tag, which the store makes of the bytes, and which reads insist on."""
+        """Return the entity tag, which depends on the bytes, and which all reads require."""
         return self.validator
 
     async def unchanged(self) -> bool:
-        """Tell whether the object still has its entity tag.
+        """Return whether the object still has its entity tag.
 
-        ffmpeg got nothing of another one, but does not say so: it calls the source broken then.
+        ffmpeg reads nothing of another version, but reports the source as broken.
         """
         try:
-            return strong_tag(await self.target.head()) == self.tag or self.tag is None
+            return strong_etag(await self.target.head()) == self.etag or self.etag is None
         except Missing:
             return False
         except StoreError:
-            # It was read to its end, and now there is nobody to ask.
+            # ffmpeg has read it to its end, and now the store cannot be asked.
             return True
 
     def close(self) -> None:
@@ -82,10 +82,10 @@ class S3SourceObject:
 
 
 class S3Sources:
-    """The objects of one store, as sources.
+    """Opens objects of one store.
 
     :ivar object_store: the store.
-    :param ca_file: PEM file of what ffmpeg trusts there; None is the system's own.
+    :param ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
     :param lifetime: seconds that a render may take.
     """
 
@@ -94,20 +94,20 @@ class S3Sources:
         self._ca_file = ca_file
         self._lifetime = lifetime
 
-    async def open(self, source: S3Source) -> S3SourceObject:
-        """Find out whether an object is there.
+    async def open(self, source: S3Source) -> OpenS3Source:
+        """Request an object's headers.
 
-        :raises NotFound: where it is not, or where the store refuses to say.
-        :raises NotConfigured: where the store says that it is the wrong one.
+        :raises NotFound: where it does not exist, or access is denied.
+        :raises NotConfigured: where the endpoint, the region or the addressing is wrong.
         :raises UpstreamUnavailable: where the store cannot be reached, or is broken.
         """
         try:
-            target = self.object_store.at(source.bucket, source.key)
-            answer = await target.head()
+            target = self.object_store.object(source.bucket, source.key)
+            response = await target.head()
         except StoreError as error:
-            raise _refuse(error, source.bucket) from error
-        return S3SourceObject(
-            answer.length, strong_tag(answer), target, self._ca_file, self._lifetime
+            raise _translate(error, source.bucket) from error
+        return OpenS3Source(
+            response.length, strong_etag(response), target, self._ca_file, self._lifetime
         )
 
     async def request_bucket_list(self) -> None:
@@ -117,13 +117,13 @@ class S3Sources:
         """
         answer = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
         if answer.status == 200:
-            await answer.drop()
+            await answer.discard()
         else:
-            await read_answer(answer)
+            await read_document(answer)
 
 
-def _refuse(error: StoreError, bucket: str) -> Refusal:
-    """Return what a client is told; the log is told what is not the client's fault."""
+def _translate(error: StoreError, bucket: str) -> Refusal:
+    """Return the error for the client, and log one that is not the client's fault."""
     if error.refusal is NotFound:
         if isinstance(error, Denied):
             _log.info("the bucket {bucket} refuses a source: {error}", bucket=bucket, error=error)

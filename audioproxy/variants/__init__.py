@@ -1,1 +1,1 @@
-"""Where rendered variants are kept: files of a folder, or objects of a bucket."""
+"""Variant stores: files in a folder, or objects in a bucket."""

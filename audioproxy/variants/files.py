@@ -1,4 +1,4 @@
-"""Variants as files, each complete in itself: the bytes, then a trailer that describes them.
+"""Variant store in a folder: one file for each cache key, with its headers in a trailer.
 
 A variant is one file named by its cache key, in a folder named by the key's first two digits.
 Its response headers follow the bytes, then how to find and check that record:
@@ -7,9 +7,9 @@ Its response headers follow the bytes, then how to find and check that record:
 
 Length and checksum have 4 bytes each, big-endian, and the magic number has 8.
 
-One file and one rename make a variant appear whole or not at all. The record names the number
-of bytes, so a file that lost its end, to a full disk or a crash, is never taken for a variant,
-nor is one whose record is damaged.
+One file and one rename make a variant appear whole or not at all. The record states the number
+of bytes, so a file that lost its end, to a full disk or a crash, is not taken for a variant. Nor
+is one whose record is damaged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import NoReturn
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.log_context import Logger
-from audioproxy.scratch import Scratch
+from audioproxy.scratch import ScratchFile
 from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
@@ -36,25 +36,24 @@ from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 _MAGIC = b"APVARNT1"
 _FOOTER = struct.Struct(">II8s")
 # A record is some hundred bytes; a file name of 255 bytes is escaped to at most 1.6 KB, twice.
-_TAIL = 8192
-_SCRATCH = ".scratch"
-# Bytes of a file that is read whole at a glance: what a feed would send in one write.
-_SMALL = 64 * 1024
+_TRAILER_READ = 8192
+_SCRATCH_FOLDER = ".scratch"
+# Bytes of a file that `read_small` returns: one write of a `FileProducer`.
+_SMALL_FILE = 64 * 1024
 
-# Seconds to wait for a disk: for a file to be made or removed, and for some gigabytes to be
-# flushed to one that is slow.
-_CREATE_SECONDS = 10.0
-_COMMIT_SECONDS = 120.0
+# Seconds for a disk to create or remove a file, and for a slow one to flush some gigabytes.
+_CREATE_TIMEOUT = 10.0
+_COMMIT_TIMEOUT = 120.0
 
-# Bytes that a disk has to have left for a new variant, but no more than this share of it.
+# Free bytes that a disk needs for a new variant, but at most one in so many of its bytes.
 _RESERVE = 64 * 1024 * 1024
-_RESERVE_SHARE = 20
+_RESERVE_FRACTION = 20
 
 _log = Logger()
 
 
 class StoredFile:
-    """A variant, open for reading. It stays readable when it is replaced or removed."""
+    """A variant that is open for reading, even after it was replaced or removed."""
 
     def __init__(self, descriptor: int, size: int, headers: VariantHeaders) -> None:
         self.size = size
@@ -62,7 +61,7 @@ class StoredFile:
         self.descriptor = descriptor
 
     def read(self, offset: int, limit: int) -> bytes:
-        """Return bytes of the variant, never of its trailer."""
+        """Return bytes of the variant, without its trailer."""
         return os.pread(self.descriptor, max(0, min(limit, self.size - offset)), offset)
 
     async def open_range(self, start: int, stop: int) -> FileProducer:
@@ -83,13 +82,15 @@ class StoredFile:
 class FileVariantStore:
     """A variant store in a folder, which several nodes may share.
 
-    :param blocking_calls: runs what writes, off the reactor thread and with a deadline.
+    :param blocking_calls: runs what writes to the disk.
     """
 
     def __init__(self, root: str, blocking_calls: BlockingCalls) -> None:
         self._root = os.path.abspath(root)
         self._blocking_calls = blocking_calls
-        self._scratch = ScratchFolder(os.path.join(self._root, _SCRATCH), blocking_calls.later)
+        self._scratch = ScratchFolder(
+            os.path.join(self._root, _SCRATCH_FOLDER), blocking_calls.run_detached
+        )
 
     async def open(self) -> None:
         """Prove the store writable, by writing and removing a file, and claim a scratch folder.
@@ -113,7 +114,7 @@ class FileVariantStore:
 
         :raises Unwritable: where it is not.
         """
-        parent = os.path.join(self._root, _SCRATCH)
+        parent = os.path.join(self._root, _SCRATCH_FOLDER)
         # A folder that root leaves behind would be closed to the user of the service.
         fresh = not os.path.exists(parent)
         try:
@@ -134,24 +135,24 @@ class FileVariantStore:
         self._scratch.close()
 
     async def close(self, seconds: float) -> None:
-        """Remove the scratch folder; where the disk hangs for so long, the next boot does."""
+        """Remove the scratch folder; where the disk hangs, the next boot removes it."""
         with suppress(OSError):
             await self._blocking_calls.run(self._scratch.close, seconds)
 
-    async def create(self, seconds: float = _CREATE_SECONDS) -> NamedFile:
+    async def create(self, seconds: float = _CREATE_TIMEOUT) -> NamedFile:
         """Return a new scratch file on the store's own filesystem.
 
         :param seconds: to wait for the disk; 10 at the most.
         :raises OSError: where there is no room or no right to, or no answer in time.
         """
-        seconds = min(seconds, _CREATE_SECONDS)
+        seconds = min(seconds, _CREATE_TIMEOUT)
         return await self._blocking_calls.run(self._create, seconds, NamedFile.close)
 
     async def lookup(self, key: str) -> StoredFile | None:
         """Return the variant stored under ``key``.
 
-        This is two or three short system calls on the reactor thread: a hop to another thread
-        would cost more than they do.
+        This makes two or three short system calls on the reactor thread: a change of threads would
+        cost more.
 
         :raises UpstreamUnavailable: where the folder cannot be read.
         """
@@ -172,16 +173,16 @@ class FileVariantStore:
         return StoredFile(descriptor, *found)
 
     def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
-        """Return a small variant whole, in one read; None for all that is not one."""
+        """Return a small variant whole, in one read; None for anything else."""
         try:
             descriptor = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
         try:
             length = os.fstat(descriptor).st_size
-            if length > _SMALL:
+            if length > _SMALL_FILE:
                 return None
-            data = os.pread(descriptor, _SMALL, 0)
+            data = os.pread(descriptor, _SMALL_FILE, 0)
         except OSError:
             return None
         finally:
@@ -189,11 +190,13 @@ class FileVariantStore:
         found = _parse_trailer(data, length)
         return None if found is None else (found[1], data[: found[0]])
 
-    async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
+    async def commit(
+        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
+    ) -> None:
         """Give a finished scratch file its trailer and its final name.
 
-        The bytes are on the disk before the name is, so that a crash of the machine leaves no
-        name without bytes. One that is late still does all of it or nothing.
+        The bytes are flushed before the rename, so that a crash of the machine leaves no name
+        without bytes. A commit past its timeout still completes or does nothing.
 
         :raises OSError: where the store refuses, or gives no answer within 2 minutes.
         """
@@ -203,14 +206,14 @@ class FileVariantStore:
             raise FileNotFoundError("the scratch file is gone")
         path = scratch.path
         await self._blocking_calls.run(
-            lambda: self._commit(key, path, size, headers), _COMMIT_SECONDS
+            lambda: self._commit(key, path, size, headers), _COMMIT_TIMEOUT
         )
         scratch.moved()
 
     def _create(self) -> NamedFile:
-        # A full disk still gives an empty file, in which the render would fail.
+        # A full disk still creates an empty file, and then the render would fail.
         disk = os.statvfs(self._root)
-        reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // _RESERVE_SHARE)
+        reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // _RESERVE_FRACTION)
         if disk.f_bavail * disk.f_frsize < reserve:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return self._scratch.create()
@@ -218,7 +221,7 @@ class FileVariantStore:
     def _commit(self, key: str, path: str, size: int, headers: VariantHeaders) -> None:
         record = json.dumps({"size": size, **asdict(headers)}).encode("ascii")
         trailer = record + _FOOTER.pack(len(record), zlib.crc32(record), _MAGIC)
-        # A descriptor of its own: whoever has stopped waiting may close the render's.
+        # A descriptor of its own: a caller that has timed out may close the render's.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.pwrite(descriptor, trailer, size) < len(trailer):
@@ -236,7 +239,7 @@ class FileVariantStore:
 
 
 def variant_path(root: str, key: str) -> str:
-    """Return where the variant of a key lies in a store."""
+    """Return the path of a key's variant in a store."""
     return os.path.join(root, key[:2], key)
 
 
@@ -246,13 +249,15 @@ def _unreadable(error: OSError) -> UpstreamUnavailable:
 
 
 def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
-    """Return size and headers of a variant; None for a file that is none, or not all of one."""
+    """Return size and headers of a variant; None for a file that is not a complete one."""
     length = os.fstat(descriptor).st_size
-    return _parse_trailer(os.pread(descriptor, _TAIL, max(0, length - _TAIL)), length)
+    return _parse_trailer(
+        os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ)), length
+    )
 
 
 def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | None:
-    """Read the end of a file that has so many bytes."""
+    """Parse the end of a file of ``length`` bytes."""
     if len(tail) < _FOOTER.size:
         return None
     record_length, checksum, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
@@ -263,16 +268,16 @@ def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | Non
     return found if found and found[0] + record_length + _FOOTER.size == length else None
 
 
-# To read one costs as much as to read the file that it is in.
+# To parse a record costs as much as to read its file.
 @lru_cache(4096)
 def _read_record(record: bytes) -> tuple[int, VariantHeaders] | None:
     try:
         fields = json.loads(record)
         size = int(fields.pop("size"))
         headers = VariantHeaders(**fields)
-        words = (headers.content_type, headers.cache_control, headers.content_disposition or "")
-        # Nothing but what a header can say.
-        if not all(word.isascii() and word.isprintable() for word in words):
+        values = (headers.content_type, headers.cache_control, headers.content_disposition or "")
+        # A header value is printable ASCII.
+        if not all(value.isascii() and value.isprintable() for value in values):
             return None
         return size, headers
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Scratch files whose digest is computed while they grow, for a store that wants it beforehand."""
+"""Scratch file that is hashed while it grows, for a store that needs the hash in advance."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from queue import SimpleQueue
 
 from twisted.internet.defer import Deferred
 
-from audioproxy.scratch import Scratch
-from audioproxy.threads import InThread, await_uncancelled
+from audioproxy.scratch import ScratchFile
+from audioproxy.threads import ThreadRunner, await_uncancelled
 
-# Bytes of one read. A hash lets other threads run while it takes so many.
-_CHUNK = 256 * 1024
+# Bytes of one read. hashlib releases the GIL for each.
+_CHUNK_SIZE = 256 * 1024
 
 
 class HashingScratch:
-    """A scratch file, and a thread that hashes its bytes as they come.
+    """A scratch file, and a thread that hashes its bytes as they are written.
 
-    :param part: bytes; each stretch of so many has a digest of its own.
+    :param part_size: bytes; each part of this size has a hash of its own.
     """
 
-    def __init__(self, scratch: Scratch, in_thread: InThread, part: int) -> None:
+    def __init__(self, scratch: ScratchFile, run_in_thread: ThreadRunner, part_size: int) -> None:
         """Start the thread.
 
-        :raises OSError: where there is none to start.
+        :raises OSError: where no thread can be started.
         """
         self._scratch = scratch
-        self._part = part
+        self._part_size = part_size
         self._sizes: SimpleQueue[int | None] = SimpleQueue()
-        # The thread has a descriptor of its own, so that this one can be closed at any time.
+        # The thread has a descriptor of its own, so that the file can be closed at any time.
         descriptor = os.dup(scratch.descriptor)
         try:
-            self._hashing: Deferred[list[str]] = in_thread(lambda: self._hash(descriptor))
+            self._hashing: Deferred[list[str]] = run_in_thread(lambda: self._hash(descriptor))
         except OSError:
             os.close(descriptor)
             raise
@@ -43,14 +43,14 @@ class HashingScratch:
         return self._scratch.descriptor
 
     def grown(self, size: int) -> None:
-        """Hear of more bytes, which are hashed from now on."""
+        """Have the thread hash the file up to ``size`` bytes."""
         self._sizes.put(size)
 
     def read(self, offset: int, limit: int) -> bytes:
         """Return up to ``limit`` bytes from ``offset``."""
         return os.pread(self._scratch.descriptor, limit, offset)
 
-    async def digests(self, size: int) -> list[str]:
+    async def hashes(self, size: int) -> list[str]:
         """Return the SHA-256 of each part of the first ``size`` bytes, in lower-case hex.
 
         :raises OSError: where the file cannot be read.
@@ -60,29 +60,29 @@ class HashingScratch:
         return await await_uncancelled(self._hashing)
 
     def close(self) -> None:
-        """Close the file, and so remove it; again is harmless."""
+        """Close and so remove the file; again is harmless."""
         self._sizes.put(None)
-        # Where nobody has asked for the digests, nobody asks what went wrong with them.
+        # The error of a hash that is not needed any more need not be logged.
         self._hashing.addErrback(lambda failure: None)
         self._scratch.close()
 
     def _hash(self, descriptor: int) -> list[str]:
-        digests: list[str] = []
-        running = hashlib.sha256()
-        offset = 0
-        buffer = memoryview(bytearray(_CHUNK))
+        hashes: list[str] = []
+        current = hashlib.sha256()
+        part_size, offset = self._part_size, 0
+        buffer = memoryview(bytearray(_CHUNK_SIZE))
         try:
             while (size := self._sizes.get()) is not None:
                 while offset < size:
-                    wanted = min(_CHUNK, size - offset, self._part - offset % self._part)
-                    got = os.preadv(descriptor, [buffer[:wanted]], offset)
-                    if not got:
+                    count = min(_CHUNK_SIZE, size - offset, part_size - offset % part_size)
+                    received = os.preadv(descriptor, [buffer[:count]], offset)
+                    if not received:
                         raise OSError("the scratch file is shorter than it was")
-                    running.update(buffer[:got])
-                    offset += got
-                    if offset % self._part == 0:
-                        digests.append(running.hexdigest())
-                        running = hashlib.sha256()
+                    current.update(buffer[:received])
+                    offset += received
+                    if offset % part_size == 0:
+                        hashes.append(current.hexdigest())
+                        current = hashlib.sha256()
         finally:
             os.close(descriptor)
-        return digests if offset and offset % self._part == 0 else [*digests, running.hexdigest()]
+        return hashes if offset and offset % part_size == 0 else [*hashes, current.hexdigest()]

@@ -1,10 +1,10 @@
-"""What a variant store is to the rest: protocols, and the values that pass through them."""
+"""Variant stores: the interfaces of every kind, and their values."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from audioproxy.scratch import Scratch, ScratchSpace
+from audioproxy.scratch import ScratchFile, ScratchSpace
 from audioproxy.streams import ByteStream
 from audioproxy.variants.headers import VariantHeaders
 
@@ -14,7 +14,7 @@ class Unwritable(Exception):
 
 
 class StoredVariant(Protocol):
-    """A finished variant in the store, held until it is closed."""
+    """A variant in the store, open until it is closed."""
 
     @property
     def size(self) -> int: ...  # noqa: D102
@@ -24,7 +24,7 @@ class StoredVariant(Protocol):
     async def open_range(self, start: int, stop: int) -> ByteStream:
         """Return the bytes from ``start`` up to ``stop``.
 
-        :raises UpstreamUnavailable, NotConfigured: where the store does not give them.
+        :raises UpstreamUnavailable, NotConfigured: where the store fails.
         """
         ...
 
@@ -36,32 +36,34 @@ class StoredVariant(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it; again is harmless."""
 
 
 class SmallVariantReader(Protocol):
-    """Stored variants that are at hand."""
+    """Reads small variants without waiting."""
 
     def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
-        """Return a small variant whole, without a wait; None for what would take more."""
+        """Return a small variant whole; None where that would take long."""
         ...
 
 
 class VariantStore(ScratchSpace, Protocol):
-    """Where finished variants are kept under their cache keys."""
+    """A store of finished variants by cache key."""
 
     async def lookup(self, key: str) -> StoredVariant | None:
         """Return the variant stored under ``key``.
 
-        :raises UpstreamUnavailable: where the store cannot tell.
-        :raises NotConfigured: where it says that it is the wrong one.
+        :raises UpstreamUnavailable: where the store fails.
+        :raises NotConfigured: where the endpoint, the region or the addressing is wrong.
         """
         ...
 
-    async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
-        """Store what a render of ``size`` bytes wrote into ``scratch``, all or nothing.
+    async def commit(
+        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
+    ) -> None:
+        """Store the ``size`` bytes that a render wrote into ``scratch``, all or nothing.
 
-        :raises Exception: where the store refuses; nothing readable is left then.
+        :raises Exception: where the store refuses; then nothing can be read under ``key``.
         """
         ...
 
@@ -80,9 +82,9 @@ class VariantStore(ScratchSpace, Protocol):
         ...
 
     async def close(self, seconds: float) -> None:
-        """Leave nothing behind, within so many seconds."""
+        """Remove temporary files, within so many seconds."""
         ...
 
     def abandon(self) -> None:
-        """Leave nothing behind, at a start that comes to nothing."""
+        """Remove temporary files after a boot that failed."""
         ...

@@ -1,8 +1,7 @@
-"""Variants as objects of a bucket, under their cache keys."""
+"""Variant store in a bucket: one object for each cache key."""
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -16,89 +15,89 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.errors import TransportError
 from audioproxy.log_context import Logger
 from audioproxy.s3.error_hints import required
-from audioproxy.s3.multipart_upload import put_parts
+from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import (
     Denied,
     Missing,
     ObjectStore,
-    Payload,
     StoreError,
     StoreObject,
     Unavailable,
+    UploadRange,
     WrongEndpoint,
-    strong_tag,
+    strong_etag,
 )
-from audioproxy.s3.signing import LONGEST
-from audioproxy.scratch import Scratch, ScratchSpace
+from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
+from audioproxy.scratch import ScratchFile, ScratchSpace
 from audioproxy.streams import ByteStream
-from audioproxy.threads import InThread
+from audioproxy.threads import ThreadRunner
 from audioproxy.variants.hashing_scratch import HashingScratch
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 
-#: The most bytes that one request writes, and so the size of a part. S3 takes 5 GiB, and others a
-#: little less.
-PART = 4 * 1024**3
+#: Bytes of one part of a multipart upload, and at most of any request. S3 takes 5 GiB, and other
+#: stores a little less.
+PART_SIZE = 4 * 1024**3
 
-# Uploads at a time: each has its scratch file, and a bucket may be slower than the encoders.
-_MOST = 32
+# Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
+_MAX_UPLOADS = 32
 
-# Seconds after which a write-back that found the store unreachable or busy is tried once more.
-_AGAIN = 1.0
+# Seconds after which a write-back is retried once, where the store was unreachable or busy.
+_RETRY_DELAY = 1.0
 
 _log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """A variant in the bucket, in the state that its entity tag names."""
+    """A variant in the bucket, in the version that its entity tag names."""
 
     size: int
     headers: VariantHeaders
-    tag: str | None
+    etag: str | None
     target: StoreObject
 
     async def open_range(self, start: int, stop: int) -> ByteStream:
-        """Return bytes of the variant, which come from the store as they are sent on.
+        """Return a byte range of the variant, forwarded from the store as it is sent.
 
         :raises UpstreamUnavailable, NotConfigured: where the store does not give them.
         """
         try:
-            answer = await self.target.get(start, stop, self.tag)
+            response = await self.target.get(start, stop, self.etag)
         except StoreError as error:
-            # It was there a moment ago. A client that asks again will get it, or a render.
+            # The object was there a moment ago. A client that retries will get it, or a render.
             _log.warn("a stored variant is not given: {error}", error=error)
             raise (Unavailable if error.refusal is NotFound else error).refusal() from error
-        return _Stretch(answer.flow(stop - start))
+        return _RangeStream(response.stream(stop - start))
 
     def presign(self, seconds: int) -> str:
-        """Return a URL that gives it to anyone for so long."""
-        return self.target.presign(min(seconds, LONGEST))
+        """Return a URL with which anyone can read the variant for so many seconds."""
+        return self.target.presign(min(seconds, MAX_PRESIGN_SECONDS))
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A flow of which the store is to blame for the failures."""
+class _RangeStream:
+    """A stream of a variant, whose transport errors become `UpstreamUnavailable`."""
 
-    flow: ByteStream
+    stream: ByteStream
 
     def send(self, consumer: IConsumer) -> Deferred[None]:
-        # The failure arrives from outside of the request's context (D54).
+        # The failure arrives outside the request's log context (D54).
         context = copy_context()
-        sending = self.flow.send(consumer)
-        return sending.addErrback(lambda failure: context.run(self._blame, failure))
+        sending = self.stream.send(consumer)
+        return sending.addErrback(lambda failure: context.run(self._translate, failure))
 
-    def drop(self) -> None:
-        self.flow.drop()
+    def discard(self) -> None:
+        self.stream.discard()
 
-    def _blame(self, failure: Failure) -> Failure:
-        if failure.check(Unreachable):
+    def _translate(self, failure: Failure) -> Failure:
+        if failure.check(TransportError):
             _log.warn("a stored variant broke off: {error}", error=failure.value)
             raise UpstreamUnavailable from failure.value
         return failure
@@ -107,12 +106,12 @@ class _Stretch:
 class S3VariantStore:
     """A variant store in a bucket, which several nodes may share.
 
-    An object appears whole or not at all: the store checks it against a digest that was computed
+    An object appears whole or not at all: the store checks it against a hash that was computed
     while the variant was rendered.
 
     :ivar object_store: the store of the bucket.
     :param space: where renders put their output until it is uploaded.
-    :param part: bytes; what is larger is uploaded in parts of so many.
+    :param part_size: bytes; a larger variant is uploaded in parts of this size.
     """
 
     def __init__(
@@ -121,21 +120,21 @@ class S3VariantStore:
         bucket: str,
         space: ScratchSpace,
         clock: IReactorTime,
-        in_thread: InThread,
-        part: int = PART,
+        run_in_thread: ThreadRunner,
+        part_size: int = PART_SIZE,
     ) -> None:
         """Use a bucket.
 
-        :raises Missing: for one that no host name can hold, with virtual addressing.
+        :raises Missing: for one that cannot be part of a host name, with virtual addressing.
         """
         self.object_store = store
         self._bucket = bucket
         self._space = space
         self._clock = clock
-        self._in_thread = in_thread
-        self._part = part
+        self._run_in_thread = run_in_thread
+        self._part_size = part_size
         self._uploads = 0
-        self._at("")
+        self._object("")
 
     @property
     def place(self) -> str:
@@ -160,10 +159,9 @@ class S3VariantStore:
         :param inspect: called with the object while it exists.
         :raises Unwritable: where one of the steps fails.
         """
-        proof = self._at(f".audioproxy-proof-{uuid.uuid4().hex}")
-        digest = hashlib.sha256(content).hexdigest()
+        proof = self._object(f".audioproxy-proof-{uuid.uuid4().hex}")
         try:
-            await proof.put({}, Payload(_Content(content), 0, len(content), digest))
+            await proof.put({}, UploadRange.of(content))
         except StoreError as error:
             self._give_up("writing an object", error)
         try:
@@ -181,7 +179,7 @@ class S3VariantStore:
             self._give_up("removing the object that was written", error)
 
     async def close(self, seconds: float) -> None:
-        """Do nothing: what is not uploaded is not in the bucket."""
+        """Do nothing: nothing of an unfinished upload is in the bucket."""
 
     def abandon(self) -> None:
         """Do nothing, as `close`."""
@@ -193,37 +191,39 @@ class S3VariantStore:
         """
         scratch = await self._space.create(seconds)
         try:
-            return HashingScratch(scratch, self._in_thread, self._part)
+            return HashingScratch(scratch, self._run_in_thread, self._part_size)
         except OSError:
             scratch.close()
             raise
 
     async def lookup(self, key: str) -> StoredObject | None:
-        """Return the variant stored under ``key``; None also where the store refuses to say.
+        """Return the variant stored under ``key``; None where there is none, or access is denied.
 
-        :raises UpstreamUnavailable, NotConfigured: where the store cannot tell.
+        :raises UpstreamUnavailable, NotConfigured: where the store fails.
         """
-        target = self._at(key)
+        target = self._object(key)
         try:
-            answer = await target.head()
+            response = await target.head()
         except StoreError as error:
             if error.refusal is NotFound:
-                # A store may refuse to say that an object is missing. One that refuses everything
-                # will refuse the write-back too, which is told and counted.
+                # A store may deny access to an object that is missing. A store that denies
+                # everything denies the write-back too, which is logged and counted.
                 return None
             _log.warn("the variant store cannot be asked: {error}", error=error)
             raise error.refusal() from error
         headers = VariantHeaders(
-            answer.header("content-type") or "application/octet-stream",
-            answer.header("cache-control") or "no-store",
-            answer.header("content-disposition"),
+            response.header("content-type") or "application/octet-stream",
+            response.header("cache-control") or "no-store",
+            response.header("content-disposition"),
         )
-        if not answer.length or not f"{headers}".isascii():
-            # It is none of ours.
+        if not response.length or not f"{headers}".isascii():
+            # This service has not written the object.
             return None
-        return StoredObject(answer.length, headers, strong_tag(answer), target)
+        return StoredObject(response.length, headers, strong_etag(response), target)
 
-    async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
+    async def commit(
+        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
+    ) -> None:
         """Upload what a render wrote.
 
         :raises StoreError: where the store refuses.
@@ -231,8 +231,8 @@ class S3VariantStore:
         """
         if not isinstance(scratch, HashingScratch):
             raise TypeError("only a file that this store created can be committed to it")
-        if self._uploads >= _MOST:
-            raise OSError(f"{_MOST} uploads have not ended")
+        if self._uploads >= _MAX_UPLOADS:
+            raise OSError(f"{_MAX_UPLOADS} uploads have not ended")
         self._uploads += 1
         try:
             await self._commit(key, scratch, size, headers)
@@ -242,30 +242,30 @@ class S3VariantStore:
     async def _commit(
         self, key: str, scratch: HashingScratch, size: int, headers: VariantHeaders
     ) -> None:
-        digests = await scratch.digests(size)
-        starts = range(0, size, self._part)
-        payloads = [
-            Payload(scratch, start, min(start + self._part, size), digest)
-            for start, digest in zip(starts, digests, strict=True)
+        hashes = await scratch.hashes(size)
+        starts = range(0, size, self._part_size)
+        parts = [
+            UploadRange(scratch, start, min(start + self._part_size, size), sha256)
+            for start, sha256 in zip(starts, hashes, strict=True)
         ]
-        target, words = self._at(key), _words(headers)
+        target, object_headers = self._object(key), _object_headers(headers)
         with suppress(Unavailable):
-            await self._write(target, words, payloads)
+            await self._write(target, object_headers, parts)
             return
-        # A connection that the store was just closing, or a moment of too many requests.
-        await deferLater(self._clock, _AGAIN)
-        await self._write(target, words, payloads)
+        # The store was just closing the connection, or had too many requests for a moment.
+        await deferLater(self._clock, _RETRY_DELAY)
+        await self._write(target, object_headers, parts)
 
     async def _write(
-        self, target: StoreObject, words: dict[str, str], payloads: list[Payload]
+        self, target: StoreObject, headers: dict[str, str], parts: list[UploadRange]
     ) -> None:
-        if len(payloads) == 1:
-            await target.put(words, payloads[0])
+        if len(parts) == 1:
+            await target.put(headers, parts[0])
         else:
-            await put_parts(target, words, payloads)
+            await put_multipart(target, headers, parts)
 
-    def _at(self, key: str) -> StoreObject:
-        return self.object_store.at(self._bucket, key.encode("ascii"))
+    def _object(self, key: str) -> StoreObject:
+        return self.object_store.object(self._bucket, key.encode("ascii"))
 
     def _give_up(self, step: str, error: StoreError) -> NoReturn:
         wanted = {
@@ -279,18 +279,9 @@ class S3VariantStore:
         raise Unwritable(f"{step} in s3://{self._bucket} failed ({error}); {wanted}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """The content of the object that `S3VariantStore.prove` writes."""
-
-    content: bytes
-
-    def read(self, offset: int, limit: int) -> bytes:
-        return self.content[offset : offset + limit]
-
-
-def _words(headers: VariantHeaders) -> dict[str, str]:
-    words = {"content-type": headers.content_type, "cache-control": headers.cache_control}
+def _object_headers(headers: VariantHeaders) -> dict[str, str]:
+    """Return the headers of the request that writes a variant."""
+    lines = {"content-type": headers.content_type, "cache-control": headers.cache_control}
     if headers.content_disposition is not None:
-        words["content-disposition"] = headers.content_disposition
-    return words
+        lines["content-disposition"] = headers.content_disposition
+    return lines

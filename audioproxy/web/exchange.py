@@ -151,7 +151,7 @@ class Exchange:
         :raises Refusal: where what is behind them fails; the answer has begun then.
         """
         if not self._open:
-            flow.drop()
+            flow.discard()
             return
         self._set_status(status)
         await flow.send(self._request)

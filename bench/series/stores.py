@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 
-from audioproxy.s3.signing import Identity
+from audioproxy.s3.signing import RequestSigner
 from audioproxy.urls import Variant
 from bench.client import fetch, read
 from bench.figures import Results
@@ -43,8 +43,8 @@ class _Bucket:
     region: str = "us-east-1"
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self.key, self.secret, None, self.region)
+    def signer(self) -> RequestSigner:
+        return RequestSigner(self.key, self.secret, None, self.region)
 
     @property
     def settings(self) -> dict[str, str]:
@@ -114,11 +114,11 @@ def _store(ours: Service, path: str) -> None:
 
 def _sign(bucket: _Bucket, key: str) -> float:
     """Return the microseconds for what is signed in a redirect."""
-    identity, url = bucket.identity, bucket.object(key)
+    signer, url = bucket.signer, bucket.object(key)
     start = time.perf_counter()
     for _ in range(_SIGNATURES):
-        identity.sign("HEAD", url, {})
-        identity.presign("GET", url, 300)
+        signer.sign("HEAD", url, {})
+        signer.presign("GET", url, 300)
     return (time.perf_counter() - start) / _SIGNATURES * 1e6
 
 

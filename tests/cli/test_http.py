@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from audioproxy.cli.http import get
 from audioproxy.http_client.client import USER_AGENT, Response
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.errors import TransportError
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
 
 URL = "http://audio.test/s/a[1]|%2f;"
@@ -38,7 +38,7 @@ class GetTests(ClientCase):
     def test_cookies(self) -> None:
         """A cookie is not sent back."""
         for _ in range(2):
-            self.result_of(self.get(reply(200, headers={"Set-Cookie": "a=b"})).drop())
+            self.result_of(self.get(reply(200, headers={"Set-Cookie": "a=b"})).discard())
         self.assertNotIn("cookie", self.network.requests[-1].headers)
 
     def test_truncated(self) -> None:
@@ -50,7 +50,7 @@ class GetTests(ClientCase):
                 reading = self.begin(response.read(10))
                 end(self.network.peers[-1])
                 self.network.run()
-                self.assertIsInstance(self.failureResultOf(reading).value, Unreachable)
+                self.assertIsInstance(self.failureResultOf(reading).value, TransportError)
 
     def test_timeout(self) -> None:
         """A server that sends no headers is given up after the timeout."""
@@ -58,9 +58,9 @@ class GetTests(ClientCase):
         self.network.advance(2.9)
         self.assertNoResult(waiting)
         self.network.advance(0.1)
-        self.assertEqual("no answer in time", str(self.exactly(waiting, Unreachable)))
+        self.assertEqual("no answer in time", str(self.exactly(waiting, TransportError)))
 
     def test_unreachable(self) -> None:
         """A host without an address fails."""
         self.network.unknown.add("audio.test")
-        self.error_of(get(self.client, self.network, URL), Unreachable)
+        self.error_of(get(self.client, self.network, URL), TransportError)

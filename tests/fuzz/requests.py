@@ -29,7 +29,7 @@ BODILESS = {204, 304}
 
 # The shape that the contract gives a line.
 _LINE = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z request_id=[A-Za-z0-9._-]{1,128}"
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z request_id=[!-~]{1,200}"
     r" \[(?:debug|info|warning)\] (?:render|info|health|ready|preflight|unknown) \d{3}"
     r"(?: [a-z_]+)?(?: opts=[!-~]+)?(?: src=[!-~]+)?(?: cache=(?:MISS|COALESCED|HIT))?"
     r" \d+ bytes in \d+ms\n"

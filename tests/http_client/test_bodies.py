@@ -12,9 +12,9 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.web.iweb import IBodyProducer
 from zope.interface.verify import verifyObject
 
-from audioproxy.http_client.bodies import BodyStream, TooLong, Upload
+from audioproxy.http_client.bodies import BodyStream, BodyTooLarge, RequestBody
 from audioproxy.http_client.client import Response
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.errors import TransportError
 from audioproxy.streams import ConsumerGone
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
@@ -39,7 +39,7 @@ class BodyCase(ClientCase):
 
 
 class SmallBodyTests(BodyCase):
-    """`SmallBody`"""
+    """`BodyCollector`"""
 
     def test_limit(self) -> None:
         """A body of just the limit is read, and one byte more is too long."""
@@ -49,14 +49,14 @@ class SmallBodyTests(BodyCase):
             (reply_without_length(200, headers=CHUNKED), chunk(b"x" * 100), chunk(b"")),
         ):
             self.assertEqual(self.result_of(self.answer(*packets).read(100)), b"x" * 100)
-            self.error_of(self.answer(*packets).read(99), TooLong)
+            self.error_of(self.answer(*packets).read(99), BodyTooLarge)
 
     def test_too_long(self) -> None:
         """No more is read of a body that is too long."""
         answer = self.answer(reply_without_length(200))
         for _ in range(100):
             self.peer.say(b"x" * PACKET)
-        self.error_of(answer.read(PACKET), TooLong)
+        self.error_of(answer.read(PACKET), BodyTooLarge)
         self.assertTrue(self.peer.aborted)
         self.assertGreater(self.peer.unread, 90 * PACKET)
 
@@ -72,12 +72,12 @@ class SmallBodyTests(BodyCase):
                 reading = self.begin(self.answer(*packets).read(100))
                 end(self.peer)
                 self.network.run()
-                self.exactly(reading, Unreachable)
+                self.exactly(reading, TransportError)
 
     def test_misframed(self) -> None:
         """Neither is one that makes no sense."""
         answer = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
-        self.error_of(answer.read(100), Unreachable)
+        self.error_of(answer.read(100), TransportError)
 
     def test_late(self) -> None:
         """A body that never comes is waited for no longer than a client would wait."""
@@ -85,7 +85,9 @@ class SmallBodyTests(BodyCase):
         self.network.advance(14.9)
         self.assertNoResult(reading)
         self.network.advance(0.1)
-        self.assertEqual(str(self.exactly(reading, Unreachable)), "the body stalled for 15 seconds")
+        self.assertEqual(
+            str(self.exactly(reading, TransportError)), "the body stalled for 15 seconds"
+        )
 
     def test_cancelled_and_late(self) -> None:
         """Whoever left is not told that it was late besides."""
@@ -95,15 +97,15 @@ class SmallBodyTests(BodyCase):
         self.network.advance(60)
 
 
-class RelayCase(BodyCase):
+class BodyStreamCase(BodyCase):
     """A body on its way to a consumer."""
 
-    def relay(
+    def send_body(
         self, *packets: bytes, size: int | None = None, consumer: FakeConsumer | None = None
     ) -> Deferred[None]:
         """Begin to send a body on."""
         self.consumer = FakeConsumer() if consumer is None else consumer
-        sending = self.answer(*packets).flow(size).send(self.consumer)
+        sending = self.answer(*packets).stream(size).send(self.consumer)
         self.network.run()
         return sending
 
@@ -115,14 +117,14 @@ class RelayCase(BodyCase):
 
     def assert_broken(self, sending: Deferred[None]) -> str:
         """Require that it failed for the server's sake, and return what is said of it."""
-        text = str(self.exactly(sending, Unreachable))
+        text = str(self.exactly(sending, TransportError))
         self.assertEqual(self.consumer.heard[-1], "unregistered")
         self.network.run()
         self.assertTrue(self.peer.over)
         return text
 
 
-class RelayTests(RelayCase):
+class BodyStreamTests(BodyStreamCase):
     """`BodyStream`: the bytes"""
 
     def test_interface(self) -> None:
@@ -142,18 +144,18 @@ class RelayTests(RelayCase):
             (reply_without_length(200, b"".join([*chunks, chunk(b"")]), CHUNKED),),
         ):
             for expected in (size, None):
-                self.assert_sent(self.relay(*packets, size=expected), data)
+                self.assert_sent(self.send_body(*packets, size=expected), data)
 
     def test_order(self) -> None:
         """The producer is registered before the first byte, and unregistered before the end."""
         for packets in ((reply(200, b"abc"),), (reply(200, length=3), b"abc")):
-            sending = self.relay(*packets, size=3)
+            sending = self.send_body(*packets, size=3)
             self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered"])
             self.successResultOf(sending)
         heard: list[str] = []
         answer = self.answer(reply(200, b"abc"))
         self.consumer = FakeConsumer()
-        sending = answer.flow(3).send(self.consumer)
+        sending = answer.stream(3).send(self.consumer)
         sending.addCallback(lambda _: heard.extend(self.consumer.heard))
         self.network.run()
         self.assertEqual(heard, ["registered", "wrote", "unregistered"])
@@ -165,7 +167,7 @@ class RelayTests(RelayCase):
             (reply_without_length(200, headers=CHUNKED), chunk(b"")),
         ):
             for size in (0, None):
-                self.assert_sent(self.relay(*packets, size=size), b"")
+                self.assert_sent(self.send_body(*packets, size=size), b"")
                 self.assertEqual(self.consumer.heard, ["registered", "unregistered"])
 
     @PROMISE
@@ -181,7 +183,7 @@ class RelayTests(RelayCase):
         else:
             whole = [chunk(piece) for piece in pieces if piece] + [chunk(b"")]
             packets = [reply_without_length(200, headers=CHUNKED), *whole]
-        sending = self.relay(*packets, size=len(body), consumer=consumer)
+        sending = self.send_body(*packets, size=len(body), consumer=consumer)
         while not sending.called:
             consumer.drain()
             self.network.run()
@@ -190,14 +192,14 @@ class RelayTests(RelayCase):
     def test_until_closed(self) -> None:
         """A body that ends with its connection is one if it has the size that it should have."""
         for end in (Peer.hang_up, Peer.break_off):
-            sending = self.relay(reply_without_length(200), b"hello", size=5)
+            sending = self.send_body(reply_without_length(200), b"hello", size=5)
             end(self.peer)
             self.network.run()
             self.assert_sent(sending, b"hello")
 
     def test_until_closed_and_of_no_size(self) -> None:
         """Where nothing says how long it should be, nobody can tell such an end from a break."""
-        sending = self.relay(reply_without_length(200), b"hello")
+        sending = self.send_body(reply_without_length(200), b"hello")
         self.peer.hang_up()
         self.network.run()
         self.assert_broken(sending)
@@ -211,7 +213,7 @@ class RelayTests(RelayCase):
             (reply_without_length(200), b"hello"),
         ):
             for end in (Peer.hang_up, Peer.break_off):
-                sending = self.relay(*packets, size=6)
+                sending = self.send_body(*packets, size=6)
                 end(self.peer)
                 self.network.run()
                 self.assert_broken(sending)
@@ -223,8 +225,8 @@ class RelayTests(RelayCase):
             (reply(200, b"hello"),),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello"), chunk(b"")),
         ):
-            sending = self.relay(*packets, size=6)
-            error = self.exactly(sending, Unreachable)
+            sending = self.send_body(*packets, size=6)
+            error = self.exactly(sending, TransportError)
             self.assertEqual(str(error), "the body has 5 bytes in place of 6")
             self.assertEqual(self.consumer.heard[-1], "unregistered")
 
@@ -235,24 +237,24 @@ class RelayTests(RelayCase):
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello, ")),
             (reply_without_length(200), b"hello, "),
         ):
-            sending = self.relay(*packets, size=6)
+            sending = self.send_body(*packets, size=6)
             self.assertEqual(self.assert_broken(sending), "the body is longer than it should be")
             self.assertEqual(bytes(self.consumer.data), b"")
 
     def test_misframed(self) -> None:
         """A body of which the frame makes no sense is a failure."""
         head = reply_without_length(200, headers=CHUNKED)
-        self.assert_broken(self.relay(head, chunk(b"hello"), b"zz\r\n", size=10))
+        self.assert_broken(self.send_body(head, chunk(b"hello"), b"zz\r\n", size=10))
 
 
-class PauseTests(RelayCase):
+class PauseTests(BodyStreamCase):
     """`BodyStream`: the pace"""
 
     def test_back_pressure(self) -> None:
         """A server waits for as long as the consumer does: nothing is kept in between."""
         size = 100 * PACKET
         consumer = FakeConsumer(room=0)
-        sending = self.relay(reply(200, length=size), bytes(size), size=size, consumer=consumer)
+        sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
         came = len(consumer.data)
         for _ in range(99):
             self.assertLessEqual(came, (len(consumer.writes)) * PACKET)
@@ -274,7 +276,7 @@ class PauseTests(RelayCase):
 
         size = 10 * PACKET
         consumer = Full()
-        sending = self.relay(reply(200, length=size), bytes(size), size=size, consumer=consumer)
+        sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
         self.assertEqual((len(consumer.data), self.peer.unread), (0, size))
         self.network.advance(300)
         self.assertNoResult(sending)
@@ -284,7 +286,7 @@ class PauseTests(RelayCase):
 
     def test_paused_before_registering(self) -> None:
         """A consumer may say so before it was sent anything at all, and take it back."""
-        flow = self.answer(reply(200, length=5), b"hello").flow(5)
+        flow = self.answer(reply(200, length=5), b"hello").stream(5)
         flow.pauseProducing()
         self.consumer = FakeConsumer()
         sending = flow.send(self.consumer)
@@ -296,7 +298,7 @@ class PauseTests(RelayCase):
 
     def test_resumed_before_registering(self) -> None:
         """To resume what was not begun is harmless."""
-        flow = self.answer(reply(200, length=5), b"hello").flow(5)
+        flow = self.answer(reply(200, length=5), b"hello").stream(5)
         flow.pauseProducing()
         flow.resumeProducing()
         self.assertEqual(self.peer.unread, 5)
@@ -308,10 +310,10 @@ class PauseTests(RelayCase):
     def test_paused_in_the_last_write(self) -> None:
         """A consumer that is full by the last byte has had everything."""
         consumer = FakeConsumer(room=0)
-        sending = self.relay(reply(200, length=5), b"hello", size=5, consumer=consumer)
+        sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.assert_sent(sending, b"hello")
         self.network.answers.append(reply(200))
-        self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).drop())
+        self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).discard())
         self.assertEqual(len(self.network.peers), 1)
 
     def test_resumed_while_writing(self) -> None:
@@ -319,14 +321,14 @@ class PauseTests(RelayCase):
         consumer = FakeConsumer(room=0)
         consumer.on_write = consumer.drain
         size = 10 * PACKET
-        sending = self.relay(reply(200, length=size), bytes(size), size=size, consumer=consumer)
+        sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
         self.assert_sent(sending, bytes(size))
 
     def test_over(self) -> None:
         """When all is over, whatever the consumer says is harmless, to the next request too."""
         self.network.answers.append(reply(200, b"hello"))
         answer = self.result_of(self.client.request("GET", "http://s3.test/", {}))
-        flow = answer.flow(5)
+        flow = answer.stream(5)
         self.consumer = FakeConsumer()
         sending = flow.send(self.consumer)
         self.network.run()
@@ -337,17 +339,17 @@ class PauseTests(RelayCase):
         flow.pauseProducing()
         self.peer.say(reply(200))
         self.network.run()
-        self.result_of(self.successResultOf(asking).drop())
+        self.result_of(self.successResultOf(asking).discard())
         self.assertEqual(len(self.network.peers), 1)
         self.assert_sent(sending, b"hello")
 
 
-class StallTests(RelayCase):
+class StallTests(BodyStreamCase):
     """`BodyStream`: servers that stall"""
 
     def test_stall(self) -> None:
         """A server that sends nothing for thirty seconds is given up, with what came sent on."""
-        sending = self.relay(reply(200, length=9), b"hello", size=9)
+        sending = self.send_body(reply(200, length=9), b"hello", size=9)
         self.network.advance(29.9)
         self.assertNoResult(sending)
         self.network.advance(0.1)
@@ -358,23 +360,23 @@ class StallTests(RelayCase):
     def test_patience(self) -> None:
         """Who waits longer says so."""
         answer = self.answer(reply(200, length=9))
-        sending = answer.flow(9, 600).send(FakeConsumer())
+        sending = answer.stream(9, 600).send(FakeConsumer())
         self.network.advance(599.9)
         self.assertNoResult(sending)
         self.network.advance(0.1)
         self.assertEqual(
-            str(self.exactly(sending, Unreachable)), "the body stalled for 600 seconds"
+            str(self.exactly(sending, TransportError)), "the body stalled for 600 seconds"
         )
 
     def test_nothing(self) -> None:
         """So is one that sends nothing from the beginning."""
-        sending = self.relay(reply(200, length=9), size=9)
+        sending = self.send_body(reply(200, length=9), size=9)
         self.network.advance(30)
         self.assert_broken(sending)
 
     def test_slow(self) -> None:
         """A server may take any time, as long as something comes of it."""
-        sending = self.relay(reply(200, length=20), size=20)
+        sending = self.send_body(reply(200, length=20), size=20)
         for _ in range(20):
             self.network.advance(29)
             self.peer.say(b"x")
@@ -384,7 +386,7 @@ class StallTests(RelayCase):
     def test_paused(self) -> None:
         """A consumer that takes its time is no fault of the server's."""
         consumer = FakeConsumer(room=0)
-        sending = self.relay(reply(200, length=9), b"hello", size=9, consumer=consumer)
+        sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=consumer)
         self.network.advance(3600)
         self.assertNoResult(sending)
         consumer.drain()
@@ -394,7 +396,7 @@ class StallTests(RelayCase):
         self.assert_broken(sending)
 
 
-class GoneTests(RelayCase):
+class GoneTests(BodyStreamCase):
     """`BodyStream`: consumers that go away"""
 
     def assert_gone(self, sending: Deferred[None]) -> None:
@@ -408,7 +410,7 @@ class GoneTests(RelayCase):
         """A consumer that goes away takes the connection with it, though a server goes on."""
         for room in (None, 0):
             consumer = FakeConsumer(room)
-            sending = self.relay(reply(200, length=10**9), b"x", size=10**9, consumer=consumer)
+            sending = self.send_body(reply(200, length=10**9), b"x", size=10**9, consumer=consumer)
             self.peer.say(bytes(PACKET))
             consumer.hang_up()
             self.assert_gone(sending)
@@ -419,7 +421,7 @@ class GoneTests(RelayCase):
         consumer = FakeConsumer()
         consumer.on_write = consumer.hang_up
         self.assert_gone(
-            self.relay(reply(200, length=10**9), bytes(9), size=10**9, consumer=consumer)
+            self.send_body(reply(200, length=10**9), bytes(9), size=10**9, consumer=consumer)
         )
         self.assertEqual(len(consumer.writes), 1)
 
@@ -427,7 +429,7 @@ class GoneTests(RelayCase):
         """It may go from inside the last one, and no request is sent where it went."""
         consumer = FakeConsumer()
         consumer.on_write = consumer.hang_up
-        sending = self.relay(reply(200, length=5), b"hello", size=5, consumer=consumer)
+        sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.network.run()
         self.exactly(sending, ConsumerGone)
         self.network.answers.append(reply(200, b"next"))
@@ -441,7 +443,7 @@ class GoneTests(RelayCase):
             def registerProducer(self, producer: Any, streaming: bool) -> None:
                 producer.stopProducing()
 
-        sending = self.relay(reply(200, length=9), b"hello", size=9, consumer=Gone())
+        sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=Gone())
         self.assert_gone(sending)
         self.assertEqual(self.consumer.heard, [])
 
@@ -449,13 +451,13 @@ class GoneTests(RelayCase):
         """One who cancels is gone."""
         for room in (None, 0):
             consumer = FakeConsumer(room)
-            sending = self.relay(reply(200, length=9), b"hello", size=9, consumer=consumer)
+            sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=consumer)
             sending.cancel()
             self.assert_gone(sending)
 
     def test_gone_and_broken(self) -> None:
         """What the server does afterwards is of no interest."""
-        sending = self.relay(reply(200, length=9), b"hello", size=9)
+        sending = self.send_body(reply(200, length=9), b"hello", size=9)
         self.consumer.hang_up()
         self.peer.say(b"too much, far too much")
         self.peer.break_off()
@@ -480,27 +482,27 @@ class Bytes:
         return data
 
 
-class UploadCase(BodyCase):
+class RequestBodyCase(BodyCase):
     """A file on its way into a store."""
 
     def put(self, source: Bytes, start: int, stop: int) -> Deferred[Response]:
         """Begin to send a stretch."""
-        self.upload = Upload(source, start, stop)
+        self.upload = RequestBody(source, start, stop)
         return self.begin(self.client.request("PUT", "http://s3.test/a", {}, self.upload))
 
     def end(self, putting: Deferred[Response]) -> None:
         """Require an answer, and drop it."""
-        self.result_of(self.successResultOf(putting).drop())
+        self.result_of(self.successResultOf(putting).discard())
 
 
-class UploadTests(UploadCase):
-    """`Upload`"""
+class RequestBodyTests(RequestBodyCase):
+    """`RequestBody`"""
 
     DATA = bytes(range(256)) * 4000
 
     def test_interface(self) -> None:
         """It is a body, as Twisted understands it."""
-        self.assertTrue(verifyObject(IBodyProducer, Upload(Bytes(b""), 0, 0)))
+        self.assertTrue(verifyObject(IBodyProducer, RequestBody(Bytes(b""), 0, 0)))
 
     def test_stretches(self) -> None:
         """Each stretch arrives exactly, under its length."""
@@ -554,7 +556,7 @@ class UploadTests(UploadCase):
         self.network.advance(29.9)
         self.assertNoResult(putting)
         self.network.advance(0.1)
-        self.assertEqual(str(self.exactly(putting, Unreachable)), "no answer in time")
+        self.assertEqual(str(self.exactly(putting, TransportError)), "no answer in time")
         self.network.run()
         self.assertTrue(self.peer.aborted)
 
@@ -564,7 +566,7 @@ class UploadTests(UploadCase):
         self.network.advance(29.9)
         self.assertNoResult(putting)
         self.network.advance(0.1)
-        self.exactly(putting, Unreachable)
+        self.exactly(putting, TransportError)
         self.assertTrue(self.peer.aborted)
 
     def test_over(self) -> None:
@@ -581,7 +583,7 @@ class UploadTests(UploadCase):
         """A file that turns out to be shorter is a failure, and the store gets no whole request."""
         for size in (0, 5, 3 * PACKET):
             source = Bytes(bytes(size))
-            error = self.exactly(self.put(source, 0, size + 1), Unreachable)
+            error = self.exactly(self.put(source, 0, size + 1), TransportError)
             self.assertIn("EOFError", str(error))
             self.network.run()
             self.assertTrue(self.peer.aborted)
@@ -590,7 +592,7 @@ class UploadTests(UploadCase):
     def test_broken_disk(self) -> None:
         """So is a file that cannot be read."""
         source = Bytes(bytes(3 * PACKET), OSError(5, "Input/output error"))
-        error = self.exactly(self.put(source, 0, 5 * PACKET), Unreachable)
+        error = self.exactly(self.put(source, 0, 5 * PACKET), TransportError)
         self.assertIn("Input/output error", str(error))
         self.network.run()
         self.assertTrue(self.peer.aborted)
@@ -604,7 +606,7 @@ class UploadTests(UploadCase):
             read_to = source.read_to
             end(self.peer)
             self.network.run()
-            self.exactly(putting, Unreachable)
+            self.exactly(putting, TransportError)
             self.assertEqual(source.read_to, read_to)
 
     def test_cancelled(self) -> None:
@@ -627,10 +629,10 @@ class UploadTests(UploadCase):
         self.assertTrue(self.peer.aborted)
 
 
-class EarlyAnswerTests(UploadCase):
-    """`Upload`: a store that answers before it has everything"""
+class EarlyResponseTests(RequestBodyCase):
+    """`RequestBody`: a store that answers before it has everything"""
 
-    DATA = UploadTests.DATA
+    DATA = RequestBodyTests.DATA
     DENIED = error("AccessDenied")
 
     def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Response]:
@@ -699,4 +701,4 @@ class EarlyAnswerTests(UploadCase):
         )
         self.network.advance(30)
         self.assertTrue(putting.called, "it is waited for")
-        self.failureResultOf(putting, Unreachable)
+        self.failureResultOf(putting, TransportError)

@@ -20,9 +20,9 @@ from twisted.protocols import tls
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.http_client.bodies import TooLong
-from audioproxy.http_client.client import USER_AGENT, HttpClient, Response, read_trust
-from audioproxy.http_client.errors import Unreachable, Untrusted
+from audioproxy.http_client.bodies import BodyTooLarge
+from audioproxy.http_client.client import USER_AGENT, HttpClient, Response, load_trust_root
+from audioproxy.http_client.errors import TransportError, UntrustedCertificate
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
 from tests.support.strategies import PROMISE
@@ -116,7 +116,7 @@ class RequestTests(ClientCase):
             self.assertFalse([line for line in lines if line.startswith("Content-Length")])
 
 
-class AnswerTests(ClientCase):
+class ResponseTests(ClientCase):
     """What a server says is what a caller gets"""
 
     def get(self, *packets: bytes, method: str = "GET") -> Response:
@@ -136,8 +136,8 @@ class AnswerTests(ClientCase):
 
     def test_no_cookies(self) -> None:
         """What a server would like to be told again is not kept."""
-        self.result_of(self.get(reply(200, b"", {"Set-Cookie": "a=b; Path=/"})).drop())
-        self.result_of(self.get(reply(200)).drop())
+        self.result_of(self.get(reply(200, b"", {"Set-Cookie": "a=b; Path=/"})).discard())
+        self.result_of(self.get(reply(200)).discard())
         self.assertNotIn("cookie", self.network.requests[-1].headers)
 
     def test_not_decoded(self) -> None:
@@ -157,13 +157,13 @@ class AnswerTests(ClientCase):
         self.assertEqual(answer.header("Vary"), "a, b")
         self.assertEqual(answer.header("x-l"), "é")
         self.assertIsNone(answer.header("content-type"))
-        self.result_of(answer.drop())
+        self.result_of(answer.discard())
 
     def test_length(self) -> None:
         """The length is what the server says, of a HEAD too, and None where it says nothing."""
         for length in (0, 5, 10**15):
             answer = self.get(reply(200, length=length), method="HEAD")
-            self.assertEqual((answer.length, answer.bodiless), (length, True))
+            self.assertEqual((answer.length, answer.is_head), (length, True))
         self.assertIsNone(self.get(reply_without_length(200), method="HEAD").length)
         for data, length in (
             (reply(200, b"hello"), 5),
@@ -172,8 +172,8 @@ class AnswerTests(ClientCase):
             (reply_without_length(200, b"", {"Transfer-Encoding": "chunked"}), None),
         ):
             answer = self.get(data)
-            self.assertEqual((answer.length, answer.bodiless), (length, False))
-            self.result_of(answer.drop())
+            self.assertEqual((answer.length, answer.is_head), (length, False))
+            self.result_of(answer.discard())
 
     def test_length_that_is_none(self) -> None:
         """What a HEAD says of its length that is not a number is as good as nothing."""
@@ -190,7 +190,7 @@ class AnswerTests(ClientCase):
         """There is none, whatever the headers say, and the connection is free for the next."""
         answer = self.get(reply(200, length=5), method="HEAD")
         self.assertEqual(self.result_of(answer.read(5)), b"")
-        self.result_of(self.get(reply(200), method="HEAD").drop())
+        self.result_of(self.get(reply(200), method="HEAD").discard())
         self.assertEqual(len(self.network.peers), 1)
 
     def test_interim_answers(self) -> None:
@@ -220,7 +220,7 @@ class AnswerTests(ClientCase):
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         ):
             self.network.answers.append(data)
-            self.error_of(self.client.request("GET", "http://s3.test/", {}), Unreachable)
+            self.error_of(self.client.request("GET", "http://s3.test/", {}), TransportError)
             self.assertTrue(self.network.peers[-1].over, data[:60])
 
     @PROMISE
@@ -235,9 +235,9 @@ class AnswerTests(ClientCase):
         self.network.answers[:] = [speak]
         asking = self.begin(self.client.request("POST", "http://s3.test/", {}))
         if isinstance(asking.result, Failure):
-            self.exactly(asking, Unreachable)
+            self.exactly(asking, TransportError)
         else:
-            self.result_of(self.successResultOf(asking).drop())
+            self.result_of(self.successResultOf(asking).discard())
         self.network.run()
 
     def test_too_long(self) -> None:
@@ -246,7 +246,7 @@ class AnswerTests(ClientCase):
         reading = self.begin(answer.read(10))
         self.network.peers[-1].say(b"x" * 50_000)
         self.network.run()
-        self.exactly(reading, TooLong)
+        self.exactly(reading, BodyTooLarge)
         self.assertTrue(self.network.peers[-1].aborted)
 
 
@@ -277,7 +277,7 @@ class ConnectionTests(ClientCase):
             peer.say(reply(200))
         self.network.run()
         for each in asking:
-            self.result_of(self.successResultOf(each).drop())
+            self.result_of(self.successResultOf(each).discard())
 
     def test_not_used_again(self) -> None:
         """A server that says that it will close its connection is asked on another one."""
@@ -299,21 +299,21 @@ class ConnectionTests(ClientCase):
         """A long answer that is dropped is not read: its connection is broken off."""
         for head in (reply(200, length=10**9), reply_without_length(200)):
             self.network.answers.append((head, b"x" * 1000))
-            self.result_of(self.successResultOf(self.ask()).drop())
+            self.result_of(self.successResultOf(self.ask()).discard())
             self.network.run()
             self.assertTrue(self.network.peers[-1].aborted)
 
     def test_dropped_and_short(self) -> None:
         """A short one is read for the sake of its connection, which serves the next request."""
         self.network.answers += [(reply(206, length=2), b"x", b"y"), reply(200)]
-        self.result_of(self.successResultOf(self.ask()).drop())
+        self.result_of(self.successResultOf(self.ask()).discard())
         self.ask_and_read()
         self.assertEqual(len(self.network.peers), 1)
 
     def test_dropped_and_broken(self) -> None:
         """One that does not come to its end is nobody's loss, and is not waited for for ever."""
         self.network.answers += [(reply(206, length=2), b"x")] * 2
-        dropping = [self.begin(self.successResultOf(self.ask()).drop()) for _ in range(2)]
+        dropping = [self.begin(self.successResultOf(self.ask()).discard()) for _ in range(2)]
         self.network.peers[0].break_off()
         self.network.advance(15)
         for each in dropping:
@@ -338,19 +338,19 @@ class ConnectionTests(ClientCase):
             self.ask_and_read()
             answer = self.successResultOf(self.ask(method))
             self.assertEqual(answer.status, 404)
-            self.result_of(answer.drop())
+            self.result_of(answer.discard())
 
     def test_stale_with_a_body(self) -> None:
         """What is not safe to send twice is not."""
         self.network.answers += [reply(200), lambda peer, _: peer.break_off(), reply(200)]
         self.ask_and_read()
-        self.exactly(self.ask("POST"), Unreachable)
+        self.exactly(self.ask("POST"), TransportError)
         self.network.answers.clear()
 
     def test_fresh_and_lost(self) -> None:
         """A new connection that breaks is no stale one: the server has its reasons."""
         self.network.answers.append(lambda peer, _: peer.hang_up())
-        self.exactly(self.ask(), Unreachable)
+        self.exactly(self.ask(), TransportError)
         self.assertEqual(len(self.network.peers), 1)
 
     def test_quiet(self) -> None:
@@ -363,7 +363,7 @@ class ConnectionTests(ClientCase):
         self.network.refusal = ConnectionRefusedError()
         asking = self.ask()
         self.network.advance(1)
-        self.exactly(asking, Unreachable)
+        self.exactly(asking, TransportError)
         self.assertEqual([event.get("log_format") for event in log.events], [])
 
 
@@ -379,7 +379,7 @@ class DeadlineTests(ClientCase):
         self.network.advance(seconds - 0.1)
         self.assertNoResult(asking)
         self.network.advance(0.1)
-        self.exactly(asking, Unreachable)
+        self.exactly(asking, TransportError)
 
     def test_connecting(self) -> None:
         """A host that does not answer has five seconds."""
@@ -394,7 +394,7 @@ class DeadlineTests(ClientCase):
 
     def test_patience(self) -> None:
         """Who can wait longer says so."""
-        asking = self.begin(self.client.request("GET", "http://s3.test/a", {}, seconds=600))
+        asking = self.begin(self.client.request("GET", "http://s3.test/a", {}, timeout=600))
         self.assert_late(asking, 600)
 
     def test_half_an_answer(self) -> None:
@@ -421,7 +421,7 @@ class DeadlineTests(ClientCase):
         peer.say(b"HTTP/1.1 200 OK\r\n", b"X-Filler: %b\r\n" % (b"x" * 8000) * 1000)
         said = peer.unread
         self.network.run()
-        self.exactly(asking, Unreachable)
+        self.exactly(asking, TransportError)
         self.assertTrue(peer.aborted)
         self.assertLess(said - peer.unread, 1024 * 1024)
 
@@ -456,7 +456,7 @@ class DeadlineTests(ClientCase):
         self.network.advance(0.9)
         self.assertNoResult(reading)
         self.network.advance(0.1)
-        self.exactly(reading, Unreachable)
+        self.exactly(reading, TransportError)
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_in_time(self) -> None:
@@ -518,12 +518,12 @@ class RefusedTests(ClientCase):
         self.network.refusal = ConnectionRefusedError()
         asking = self.begin(self.client.request("GET", "http://s3.test/", {}))
         self.network.advance(1)
-        self.assertIn("refused", str(self.exactly(asking, Unreachable)))
+        self.assertIn("refused", str(self.exactly(asking, TransportError)))
 
     def test_unknown(self) -> None:
         """So is a name that nobody has."""
         self.network.unknown.add("s3.test")
-        error = self.error_of(self.client.request("GET", "http://s3.test/", {}), Unreachable)
+        error = self.error_of(self.client.request("GET", "http://s3.test/", {}), TransportError)
         self.assertIn("s3.test", str(error))
 
     def test_hangs_up(self) -> None:
@@ -535,7 +535,7 @@ class RefusedTests(ClientCase):
                 peer.hang_up()
 
             self.network.answers.append(speak)
-            self.error_of(self.client.request("POST", "http://s3.test/", {}), Unreachable)
+            self.error_of(self.client.request("POST", "http://s3.test/", {}), TransportError)
 
     def test_names_that_tls_has_none_of(self) -> None:
         """A name that cannot be in any certificate is no reason to fall over."""
@@ -545,7 +545,7 @@ class RefusedTests(ClientCase):
                 peer.hang_up()
             self.network.run()
             error = self.failureResultOf(asking).value
-            self.assertIsInstance(error, Unreachable, repr(error))
+            self.assertIsInstance(error, TransportError, repr(error))
 
 
 class TrustCase(ClientCase):
@@ -560,7 +560,7 @@ class TrustCase(ClientCase):
         self.patch(tls, "_get_default_clock", lambda: self.network)
         bundle = self.mktemp()
         self.AUTHORITY.cert_pem.write_to_path(bundle)
-        self.client = HttpClient(self.network, read_trust(bundle))
+        self.client = HttpClient(self.network, load_trust_root(bundle))
 
     def serve(self, certificate: trustme.LeafCert) -> None:
         """Let servers have a certificate."""
@@ -586,7 +586,7 @@ class TrustTests(TrustCase):
         asked = self.get(host)
         self.network.run()
         self.assertEqual(self.network.requests, [])
-        return str(self.exactly(asked, Untrusted))
+        return str(self.exactly(asked, UntrustedCertificate))
 
     def test_trusted(self) -> None:
         """A server with the right certificate is asked, by name and by address."""
@@ -628,19 +628,19 @@ class TrustTests(TrustCase):
         asked = self.get()
         self.network.peers[0].say(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         self.network.run()
-        self.exactly(asked, Unreachable)
+        self.exactly(asked, TransportError)
 
     def test_hangs_up(self) -> None:
         """One that closes in the midst of the handshake is unreachable."""
         asked = self.get()
         self.network.peers[0].hang_up()
         self.network.run()
-        self.exactly(asked, Unreachable)
+        self.exactly(asked, TransportError)
 
     def test_system(self) -> None:
         """What the system trusts is no private authority."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
-        self.client = HttpClient(self.network, read_trust(None))
+        self.client = HttpClient(self.network, load_trust_root(None))
         self.assertEqual(self.assert_untrusted(), "the certificate is not trusted")
 
     def test_closed(self) -> None:
@@ -676,11 +676,11 @@ class TrustTests(TrustCase):
             asked = self.get()
             self.network.peers[-1].hang_up()
             self.network.run()
-            self.exactly(asked, Unreachable)
+            self.exactly(asked, TransportError)
 
 
 class ReadTrustTests(SynchronousTestCase):
-    """`read_trust`"""
+    """`load_trust_root`"""
 
     ONE, OTHER = trustme.CA(), trustme.CA()
 
@@ -699,36 +699,36 @@ class ReadTrustTests(SynchronousTestCase):
             one.replace(b"\n", b"\r\n") + other.replace(b"\n", b"\r\n"),
             one + self.ONE.private_key_pem.bytes() + other,
         ):
-            trust = read_trust(self.write(data))
+            trust = load_trust_root(self.write(data))
             self.assertEqual(len(trust._caCerts), 2)
 
     def test_nothing(self) -> None:
         """A file without a certificate is no bundle: nobody would be trusted, silently."""
         for data in (b"", b"nothing\n", self.ONE.private_key_pem.bytes(), b"\x30\x82" * 99):
-            self.assertRaises(ValueError, read_trust, self.write(data))
+            self.assertRaises(ValueError, load_trust_root, self.write(data))
 
     def test_broken(self) -> None:
         """One broken certificate spoils the whole, rather than being left out."""
         whole = self.ONE.cert_pem.bytes()
         begin, end = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
         for block in (begin + end, begin + b"AAAA\n" + end, begin + b"!\n" + end):
-            self.assertRaises(ValueError, read_trust, self.write(whole + block))
+            self.assertRaises(ValueError, load_trust_root, self.write(whole + block))
 
     def test_torn(self) -> None:
         """A bundle of which the end is missing is broken too."""
         whole = self.ONE.cert_pem.bytes()
-        self.assertRaises(ValueError, read_trust, self.write(whole + whole[: len(whole) // 2]))
+        self.assertRaises(ValueError, load_trust_root, self.write(whole + whole[: len(whole) // 2]))
 
     def test_missing(self) -> None:
         """A file that cannot be read says so as the system does."""
         missing = self.mktemp()
-        self.assertRaises(FileNotFoundError, read_trust, missing)
+        self.assertRaises(FileNotFoundError, load_trust_root, missing)
         Path(missing).mkdir()
-        self.assertRaises(IsADirectoryError, read_trust, missing)
+        self.assertRaises(IsADirectoryError, load_trust_root, missing)
 
     def test_system(self) -> None:
         """Without a file it is the system's own."""
-        self.assertIs(type(read_trust(None)), type(platformTrust()))
+        self.assertIs(type(load_trust_root(None)), type(platformTrust()))
 
 
 class Visit(Protocol):
@@ -778,7 +778,7 @@ class RealTests(TestCase):
     async def test_refused(self) -> None:
         """A port at which nobody listens is unreachable."""
         await self.port.stopListening()
-        with self.assertRaises(Unreachable):
+        with self.assertRaises(TransportError):
             await self.client.request("GET", self.url, {})
 
     async def test_cancelled(self) -> None:
@@ -795,7 +795,7 @@ class RealTests(TestCase):
     async def test_dropped(self) -> None:
         """A server hears at once that nobody wants its body."""
         self.answer = reply(200, length=10**9) + b"x" * 1000
-        await (await self.client.request("GET", self.url, {})).drop()
+        await (await self.client.request("GET", self.url, {})).discard()
         await self.visits[0].ended
 
     async def test_slow_reader(self) -> None:
@@ -804,7 +804,7 @@ class RealTests(TestCase):
         self.answer = reply(200, length=size)
         answer = await self.client.request("GET", self.url, {})
         consumer = FakeConsumer(room=0)
-        sending = answer.flow(size).send(consumer)
+        sending = answer.stream(size).send(consumer)
         server = self.visits[0].transport
         server.write(bytes(size))
         left, turns = size, 0

@@ -1,4 +1,4 @@
-"""The words for what goes wrong on the way to another machine, and the watch over what stalls."""
+"""Errors of outbound requests, translated from those of Twisted's client."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from twisted.internet.error import (
     ConnectionLost,
     ConnectionRefusedError,
 )
-from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web._newclient import ParseError
 from twisted.web.client import ResponseFailed, ResponseNeverReceived
 
-from audioproxy.http_client.errors import Unreachable, Untrusted, explain
-from audioproxy.http_client.timeouts import Watch
+from audioproxy.http_client.errors import TransportError, UntrustedCertificate, translate_error
 
 UNTRUSTED = TlsError([("SSL routines", "", "certificate verify failed")])
 
@@ -30,79 +28,35 @@ def wrapped(*errors: BaseException) -> Exception:
 
 
 class QueryTests(SynchronousTestCase):
-    """`explain`: what a server repeats of a request"""
+    """`translate_error`: what a server repeats of a request"""
 
     def test_query(self) -> None:
-        """The query of an address is in no explanation, which the log may quote (D47)."""
+        """The query of an address is in no translation, which the log may quote (D47)."""
         said = b"GET https://a.test/b?hmac=s3cret is no answer"
         error = ResponseFailed([Failure(ParseError("wrong number of parts", said))])
-        text = str(explain(error))
+        text = str(translate_error(error))
         self.assertIn("ParseError", text)
         self.assertIn("a.test/b", text)
         self.assertNotIn("s3cret", text)
 
 
-class WatchTests(SynchronousTestCase):
-    """`Watch`"""
+class TranslateErrorTests(SynchronousTestCase):
+    """`translate_error`"""
 
-    def setUp(self) -> None:
-        self.clock = Clock()
-        self.called: list[float] = []
-        self.watch = Watch(self.clock, 10, lambda: self.called.append(self.clock.seconds()))
-
-    def test_expires(self) -> None:
-        """At its time, not before and only once, it calls off what it watches, and says so."""
-        self.clock.advance(9.9)
-        self.assertEqual((self.called, self.watch.expired), ([], False))
-        self.clock.advance(0.1)
-        self.clock.advance(60)
-        self.assertEqual((self.called, self.watch.expired), ([10], True))
-
-    def test_extended(self) -> None:
-        """Every bit of progress gives it all of its time again."""
-        for _ in range(5):
-            self.clock.advance(9)
-            self.watch.extend()
-        self.clock.advance(9.9)
-        self.assertEqual(self.called, [])
-        self.clock.advance(0.1)
-        self.assertEqual(self.called, [55])
-
-    def test_stopped(self) -> None:
-        """What is over is watched no more, whatever is heard of it, and nothing is left behind."""
-        self.watch.stop()
-        self.watch.stop()
-        self.watch.extend()
-        self.assertEqual(self.clock.getDelayedCalls(), [])
-        self.clock.advance(60)
-        self.assertEqual((self.called, self.watch.expired), ([], False))
-
-    def test_after_the_end(self) -> None:
-        """Progress that comes too late changes nothing."""
-        self.clock.advance(10)
-        self.watch.extend()
-        self.watch.stop()
-        self.clock.advance(60)
-        self.assertEqual(self.called, [10])
-
-
-class ExplainTests(SynchronousTestCase):
-    """`explain`"""
-
-    def explained(self, error: BaseException | None, expired: bool = False) -> tuple[type, str]:
-        """Return the class and the text of an explanation."""
-        explanation = explain(error, expired)
-        return type(explanation), str(explanation)
+    def translated(self, error: BaseException | None, expired: bool = False) -> tuple[type, str]:
+        """Return the class and the text of an translation."""
+        translation = translate_error(error, expired)
+        return type(translation), str(translation)
 
     def test_late(self) -> None:
         """What was called off for want of progress is late, however it ended."""
         for error in (CancelledError(), wrapped(CancelledError()), ConnectionLost(), None):
-            self.assertEqual(self.explained(error, True), (Unreachable, "no answer in time"))
+            self.assertEqual(self.translated(error, True), (TransportError, "no answer in time"))
 
     def test_cancelled(self) -> None:
         """What the caller called off is no failure of the other side."""
         for error in (CancelledError(), wrapped(CancelledError(), ConnectionDone())):
-            self.assertEqual(self.explained(error), (CancelledError, ""))
+            self.assertEqual(self.translated(error), (CancelledError, ""))
 
     def test_untrusted(self) -> None:
         """A certificate that proves nothing is told from a connection that broke, and how."""
@@ -111,22 +65,22 @@ class ExplainTests(SynchronousTestCase):
             (UNTRUSTED, "the certificate is not trusted"),
         ):
             for given in (error, wrapped(error), wrapped(ConnectionLost(), error)):
-                self.assertEqual(self.explained(given), (Untrusted, text))
+                self.assertEqual(self.translated(given), (UntrustedCertificate, text))
 
     def test_other_troubles_of_tls(self) -> None:
         """A server that does not speak TLS as one should is unreachable, and not untrusted."""
         error = TlsError([("SSL routines", "", "wrong version number")])
-        kind, text = self.explained(wrapped(error))
-        self.assertIs(kind, Unreachable)
+        kind, text = self.translated(wrapped(error))
+        self.assertIs(kind, TransportError)
         self.assertIn("wrong version number", text)
 
     def test_cause(self) -> None:
         """The text names the cause at the bottom, and not what was wrapped around it."""
-        kind, text = self.explained(wrapped(ConnectionRefusedError()))
-        self.assertIs(kind, Unreachable)
+        kind, text = self.translated(wrapped(ConnectionRefusedError()))
+        self.assertIs(kind, TransportError)
         self.assertIn("Connection was refused by other side", text)
         self.assertIn("ConnectionRefusedError", text)
 
     def test_cause_without_words(self) -> None:
         """A cause that says nothing is named by its class."""
-        self.assertEqual(self.explained(wrapped(KeyError())), (Unreachable, "KeyError"))
+        self.assertEqual(self.translated(wrapped(KeyError())), (TransportError, "KeyError"))

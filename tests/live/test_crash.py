@@ -240,8 +240,8 @@ class HungDiskTests(ActorCase):
         path = f"{self.programs}:{os.environ['PATH']}"
         self.patch(os, "environ", {**os.environ, "PATH": path})
         # What takes minutes in earnest.
-        self.patch(files_module, "_CREATE_SECONDS", 1.0)
-        self.patch(files_module, "_COMMIT_SECONDS", 1.0)
+        self.patch(files_module, "_CREATE_TIMEOUT", 1.0)
+        self.patch(files_module, "_COMMIT_TIMEOUT", 1.0)
         self.patch(child_module, "_TERM_GRACE", 0.1)
         self.patch(child_module, "_KILL_GRACE", 0.1)
         self.patch(registry_module, "_LAST_WAIT", 0.2)

@@ -236,7 +236,7 @@ class StallTests(TroubleCase):
 
     async def test_headers(self) -> None:
         """Origins that do not come to the end of a handshake, or of their headers, are a 502."""
-        self.patch(client_module, "_ANSWER", 0.5)
+        self.patch(client_module, "_HEADERS_TIMEOUT", 0.5)
         silent = open_origin(self)
         drops, flood = Endless(OK, b"X-A: a\r\n", 0.02), Endless(OK, b"X-A: %b\r\n" % (b"a" * 8000))
         rows = self.put_all([(STALL, 502), (Raw(OK, "hold"), 502), (drops, 502), (flood, 502)])
@@ -249,7 +249,7 @@ class StallTests(TroubleCase):
 
     async def test_ranges(self) -> None:
         """AP_PROBE_TIMEOUT bounds the question after ranges too (504)."""
-        self.patch(client_module, "_ANSWER", 3)
+        self.patch(client_module, "_HEADERS_TIMEOUT", 3)
         service = self.start(probe_timeout=0.5)
         url = self.origin.put("/a", Methods(File(short_flac().read_bytes()), STALL))
         for options in ("f:wav", "info"):
@@ -271,7 +271,7 @@ class StallTests(TroubleCase):
     async def test_body(self) -> None:
         """A body that stops for good is given up, by ffmpeg and by us, and is a failure."""
         self.patch(inputs, "_STALL", 300_000)
-        self.patch(bodies_module, "STALL", 0.3)
+        self.patch(bodies_module, "STALL_TIMEOUT", 0.3)
         good = File(sound("a.wav", "20"))
         lost, fetched = Lost(good, 300_000, "hold"), replace(good, **NO_RANGES)
         rows: list[tuple[Behaviour, int]] = [
@@ -439,8 +439,8 @@ class LeftoverTests(TroubleCase):
 
     def troubles(self) -> list[str]:
         """Put every kind of trouble at addresses, and return these."""
-        self.patch(client_module, "_ANSWER", 1)
-        self.patch(bodies_module, "STALL", 0.5)
+        self.patch(client_module, "_HEADERS_TIMEOUT", 1)
+        self.patch(bodies_module, "STALL_TIMEOUT", 0.5)
         self.patch(inputs, "_STALL", 500_000)
         data, flac = sound("a.wav", "20"), short_flac().read_bytes()
         framings: tuple[dict[str, Any], ...] = ({}, NO_RANGES, CHUNKED)

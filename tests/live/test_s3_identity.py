@@ -50,7 +50,7 @@ class ProofTests(ProofCase):
 
     async def test_refusals(self) -> None:
         """Who may not write and remove there, or nowhere, is told what would be right."""
-        self.patch(s3_module, "_AGAIN", 0.01)
+        self.patch(s3_module, "_RETRY_DELAY", 0.01)
         writer, reader = self.server.add_user("write"), self.server.add_user("read")
         nobody = {"endpoint": f"http://127.0.0.1:{free_port()}"}
         cases: list[tuple[dict[str, Any], str, str]] = [

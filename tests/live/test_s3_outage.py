@@ -45,7 +45,7 @@ class OutageCase(RemoteCase):
 
     async def setUp(self) -> None:
         await super().setUp()
-        self.patch(s3_module, "_AGAIN", 0.01)
+        self.patch(s3_module, "_RETRY_DELAY", 0.01)
         self.patch(render_module, "_LINGER", 0.05)
         self.log = Log()
         self.addCleanup(self.log.keep())
@@ -111,11 +111,11 @@ class LookupTests(OutageCase):
 
     async def test_no_answer(self) -> None:
         """A store that takes a request and says nothing is out of reach, after some seconds."""
-        self.patch(client_module, "_ANSWER", 0.1)
+        self.patch(client_module, "_HEADERS_TIMEOUT", 0.1)
         self.store.rule = lambda asked: HOLD
         self.assert_down(await ask(self.port, signed("/plain/local://short.flac")))
         self.assertRegex(self.warnings()[-1], "no answer in time")
-        self.patch(client_module, "_ANSWER", 15)
+        self.patch(client_module, "_HEADERS_TIMEOUT", 15)
         self.store.go_on()
         answer = await ask(self.port, signed("/plain/local://short.flac"))
         self.assertEqual(200, answer.status)
@@ -267,7 +267,7 @@ class HitTests(OutageCase):
 
     async def test_stall(self) -> None:
         """A store that says nothing more for some seconds is given up."""
-        self.patch(bodies_module, "STALL", 0.1)
+        self.patch(bodies_module, "STALL_TIMEOUT", 0.1)
         client, path = await self.half_way()
         await self.check(client, path)
         await until(lambda: not self.store.standing, "the connection to close")

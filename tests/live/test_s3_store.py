@@ -31,7 +31,7 @@ from tests.support.remote import (
 from tests.support.service import ask, long_flac, moved, reactor, scrape, send, short_flac, until
 
 MEBIBYTE = 1024 * 1024
-PART = 5 * MEBIBYTE
+PART_SIZE = 5 * MEBIBYTE
 #: That is 11 MB.
 LARGE = "f:wav/sr:44100/ch:2/t:0:64"
 
@@ -258,8 +258,8 @@ class PartsTests(RemoteCase):
         await super().setUp()
         self.put("long.flac", long_flac())
         # What is 5 GiB in earnest.
-        self.patch(s3_module, "BucketVariants", partial(S3VariantStore, part=PART))
-        self.patch(s3_module, "_AGAIN", 0.01)
+        self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))
+        self.patch(s3_module, "_RETRY_DELAY", 0.01)
         self.patch(render_module, "_LINGER", 0.05)
         self.store = self.road()
         self.service = await self.boot(variant_s3=self.s3(self.store))
@@ -269,15 +269,17 @@ class PartsTests(RemoteCase):
         path = self.url("long.flac", f"{LARGE}/dl:a.wav")
         miss = await ask(self.service.port, path)
         self.assertEqual(True, miss.complete)
-        self.assertLess(2 * PART, len(miss.body))
+        self.assertLess(2 * PART_SIZE, len(miss.body))
         hit = await until_hit(self.service.port, path)
         self.assertEqual(kept(miss), kept(hit))
         parts = [asked for asked in self.store.requests if "partNumber=" in asked.target]
-        self.assertEqual(-(-len(miss.body) // PART), len(parts))
+        self.assertEqual(-(-len(miss.body) // PART_SIZE), len(parts))
         self.assertEqual([], self.server.uploads(self.variants))
         self.assertEqual(miss.body, self.server.get(self.variants, key_of(miss)).body)
-        part = await ask(self.service.port, path, range=b"bytes=%d-%d" % (PART - 2, PART + 1))
-        self.assertEqual((206, miss.body[PART - 2 : PART + 2]), (part.status, part.body))
+        part = await ask(
+            self.service.port, path, range=b"bytes=%d-%d" % (PART_SIZE - 2, PART_SIZE + 1)
+        )
+        self.assertEqual((206, miss.body[PART_SIZE - 2 : PART_SIZE + 2]), (part.status, part.body))
 
     async def test_part_that_fails(self) -> None:
         """Nothing is left of it in the bucket: no object, and no part that anybody pays for."""

@@ -11,15 +11,15 @@ from xml.etree import ElementTree
 from twisted.internet.defer import CancelledError, Deferred
 
 from audioproxy.config import S3Config
-from audioproxy.s3.multipart_upload import put_parts
-from audioproxy.s3.objects import Denied, ObjectStore, Payload, StoreError, Unavailable
+from audioproxy.s3.multipart_upload import put_multipart
+from audioproxy.s3.objects import Denied, ObjectStore, StoreError, Unavailable, UploadRange
 from tests.support.http import Log
 from tests.support.wire import ClientCase, Peer, Request, chunk, error, is_signed, reply
 from tests.support.wire import reply_without_length as open_reply
 
 SECRET = "secret"
 DATA = bytes(range(256)) * 10
-PART = 1000
+PART_SIZE = 1000
 
 
 class Bytes:
@@ -63,21 +63,21 @@ class PartsCase(ClientCase):
         self.log = Log()
         self.addCleanup(self.log.keep())
         settings = S3Config("http://s3.test", "path", None, "AKIA", SECRET, None, "us-east-1")
-        self.target = ObjectStore(settings, self.client).at("bucket", b"key")
+        self.target = ObjectStore(settings, self.client).object("bucket", b"key")
 
     def put(self, data: bytes = DATA) -> Deferred[None]:
         """Begin to write the object; the file may hold less of it than it should."""
-        starts = range(0, len(DATA), PART)
-        payloads = [
-            Payload(
+        starts = range(0, len(DATA), PART_SIZE)
+        ranges = [
+            UploadRange(
                 Bytes(data),
                 start,
-                min(start + PART, len(DATA)),
-                hashlib.sha256(DATA[start : start + PART]).hexdigest(),
+                min(start + PART_SIZE, len(DATA)),
+                hashlib.sha256(DATA[start : start + PART_SIZE]).hexdigest(),
             )
             for start in starts
         ]
-        return self.begin(put_parts(self.target, {"content-type": "audio/flac"}, payloads))
+        return self.begin(put_multipart(self.target, {"content-type": "audio/flac"}, ranges))
 
     def put_up_to(self, step: int, *answers: Any) -> Deferred[None]:
         """Write with a store that answers well up to a step, and then otherwise."""
@@ -97,7 +97,7 @@ ABORT = "DELETE uploadId=upload-1"
 
 
 class WholeTests(PartsCase):
-    """`put_parts`: what goes well"""
+    """`put_multipart`: what goes well"""
 
     def test_order(self) -> None:
         """The parts are numbered from one, sent in order, and put together at the end."""
@@ -173,7 +173,7 @@ class WholeTests(PartsCase):
 
 
 class FailureTests(PartsCase):
-    """`put_parts`: what goes wrong"""
+    """`put_multipart`: what goes wrong"""
 
     def test_not_begun(self) -> None:
         """What could not be begun need not be aborted."""
@@ -252,7 +252,7 @@ class FailureTests(PartsCase):
 
 
 class CancelledTests(PartsCase):
-    """`put_parts`: one who does not want to wait"""
+    """`put_multipart`: one who does not want to wait"""
 
     def cancel(self, step: int, prepare: Callable[[], object] = lambda: None) -> list[str]:
         """Cancel at a step, and return what the store was asked for from then on."""

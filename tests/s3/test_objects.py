@@ -23,12 +23,12 @@ from audioproxy.s3.objects import (
     Denied,
     Missing,
     ObjectStore,
-    Payload,
     StoreError,
     StoreObject,
     Unavailable,
+    UploadRange,
     WrongEndpoint,
-    read_answer,
+    read_document,
 )
 from tests.support.strategies import PROMISE
 from tests.support.wire import (
@@ -44,22 +44,6 @@ from tests.support.wire import (
 )
 
 ACCESS_KEY, SECRET = "AKIAEXAMPLE", "a/secret+of+forty+characters"
-
-
-class Bytes:
-    """Bytes at rest."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def read(self, offset: int, limit: int) -> bytes:
-        """Return bytes from an offset."""
-        return self._data[offset : offset + limit]
-
-
-def payload(data: bytes) -> Payload:
-    """Return what is uploaded."""
-    return Payload(Bytes(data), 0, len(data), hashlib.sha256(data).hexdigest())
 
 
 def settings(endpoint: str | None, addressing: str, region: str = "us-east-1") -> S3Config:
@@ -83,7 +67,7 @@ class StoreCase(ClientCase):
     @property
     def target(self) -> StoreObject:
         """An object."""
-        return self.store().at("bucket", b"key")
+        return self.store().object("bucket", b"key")
 
     @property
     def last(self) -> Request:
@@ -92,16 +76,16 @@ class StoreCase(ClientCase):
 
 
 class AddressTests(SynchronousTestCase):
-    """`ObjectStore.at`"""
+    """`ObjectStore.object`"""
 
     def url(
         self, endpoint: str | None, addressing: str, bucket: str, key: bytes, **more: str
     ) -> str:
         """Return where an object is."""
         store = ObjectStore(settings(endpoint, addressing, **more), None)  # type: ignore[arg-type]
-        url = store.at(bucket, key).url
+        url = store.object(bucket, key).url
         # Whoever gets a presigned URL goes to the same place.
-        self.assertTrue(store.at(bucket, key).presign(60).startswith(f"{url}?X-Amz-"))
+        self.assertTrue(store.object(bucket, key).presign(60).startswith(f"{url}?X-Amz-"))
         return url
 
     def test_path(self) -> None:
@@ -190,7 +174,7 @@ class SentTests(StoreCase):
     def assert_signed(self, store: ObjectStore, bucket: str, key: bytes) -> None:
         """Require that a request for an object, and its presigned URL, hold as they arrive."""
         self.network.answers.append(reply(200, length=5))
-        target = store.at(bucket, key)
+        target = store.object(bucket, key)
         self.result_of(target.head())
         self.assertTrue(is_signed(self.last, SECRET), self.last)
         url = urlsplit(target.url)
@@ -238,7 +222,7 @@ class SentTests(StoreCase):
         """What is written is sent with its headers, its length and its digest, all signed."""
         self.network.answers.append(reply(200))
         data = bytes(range(256)) * 1000
-        self.result_of(self.target.put({"content-type": "audio/mpeg"}, payload(data)))
+        self.result_of(self.target.put({"content-type": "audio/mpeg"}, UploadRange.of(data)))
         self.assertEqual((self.last.method, self.last.body), ("PUT", data))
         self.assertEqual(self.last.headers["content-type"], "audio/mpeg")
         digest = hashlib.sha256(data).hexdigest()
@@ -256,7 +240,7 @@ class SentTests(StoreCase):
         """A query is sent, and signed."""
         for query in ("uploads=", "partNumber=1&uploadId=a%2Fb%3D"):
             self.network.answers.append(reply(200))
-            self.result_of(self.result_of(self.target.send("POST", query)).drop())
+            self.result_of(self.result_of(self.target.send("POST", query)).discard())
             self.assertEqual(self.last.target, f"/bucket/key?{query}")
             self.assertTrue(is_signed(self.last, SECRET))
 
@@ -314,7 +298,7 @@ class ClockTests(StoreCase):
         self.assertIsNone(store.clock_ahead)
         for date in ({}, {"Date": "yesterday"}, {"Date": "Sat, 21 Nov 2026 12:00:00 -0000"}):
             self.network.answers.append(reply(204, headers=date))
-            self.result_of(store.at("bucket", b"key").delete())
+            self.result_of(store.object("bucket", b"key").delete())
             self.assertIsNone(store.clock_ahead, date)
 
     def test_known(self) -> None:
@@ -324,7 +308,7 @@ class ClockTests(StoreCase):
         for status, time, ahead in ((204, "11:59:58", 2), (403, "12:20:00", -1200)):
             date = {"Date": f"Sat, 21 Nov 2026 {time} GMT"}
             self.network.answers.append(reply(status, headers=date))
-            self.begin(store.at("bucket", b"key").delete()).addErrback(lambda _: None)
+            self.begin(store.object("bucket", b"key").delete()).addErrback(lambda _: None)
             self.assertEqual(store.clock_ahead, ahead)
 
 
@@ -333,7 +317,7 @@ class RefusalTests(StoreCase):
 
     def operations(self) -> list[Coroutine[Any, Any, object]]:
         """Return one of each, but for `StoreObject.head`."""
-        put = self.target.put({}, payload(b"hello"))
+        put = self.target.put({}, UploadRange.of(b"hello"))
         return [self.target.get(0, 5, None), put, self.target.delete()]
 
     def test_refusals(self) -> None:
@@ -496,30 +480,30 @@ class HeadTests(StoreCase):
     def test_nul(self) -> None:
         """A key that no store can have is missing, with no more questions."""
         self.network.answers.append(reply(400))
-        self.error_of(self.store().at("bucket", b"a\0b").head(), Missing)
+        self.error_of(self.store().object("bucket", b"a\0b").head(), Missing)
         self.assertEqual(len(self.network.requests), 1)
 
 
-class ReadAnswerTests(StoreCase):
-    """`read_answer`"""
+class ReadDocumentTests(StoreCase):
+    """`read_document`"""
 
-    def read(self, *packets: bytes) -> Deferred[str]:
+    def read(self, *packets: bytes) -> Deferred[bytes]:
         """Begin to read an answer."""
         self.network.answers.append(packets)
 
-        async def read() -> str:
+        async def read() -> bytes:
             answer: Response = await self.target.send("POST", "uploadId=a")
-            return await read_answer(answer)
+            return await read_document(answer)
 
         return self.begin(read())
 
     def test_document(self) -> None:
         """A success has a document, or none."""
         self.assertEqual(
-            self.successResultOf(self.read(reply(200, b"<A>\xc3\xa9</A>"))), "<A>é</A>"
+            self.successResultOf(self.read(reply(200, b"<A>\xc3\xa9</A>"))), b"<A>\xc3\xa9</A>"
         )
-        self.assertEqual(self.successResultOf(self.read(reply(200))), "")
-        self.assertEqual(self.successResultOf(self.read(reply(204))), "")
+        self.assertEqual(self.successResultOf(self.read(reply(200))), b"")
+        self.assertEqual(self.successResultOf(self.read(reply(204))), b"")
 
     def test_error_behind_a_success(self) -> None:
         """A store that had to say 200 before it was done can say what went wrong behind it."""
@@ -538,6 +522,62 @@ class ReadAnswerTests(StoreCase):
             b'<Error xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Code>A</Code></Error>',
         ):
             self.exactly(self.read(reply(200, document)), Unavailable)
+
+    def test_error_in_any_spelling(self) -> None:
+        """Prefixes, character data sections, encodings and wrappers hide no error."""
+        for document, code in (
+            (b'<s3:Error xmlns:s3="urn:s3"><s3:Code>SlowDown</s3:Code></s3:Error>', "SlowDown"),
+            (b"<Error><Code><![CDATA[SlowDown]]></Code></Error>", "SlowDown"),
+            ('<?xml version="1.0" encoding="utf-16"?><Error><Code>A</Code></Error>', "A"),
+            (b"\xef\xbb\xbf<Error><Code>A</Code></Error>", "A"),
+            (b" \r\n<?xml version='1.0'?>  <Error><Code>A</Code></Error>\n", "A"),
+            (b"<ErrorResponse><Error><Type/><Code>A</Code></Error></ErrorResponse>", "A"),
+            (b"<Error><Message>a</Message><Code>A</Code><Resource>/b</Resource></Error>", "A"),
+            (b"<Error><Code>A</Code><HostId>" + b"x" * 30_000 + b"</HostId></Error>", "A"),
+        ):
+            data = document.encode("utf-16") if isinstance(document, str) else document
+            self.assertEqual(str(self.exactly(self.read(reply(200, data)), Unavailable)), code)
+
+    def test_document_that_is_broken(self) -> None:
+        """A document that is cut off, malformed or harmful is never taken for a success."""
+        bomb = b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'
+        outside = b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><Error>&b;</Error>'
+        for document, code in (
+            (b"<Error><Code>SlowDown</Code><Mess", "SlowDown"),
+            (b"<Error><Code>Slow", "an error without a code"),
+            (b"<CompleteMultipartUploadResult><ETag>", "an error without a code"),
+            (b"<html><br><p>Sign in to this network", "an error without a code"),
+            (b"<?xml version='1.0' encoding='none'?><a/>", "an error without a code"),
+            (b"<a>" * 10_000, "an error without a code"),
+            (b"<a/><b/>", "an error without a code"),
+            (bomb, "an error without a code"),
+            (outside, "an error without a code"),
+        ):
+            said = self.exactly(self.read(reply(200, document)), Unavailable)
+            self.assertEqual(code, str(said), document[:60])
+
+    def test_no_document(self) -> None:
+        """A success may come with text that is no XML: it is not the description of an error."""
+        for text in (b"OK", b"\xff\xfe", b'{"Error": 1}', b"Error & Code"):
+            self.assertEqual(text, self.successResultOf(self.read(reply(200, text))))
+
+    @PROMISE
+    @given(
+        st.one_of(
+            st.binary(max_size=200),
+            st.lists(
+                st.sampled_from([b"<Error>", b"</Error>", b"<a>", b"</a>", b"<!", b"&", b"\xff"])
+            ).map(b"".join),
+        )
+    )
+    def test_any_document(self, document: bytes) -> None:
+        """Whatever comes with a success, it is one or a refusal, and never one with an error."""
+        self.network.answers.clear()
+        reading = self.read(reply(200, document))
+        if isinstance(reading.result, Failure):
+            self.failureResultOf(reading, Unavailable)
+        else:
+            self.assertNotIn(b"<Error>", self.successResultOf(reading))
 
     def test_success_that_breaks_off(self) -> None:
         """Until such a document has come to its end nobody knows whether it is a success."""
@@ -563,7 +603,7 @@ class ReadAnswerTests(StoreCase):
         self.assertNoResult(reading)
         self.network.peers[-1].say(chunk(b"<Done/>"), chunk(b""))
         self.network.run()
-        self.assertEqual(self.successResultOf(reading).strip(), "<Done/>")
+        self.assertEqual(self.successResultOf(reading).strip(), b"<Done/>")
 
 
 class OwnNetworkTests(SynchronousTestCase):
@@ -575,12 +615,12 @@ class OwnNetworkTests(SynchronousTestCase):
             for method in ("head", "get", "put", "delete"):
                 network = Network()
                 client = HttpClient(network, None)
-                target = ObjectStore(settings("http://s3.test", "path"), client).at("b", b"k")
+                target = ObjectStore(settings("http://s3.test", "path"), client).object("b", b"k")
                 body = error("A") if method != "head" and status != 204 else b""
                 network.answers += [reply(status, body)] * 2
                 arguments: dict[str, tuple[Any, ...]] = {
                     "get": (0, 5, None),
-                    "put": ({}, payload(b"hello")),
+                    "put": ({}, UploadRange.of(b"hello")),
                 }
                 asking = Deferred.fromCoroutine(getattr(target, method)(*arguments.get(method, ())))
                 network.run()
@@ -589,7 +629,7 @@ class OwnNetworkTests(SynchronousTestCase):
                 else:
                     answer = self.successResultOf(asking)
                     if answer is not None:
-                        Deferred.fromCoroutine(answer.drop())
+                        Deferred.fromCoroutine(answer.discard())
                 Deferred.fromCoroutine(client.close())
                 network.run()
                 self.assertTrue(all(peer.over for peer in network.peers), (status, method))

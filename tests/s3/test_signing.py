@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.s3.signing import EMPTY, LONGEST, Identity
+from audioproxy.s3.signing import EMPTY_SHA256, MAX_PRESIGN_SECONDS, RequestSigner
 from tests.support.strategies import PROMISE
 from tests.support.wire import Request, is_presigned, is_signed
 
@@ -29,11 +29,11 @@ class SigningCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.patch(botocore.auth, "get_current_datetime", lambda: THEN)
-        self.identity = Identity(ACCESS_KEY, SECRET, None, "us-east-1")
+        self.signer = RequestSigner(ACCESS_KEY, SECRET, None, "us-east-1")
 
     def sign(self, method: str, url: str, *given: Any, **named: Any) -> dict[str, str]:
         """Return the signed headers by lower-case name."""
-        signed = self.identity.sign(method, url, *given, **named)
+        signed = self.signer.sign(method, url, *given, **named)
         return {name.lower(): value for name, value in signed.items()}
 
 
@@ -48,7 +48,7 @@ class ExampleTests(SigningCase):
             f"Signature={signature}",
         )
         self.assertEqual(headers["x-amz-date"], "20130524T000000Z")
-        self.assertEqual(headers["x-amz-content-sha256"], EMPTY)
+        self.assertEqual(headers["x-amz-content-sha256"], EMPTY_SHA256)
 
     def test_get_object(self) -> None:
         """GET of a range of an object."""
@@ -92,14 +92,14 @@ class ExampleTests(SigningCase):
         }
         self.assertTrue(is_signed(Request("PUT", "/test%24file.text", (*lines.items(),)), SECRET))
         given = {"x-amz-storage-class": "REDUCED_REDUNDANCY"}
-        signed = self.sign("PUT", f"{ORIGIN}/test%24file.text", given, digest=digest)
+        signed = self.sign("PUT", f"{ORIGIN}/test%24file.text", given, body_sha256=digest)
         signed["host"] = lines["host"]
         self.assertTrue(is_signed(Request("PUT", "/test%24file.text", (*signed.items(),)), SECRET))
 
     def test_presigned(self) -> None:
         """A presigned URL, to the letter."""
         self.assertEqual(
-            self.identity.presign("GET", f"{ORIGIN}/test.txt", 86_400),
+            self.signer.presign("GET", f"{ORIGIN}/test.txt", 86_400),
             f"{ORIGIN}/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256"
             f"&X-Amz-Credential={ACCESS_KEY}%2F20130524%2Fus-east-1%2Fs3%2Faws4_request"
             "&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400&X-Amz-SignedHeaders=host"
@@ -108,7 +108,7 @@ class ExampleTests(SigningCase):
 
 
 class SignTests(SigningCase):
-    """`Identity.sign`"""
+    """`RequestSigner.sign`"""
 
     def test_what_is_returned(self) -> None:
         """All headers of the request are returned, and those that were given are left alone."""
@@ -123,21 +123,21 @@ class SignTests(SigningCase):
 
     def test_session(self) -> None:
         """A session's token is sent, and signed."""
-        self.identity = Identity(ACCESS_KEY, SECRET, "token/+=", "us-east-1")
+        self.signer = RequestSigner(ACCESS_KEY, SECRET, "token/+=", "us-east-1")
         headers = self.sign("GET", f"{ORIGIN}/a", {})
         self.assertEqual(headers["x-amz-security-token"], "token/+=")
         self.assertIn(";x-amz-security-token,", headers["authorization"])
 
     def test_region(self) -> None:
         """The region is a part of what is signed."""
-        self.identity = Identity(ACCESS_KEY, SECRET, None, "cn-north-1")
+        self.signer = RequestSigner(ACCESS_KEY, SECRET, None, "cn-north-1")
         headers = self.sign("GET", f"{ORIGIN}/a", {})
         self.assertIn("/20130524/cn-north-1/s3/aws4_request,", headers["authorization"])
 
     def test_digest(self) -> None:
         """A digest that is given is signed as it is, and none is that of no body."""
         digest = hashlib.sha256(b"hello").hexdigest()
-        signed = self.sign("PUT", f"{ORIGIN}/a", {}, digest=digest)
+        signed = self.sign("PUT", f"{ORIGIN}/a", {}, body_sha256=digest)
         self.assertEqual(signed["x-amz-content-sha256"], digest)
         plain = self.sign("PUT", f"{ORIGIN}/a", {})
         self.assertEqual(plain["x-amz-content-sha256"], hashlib.sha256(b"").hexdigest())
@@ -162,7 +162,7 @@ class SignTests(SigningCase):
     def test_any_request(self, path: list[str], query: list[str], origin: str, value: str) -> None:
         """Whatever is signed, a store that computes it anew comes to the same."""
         target = f"/{''.join(path)}{'?' if query else ''}{'&'.join(query)}"
-        self.identity = Identity(ACCESS_KEY, SECRET, "token", "us-east-1")
+        self.signer = RequestSigner(ACCESS_KEY, SECRET, "token", "us-east-1")
         headers = self.sign("PUT", origin + target, {"content-disposition": value})
         headers["host"] = urlsplit(origin).netloc
         self.assertTrue(is_signed(Request("PUT", target, (*headers.items(),)), SECRET))
@@ -170,32 +170,32 @@ class SignTests(SigningCase):
 
 
 class PresignTests(SigningCase):
-    """`Identity.presign`"""
+    """`RequestSigner.presign`"""
 
     def test_lifetime(self) -> None:
         """It lives for as long as it is told to."""
-        for seconds in (1, 300, LONGEST):
-            url = self.identity.presign("GET", f"{ORIGIN}/a", seconds)
+        for seconds in (1, 300, MAX_PRESIGN_SECONDS):
+            url = self.signer.presign("GET", f"{ORIGIN}/a", seconds)
             self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-Expires"], [str(seconds)])
-        self.assertEqual(LONGEST, 7 * 24 * 3600)
+        self.assertEqual(MAX_PRESIGN_SECONDS, 7 * 24 * 3600)
 
     def test_session(self) -> None:
         """A session's token is a part of it, or no store could know the identity."""
-        self.identity = Identity(ACCESS_KEY, SECRET, "token/+=", "us-east-1")
-        url = self.identity.presign("GET", f"{ORIGIN}/a", 60)
+        self.signer = RequestSigner(ACCESS_KEY, SECRET, "token/+=", "us-east-1")
+        url = self.signer.presign("GET", f"{ORIGIN}/a", 60)
         self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-Security-Token"], ["token/+="])
         self.assertTrue(is_presigned("GET", url, SECRET))
 
     def test_method(self) -> None:
         """It is for one method and for no other."""
-        url = self.identity.presign("GET", f"{ORIGIN}/a", 60)
+        url = self.signer.presign("GET", f"{ORIGIN}/a", 60)
         self.assertEqual(
             (is_presigned("GET", url, SECRET), is_presigned("PUT", url, SECRET)), (True, False)
         )
 
     def test_nothing_else(self) -> None:
         """Who has the URL has all that is needed: it asks for no header but the host."""
-        url = self.identity.presign("GET", f"{ORIGIN}/a", 60)
+        url = self.signer.presign("GET", f"{ORIGIN}/a", 60)
         self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-SignedHeaders"], ["host"])
         self.assertNotIn(SECRET, url)
 
@@ -207,6 +207,6 @@ class PresignTests(SigningCase):
     def test_any_url(self, path: list[str], origin: str) -> None:
         """The path is signed as it is spelled, and left as it is."""
         url = f"{origin}/{''.join(path)}"
-        signed = self.identity.presign("GET", url, 60)
+        signed = self.signer.presign("GET", url, 60)
         self.assertTrue(signed.startswith(f"{url}?X-Amz-"))
         self.assertTrue(is_presigned("GET", signed, SECRET))

@@ -133,8 +133,8 @@ BUGS = [
     Bug(
         "who comes late misses the beginning",
         "streams.py",
-        "            self._leave = self._growing.follow(self._send)\n",
-        "            self._leave = self._growing.follow(self._send)\n"
+        "            self._unfollow = self._growing.follow(self._send)\n",
+        "            self._unfollow = self._growing.follow(self._send)\n"
         "            self.sent = self._growing.size if self._growing.size > 300_000 else 0\n",
         "answers",
     ),
@@ -207,14 +207,14 @@ BUGS = [
     Bug(
         "what a dead node leaves is never removed",
         "variants/scratch_folder.py",
-        "        self._sweep()\n",
+        "        self._remove_abandoned()\n",
         "",
         "end",
     ),
     Bug(
         "a store that was away is never taken up again",
         "variants/scratch_folder.py",
-        "            self._let_go()\n            self.open()\n",
+        "            self._release()\n            self.open()\n",
         "            self.close()\n            self.open()\n",
         "on the way",
     ),
@@ -242,15 +242,15 @@ BUGS = [
     Bug(
         "a disk that hangs is waited for",
         "blocking_calls.py",
-        "callLater(seconds, give_up)",
-        "callLater(1000 * seconds, give_up)",
+        "addTimeout(seconds, ",
+        "addTimeout(1000 * seconds, ",
         "tests.test_blocking_calls",
     ),
     Bug(
         "a disk that hangs is asked again and again",
         "blocking_calls.py",
-        "        if self._late:\n",
-        "        if self._late < 0:\n",
+        "        if self._overdue:\n",
+        "        if self._overdue < 0:\n",
         "tests.test_blocking_calls",
     ),
     Bug(

@@ -48,7 +48,7 @@ class SourcesTests(SynchronousTestCase):
         for source, name in ((LocalSource(b"a"), "AP_LOCAL_ROOT"), (HTTPS, "AP_SOURCE_ALLOWLIST")):
             for _ in range(2):
                 self.assertIs(self.refusal(sources, source), NotFound)
-            (told,) = [event for event in log.events if name in str(event.get("words"))]
+            (told,) = [event for event in log.events if name in str(event.get("text"))]
             self.assertEqual(LogLevel.warn, told["log_level"])
 
     def test_no_backend(self) -> None:

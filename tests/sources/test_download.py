@@ -15,10 +15,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.errors import TransportError
 from audioproxy.scratch import AnonymousFile
 from audioproxy.sources import download as download_module
-from audioproxy.sources.download import FileConsumer, TooMuch
+from audioproxy.sources.download import FileConsumer, LimitExceeded
 from audioproxy.streams import ConsumerGone
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
@@ -29,7 +29,7 @@ PIECE = 64 * 1024
 
 
 @implementer(IPushProducer)
-class FakeFlow:
+class FakeStream:
     """Sends what a test says, when it says so.
 
     :ivar paused: it was asked to send nothing for now.
@@ -76,8 +76,8 @@ class FakeFlow:
             self._done.errback(ConsumerGone())
 
 
-class SpoolCase(SynchronousTestCase):
-    """A flow into a file, whose disk works when a test says so."""
+class DownloadCase(SynchronousTestCase):
+    """A stream into a file, whose disk works when a test says so."""
 
     def setUp(self) -> None:
         self.before = open_descriptors()
@@ -89,11 +89,11 @@ class SpoolCase(SynchronousTestCase):
         self.file.close()
         self.assertEqual(open_descriptors(), self.before)
 
-    def take(self, flow: FakeFlow, limit: int = 10**9) -> Deferred[int]:
-        """Begin to write a flow into the file."""
-        self.flow = flow
-        self.spool = FileConsumer(self.file.descriptor, limit, self.threads.in_thread)
-        return Deferred.fromCoroutine(self.spool.take(flow))
+    def receive(self, stream: FakeStream, limit: int = 10**9) -> Deferred[int]:
+        """Begin to write a stream into the file."""
+        self.stream = stream
+        self.consumer = FileConsumer(self.file.descriptor, limit, self.threads.in_thread)
+        return Deferred.fromCoroutine(self.consumer.receive(stream))
 
     @property
     def written(self) -> bytes:
@@ -101,8 +101,8 @@ class SpoolCase(SynchronousTestCase):
         return os.pread(self.file.descriptor, 100 * BATCH, 0)
 
 
-class TakeTests(SpoolCase):
-    """`FileConsumer.take`"""
+class TakeTests(DownloadCase):
+    """`FileConsumer.receive`"""
 
     def test_interface(self) -> None:
         """It is a consumer, as Twisted understands it."""
@@ -114,133 +114,133 @@ class TakeTests(SpoolCase):
             self.file.close()
             self.file = AnonymousFile()
             data = os.urandom(size)
-            taking = self.take(FakeFlow())
+            receiving = self.receive(FakeStream())
             for start in range(0, size, PIECE):
-                self.flow.push(data[start : start + PIECE])
-                if self.flow.paused:
+                self.stream.push(data[start : start + PIECE])
+                if self.stream.paused:
                     self.threads.run()
-            self.flow.end()
+            self.stream.end()
             self.threads.run()
-            self.assertEqual(self.successResultOf(taking), size)
+            self.assertEqual(self.successResultOf(receiving), size)
             self.assertEqual(self.written, data)
 
     def test_not_before(self) -> None:
         """It is not over before the last byte is in the file."""
-        taking = self.take(FakeFlow())
-        self.flow.push(b"hello")
-        self.flow.end()
-        self.assertNoResult(taking)
+        receiving = self.receive(FakeStream())
+        self.stream.push(b"hello")
+        self.stream.end()
+        self.assertNoResult(receiving)
         self.assertEqual(self.written, b"")
         self.threads.run()
-        self.assertEqual((self.successResultOf(taking), self.written), (5, b"hello"))
+        self.assertEqual((self.successResultOf(receiving), self.written), (5, b"hello"))
 
     def test_at_once(self) -> None:
         """A body that has come by the time it is asked for is written too."""
-        taking = self.take(FakeFlow(b"hello", whole=True))
+        receiving = self.receive(FakeStream(b"hello", whole=True))
         self.threads.run()
-        self.assertEqual((self.successResultOf(taking), self.written), (5, b"hello"))
+        self.assertEqual((self.successResultOf(receiving), self.written), (5, b"hello"))
 
     @PROMISE
     @given(st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=30)), max_size=20))
     def test_any_pace(self, steps: list[bytes | None]) -> None:
         """Whenever the disk works and however much comes, the file has the bytes in their order."""
-        self.patch(download_module, "_BATCH", 16)
+        self.patch(download_module, "_BATCH_SIZE", 16)
         self.file.close()
         self.file = AnonymousFile()
-        taking = self.take(FakeFlow())
+        receiving = self.receive(FakeStream())
         for step in steps:
-            if step is None or self.flow.paused:
+            if step is None or self.stream.paused:
                 self.threads.run()
             if step is not None:
-                self.flow.push(step)
-        self.flow.end()
+                self.stream.push(step)
+        self.stream.end()
         self.threads.run()
         data = b"".join(step for step in steps if step is not None)
-        self.assertEqual((self.successResultOf(taking), self.written), (len(data), data))
+        self.assertEqual((self.successResultOf(receiving), self.written), (len(data), data))
 
     def test_short_writes(self) -> None:
         """A disk that takes only a part of what it is given is given the rest."""
         write = os.write
         self.patch(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
         data = bytes(range(256))
-        taking = self.take(FakeFlow(data, whole=True))
+        receiving = self.receive(FakeStream(data, whole=True))
         self.threads.run()
-        self.assertEqual((self.successResultOf(taking), self.written), (256, data))
+        self.assertEqual((self.successResultOf(receiving), self.written), (256, data))
 
     def test_slow_disk(self) -> None:
         """While the disk works, no more than another batch is taken, and then nothing."""
-        taking = self.take(FakeFlow())
+        receiving = self.receive(FakeStream())
         pushed = 0
-        while not self.flow.paused:
-            self.flow.push(bytes(PIECE))
+        while not self.stream.paused:
+            self.stream.push(bytes(PIECE))
             pushed += PIECE
         self.assertEqual((pushed, self.threads.waiting), (2 * BATCH, 1))
         for _ in range(5):
             self.threads.run()
-            self.assertFalse(self.flow.paused)
-            while not self.flow.paused:
-                self.flow.push(bytes(PIECE))
+            self.assertFalse(self.stream.paused)
+            while not self.stream.paused:
+                self.stream.push(bytes(PIECE))
                 pushed += PIECE
             self.assertLessEqual(pushed - len(self.written), 2 * BATCH)
             self.assertEqual(self.threads.waiting, 1)
-        self.flow.end()
+        self.stream.end()
         self.threads.run()
-        self.assertEqual(self.successResultOf(taking), pushed)
+        self.assertEqual(self.successResultOf(receiving), pushed)
 
     def test_one_write_at_a_time(self) -> None:
         """Two threads never write into one file."""
-        taking = self.take(FakeFlow())
+        receiving = self.receive(FakeStream())
         for _ in range(100):
-            self.flow.push(bytes(PIECE))
+            self.stream.push(bytes(PIECE))
             self.assertLessEqual(self.threads.waiting, 1)
-        self.flow.end()
+        self.stream.end()
         self.assertLessEqual(self.threads.waiting, 1)
         self.threads.run()
-        self.assertEqual(self.successResultOf(taking), 100 * PIECE)
+        self.assertEqual(self.successResultOf(receiving), 100 * PIECE)
 
 
-class TroubleTests(SpoolCase):
-    """`FileConsumer.take`: what goes wrong"""
+class TroubleTests(DownloadCase):
+    """`FileConsumer.receive`: what goes wrong"""
 
     def test_limit(self) -> None:
-        """Just as much as there may be is taken; one byte more ends the flow at once."""
+        """Just as much as there may be is taken; one byte more ends the stream at once."""
         for size, pieces in ((10, [b"x" * 10]), (10, [b"x"] * 10)):
             self.file.close()
             self.file = AnonymousFile()
-            taking = self.take(FakeFlow(), limit=size)
+            receiving = self.receive(FakeStream(), limit=size)
             for piece in pieces:
-                self.flow.push(piece)
-            self.flow.end()
+                self.stream.push(piece)
+            self.stream.end()
             self.threads.run()
-            self.assertEqual(self.successResultOf(taking), size)
-            taking = self.take(FakeFlow(), limit=size - 1)
+            self.assertEqual(self.successResultOf(receiving), size)
+            receiving = self.receive(FakeStream(), limit=size - 1)
             for piece in pieces:
-                self.flow.push(piece)
-            self.assertTrue(self.flow.gone)
+                self.stream.push(piece)
+            self.assertTrue(self.stream.gone)
             self.threads.run()
-            self.failureResultOf(taking, TooMuch)
+            self.failureResultOf(receiving, LimitExceeded)
 
     def test_limit_at_once(self) -> None:
         """A body that is too long is never taken for a whole one, though it comes all at once."""
         for whole in (True, False):
-            taking = self.take(FakeFlow(b"x" * 11, whole), limit=10)
+            receiving = self.receive(FakeStream(b"x" * 11, whole), limit=10)
             if not whole:
-                self.assertTrue(self.flow.gone)
+                self.assertTrue(self.stream.gone)
             self.threads.run()
-            self.failureResultOf(taking, TooMuch)
+            self.failureResultOf(receiving, LimitExceeded)
 
     def test_limit_while_writing(self) -> None:
-        """What is too much while a thread writes ends the flow, and waits for the thread."""
-        taking = self.take(FakeFlow(), limit=BATCH)
-        self.flow.push(bytes(BATCH))
-        self.flow.push(b"x")
-        self.assertTrue(self.flow.gone)
-        self.assertNoResult(taking)
+        """What is too much while a thread writes ends the stream, and waits for the thread."""
+        receiving = self.receive(FakeStream(), limit=BATCH)
+        self.stream.push(bytes(BATCH))
+        self.stream.push(b"x")
+        self.assertTrue(self.stream.gone)
+        self.assertNoResult(receiving)
         self.threads.run()
-        self.failureResultOf(taking, TooMuch)
+        self.failureResultOf(receiving, LimitExceeded)
 
     def test_full_disk(self) -> None:
-        """A disk without room is told as the system tells it, and ends the flow."""
+        """A disk without room is told as the system tells it, and ends the stream."""
         full = os.open("/dev/full", os.O_WRONLY)
         try:
             for size in (5, BATCH, 2 * BATCH):
@@ -250,18 +250,18 @@ class TroubleTests(SpoolCase):
             os.close(full)
 
     def assert_full(self, full: int, size: int, ends: bool) -> None:
-        """Require that a full disk ends a flow, unless that has come to its end by then."""
-        flow = FakeFlow()
-        taking = Deferred.fromCoroutine(
-            FileConsumer(full, 10**9, self.threads.in_thread).take(flow)
+        """Require that a full disk ends a stream, unless that has come to its end by then."""
+        stream = FakeStream()
+        receiving = Deferred.fromCoroutine(
+            FileConsumer(full, 10**9, self.threads.in_thread).receive(stream)
         )
         for start in range(0, size, BATCH):
-            flow.push(bytes(min(size - start, BATCH)))
+            stream.push(bytes(min(size - start, BATCH)))
         if ends:
-            flow.end()
+            stream.end()
         self.threads.run()
-        self.assertEqual(self.failureResultOf(taking, OSError).value.errno, errno.ENOSPC)
-        self.assertTrue(flow.gone or ends)
+        self.assertEqual(self.failureResultOf(receiving, OSError).value.errno, errno.ENOSPC)
+        self.assertTrue(stream.gone or ends)
 
     def test_full_disk_and_more(self) -> None:
         """What has come besides is not tried on a disk that has failed."""
@@ -272,12 +272,12 @@ class TroubleTests(SpoolCase):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         self.patch(os, "write", fail)
-        taking = self.take(FakeFlow())
-        self.flow.push(bytes(BATCH))
-        self.flow.push(bytes(PIECE))
-        self.flow.end()
+        receiving = self.receive(FakeStream())
+        self.stream.push(bytes(BATCH))
+        self.stream.push(bytes(PIECE))
+        self.stream.end()
         self.threads.run()
-        self.failureResultOf(taking, OSError)
+        self.failureResultOf(receiving, OSError)
         self.assertEqual(tried, [BATCH])
 
     def test_no_thread(self) -> None:
@@ -287,79 +287,79 @@ class TroubleTests(SpoolCase):
             raise OSError(errno.EAGAIN, "can't start new thread")
 
         for size in (5, BATCH):
-            flow = FakeFlow()
-            taking = Deferred.fromCoroutine(
-                FileConsumer(self.file.descriptor, 10**9, no_thread).take(flow)
+            stream = FakeStream()
+            receiving = Deferred.fromCoroutine(
+                FileConsumer(self.file.descriptor, 10**9, no_thread).receive(stream)
             )
-            flow.push(bytes(size))
-            if not flow.gone:
-                flow.end()
-            self.assertEqual(self.failureResultOf(taking, OSError).value.errno, errno.EAGAIN)
+            stream.push(bytes(size))
+            if not stream.gone:
+                stream.end()
+            self.assertEqual(self.failureResultOf(receiving, OSError).value.errno, errno.EAGAIN)
 
     def test_flow_that_fails(self) -> None:
-        """What the flow fails with is what the taking fails with, once the thread is done."""
+        """What the stream fails with is what the receiving fails with, once the thread is done."""
         for size in (5, BATCH, BATCH + 5):
-            taking = self.take(FakeFlow())
-            self.flow.push(bytes(size))
-            error = Unreachable("broken off")
-            self.flow.end(error)
+            receiving = self.receive(FakeStream())
+            self.stream.push(bytes(size))
+            error = TransportError("broken off")
+            self.stream.end(error)
             if size >= BATCH:
-                self.assertNoResult(taking)
+                self.assertNoResult(receiving)
             self.threads.run()
-            self.assertIs(self.failureResultOf(taking).value, error)
+            self.assertIs(self.failureResultOf(receiving).value, error)
 
     def test_nothing_afterwards(self) -> None:
         """When it has failed, nothing more is written, since the file is closed next."""
-        taking = self.take(FakeFlow())
-        self.flow.push(bytes(BATCH))
-        self.flow.push(bytes(PIECE))
-        self.flow.end(Unreachable("broken off"))
+        receiving = self.receive(FakeStream())
+        self.stream.push(bytes(BATCH))
+        self.stream.push(bytes(PIECE))
+        self.stream.end(TransportError("broken off"))
         self.threads.run()
-        self.failureResultOf(taking, Unreachable)
+        self.failureResultOf(receiving, TransportError)
         self.assertEqual(self.threads.waiting, 0)
         self.assertEqual(len(self.written), BATCH)
 
 
-class CancelledTests(SpoolCase):
-    """`FileConsumer.take`: one who does not want to wait"""
+class CancelledTests(DownloadCase):
+    """`FileConsumer.receive`: one who does not want to wait"""
 
     def test_idle(self) -> None:
-        """Where no thread writes, one who cancels comes back at once, and the flow is ended."""
-        taking = self.take(FakeFlow())
-        self.flow.push(b"hello")
-        taking.cancel()
-        self.assertTrue(self.flow.gone)
-        self.failureResultOf(taking, CancelledError)
+        """Where no thread writes, one who cancels comes back at once, and the stream is ended."""
+        receiving = self.receive(FakeStream())
+        self.stream.push(b"hello")
+        receiving.cancel()
+        self.assertTrue(self.stream.gone)
+        self.failureResultOf(receiving, CancelledError)
         self.assertEqual(self.threads.waiting, 0)
 
     def test_while_writing(self) -> None:
         """While a thread writes, one who cancels waits for it: it has the descriptor."""
-        taking = self.take(FakeFlow())
-        self.flow.push(bytes(BATCH))
-        taking.cancel()
-        self.assertTrue(self.flow.gone)
-        self.assertNoResult(taking)
+        receiving = self.receive(FakeStream())
+        self.stream.push(bytes(BATCH))
+        receiving.cancel()
+        self.assertTrue(self.stream.gone)
+        self.assertNoResult(receiving)
         self.threads.run()
-        self.failureResultOf(taking, CancelledError)
+        self.failureResultOf(receiving, CancelledError)
 
     def test_twice(self) -> None:
         """One who cancels again waits just the same."""
-        taking = self.take(FakeFlow())
-        self.flow.push(bytes(BATCH))
-        taking.cancel()
-        taking.cancel()
-        self.assertNoResult(taking)
+        receiving = self.receive(FakeStream())
+        self.stream.push(bytes(BATCH))
+        receiving.cancel()
+        receiving.cancel()
+        self.assertNoResult(receiving)
         self.threads.run()
-        self.failureResultOf(taking, CancelledError)
+        self.failureResultOf(receiving, CancelledError)
 
     def test_last_write(self) -> None:
         """So does one who cancels when everything has come and the last of it is written."""
-        taking = self.take(FakeFlow())
-        self.flow.push(bytes(BATCH))
-        self.flow.push(b"hello")
-        self.flow.end()
-        taking.cancel()
-        self.assertNoResult(taking)
+        receiving = self.receive(FakeStream())
+        self.stream.push(bytes(BATCH))
+        self.stream.push(b"hello")
+        self.stream.end()
+        receiving.cancel()
+        self.assertNoResult(receiving)
         self.threads.run()
-        self.failureResultOf(taking, CancelledError)
+        self.failureResultOf(receiving, CancelledError)
         self.assertEqual(self.threads.waiting, 0)

@@ -23,7 +23,9 @@ from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
 from audioproxy.scratch import AnonymousFile
 from audioproxy.sources.allowlist import Allowlist
-from audioproxy.sources.https import HttpsFile, HttpsSources, State, UnusableOrigin
+from audioproxy.sources.download import DownloadSpace
+from audioproxy.sources.https import HttpsSources, OpenHttpsSource
+from audioproxy.sources.origin import OriginClient, OriginState, UnusableOrigin
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
 
 SOURCE = parse_https(b"https://origin.test/a/b?c")
@@ -79,13 +81,9 @@ class OriginCase(ClientCase):
         self.trouble: OSError | None = None
         client: Any = InClear(self.client)
         self.origins = HttpsSources(
-            client=client,
-            allowlist=Allowlist(("origin.test", "*.origin.test")),
-            ca_file="/trust.pem",
-            space=self.space,
-            clock=self.network,
-            in_thread=self.in_thread,
-            limit=LIMIT,
+            OriginClient(client, Allowlist(("origin.test", "*.origin.test")), self.network),
+            DownloadSpace(self.space, self.in_thread, LIMIT),
+            "/trust.pem",
         )
 
     def tearDown(self) -> None:
@@ -106,7 +104,7 @@ class OriginCase(ClientCase):
             for each in self.network.requests
         ]
 
-    def opened(self, *answers: Any) -> HttpsFile:
+    def opened(self, *answers: Any) -> OpenHttpsSource:
         """Open the source with these answers."""
         self.network.answers += answers
         return self.result_of(self.origins.open(SOURCE))
@@ -117,14 +115,14 @@ class OriginCase(ClientCase):
         self.error_of(self.origins.open(SOURCE), kind)
         self.assertEqual([], self.network.answers)
 
-    def without_ranges(self) -> HttpsFile:
+    def without_ranges(self) -> OpenHttpsSource:
         """Open a source of ten bytes of which only all can be had, and forget the requests."""
         found = self.opened(reply(200, length=10, headers=TAGGED), reply(200, b"x" * 10))
         self.result_of(found.input(60, whole=False))
         self.network.requests.clear()
         return found
 
-    def fetch(self, found: HttpsFile, *answers: Any, seconds: float = 60) -> Deferred[Any]:
+    def fetch(self, found: OpenHttpsSource, *answers: Any, seconds: float = 60) -> Deferred[Any]:
         """Begin to fetch all of it."""
         self.network.answers += answers
         return self.begin(found.input(seconds, whole=True))
@@ -295,11 +293,11 @@ class RedirectTests(OriginCase):
 class AgreesTests(OriginCase):
     """Whether two answers are of the same bytes, as far as anyone can know"""
 
-    def state(self, size: int | None, tag: str = "", modified: str = "") -> State:
+    def state(self, size: int | None, tag: str = "", modified: str = "") -> OriginState:
         """Return a state."""
-        return State(SOURCE, size, tag, modified, None)
+        return OriginState(SOURCE, size, tag, modified, None)
 
-    def test_agrees(self) -> None:
+    def test_matches(self) -> None:
         """One thing that is the same is enough, but for a size that is another."""
         for first, second, verdict in (
             ((7, "a", "x"), (7, "a", "x"), True),
@@ -320,8 +318,8 @@ class AgreesTests(OriginCase):
             ((7, "a", ""), (7, "b", ""), False),
             ((7, "", "x"), (7, "", "y"), False),
         ):
-            agrees = self.state(*first).agrees(self.state(*second))
-            self.assertIs(verdict, agrees, (first, second))
+            matches = self.state(*first).matches(self.state(*second))
+            self.assertIs(verdict, matches, (first, second))
 
     def test_unchanged(self) -> None:
         """It is asked about again at its first address; who cannot be asked does not deny it."""
@@ -355,7 +353,7 @@ class AgreesTests(OriginCase):
 
 
 class InputTests(OriginCase):
-    """`HttpsFile.input`: in place, or as a copy"""
+    """`OpenHttpsSource.input`: in place, or as a copy"""
 
     def test_ranges(self) -> None:
         """It is read in place where the last byte was had by itself, which is asked for once."""
@@ -615,7 +613,7 @@ class InputTests(OriginCase):
         self.trouble = full
         self.begin_refused(self.without_ranges(), reply(200, b"0123456789", TAGGED))
 
-    def begin_refused(self, found: HttpsFile, answer: bytes) -> None:
+    def begin_refused(self, found: OpenHttpsSource, answer: bytes) -> None:
         """Require that a copy has no place, and that the answer is not waited for for ever."""
         fetching = self.fetch(found, answer)
         self.network.advance(15)

@@ -22,7 +22,7 @@ from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.grammar.sources import LocalSource
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
 from audioproxy.sources import local as local_module
-from audioproxy.sources.local import LocalFile, LocalSources
+from audioproxy.sources.local import LocalSources, OpenLocalSource
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
@@ -64,7 +64,7 @@ class LocalCase(SynchronousTestCase):
         before = open_descriptors()
         self.addCleanup(lambda: self.assertEqual(open_descriptors(), before))
 
-    def open(self, path: bytes) -> LocalFile:
+    def open(self, path: bytes) -> OpenLocalSource:
         """Open a source."""
         opening = Deferred.fromCoroutine(self.files.open(LocalSource(path)))
         return self.successResultOf(opening)
@@ -122,7 +122,7 @@ class ServedTests(LocalCase):
             descriptor = os.open(path, os.O_RDONLY)
             status = os.fstat(descriptor)
             now = status.st_ctime
-            opened = LocalFile(descriptor, status, lambda: now)  # noqa: B023
+            opened = OpenLocalSource(descriptor, status, lambda: now)  # noqa: B023
             self.assertEqual(opened.fingerprint(), b"")
             now += 2
             self.assertEqual(opened.fingerprint(), b"")

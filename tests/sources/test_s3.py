@@ -15,7 +15,7 @@ from audioproxy.grammar.sources import S3Source
 from audioproxy.http_client.client import USER_AGENT
 from audioproxy.media.inputs import Input
 from audioproxy.s3.objects import Denied, ObjectStore
-from audioproxy.sources.s3 import S3SourceObject, S3Sources
+from audioproxy.sources.s3 import OpenS3Source, S3Sources
 from tests.support.http import Log
 from tests.support.wire import (
     ClientCase,
@@ -48,18 +48,18 @@ class SourceCase(ClientCase):
 
     def begin_to_open(
         self, bucket: str = "bucket", key: bytes = b"a.mp3"
-    ) -> Deferred[S3SourceObject]:
+    ) -> Deferred[OpenS3Source]:
         """Begin to open a source."""
         return self.begin(self.objects.open(S3Source(bucket, key)))
 
-    def open(self, answer: bytes) -> S3SourceObject:
+    def open(self, answer: bytes) -> OpenS3Source:
         """Return a source of which the store says this."""
         self.network.answers.append(answer)
         opened = self.successResultOf(self.begin_to_open())
         self.assertEqual(self.network.requests[-1].method, "HEAD")
         return opened
 
-    def input_of(self, opened: S3SourceObject, seconds: float = 60.0, whole: bool = True) -> Input:
+    def input_of(self, opened: OpenS3Source, seconds: float = 60.0, whole: bool = True) -> Input:
         """Return what ffmpeg is given."""
         return self.result_of(opened.input(seconds, whole=whole))
 
@@ -88,7 +88,9 @@ class OpenTests(SourceCase):
     def test_known(self) -> None:
         """The size and the entity tag are the store's, and the tag tells one state from another."""
         opened = self.open(reply(200, length=1234, headers={"ETag": '"abc-1"'}))
-        self.assertEqual((opened.size, opened.tag, opened.validator), (1234, '"abc-1"', b'"abc-1"'))
+        self.assertEqual(
+            (opened.size, opened.etag, opened.validator), (1234, '"abc-1"', b'"abc-1"')
+        )
         self.assertEqual((opened.fingerprint(), opened.descriptors), (b'"abc-1"', {}))
         opened.close()
         opened.close()
@@ -96,7 +98,7 @@ class OpenTests(SourceCase):
     def test_unknown(self) -> None:
         """What the store does not say is not made up."""
         opened = self.open(reply_without_length(200))
-        self.assertEqual((opened.size, opened.tag, opened.validator), (None, None, b""))
+        self.assertEqual((opened.size, opened.etag, opened.validator), (None, None, b""))
         self.assertEqual(opened.fingerprint(), b"")
 
     def test_tags_that_cannot_be_used(self) -> None:
@@ -112,14 +114,14 @@ class OpenTests(SourceCase):
             '"%s"' % ("x" * 201),
         ):
             opened = self.open(reply(200, length=5, headers={"ETag": tag}))
-            self.assertEqual((opened.tag, opened.validator), (None, b""), tag)
+            self.assertEqual((opened.etag, opened.validator), (None, b""), tag)
             self.assertNotIn("-headers", self.input_of(opened).options)
 
     def test_tags_that_can(self) -> None:
         """Any other is used as it is."""
         for tag in ('"d41d8cd98f00b204e9800998ecf8427e-3"', '"!#$%&\'()*+,-./:;<=>?@[]^_`{|}~"'):
             opened = self.open(reply(200, length=5, headers={"ETag": tag}))
-            self.assertEqual(opened.tag, tag)
+            self.assertEqual(opened.etag, tag)
 
     def test_key(self) -> None:
         """The key is asked for byte by byte."""
@@ -167,7 +169,7 @@ class OpenTests(SourceCase):
 
 
 class UnchangedTests(SourceCase):
-    """`S3SourceObject.unchanged`"""
+    """`OpenS3Source.unchanged`"""
 
     def unchanged(self, *answers: bytes) -> bool:
         """Open a source and tell what becomes of it."""
@@ -206,7 +208,7 @@ class UnchangedTests(SourceCase):
 
 
 class InputTests(SourceCase):
-    """`S3SourceObject.input`"""
+    """`OpenS3Source.input`"""
 
     WHOLE = reply(200, length=5, headers={"ETag": '"abc"'})
 
@@ -241,7 +243,7 @@ class InputTests(SourceCase):
             self.assertEqual(opened.ca_file, ca_file)
             self.assertNotIn("-tls_verify", self.input_of(opened).options)
             store = self.make("https://s3.test", ca_file).object_store
-            opened = S3SourceObject(5, None, store.at("bucket", b"a.mp3"), ca_file, 300)
+            opened = OpenS3Source(5, None, store.object("bucket", b"a.mp3"), ca_file, 300)
             given = self.input_of(opened)
             options = dict(zip(given.options[::2], given.options[1::2], strict=True))
             self.assertEqual(options["-tls_verify"], "1")
@@ -300,7 +302,7 @@ class LogTests(SourceCase):
         ):
             self.network.answers[:] = answers
             opening = self.begin_to_open()
-            if isinstance(opening.result, S3SourceObject):
+            if isinstance(opening.result, OpenS3Source):
                 self.input_of(self.successResultOf(opening))
             else:
                 self.failureResultOf(opening)

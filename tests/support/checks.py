@@ -9,6 +9,7 @@ from typing import Any
 from audioproxy.cli.checks import machine as machine_module
 from audioproxy.cli.checks.results import CheckResult
 from audioproxy.cli.doctor import check_all
+from audioproxy.process.ffmpeg_capabilities import Programs
 from tests.support.service import reactor
 
 
@@ -24,8 +25,8 @@ async def run_checks(
     # The limit applies to the whole process.
     case.patch(machine_module, "raise_descriptor_limit", lambda: None)
     if not ffmpeg:
-        case.patch(machine_module, "find_missing", _miss_nothing)
-        case.patch(machine_module, "find_version", _no_version)
+        case.patch(Programs, "find_missing", _miss_nothing)
+        case.patch(Programs, "find_versions", _no_versions)
     results: list[CheckResult] = []
     await check_all(reactor, environment, results.append, [])
     return results
@@ -42,5 +43,5 @@ async def _miss_nothing(*arguments: Any) -> list[str]:
     return []
 
 
-async def _no_version(*arguments: Any) -> str:
-    return ""
+async def _no_versions(programs: Programs) -> dict[str, str]:
+    return {programs.ffmpeg: "", programs.ffprobe: ""}

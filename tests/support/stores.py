@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.scratch import AnonymousFile, Scratch
+from audioproxy.scratch import AnonymousFile, ScratchFile
 from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 
@@ -143,7 +143,9 @@ class FakeStore:
         found = self.variants.get(key)
         return None if found is None else FakeStored(*found)
 
-    async def commit(self, key: str, scratch: Scratch, size: int, headers: VariantHeaders) -> None:
+    async def commit(
+        self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
+    ) -> None:
         if self.slow:
             self.commits.append(Deferred())
             await self.commits[-1]

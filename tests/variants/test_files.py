@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
-from audioproxy.scratch import AnonymousFile, Scratch
+from audioproxy.scratch import AnonymousFile, ScratchFile
 from audioproxy.threads import thread_per_call
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore, StoredFile
@@ -479,7 +479,7 @@ class CommitTests(StoreCase):
 
     def test_foreign_scratch(self) -> None:
         """A file that the store did not create is refused as the mistake that it is."""
-        scratch: Scratch = AnonymousFile()
+        scratch: ScratchFile = AnonymousFile()
         self.addCleanup(scratch.close)
         committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 0, HEADERS))
         self.failureResultOf(committing, TypeError)
@@ -626,7 +626,7 @@ class ProveTests(SynchronousTestCase):
         """A store without room for a variant says so."""
         self.path.mkdir()
         self.patch(files_module, "_RESERVE", 10**18)
-        self.patch(files_module, "_RESERVE_SHARE", 1)
+        self.patch(files_module, "_RESERVE_FRACTION", 1)
         self.assertRegex(self.prove() or "", "No space left .+; room for variants is")
         self.assertEqual(os.listdir(self.path), [])
 

@@ -69,7 +69,7 @@ class DigestedCase(SynchronousTestCase):
 
     def digests_of(self, file: HashingScratch, size: int) -> list[str]:
         """Return the digests, and close the file."""
-        waiting = Deferred.fromCoroutine(file.digests(size))
+        waiting = Deferred.fromCoroutine(file.hashes(size))
         self.threads.run()
         file.close()
         found: list[str] = self.successResultOf(waiting)
@@ -77,7 +77,7 @@ class DigestedCase(SynchronousTestCase):
 
 
 class DigestTests(DigestedCase):
-    """`HashingScratch.digests`"""
+    """`HashingScratch.hashes`"""
 
     def test_one_part(self) -> None:
         """A file that is one part has one digest, however large it is."""
@@ -102,7 +102,7 @@ class DigestTests(DigestedCase):
     )
     def test_any_growth(self, data: bytes, growth: list[int], part: int, chunk: int) -> None:
         """However a file grows, the digests are those of its parts."""
-        self.patch(hashing_scratch_module, "_CHUNK", chunk)
+        self.patch(hashing_scratch_module, "_CHUNK_SIZE", chunk)
         file = HashingScratch(AnonymousFile(), self.threads.in_thread, part)
         os.write(file.descriptor, data)
         for size in sorted(min(size, len(data)) for size in growth):
@@ -118,7 +118,7 @@ class DigestTests(DigestedCase):
     def test_shorter_than_said(self) -> None:
         """A file that is shorter than it was said to be has no digest: that is an error."""
         file = self.make(b"hello")
-        waiting = Deferred.fromCoroutine(file.digests(6))
+        waiting = Deferred.fromCoroutine(file.hashes(6))
         self.threads.run()
         file.close()
         self.failureResultOf(waiting, OSError)
@@ -131,7 +131,7 @@ class DigestTests(DigestedCase):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         self.patch(os, "preadv", fail)
-        waiting = Deferred.fromCoroutine(file.digests(5))
+        waiting = Deferred.fromCoroutine(file.hashes(5))
         self.threads.run()
         file.close()
         self.assertEqual(self.failureResultOf(waiting, OSError).value.errno, errno.EIO)
@@ -139,7 +139,7 @@ class DigestTests(DigestedCase):
     def test_cancelled(self) -> None:
         """One who cancels waits for the thread, which uses the file."""
         file = self.make(b"hello")
-        waiting = Deferred.fromCoroutine(file.digests(5))
+        waiting = Deferred.fromCoroutine(file.hashes(5))
         waiting.cancel()
         self.assertNoResult(waiting)
         self.threads.run()
@@ -222,7 +222,7 @@ class ThreadTests(TestCase):
             piece = data[start : start + 7_919]
             os.write(file.descriptor, piece)
             file.grown(start + len(piece))
-        self.assertEqual(await file.digests(len(data)), expected(data, 100_000))
+        self.assertEqual(await file.hashes(len(data)), expected(data, 100_000))
         file.close()
         self.assertEqual(removed_files(), before)
 

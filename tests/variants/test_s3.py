@@ -29,14 +29,14 @@ from audioproxy.s3.objects import (
     Unavailable,
     WrongEndpoint,
 )
-from audioproxy.s3.signing import EMPTY, LONGEST
+from audioproxy.s3.signing import EMPTY_SHA256, MAX_PRESIGN_SECONDS
 from audioproxy.scratch import AnonymousFile, AnonymousSpace
 from audioproxy.streams import ConsumerGone
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.hashing_scratch import HashingScratch
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
-from audioproxy.variants.s3 import PART, S3VariantStore, StoredObject
+from audioproxy.variants.s3 import PART_SIZE, S3VariantStore, StoredObject
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
@@ -84,10 +84,10 @@ class VariantCase(ClientCase):
         super().tearDown()
         self.assertEqual((self.threads.waiting, open_descriptors()), (0, self.before))
 
-    def make(self, part: int = PART) -> S3VariantStore:
+    def make(self, part_size: int = PART_SIZE) -> S3VariantStore:
         """Return the store with parts of a size."""
         return S3VariantStore(
-            self.store, "bucket", AnonymousSpace(), self.network, self.threads.in_thread, part
+            self.store, "bucket", AnonymousSpace(), self.network, self.threads.in_thread, part_size
         )
 
     def lines(self) -> list[str]:
@@ -121,7 +121,7 @@ class OpenTests(VariantCase):
         self.assertRegex(put.target, r"^/bucket/\.audioproxy-proof-[0-9a-f]{32}$")
         self.assertEqual((head.target, delete.target), (put.target, put.target))
         self.assertEqual((put.body, put.headers["content-length"]), (b"", "0"))
-        self.assertEqual(put.headers["x-amz-content-sha256"], EMPTY)
+        self.assertEqual(put.headers["x-amz-content-sha256"], EMPTY_SHA256)
         self.assertTrue(is_signed(put, SECRET) and is_signed(delete, SECRET))
 
     def test_another_name_each_time(self) -> None:
@@ -257,7 +257,7 @@ class LookupTests(VariantCase):
                 headers["Content-Disposition"] = kept.content_disposition
             found = self.looked_up(reply(200, length=1234, headers=headers | {"ETag": '"abc"'}))
             assert found is not None
-            self.assertEqual((found.size, found.headers, found.tag), (1234, kept, '"abc"'))
+            self.assertEqual((found.size, found.headers, found.etag), (1234, kept, '"abc"'))
             found.close()
         self.assertEqual(self.network.requests[-1].target, f"/bucket/{KEY}")
 
@@ -393,14 +393,19 @@ class StretchTests(VariantCase):
         """A stretch that nobody wants after all, the client having left, holds no connection."""
         found = self.stored()
         self.network.answers.append((part(length=5), b"hello"))
-        self.result_of(found.open_range(0, 5)).drop()
+        self.result_of(found.open_range(0, 5)).discard()
         self.network.run()
         self.assertTrue(self.network.peers[-1].over)
 
     def test_presigned(self) -> None:
         """It can be had by anyone for as long as asked for, and never longer than seven days."""
         found = self.stored()
-        for seconds, lifetime in ((1, 1), (300, 300), (LONGEST, LONGEST), (LONGEST + 1, LONGEST)):
+        for seconds, lifetime in (
+            (1, 1),
+            (300, 300),
+            (MAX_PRESIGN_SECONDS, MAX_PRESIGN_SECONDS),
+            (MAX_PRESIGN_SECONDS + 1, MAX_PRESIGN_SECONDS),
+        ):
             url = found.presign(seconds)
             query = parse_qs(urlsplit(url).query)
             self.assertEqual(query["X-Amz-Expires"], [str(lifetime)])
@@ -461,7 +466,7 @@ class CommitTests(CommitCase):
 
     def test_too_many(self) -> None:
         """A bucket that is slower than the encoders does not get to fill the disk (D35)."""
-        self.patch(s3_module, "_MOST", 1)
+        self.patch(s3_module, "_MAX_UPLOADS", 1)
         slow = self.commit()
         scratch = self.create(b"hello")
         self.failureResultOf(self.begin(self.variants.commit(KEY, scratch, 5, HEADERS)), OSError)
@@ -487,7 +492,7 @@ class CommitTests(CommitCase):
 
     def test_parts(self) -> None:
         """What is larger than one request may be goes by parts; what is just as large does not."""
-        self.variants = self.make(part=1000)
+        self.variants = self.make(part_size=1000)
         for size, parts in ((999, 0), (1000, 0), (1001, 2), (2000, 2), (2001, 3)):
             self.network.requests.clear()
             tagged = reply(200, headers={"ETag": '"tag"'})
@@ -594,7 +599,7 @@ class RetryTests(CommitCase):
 
     def test_parts(self) -> None:
         """An upload in parts is aborted and begun anew."""
-        self.variants = self.make(part=3)
+        self.variants = self.make(part_size=3)
         begun = reply(200, b"<UploadId>upload</UploadId>")
         tagged = reply(200, headers={"ETag": '"tag"'})
         complete = reply(200, b"<CompleteMultipartUploadResult/>")

@@ -234,7 +234,7 @@ class ScratchFolderTests(SynchronousTestCase):
             if operation == fcntl.LOCK_EX and not swept:
                 # Between making the file and locking it: the other one's whole sweep.
                 swept.extend(self.parent.glob("*.lock"))
-                ScratchFolder(str(self.parent))._sweep()
+                ScratchFolder(str(self.parent))._remove_abandoned()
             real(lock, operation)
 
         self.patch(scratch_folder_module.fcntl, "flock", sweep_first)

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from audioproxy.backends import Trust
 from audioproxy.cli.checks.disk_space import check_free_space, filesystem_of
 from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
@@ -19,8 +18,9 @@ from audioproxy.cli.formatting import format_count
 from audioproxy.cli.http import get
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
-from audioproxy.http_client.bodies import TooLong
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.bodies import BodyTooLarge
+from audioproxy.http_client.clients import HttpClients
+from audioproxy.http_client.errors import TransportError
 from audioproxy.scratch import AnonymousFile
 from audioproxy.server.listener import Listener, most_clients
 from audioproxy.server.site import ProxySite
@@ -86,7 +86,7 @@ async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIte
     if settings.config.source_allowlist is None or "SSL_CERT_FILE" in settings.refused:
         return
     file = os.environ.get("SSL_CERT_FILE")
-    path = Trust(reactor, file or None).ca_file
+    path = HttpClients(reactor, file or None).ca_file
     if path is None:
         yield bad(
             "certificates",
@@ -155,7 +155,7 @@ async def check_ports(
 ) -> AsyncIterator[CheckResult]:
     """Check that each port is free, or that a running audioproxy holds it."""
     config = settings.config
-    client = Trust(reactor, None).client()
+    client = HttpClients(reactor, None).client()
     site = ProxySite(proxy.resource, reactor, 1)
 
     async def ask(url: str) -> bytes:
@@ -205,7 +205,7 @@ async def _explain_failure(
     identify = _identify_metrics if variable == "AP_METRICS_PORT" else _identify_service
     try:
         return good(variable, f"{port} is taken by {await identify(ask, origin)}, which runs")
-    except (Unreachable, TooLong, ValueError, LookupError, TypeError):
+    except (TransportError, BodyTooLarge, ValueError, LookupError, TypeError):
         return bad(
             variable,
             f"{port} is taken by another program (`ss -ltnp` tells which); set {variable} to a"

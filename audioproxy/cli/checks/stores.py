@@ -13,9 +13,9 @@ from audioproxy.cli.checks.results import CheckResult, bad, good, note
 from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.cli.http import get
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
-from audioproxy.http_client.errors import Unreachable
+from audioproxy.http_client.errors import TransportError
 from audioproxy.s3.error_hints import compare, required
-from audioproxy.s3.objects import ObjectStore, StoreError, StoreObject, read_answer
+from audioproxy.s3.objects import ObjectStore, StoreError, StoreObject, read_document
 from audioproxy.service import AudioProxy
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.interfaces import Unwritable, VariantStore
@@ -105,9 +105,9 @@ async def _check_presigned_url(reactor: Any, config: Config, proof: StoreObject)
     """Fetch the proof by a presigned URL, without credentials."""
     url = proof.presign(config.presign_ttl)
     try:
-        text = await read_answer(await get(proof.store.client, reactor, url))
-        failure = None if text.encode() == _CONTENT else "another content than was written"
-    except (StoreError, Unreachable) as error:
+        document = await read_document(await get(proof.store.client, reactor, url))
+        failure = None if document == _CONTENT else "another content than was written"
+    except (StoreError, TransportError) as error:
         failure = str(error)
     if failure is None:
         return good("presigned URLs", "one gave what was written, without credentials")

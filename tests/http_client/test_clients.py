@@ -1,0 +1,63 @@
+"""Clients by the CA bundle that they trust."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.http_client.clients import HttpClients, UnusableBundle
+from tests.support.authority import Authority
+
+
+class HttpClientsTests(SynchronousTestCase):
+    """`HttpClients`"""
+
+    def setUp(self) -> None:
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        self.bundle = str(Authority(folder).bundle)
+        self.empty = str(folder / "empty.pem")
+        Path(self.empty).touch()
+
+    def make(self, ssl_cert_file: str | None = None) -> HttpClients:
+        """Return clients of a service with this SSL_CERT_FILE."""
+        return HttpClients(MemoryReactorClock(), ssl_cert_file)
+
+    def test_shared(self) -> None:
+        """One bundle has one client, be it named by SSL_CERT_FILE or by another variable."""
+        clients = self.make(self.bundle)
+        self.assertIs(clients.client(), clients.client())
+        self.assertIs(clients.client(), clients.client(self.bundle, "AP_S3_CA_BUNDLE"))
+
+    def test_separate(self) -> None:
+        """A bundle of its own has a client of its own: no other server is trusted by it."""
+        clients = self.make()
+        self.assertIsNot(clients.client(), clients.client(self.bundle, "AP_S3_CA_BUNDLE"))
+
+    def test_ca_file(self) -> None:
+        """SSL_CERT_FILE is the file that ffmpeg trusts too."""
+        self.assertEqual(self.bundle, self.make(self.bundle).ca_file)
+
+    def test_unusable(self) -> None:
+        """The error of a bundle that cannot be used names its variable, and what is required."""
+        for clients, bundle, name in (
+            (self.make(self.empty), None, "SSL_CERT_FILE"),
+            (self.make(), self.empty, "AP_S3_CA_BUNDLE"),
+            (self.make(), f"{self.empty}.none", "AP_S3_CA_BUNDLE"),
+        ):
+            error = self.assertRaises(UnusableBundle, clients.client, bundle, "AP_S3_CA_BUNDLE")
+            self.assertTrue(str(error).startswith(f"{name}: no certificates could be read ("))
+            self.assertTrue(str(error).endswith("a file of certificates in PEM form is required"))
+
+    def test_light(self) -> None:
+        """Neither TLS nor Twisted's HTTP client is imported where no client is made."""
+        code = (
+            "import sys, audioproxy.backends, audioproxy._twisted;"
+            "print([name for name in ('OpenSSL', 'twisted.web.client') if name in sys.modules])"
+        )
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        self.assertEqual(b"[]\n", ran.stdout)

@@ -1,0 +1,142 @@
+"""Timeouts: for progress of a transfer, and for a coroutine as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.http_client.timeouts import ProgressTimeout, with_timeout
+from audioproxy.threads import await_uncancelled
+
+
+class ProgressTimeoutTests(SynchronousTestCase):
+    """`ProgressTimeout`"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.called: list[float] = []
+        self.timeout = ProgressTimeout(
+            self.clock, 10, lambda: self.called.append(self.clock.seconds())
+        )
+
+    def test_expires(self) -> None:
+        """At its time, not before and only once, it calls off what it watches, and says so."""
+        self.clock.advance(9.9)
+        self.assertEqual((self.called, self.timeout.expired), ([], False))
+        self.clock.advance(0.1)
+        self.clock.advance(60)
+        self.assertEqual((self.called, self.timeout.expired), ([10], True))
+
+    def test_extended(self) -> None:
+        """Every bit of progress gives it all of its time again."""
+        for _ in range(5):
+            self.clock.advance(9)
+            self.timeout.reset()
+        self.clock.advance(9.9)
+        self.assertEqual(self.called, [])
+        self.clock.advance(0.1)
+        self.assertEqual(self.called, [55])
+
+    def test_stopped(self) -> None:
+        """What is over is watched no more, whatever is heard of it, and nothing is left behind."""
+        self.timeout.cancel()
+        self.timeout.cancel()
+        self.timeout.reset()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.clock.advance(60)
+        self.assertEqual((self.called, self.timeout.expired), ([], False))
+
+    def test_after_the_end(self) -> None:
+        """Progress that comes too late changes nothing."""
+        self.clock.advance(10)
+        self.timeout.reset()
+        self.timeout.cancel()
+        self.clock.advance(60)
+        self.assertEqual(self.called, [10])
+
+
+class WithTimeoutTests(SynchronousTestCase):
+    """`with_timeout`"""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.step: Deferred[str] = Deferred()
+
+    def begin(self, work: Coroutine[Any, Any, str], seconds: float = 10) -> Deferred[str]:
+        """Begin some work."""
+        return Deferred.fromCoroutine(with_timeout(self.clock, seconds, work))
+
+    async def work(self) -> str:
+        """Wait for one step."""
+        return await self.step
+
+    def test_in_time(self) -> None:
+        """A result or an error in time is that of the work, and no timer is left."""
+        working = self.begin(self.work())
+        self.clock.advance(9.9)
+        self.step.callback("done")
+        self.assertEqual("done", self.successResultOf(working))
+        self.step = Deferred()
+        working = self.begin(self.work())
+        self.step.errback(KeyError())
+        self.failureResultOf(working, KeyError)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_late(self) -> None:
+        """At its time and not before, the work is cancelled, with Python's own TimeoutError."""
+        for seconds in (10, 0, -1):
+            self.step = Deferred()
+            working = self.begin(self.work(), seconds)
+            self.assertNoResult(working)
+            self.clock.advance(max(0, seconds))
+            error = self.failureResultOf(working, TimeoutError).value
+            self.assertIsInstance(error, OSError)
+            self.assertEqual(f"{seconds} seconds are over", str(error))
+
+    def test_cancelled(self) -> None:
+        """A caller that is cancelled has not timed out, and no timer is left."""
+        working = self.begin(self.work())
+        working.cancel()
+        self.failureResultOf(working, CancelledError)
+        self.assertEqual([], self.clock.getDelayedCalls())
+
+    def test_cleanup(self) -> None:
+        """The end of work that cannot be stopped is waited for, past its time too."""
+
+        async def work() -> str:
+            return await await_uncancelled(self.step)
+
+        for cancelled in (False, True):
+            self.step = Deferred()
+            working = self.begin(work())
+            if cancelled:
+                working.cancel()
+            else:
+                self.clock.advance(10)
+            self.assertNoResult(working)
+            self.step.callback("done")
+            self.failureResultOf(working, CancelledError if cancelled else TimeoutError)
+
+    def test_error_of_the_cleanup(self) -> None:
+        """Work that fails or succeeds although it was cancelled is not called late."""
+
+        async def work() -> str:
+            try:
+                return await self.step
+            except CancelledError:
+                if fails:
+                    raise KeyError from None
+                return "saved"
+
+        for fails in (False, True):
+            self.step = Deferred()
+            working = self.begin(work())
+            self.clock.advance(10)
+            if fails:
+                self.failureResultOf(working, KeyError)
+            else:
+                self.assertEqual("saved", self.successResultOf(working))

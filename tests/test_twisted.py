@@ -1,0 +1,204 @@
+"""Private parts of Twisted: what the installed version does, and why each of them is touched.
+
+Each test fails when a release of Twisted makes a function of `audioproxy._twisted` needless or
+wrong. Its docstring says what to do then.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import TCP4ClientEndpoint
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import Factory, Protocol
+from twisted.trial.unittest import SynchronousTestCase
+from twisted.web.client import URI, Agent
+from twisted.web.http_headers import Headers
+from twisted.web.iweb import IResponse
+
+from audioproxy._twisted import (
+    abort_response,
+    request_with_target,
+    response_connection,
+    silence_factory,
+)
+from tests.support.http import Log
+from tests.support.wire import Network, reply
+
+
+class Receiver(Protocol):
+    """Receives the body of a response."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.data += data
+
+
+class AgentCase(SynchronousTestCase):
+    """Twisted's Agent in a network in memory."""
+
+    def setUp(self) -> None:
+        self.network = Network()
+        self.agent = Agent(self.network)
+
+    def response(self, *packets: bytes) -> Any:
+        """Return the response to a request, which the peer answers with these packets."""
+        self.network.answers.append(packets)
+        asking = self.agent.request(b"GET", b"http://a.test/")
+        self.network.run()
+        return self.successResultOf(asking)
+
+    def target(self, sending: Deferred[IResponse]) -> str:
+        """Return the request target that the peer receives."""
+        self.network.run()
+        sending.cancel()
+        self.failureResultOf(sending)
+        return self.network.requests[-1].target
+
+
+class RequestWithTargetTests(AgentCase):
+    """`request_with_target`"""
+
+    def test_needed(self) -> None:
+        """`Agent.request` loses a semicolon at the end of a path.
+
+        When this fails, try it with two slashes at the beginning of a path too, on Python 3.13 or
+        later. If the Agent keeps both, call it and delete the function.
+        """
+        self.assertEqual("/a", self.target(self.agent.request(b"GET", b"http://a.test/a;")))
+
+    def test_exact(self) -> None:
+        """The target is sent as it is given.
+
+        When this fails, look in `twisted.web.client._AgentBase` for what sends a given target. No
+        request to an object store may be sent before: its signature would not match.
+        """
+        url = b"http://a.test//a;"
+        endpoint = TCP4ClientEndpoint(self.network, "a.test", 80)
+        sending = request_with_target(
+            self.agent, endpoint, b"GET", URI.fromBytes(url), Headers(), None, b"//a;"
+        )
+        self.assertEqual("//a;", self.target(sending))
+        self.assertEqual("a.test", self.network.requests[-1].headers["host"])
+
+
+class ResponseConnectionTests(AgentCase):
+    """`response_connection`"""
+
+    def test_needed(self) -> None:
+        """A response does not give access to its connection.
+
+        When this fails, see whether the new attribute is the transport. If so, use it in
+        `http_client.connections.connection_of` and delete the function.
+        """
+        names = set(IResponse.names(all=True))
+        self.assertEqual(set(), names & {"transport", "connection", "channel"})
+
+    def test_transport(self) -> None:
+        """The transport of the connection is found while the body is not complete.
+
+        When this fails, look in `twisted.web._newclient.Response` for its transport. Until it is
+        found, no body that ends with its connection is taken for complete.
+        """
+        response = self.response(reply(200, length=5))
+        connection: Any = response_connection(response)
+        self.assertEqual(80, connection.getPeer().port)
+        connection.abortConnection()
+        self.network.run()
+        self.assertTrue(self.network.peers[-1].aborted)
+
+    def test_ended(self) -> None:
+        """A response whose body has arrived, or that is a stranger's, has no connection."""
+        self.assertIsNone(response_connection(self.response(reply(200, b"hello"))))
+        stranger: Any = object()
+        self.assertIsNone(response_connection(stranger))
+
+
+class AbortResponseTests(AgentCase):
+    """`abort_response`"""
+
+    def test_needed(self) -> None:
+        """The receiver of a body has a transport that can pause and cannot abort.
+
+        When this fails, call ``self.transport.abortConnection()`` in `http_client.bodies` and
+        delete the function.
+        """
+        receiver = Receiver()
+        self.response(reply(200, length=5)).deliverBody(receiver)
+        transport: Any = receiver.transport
+        self.assertTrue(callable(IPushProducer(transport).pauseProducing))
+        self.assertFalse(hasattr(transport, "abortConnection"))
+        abort_response(receiver)
+
+    def test_abort(self) -> None:
+        """The connection is closed at once, in the middle of a body.
+
+        When this fails, look in `twisted.web._newclient.TransportProxyProducer` for the transport
+        that it wraps.
+        """
+        receiver = Receiver()
+        self.response(reply(200, length=5), b"he").deliverBody(receiver)
+        self.network.run()
+        abort_response(receiver)
+        self.network.run()
+        self.assertEqual(b"he", receiver.data)
+        self.assertTrue(self.network.peers[-1].aborted)
+
+    def test_nothing_to_abort(self) -> None:
+        """After the end of a body, and ahead of any, there is nothing to close."""
+        receiver = Receiver()
+        abort_response(receiver)
+        self.response(reply(200, b"hello")).deliverBody(receiver)
+        abort_response(receiver)
+        self.assertEqual(b"hello", receiver.data)
+
+
+class SilenceFactoryTests(SynchronousTestCase):
+    """`silence_factory`"""
+
+    def logged(self, factory: Any) -> int:
+        """Return how many lines a factory logs when it starts and stops."""
+        log = Log()
+        forget = log.keep()
+        try:
+            factory.doStart()
+            factory.doStop()
+        finally:
+            forget()
+        return len(log.events)
+
+    def test_needed(self) -> None:
+        """The factory that the pool of an Agent makes logs that it starts and stops.
+
+        When this fails, delete the function.
+        """
+        factories: list[Any] = []
+
+        class Endpoint:
+            def connect(self, factory: Any) -> Deferred[Any]:
+                factories.append(factory)
+                return Deferred()
+
+        endpoint: Any = Endpoint()
+        agent = Agent(Network())
+        uri = URI.fromBytes(b"http://a.test/")
+        request_with_target(agent, endpoint, b"GET", uri, Headers(), None, b"/")
+        self.assertEqual(2, self.logged(factories[0]))
+
+    def test_silent(self) -> None:
+        """A factory logs nothing any more.
+
+        When this fails, look in `twisted.internet.protocol.Factory.doStart` for its condition.
+        """
+        factory: Factory[Any] = Factory()
+        silence_factory(factory)
+        self.assertEqual(0, self.logged(factory))
+
+    def test_other_factories(self) -> None:
+        """A factory of another kind is left alone: it has no such attribute."""
+        stranger: Any = object()
+        silence_factory(stranger)
+        self.assertFalse(hasattr(stranger, "noisy"))
