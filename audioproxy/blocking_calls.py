@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
+from audioproxy.in_flight import InFlightCounter
 from audioproxy.threads import ThreadRunner, run_detached
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ class BlockingCalls:
         self._clock = clock
         self._run_in_thread = run_in_thread
         self._overdue = 0
-        self._running = 0
+        self._in_flight = InFlightCounter()
 
     async def run(
         self,
@@ -46,10 +47,10 @@ class BlockingCalls:
         """
         if self._overdue:
             raise TimeoutError("an earlier call has not come back")
-        if self._running >= _MAX_CALLS:
+        if self._in_flight.count >= _MAX_CALLS:
             raise TimeoutError(f"{_MAX_CALLS} calls have not come back")
         running = self._run_in_thread(work)
-        self._running += 1
+        self._in_flight.begin()
         # The timeout cancels the waiter alone, since the thread cannot be cancelled.
         waiter: Deferred[T] = Deferred()
         overdue = False
@@ -62,7 +63,7 @@ class BlockingCalls:
 
         def on_end(outcome: T | Failure) -> None:
             self._overdue -= overdue
-            self._running -= 1
+            self._in_flight.end()
             if not waiter.called:
                 waiter.callback(outcome)
             elif not isinstance(outcome, Failure):

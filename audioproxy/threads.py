@@ -12,6 +12,8 @@ from twisted.internet.interfaces import IReactorFromThreads
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from audioproxy.shared_result import SharedResult
+
 _log = Logger()
 
 T = TypeVar("T")
@@ -68,25 +70,20 @@ async def await_uncancelled(running: Deferred[T]) -> T:
 
     A caller that returned earlier would close files that the work still uses.
     """
-    outcomes: list[T | Failure] = []
-    waiting: list[Deferred[None]] = []
+    result: SharedResult[T] = SharedResult()
+    ended: SharedResult[None] = SharedResult()
 
     def end(outcome: T | Failure) -> None:
-        outcomes.append(outcome)
-        for waiter in waiting:
-            waiter.callback(None)
+        result.fire(outcome)
+        ended.fire(None)
 
     running.addBoth(end)
     cancelled = False
-    while not outcomes:
-        waiting.append(Deferred(waiting.remove))
+    while not ended.fired:
         try:
-            await waiting[-1]
+            await ended.wait()
         except CancelledError:
             cancelled = True
     if cancelled:
         raise CancelledError
-    outcome = outcomes[0]
-    if isinstance(outcome, Failure):
-        outcome.raiseException()
-    return outcome
+    return await result.wait()

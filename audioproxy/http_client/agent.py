@@ -7,7 +7,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
 
-from audioproxy.http_client.connections import Connections
+from audioproxy.http_client.connection_pool import ConnectionPool
 
 
 @implementer(IAgent)
@@ -19,7 +19,7 @@ class ExactUrlAgent:
     headers, so that a body is what the server sent.
     """
 
-    def __init__(self, connections: Connections, url: bytes) -> None:
+    def __init__(self, connections: ConnectionPool, url: bytes) -> None:
         self._connections = connections
         self._url = url
 

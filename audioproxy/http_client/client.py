@@ -27,7 +27,7 @@ from audioproxy.http_client.bodies import (
     BodyStream,
     RequestBody,
 )
-from audioproxy.http_client.connections import Connections, connection_of
+from audioproxy.http_client.connection_pool import ConnectionPool, connection_of
 from audioproxy.http_client.errors import TransportError, translate_error
 from audioproxy.http_client.timeouts import ProgressTimeout
 
@@ -74,7 +74,7 @@ class HttpClient:
         :param trust_root: from `load_trust_root`.
         """
         self._clock: IReactorTime = reactor
-        self._connections = Connections(reactor, trust_root)
+        self._connections = ConnectionPool(reactor, trust_root)
 
     async def request(
         self,

@@ -64,7 +64,7 @@ class SourceInfo:
         return {name: answer for name, answer in answers.items() if answer is not None}
 
 
-def describe(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
+def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
     """Read ffprobe's ``format`` object and that of the first audio stream.
 
     Each fallback is tried on the value as read: ffprobe's ``N/A``, 0, and what is no number

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
-from audioproxy.media.info_document import SourceInfo, describe
+from audioproxy.media.info_document import SourceInfo, read_source_info
 from audioproxy.media.inputs import Input
 
 # ffprobe says so when a container states no duration and it divided size by bit rate.
@@ -111,7 +111,7 @@ def read_probe(
         raise UndecodableSource("The source has no audio stream.")
     if (audio.get("codec_name") or "unknown") == "unknown":
         raise UndecodableSource("The source's audio is in a codec that cannot be decoded.")
-    description = describe(container, audio)
+    description = read_source_info(container, audio)
     exact = _ESTIMATE_NOTICE not in stderr
     if not exact and not seekable:
         description = replace(description, duration=None, bitrate=None)

@@ -287,7 +287,7 @@ class _ChildProtocol(ProcessProtocol):
             self.transport.loseConnection()
 
 
-def describe(ended: Exit) -> str:
+def describe_exit(ended: Exit) -> str:
     """Return how a child ended, in words for a log line."""
     if ended.signal is not None:
         # Most real-time signals have no name.

@@ -20,7 +20,7 @@ from audioproxy.media.diagnostics import (
     redact,
     was_cut_short,
 )
-from audioproxy.process.child import Child, ChildTimeout, Exit, describe
+from audioproxy.process.child import Child, ChildTimeout, Exit, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
 # Seconds between two looks at the output: often until there is something to be heard, since a
@@ -166,7 +166,7 @@ def _refusal(ended: Exit) -> Refusal:
         return _stopped(OutputTooLarge())
     # The words of a child that was killed explain nothing.
     blamed = classify(ended.stderr) if ended.signal is None else None
-    how, diagnostic = describe(ended), redact(ended.stderr)
+    how, diagnostic = describe_exit(ended), redact(ended.stderr)
     if blamed is NothingDecoded:
         # The caller may know why and try again, so it is logged there.
         return NothingDecoded(f"{how}: {diagnostic}")

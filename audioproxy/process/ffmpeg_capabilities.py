@@ -13,7 +13,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from audioproxy.media.diagnostics import redact
-from audioproxy.process.child import ChildTimeout, describe
+from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
 _ENCODERS = "libmp3lame libopus libvorbis aac flac pcm_s16le pcm_s24le pcm_f32le".split()
@@ -91,7 +91,7 @@ class Programs:
         except ChildTimeout:
             return _Run(failure=f"{program} does not answer within {_SECONDS:.0f} seconds")
         if not ended.ok:
-            words = f"{describe(ended)}: {redact(ended.stderr)}".rstrip(": ")
+            words = f"{describe_exit(ended)}: {redact(ended.stderr)}".rstrip(": ")
             return _Run(failure=f"{program} cannot be run ({words})")
         return _Run(ended.stdout)
 

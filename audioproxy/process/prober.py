@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from cachetools import LRUCache
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
@@ -19,10 +20,9 @@ from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import CUT_SHORT, classify, redact, was_cut_short
 from audioproxy.media.inputs import Input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
-from audioproxy.process.child import ChildTimeout, describe
+from audioproxy.process.child import ChildTimeout, describe_exit
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
-from audioproxy.recent import Recent
 from audioproxy.shared_result import SharedResult
 
 # Bytes of an answer. A file may hold thousands of streams, and tags as long as a book; what is
@@ -55,7 +55,7 @@ class Prober:
         self._slots = slots
         self._timeout = timeout
         self._running: dict[bytes, SharedResult[Probe]] = {}
-        self._known: Recent[tuple[bytes, bytes], Probe] = Recent(_KNOWN)
+        self._known: LRUCache[tuple[bytes, bytes], Probe] = LRUCache(_KNOWN)
 
     async def probe(self, identity: bytes, source: Examined) -> Probe:
         """Return what ffprobe finds in a source, or found while the source was what it is now.
@@ -106,7 +106,7 @@ class Prober:
         probe = await self._probe(source)
         # The source may have been written to meanwhile.
         if fingerprint and source.fingerprint() == fingerprint:
-            self._known.keep((identity, fingerprint), probe)
+            self._known[identity, fingerprint] = probe
         return probe
 
     async def _probe(self, source: Examined) -> Probe:
@@ -154,7 +154,7 @@ class Prober:
         log = _log.error if ended.never_ran else _log.warn
         log(
             "the probe failed ({how}): {diagnostic}",
-            how=describe(ended),
+            how=describe_exit(ended),
             diagnostic=redact(ended.stderr),
         )
         raise ProbeFailed

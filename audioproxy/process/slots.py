@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import TimeoutError as WaitedTooLong
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import QueueFull
@@ -79,18 +80,14 @@ class Slots:
         turn: Deferred[None] = Deferred()
         self._queue[turn] = None
         self._depth_changed(self.depth)
-        patience = self._clock.callLater(self._longest_wait, turn.errback, _WaitedTooLong())
         try:
-            await turn
-        except _WaitedTooLong:
+            await turn.addTimeout(self._longest_wait, self._clock)
+        except WaitedTooLong:
             self._leave(turn)
             raise self._reject() from None
         except CancelledError:
             self._leave(turn)
             raise
-        finally:
-            if patience.active():
-                patience.cancel()
 
     def _reject(self) -> QueueFull:
         self._rejected()
@@ -115,7 +112,3 @@ class Slots:
             else:
                 self.held -= 1
             self._passing -= 1
-
-
-class _WaitedTooLong(Exception):
-    pass

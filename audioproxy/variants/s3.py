@@ -16,6 +16,7 @@ from twisted.python.failure import Failure
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.http_client.errors import TransportError
+from audioproxy.in_flight import InFlightCounter
 from audioproxy.log_context import Logger
 from audioproxy.s3.error_hints import required
 from audioproxy.s3.multipart_upload import put_multipart
@@ -133,7 +134,7 @@ class S3VariantStore:
         self._clock = clock
         self._run_in_thread = run_in_thread
         self._part_size = part_size
-        self._uploads = 0
+        self._uploads = InFlightCounter()
         self._object("")
 
     @property
@@ -231,13 +232,13 @@ class S3VariantStore:
         """
         if not isinstance(scratch, HashingScratch):
             raise TypeError("only a file that this store created can be committed to it")
-        if self._uploads >= _MAX_UPLOADS:
+        if self._uploads.count >= _MAX_UPLOADS:
             raise OSError(f"{_MAX_UPLOADS} uploads have not ended")
-        self._uploads += 1
+        self._uploads.begin()
         try:
             await self._commit(key, scratch, size, headers)
         finally:
-            self._uploads -= 1
+            self._uploads.end()
 
     async def _commit(
         self, key: str, scratch: HashingScratch, size: int, headers: VariantHeaders

@@ -9,7 +9,7 @@ from twisted.logger import LogLevel, formatEvent
 
 from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
-from audioproxy.render import render as render_module
+from audioproxy.render import registry as registry_module
 from audioproxy.variants import s3 as s3_module
 from tests.support.http import Log, Response
 from tests.support.origins import Asked
@@ -46,7 +46,7 @@ class OutageCase(RemoteCase):
     async def setUp(self) -> None:
         await super().setUp()
         self.patch(s3_module, "_RETRY_DELAY", 0.01)
-        self.patch(render_module, "_LINGER", 0.05)
+        self.patch(registry_module, "_LINGER", 0.05)
         self.log = Log()
         self.addCleanup(self.log.keep())
         self.add("short.flac", short_flac())

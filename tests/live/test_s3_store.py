@@ -13,7 +13,7 @@ from audioproxy import service as service_module
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.sources import S3Source
-from audioproxy.render import render as render_module
+from audioproxy.render import registry as registry_module
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
@@ -92,7 +92,7 @@ class StoredTests(RemoteCase):
 
     async def test_emptied(self) -> None:
         """What somebody removed from the bucket is rendered again, to the same bytes."""
-        self.patch(render_module, "_LINGER", 0.05)
+        self.patch(registry_module, "_LINGER", 0.05)
         service = await self.boot()
         miss = await ask(service.port, self.url("a.flac"))
         await until_hit(service.port, self.url("a.flac"))
@@ -260,7 +260,7 @@ class PartsTests(RemoteCase):
         # What is 5 GiB in earnest.
         self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))
         self.patch(s3_module, "_RETRY_DELAY", 0.01)
-        self.patch(render_module, "_LINGER", 0.05)
+        self.patch(registry_module, "_LINGER", 0.05)
         self.store = self.road()
         self.service = await self.boot(variant_s3=self.s3(self.store))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
-from audioproxy.media.info_document import SourceInfo, describe, read_count, read_seconds
+from audioproxy.media.info_document import SourceInfo, read_count, read_seconds, read_source_info
 from tests.support.strategies import PROMISE
 
 #: What is no answer to a question for a number, as ffprobe puts it or as nobody should.
@@ -34,7 +34,7 @@ def document(
     size: int | None = None,
 ) -> dict[str, object]:
     """Return the document for what ffprobe says of a container and its first audio stream."""
-    return describe(container or {}, audio or {}).document(size)
+    return read_source_info(container or {}, audio or {}).document(size)
 
 
 def tags(given: object) -> object:
@@ -112,14 +112,14 @@ class DocumentTests(SynchronousTestCase):
 
     def test_document_is_a_copy(self) -> None:
         """Two clients who share one probe cannot spoil each other's document."""
-        found = describe({"tags": {"a": "b"}}, {})
+        found = read_source_info({"tags": {"a": "b"}}, {})
         first: Any = found.document(None)
         first["tags"]["a"] = "spoilt"
         self.assertEqual({"tags": {"a": "b"}}, found.document(None))
 
     def test_hashable(self) -> None:
         """A description can stand in a set, whatever tags it has."""
-        self.assertEqual(1, len({describe({"tags": {"a": "b"}}, {}) for _ in range(2)}))
+        self.assertEqual(1, len({read_source_info({"tags": {"a": "b"}}, {}) for _ in range(2)}))
 
 
 class FormatTests(SynchronousTestCase):

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.log_context import set_request_id
 from audioproxy.process import child as child_module
-from audioproxy.process.child import Child, ChildTimeout, Exit, describe
+from audioproxy.process.child import Child, ChildTimeout, Exit, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from tests.support.http import Log as EventLog
 from tests.support.processes import FakeSpawner, open_descriptors
@@ -78,20 +78,20 @@ class EndTests(RealCase):
         """Another exit status is told as it is."""
         ended = await self.run_shell("exit 7")
         self.assertEqual((ended.code, ended.signal, ended.ok), (7, None, False))
-        self.assertEqual(describe(ended), "exit status 7")
+        self.assertEqual(describe_exit(ended), "exit status 7")
 
     async def test_signal(self) -> None:
         """A child that a signal ended has no exit status."""
         ended = await self.run_shell("kill -9 $$")
         self.assertEqual((ended.code, ended.signal, ended.ok), (None, 9, False))
-        self.assertEqual(describe(ended), "ended by SIGKILL")
+        self.assertEqual(describe_exit(ended), "ended by SIGKILL")
 
     async def test_nameless_signal(self) -> None:
         """A signal without a name can be told of too."""
         number = signal.SIGRTMIN + 2
         ended = await self.run_shell(f"kill -{number} $$")
         self.assertEqual(ended.signal, number)
-        self.assertEqual(describe(ended), f"ended by signal {number}")
+        self.assertEqual(describe_exit(ended), f"ended by signal {number}")
 
     async def test_long_stderr(self) -> None:
         """Of stderr the last 8 KiB are kept, but for a word of which the beginning is lost."""

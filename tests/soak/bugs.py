@@ -263,8 +263,8 @@ BUGS = [
     Bug(
         "a thread is not waited for",
         "threads.py",
-        "    while not outcomes:\n",
-        "    while not outcomes and not cancelled:\n",
+        "    while not ended.fired:\n",
+        "    while not ended.fired and not cancelled:\n",
         "tests.test_threads",
     ),
     Bug(

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.soak import checks, guests, rudeness
+from tests.soak import bad_clients, checks, good_clients
 from tests.soak.attacks import Attacks
 from tests.soak.bad_clients import Squatters
 from tests.soak.checks import Check, Level
@@ -84,8 +84,8 @@ class Run:
         rig = self._rig
         attacks, troubles, squatters = Attacks(rig), Troubles(rig), Squatters(rig)
         actions: list[tuple[Action, float]] = [
-            *guests.MANNERS,
-            *rudeness.MANNERS,
+            *good_clients.MANNERS,
+            *bad_clients.MANNERS,
             (attacks.hurt, 3),
             (attacks.change, 1.5),
             (attacks.damage, 0.5),
@@ -103,7 +103,7 @@ class Run:
         ]
         if seconds >= _LONG_RUN:
             tasks.append(squatters.dawdle())
-        await guests.together(*tasks)
+        await good_clients.together(*tasks)
         await squatters.leave()
 
     async def _end_after(self, seconds: float) -> None:
@@ -124,7 +124,7 @@ class Run:
             peaks["descriptors"] = max(peaks["descriptors"], rig.a.descriptors().total())
             peaks["encoders"] = max(peaks["encoders"], rig.a.encoders())
             asked = reactor.seconds()
-            await rig.attend(rig.a, guests.HEALTH, "health under load")
+            await rig.attend(rig.a, good_clients.HEALTH, "health under load")
             rig.journal.health.append(reactor.seconds() - asked)
             await squatters.settle()
             await pause(_SAMPLE_EVERY)

@@ -112,7 +112,7 @@ class Balancer:
         self._process: Process | None = None
         self._sockets = ExitStack()
         clients, status = (
-            self._sockets.enter_context(socket.create_server(("127.0.0.1", 0), output=1024))
+            self._sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1024))
             for _ in range(2)
         )
         self._inherited = {_CLIENTS: clients.fileno(), _STATUS: status.fileno()}

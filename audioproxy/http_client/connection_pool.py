@@ -52,7 +52,7 @@ _MAX_HEADER_BYTES = 512 * 1024
 _SCHEME_AND_AUTHORITY = re.compile(rb"[a-z]+://[^/?#]*")
 
 
-class Connections:
+class ConnectionPool:
     """Twisted's Agent, its connection pool, and a registry of its open connections."""
 
     def __init__(self, reactor: Any, trust_root: Any) -> None:
@@ -67,7 +67,7 @@ class Connections:
         self._endpoints: LRUCache[tuple[bytes, bytes, int], IStreamClientEndpoint] = LRUCache(
             _MAX_HOSTS
         )
-        self._open_connections: set[Connection] = set()
+        self._open_connections: set[PooledConnection] = set()
         self._closed = False
 
     def request(
@@ -129,7 +129,9 @@ class Connections:
 class _TrackingEndpoint:
     """Endpoint that registers each of its connections while it is open."""
 
-    def __init__(self, endpoint: IStreamClientEndpoint, open_connections: set[Connection]) -> None:
+    def __init__(
+        self, endpoint: IStreamClientEndpoint, open_connections: set[PooledConnection]
+    ) -> None:
         self._endpoint = endpoint
         self._open_connections = open_connections
 
@@ -141,14 +143,14 @@ class _TrackingEndpoint:
 
 
 class _ConnectionFactory(WrappingFactory):
-    def __init__(self, factory: IProtocolFactory, open_connections: set[Connection]) -> None:
+    def __init__(self, factory: IProtocolFactory, open_connections: set[PooledConnection]) -> None:
         super().__init__(factory)  # type: ignore[no-untyped-call]
         silence_factory(self)
-        self.protocol = Connection
+        self.protocol = PooledConnection
         self.open_connections = open_connections
 
 
-class Connection(ProtocolWrapper):
+class PooledConnection(ProtocolWrapper):
     """One connection, between its transport and Twisted's client.
 
     Twisted's client does not limit response headers. So the bytes that arrive between a request
@@ -212,10 +214,10 @@ class Connection(ProtocolWrapper):
         self.wrappedProtocol.dataReceived(data)
 
 
-def connection_of(response: IResponse) -> Connection | None:
+def connection_of(response: IResponse) -> PooledConnection | None:
     """Return the connection of a response that has just arrived; None where it has ended."""
     connection = response_connection(response)
-    return connection if isinstance(connection, Connection) else None
+    return connection if isinstance(connection, PooledConnection) else None
 
 
 def _is_hostname(host: bytes) -> bool:
