@@ -72,14 +72,12 @@ class VariantRequest:
     key: str
     tag: bytes
 
-    def check_expiry(self, now: float) -> None:
-        """Refuse a request that comes too late.
+    def is_expired(self, now: float) -> bool:
+        """Return whether ``exp`` has passed.
 
         :param now: Unix seconds.
-        :raises Expired: where ``exp`` has passed.
         """
-        if expired(self.exp, now):
-            raise Expired
+        return self.exp is not None and expired(self.exp, now)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ which is whole without this one.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import lru_cache
 from http import HTTPStatus
 
 from twisted.web.http import datetimeToString
 from twisted.web.server import version
 
-from audioproxy.errors import Expired
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.variants.interfaces import SmallVariantReader
 from audioproxy.web.access_log import AccessLogEntry
@@ -68,7 +69,11 @@ class FastPath:
         self._find = verified_paths.find
         self._variants = variants
         self._small_variants = small_variants
-        self._instrumentation = instrumentation
+        # Looked up once: this path is taken some ten thousand times a second.
+        self._now = variants.now
+        self._seconds = instrumentation.seconds
+        self._metrics = instrumentation.metrics
+        self._access_log = instrumentation.access_log
         self._server = b"Server: %s\r\n" % version
         self._cors = _spell(instrumentation.cors.headers())
         self._dated = (0, b"")
@@ -85,14 +90,29 @@ class FastPath:
         headers = None if request is None else _read_headers(lines)
         if request is None or headers is None:
             return None
-        since, now = self._instrumentation.seconds(), self._variants.now()
+        since, now = self._seconds(), self._now()
         planned = self._plan(request, headers, now)
         if planned is None:
             return None
         plan, body = planned
         request_id = choose_request_id(headers.get(b"x-request-id", b""))
         cache = "HIT" if plan.outcome is Outcome.HIT else None
-        self._record(request, plan.status, request_id, cache, len(body), since)
+        if cache:
+            self._metrics.hit(request.options.f)
+        self._metrics.request_ended("render", plan.status)
+        self._access_log(
+            AccessLogEntry(
+                request_id.decode("ascii"),
+                "render",
+                plan.status,
+                None,
+                request.canonical,
+                request.source.canonical,
+                cache,
+                len(body),
+                round((self._seconds() - since) * 1000),
+            )
+        )
         return b"".join(
             (
                 _STATUS_LINES[plan.status],
@@ -115,16 +135,10 @@ class FastPath:
         self, request: VariantRequest, headers: dict[bytes, bytes], now: float
     ) -> tuple[ResponsePlan, bytes] | None:
         """Return what a request is answered with; None where that takes more than a small file."""
-        try:
-            request.check_expiry(now)
-        except Expired:
+        if request.is_expired(now):
             return None
-        conditions = Conditions(
-            b"GET",
-            headers.get(b"if-none-match"),
-            headers.get(b"if-range"),
-            headers.get(b"range"),
-        )
+        get = headers.get
+        conditions = Conditions(b"GET", get(b"if-none-match"), get(b"if-range"), get(b"range"))
         plan = plan_response(request, conditions, now)
         if plan.outcome is Outcome.NOT_MODIFIED:
             return plan, b""
@@ -138,34 +152,6 @@ class FastPath:
             return None
         start, stop = plan.part
         return plan, data[start:stop]
-
-    def _record(
-        self,
-        request: VariantRequest,
-        status: int,
-        request_id: bytes,
-        cache: str | None,
-        sent: int,
-        since: float,
-    ) -> None:
-        """Count and log a request, as the ordinary path does at its end."""
-        instrumentation = self._instrumentation
-        if cache:
-            instrumentation.metrics.hit(request.options.f)
-        instrumentation.metrics.request_ended("render", status)
-        instrumentation.access_log(
-            AccessLogEntry(
-                request_id.decode("ascii"),
-                "render",
-                status,
-                None,
-                request.canonical,
-                request.source.canonical,
-                cache,
-                sent,
-                round((instrumentation.seconds() - since) * 1000),
-            )
-        )
 
     def _date(self, now: float) -> bytes:
         second = int(now)
@@ -189,8 +175,12 @@ def _read_headers(lines: bytes) -> dict[bytes, bytes] | None:
     return relevant
 
 
-def _spell(headers: dict[bytes, bytes]) -> bytes:
-    return b"".join(
-        b"%s: %s\r\n" % (_SPELLINGS.get(name) or name.title(), value)
-        for name, value in headers.items()
-    )
+def _spell(headers: Mapping[bytes, bytes]) -> bytes:
+    return b"".join(map(_spell_line, headers.items()))
+
+
+# Most lines are the same in most responses.
+@lru_cache(4096)
+def _spell_line(header: tuple[bytes, bytes]) -> bytes:
+    name, value = header
+    return b"%s: %s\r\n" % (_SPELLINGS.get(name) or name.title(), value)

@@ -6,8 +6,10 @@ The ordinary path and the fast path call it. They differ in how they write bytes
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 from audioproxy.errors import RangeNotSatisfiable
 from audioproxy.grammar.expiry import clamp
@@ -19,8 +21,7 @@ from audioproxy.web.ranges import length_headers, read_range
 _MAX_AGE = re.compile(r"max-age=(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(NamedTuple):
     """What a response depends on besides the URL: the method, and the values of three headers."""
 
     method: bytes
@@ -41,8 +42,7 @@ class Outcome(Enum):
     MISS = "`miss_headers` alone, if the source exists"
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsePlan:
+class ResponsePlan(NamedTuple):
     """One decision.
 
     :ivar headers: of the response, besides ETag, X-Audio-Proxy and those of every response.
@@ -52,13 +52,12 @@ class ResponsePlan:
 
     outcome: Outcome
     status: int = 200
-    headers: dict[bytes, bytes] = field(default_factory=dict)
+    headers: Mapping[bytes, bytes] = MappingProxyType({})
     part: tuple[int, int] = (0, 0)
     redirect_seconds: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
+class Lookup(NamedTuple):
     """What a lookup in the variant store has found.
 
     :ivar size: bytes of the stored variant; None where there is none.
@@ -72,11 +71,6 @@ class Lookup:
     presign_ttl: int | None = None
 
 
-_LOOK_UP = ResponsePlan(Outcome.LOOK_UP)
-_RENDER = ResponsePlan(Outcome.RENDER)
-_MISS = ResponsePlan(Outcome.MISS)
-
-
 def plan_response(
     request: VariantRequest, conditions: Conditions, now: float, lookup: Lookup | None = None
 ) -> ResponsePlan:
@@ -86,10 +80,9 @@ def plan_response(
     :param lookup: None before the store was asked; the outcome may be `Outcome.LOOK_UP` then.
     """
     if lookup is None:
-        if matches(conditions.if_none_match, request.tag):
-            headers = {b"cache-control": _cache_control(CACHE_CONTROL, request.exp, now)}
-            return ResponsePlan(Outcome.NOT_MODIFIED, 304, headers)
-        return _LOOK_UP
+        if not matches(conditions.if_none_match, request.tag):
+            return _LOOK_UP
+        return _NOT_MODIFIED if request.exp is None else _plan_not_modified(request.exp, now)
     if lookup.size is None or lookup.headers is None:
         return _RENDER if conditions.method == b"GET" else _MISS
     headers = _variant_headers(lookup.headers, request.exp, now)
@@ -100,6 +93,11 @@ def plan_response(
         if seconds:
             return _plan_redirect(conditions, lookup.size, headers, seconds)
     return _plan_hit(request, conditions, lookup.size, headers)
+
+
+def _plan_not_modified(exp: int | None, now: float) -> ResponsePlan:
+    headers = {b"cache-control": _cache_control(CACHE_CONTROL, exp, now)}
+    return ResponsePlan(Outcome.NOT_MODIFIED, 304, headers)
 
 
 def _plan_redirect(
@@ -115,7 +113,8 @@ def _plan_hit(
     request: VariantRequest, conditions: Conditions, size: int, headers: dict[bytes, bytes]
 ) -> ResponsePlan:
     part = None
-    if conditions.method == b"GET" and range_applies(conditions.if_range, request.tag):
+    has_range = conditions.range is not None and conditions.method == b"GET"
+    if has_range and range_applies(conditions.if_range, request.tag):
         try:
             part = read_range(conditions.range, size)
         except RangeNotSatisfiable:
@@ -149,3 +148,10 @@ def _cache_control(value: str, exp: int | None, now: float) -> bytes:
     return _MAX_AGE.sub(lambda match: f"max-age={clamp(int(match[1]), exp, now)}", value).encode(
         "ascii"
     )
+
+
+# The plans that depend on nothing.
+_LOOK_UP = ResponsePlan(Outcome.LOOK_UP)
+_RENDER = ResponsePlan(Outcome.RENDER)
+_MISS = ResponsePlan(Outcome.MISS)
+_NOT_MODIFIED = _plan_not_modified(None, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audioproxy.errors import NotFound
+from audioproxy.errors import Expired, NotFound
 from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, read_request
 from audioproxy.grammar.segments import split_signature
 from audioproxy.process.slots import Slots
@@ -78,7 +78,8 @@ class AudioProxyResource(BaseResource):
         cached = self.verified_paths.find(path)
         if cached is not None:
             exchange.endpoint = "render"
-            cached.check_expiry(now)
+            if cached.is_expired(now):
+                raise Expired
             return cached
         signed_path = split_signature(path)
         # /hls/ is reserved for a later version (contract: Versioning).

@@ -107,9 +107,10 @@ class RequestTests(SynchronousTestCase):
         assert isinstance(request, VariantRequest)
         self.assertEqual(5, request.exp)
 
-    def test_check_expiry(self) -> None:
-        """A request that was parsed in time is refused when its second is over (D14)."""
-        request = parse_request(b"/exp:5/plain/local://a", None)
-        assert isinstance(request, VariantRequest)
-        request.check_expiry(5.999)
-        self.assertRaises(Expired, request.check_expiry, 6)
+    def test_is_expired(self) -> None:
+        """A request that was parsed in time has expired when its second is over (D14)."""
+        for path, late in ((b"/exp:5/plain/local://a", True), (b"/plain/local://a", False)):
+            request = parse_request(path, None)
+            assert isinstance(request, VariantRequest)
+            self.assertFalse(request.is_expired(5.999))
+            self.assertEqual(late, request.is_expired(6))

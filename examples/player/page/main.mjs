@@ -1,7 +1,7 @@
 // Joins the parts: the controls are signed, and what is signed is played, drawn and shown.
 
 import { Controls } from "./controls.mjs";
-import { Deck, UNREACHABLE } from "./deck.mjs";
+import { Playback, UNREACHABLE } from "./playback.mjs";
 import { showAddress, showInfo, showMeasurements, showName, showPlayer } from "./panels.mjs";
 import { readWaveform, span, Stage, Trimmer } from "./waves.mjs";
 
@@ -30,8 +30,8 @@ let work = new AbortController();
 let timer = 0;
 
 const controls = new Controls(at("controls"), table.formats, changed);
-const deck = new Deck(at("audio"), show);
-const stage = new Stage(at("waveform"), (time) => deck.seek(time));
+const playback = new Playback(at("audio"), show);
+const stage = new Stage(at("waveform"), (time) => playback.seek(time));
 const trimmer = new Trimmer(at("overview"), (start, duration) => {
   controls.fill("t", ...[start, duration].map((seconds) => String(Number(seconds.toFixed(2)))));
 });
@@ -58,7 +58,7 @@ async function run(what) {
 
 // There is nothing to hear, and why. What belongs to another source than the chosen one goes.
 function stop(refusal) {
-  deck.close();
+  playback.close();
   whole || trimmer.clear();
   if (shown !== picker.value) {
     showAddress(null);
@@ -86,11 +86,11 @@ async function update(signal) {
   const [start, duration] = (options.t ?? "0").split(":").map(Number);
   trimmer.show(start, duration ?? null);
   if (options.f === "peaks") {
-    deck.close();
+    playback.close();
     showMeasurements(await draw(signed.url, expected(options), signal));
   } else {
     await Promise.all([
-      deck.open(signed.url, expected(options)),
+      playback.open(signed.url, expected(options)),
       draw(signed.waveform, expected(options), signal),
     ]);
   }
@@ -126,7 +126,7 @@ function refuse(refusal) {
 
 // Another source: what it is, all of it drawn, and then the variant.
 async function choose(signal) {
-  deck.close();
+  playback.close();
   whole = 0;
   for (const id of ["overview", "waveform"]) {
     at(id).classList.add("stale");
@@ -153,31 +153,31 @@ async function choose(signal) {
 }
 
 function show() {
-  if (deck.known.refusal) {
-    refuse(deck.known.refusal);
+  if (playback.known.refusal) {
+    refuse(playback.known.refusal);
   }
-  stage.move(Math.min(deck.time, deck.duration));
-  showPlayer(deck, controls.format);
-  showMeasurements(deck.known);
+  stage.move(Math.min(playback.time, playback.duration));
+  showPlayer(playback, controls.format);
+  showMeasurements(playback.known);
 }
 
 // While it plays, the drawing is coloured frame by frame.
 function follow() {
-  if (deck.playing) {
-    stage.move(deck.time);
+  if (playback.playing) {
+    stage.move(playback.time);
     requestAnimationFrame(follow);
   }
 }
 
 at("audio").addEventListener("play", () => requestAnimationFrame(follow));
 
-at("play").addEventListener("click", () => deck.toggle());
-at("seek").addEventListener("input", ({ target }) => deck.seek(Number(target.value)));
+at("play").addEventListener("click", () => playback.toggle());
+at("seek").addEventListener("input", ({ target }) => playback.seek(Number(target.value)));
 at("seek").addEventListener("keydown", (event) => {
   const step = STEPS[event.key];
   if (step && !event.altKey && !event.ctrlKey && !event.metaKey) {
     event.preventDefault();
-    deck.seek(Math.max(0, Math.min(deck.time + step, deck.duration)));
+    playback.seek(Math.max(0, Math.min(playback.time + step, playback.duration)));
   }
 });
 at("copy").addEventListener("click", async ({ target }) => {

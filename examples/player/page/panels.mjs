@@ -53,26 +53,26 @@ export function showAddress(signed) {
   at("key").textContent = key;
 }
 
-export function showPlayer(deck, { token, content_type }) {
-  const { loaded, state, stored, streams, refusal } = deck.known;
+export function showPlayer(playback, { token, content_type }) {
+  const { loaded, state, stored, streams, refusal } = playback.known;
   const silent = content_type === null;
-  const length = deck.duration;
+  const length = playback.duration;
   const seek = at("seek");
-  Object.assign(seek, { max: length, value: deck.time, disabled: !stored });
-  seek.style.setProperty("--share", length ? deck.time / length : 0);
-  seek.setAttribute("aria-valuetext", `${clock(deck.time)} of ${clock(length)}`);
-  at("time").textContent = clock(deck.time);
+  Object.assign(seek, { max: length, value: playback.time, disabled: !stored });
+  seek.style.setProperty("--share", length ? playback.time / length : 0);
+  seek.setAttribute("aria-valuetext", `${clock(playback.time)} of ${clock(length)}`);
+  at("time").textContent = clock(playback.time);
   at("duration").textContent = clock(length);
   const play = at("play");
   play.disabled = silent || !state || Boolean(refusal);
-  play.classList.toggle("playing", deck.playing);
-  play.setAttribute("aria-label", deck.playing ? "Pause" : "Play");
+  play.classList.toggle("playing", playback.playing);
+  play.setAttribute("aria-label", playback.playing ? "Pause" : "Play");
   at("state").textContent = state ?? "";
   at("state").dataset.state = state ?? "";
   const note = loaded && streams ? (stored ? "stored" : "streams") : stored ? "HIT" : state;
   at("note").textContent = refusal ? "" : (NOTES[silent ? "none" : note] ?? "");
   at("waveform").classList.toggle("seekable", Boolean(stored));
-  document.title = `${deck.playing ? "▶ " : ""}${token} · audioproxy player`;
+  document.title = `${playback.playing ? "▶ " : ""}${token} · audioproxy player`;
 }
 
 function table(id, rows) {

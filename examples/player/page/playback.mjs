@@ -14,7 +14,7 @@ const LAST_LOOK = 2000;
 
 export const UNREACHABLE = { error: "unreachable", message: "The service does not answer." };
 
-export class Deck {
+export class Playback {
   #audio;
   #changed;
   #url = null;
