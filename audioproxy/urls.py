@@ -26,13 +26,13 @@ from decimal import Decimal
 from typing import Any, Literal
 from urllib.parse import quote
 
-from audioproxy.config.values import hexadecimal
 from audioproxy.errors import Expired, InvalidOptions, NotFound, Refusal
 from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions
 from audioproxy.grammar.parser import read_options
-from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT, sign
+from audioproxy.grammar.secrets import LEAST_KEY, LEAST_SALT, secret_reader
+from audioproxy.grammar.signature import sign
 from audioproxy.grammar.sources import (
     LocalSource,
     S3Source,
@@ -308,7 +308,7 @@ def _option_bytes(text: str | bytes) -> bytes:
 
 def _secret(name: str, text: str, least: int) -> bytes:
     try:
-        return hexadecimal(least)(text)
+        return secret_reader(least)(text)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 

@@ -8,6 +8,7 @@ import shlex
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -22,7 +23,7 @@ from audioproxy.cli.verify import verify_path
 from audioproxy.config import BucketStore, Config, ConfigError, FileStore, load
 from audioproxy.errors import Refusal
 from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.parser import read_expiry
+from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.request import (
     INSECURE,
     InfoRequest,
@@ -124,7 +125,11 @@ def _explain_target(
 ) -> None:
     # The service refuses an expired URL whatever else is wrong with it; here everything is shown.
     _explain_expiry(explanation, path)
-    request = parse_request(path.signed, now=None)
+    try:
+        request = parse_request(path.signed, now=None)
+    except Refusal:
+        _explain_readable_part(explanation, path)
+        raise
     source, options = request.source, None
     if isinstance(request, InfoRequest):
         explanation.add("asks for", "the info document")
@@ -145,6 +150,17 @@ def _explain_target(
         "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
     )
     _explain_commands(explanation, _commands_of_assumed_source(options, source), config, source)
+
+
+def _explain_readable_part(explanation: Explanation, path: SignedPath) -> None:
+    """Explain the options of a path whose source is refused."""
+    target = split_target(path.signed)
+    with suppress(Refusal):
+        if target is not None and target.info:
+            refuse_options(target.options)
+            explanation.add("asks for", "the info document")
+        elif target is not None:
+            _explain_options(explanation, read_options(target.options)[0])
 
 
 def _explain_expiry(explanation: Explanation, path: SignedPath) -> None:

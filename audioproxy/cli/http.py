@@ -31,7 +31,8 @@ async def get(client: HttpClient, clock: Any, url: str, timeout: float = _TIMEOU
     :raises TransportError: without a response, or without one in time.
     """
     # A new client has no cookies.
-    answered = HTTPClient(client.agent(url)).get(
+    agent = client.agent(url)
+    sending = HTTPClient(agent).get(
         _PLACEHOLDER,
         headers=Headers({"user-agent": [USER_AGENT]}),
         allow_redirects=False,
@@ -39,12 +40,13 @@ async def get(client: HttpClient, clock: Any, url: str, timeout: float = _TIMEOU
         unbuffered=True,
         reactor=clock,
     )
-    answered.addTimeout(
+    sending.addTimeout(
         timeout, clock, lambda failure, _: Failure(translate_error(failure.value, expired=True))
     )
     try:
-        response = await answered
+        await sending
     except Exception as error:
         raise translate_error(error) from error
     # `treq.collect` takes a truncated body for a complete one; `Response` does not.
-    return Response(clock, response.original, is_head=False)
+    assert agent.response is not None
+    return Response(clock, agent.response, is_head=False)

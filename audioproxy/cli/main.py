@@ -48,8 +48,8 @@ def main(words: Sequence[str] | None = None) -> int:
     :param words: the command line; left out, that of the process.
     """
     words = sys.argv[1:] if words is None else words
-    arguments = build_parser(words[:1]).parse_args(words)
     try:
+        arguments = build_parser(words[:1]).parse_args(words)
         if sys.stdout is None:
             raise UsageError("there is no standard output")
         environment = read_environment(os.environ, arguments.env_file)

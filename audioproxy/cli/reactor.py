@@ -28,6 +28,10 @@ def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | 
     outcomes: list[T | Failure] = []
 
     async def main(reactor: Any) -> None:
+        # Until the reactor runs, a signal would not cancel the work.
+        running: Deferred[None] = Deferred()
+        reactor.callWhenRunning(running.callback, None)
+        await running
         working = Deferred.fromCoroutine(work(reactor))
 
         def interrupt() -> None:

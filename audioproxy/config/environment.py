@@ -13,8 +13,8 @@ from typing import Any
 
 from audioproxy.config import values as settings
 from audioproxy.config.model import BucketStore, Config, ConfigError, FileStore, S3Config
-from audioproxy.config.values import choice, hexadecimal, listed, quote, whole_number
-from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT
+from audioproxy.config.values import choice, listed, quote, whole_number
+from audioproxy.grammar.secrets import LEAST_KEY, LEAST_SALT, secret_reader
 
 # Bounds where a slip of the finger would hurt: a petabyte, a day, more children than a node has
 # file descriptors for. SigV4 allows a presigned URL seven days.
@@ -37,8 +37,8 @@ def _variant_store(text: str) -> FileStore | BucketStore:
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
-    "AP_KEY": hexadecimal(LEAST_KEY),
-    "AP_SALT": hexadecimal(LEAST_SALT),
+    "AP_KEY": secret_reader(LEAST_KEY),
+    "AP_SALT": secret_reader(LEAST_SALT),
     "AP_ALLOW_INSECURE": settings.switch,
     "AP_PORT": whole_number(0, 65_535),
     "AP_LOCAL_ROOT": settings.readable_directory,

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from audioproxy.grammar.signature import LEAST_KEY, LEAST_SALT
+from audioproxy.grammar.secrets import LEAST_KEY, LEAST_SALT, check_length, describe_secret
 
 _QUOTE_LIMIT = 200
 
 _NAME = re.compile(r"\w+", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,18}")
-_NOT_HEXADECIMAL = re.compile(r"[^0-9A-Fa-f]")
 _VISIBLE = re.compile(r"[!-~]+")
 _REGION = re.compile(r"[A-Za-z0-9_-]{1,63}")
 # The grammar of a bucket in a source; `audioproxy.grammar.sources` has it over bytes.
@@ -84,46 +83,6 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def hexadecimal_wanted(least: int) -> str:
-    """Return the words that say what `hexadecimal` takes."""
-    amount, verb = ("1 byte", "is") if least == 1 else (f"{least} bytes", "are")
-    # Of more than the least there is no need.
-    return (
-        f"at least {amount} written as hexadecimal {verb} required, such as `openssl rand -hex"
-        f" {max(least, 16)}` prints"
-    )
-
-
-def hexadecimal(least: int) -> Callable[[str], bytes]:
-    """Make a reader of a secret of at least ``least`` bytes. It never quotes the value."""
-
-    def read(text: str) -> bytes:
-        # bytes.fromhex() alone would skip white space, also in the middle.
-        digits = len(text)
-        if text != text.strip():
-            fault = "white space around the value"
-        elif (alien := _NOT_HEXADECIMAL.search(text)) is not None:
-            fault = f"character {alien.start() + 1} of {digits} is not a hexadecimal digit"
-        elif digits % 2:
-            fault = f"an odd number of hexadecimal digits, {digits}, where each byte takes two"
-        else:
-            return long_enough(bytes.fromhex(text), least)
-        raise ValueError(f"{fault}; {hexadecimal_wanted(least)}")
-
-    return read
-
-
-def long_enough(secret: bytes, least: int) -> bytes:
-    """Return a decoded secret.
-
-    :raises ValueError: where it has fewer than ``least`` bytes.
-    """
-    if len(secret) < least:
-        amount = f"{len(secret)} byte{'' if len(secret) == 1 else 's'}"
-        raise ValueError(f"{amount}; {hexadecimal_wanted(least)}")
-    return secret
-
-
 def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
     """Yield each problem of the settings that decide whose URLs are accepted.
 
@@ -139,7 +98,7 @@ def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
             if len(missing) == 1:
                 yield missing_beside(name, signing.keys() - {name}, signing)
             elif not allow_insecure:
-                yield f"{name}: not set; {hexadecimal_wanted(least)}"
+                yield f"{name}: not set; {describe_secret(least)}"
         elif not isinstance(value, bytes):
             yield (
                 f"{name}: {type(value).__name__}; bytes are required, which bytes.fromhex makes of"
@@ -147,7 +106,7 @@ def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
             )
         else:
             try:
-                long_enough(value, least)
+                check_length(value, least)
             except ValueError as error:
                 yield f"{name}: {error}"
 

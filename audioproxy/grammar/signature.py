@@ -6,9 +6,6 @@ import base64
 import hashlib
 import hmac
 
-#: The fewest bytes of a key and of a salt (contract: Authentication, 4; D32).
-LEAST_KEY, LEAST_SALT = 32, 1
-
 #: Length of an unpadded base64url SHA-256 digest: ceil(32 * 8 / 6).
 _UNPADDED_LENGTH = 43
 

@@ -16,12 +16,15 @@ class ExactUrlAgent:
 
     treq 26.7 normalizes URLs with hyperlink: it encodes ``[``, ``]`` and ``|``, and it rejects host
     names with an underscore. It also asks for gzip and decodes it; this agent hides both
-    headers, so that a body is what the server sent.
+    headers, so that a body is what the server sending.
+
+    :ivar response: the last response, ahead of what treq makes of it.
     """
 
     def __init__(self, connections: ConnectionPool, url: bytes) -> None:
         self._connections = connections
         self._url = url
+        self.response: IResponse | None = None
 
     def request(
         self,
@@ -36,19 +39,19 @@ class ExactUrlAgent:
         """
         lines = Headers() if headers is None else headers.copy()
         lines.removeHeader(b"accept-encoding")
-        sent = self._connections.request(method, self._url, lines, bodyProducer)
+        sending = self._connections.request(method, self._url, lines, bodyProducer)
 
-        def cancel(answered: Deferred[IResponse]) -> None:
+        def cancel(waiter: Deferred[IResponse]) -> None:
             # Twisted's client fails with other errors, which depend on its progress: an unknown
             # name, or a lost connection.
-            answered.errback(CancelledError())
-            sent.cancel()
+            waiter.errback(CancelledError())
+            sending.cancel()
 
-        answered: Deferred[IResponse] = Deferred(cancel)
-        sent.addBoth(lambda outcome: None if answered.called else answered.callback(outcome))
-        return answered.addCallback(_hide_encoding)
+        waiter: Deferred[IResponse] = Deferred(cancel)
+        sending.addBoth(lambda outcome: None if waiter.called else waiter.callback(outcome))
+        return waiter.addCallback(self._receive)
 
-
-def _hide_encoding(response: IResponse) -> IResponse:
-    response.headers.removeHeader(b"content-encoding")
-    return response
+    def _receive(self, response: IResponse) -> IResponse:
+        response.headers.removeHeader(b"content-encoding")
+        self.response = response
+        return response

@@ -159,7 +159,7 @@ class Child:
             self._signal("KILL")
 
     def ended(self, how: Exit) -> None:
-        """Hear from the protocol that the child is reaped."""
+        """Record that the child is reaped; its protocol calls this."""
         self._forget_expectation()
         if how.never_ran:
             self._not_started()

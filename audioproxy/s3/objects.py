@@ -32,6 +32,7 @@ _HOST_LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 # Bytes of a document that are read; none is nearly that long.
 _MAX_DOCUMENT = 64 * 1024
 _STRONG_ETAG = re.compile(r'"[!#-~]{1,200}"')
+_ERROR_TAG = re.compile(rb"<(?:[\w.-]+:)?Error[\s/>]")
 _ERROR_CODE = re.compile(r"[^<>]{1,100}")
 
 # Error codes of a 400 for a name that the store cannot have, or for credentials that it does not
@@ -235,7 +236,7 @@ def element_texts(document: bytes) -> dict[str, str]:
     """Return the text of each element of an XML document by its name without the namespace.
 
     Several elements of one name give the first text. Of a document that is not well-formed, this
-    returns the elements ahead of the fault, and an ``Error``: it is no proof of success.
+    returns the elements ahead of the fault, and an ``Error`` that stands anywhere in it.
     """
     texts: dict[str, str] = {}
     try:
@@ -245,7 +246,7 @@ def element_texts(document: bytes) -> dict[str, str]:
             texts[name] = texts.get(name) or element.text or ""
     except (SyntaxError, ValueError, LookupError):
         # ParseError, what defusedxml forbids, and encodings that Python does not know.
-        if b"<" in document:
+        if _ERROR_TAG.search(document):
             texts.setdefault("Error", "")
     return texts
 

@@ -17,7 +17,7 @@ from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
 
 # Bytes of further requests that a client may send ahead of its answers. Twisted keeps them, and
-# would stop reading at its own limit, after which nobody hears that the client is gone.
+# would stop reading at its own limit, and then not notice that the client is gone.
 _MOST_PIPELINED = 64 * 1024
 # Requests that are answered in a row where all came at once, before others have their turn.
 _MOST_IN_A_ROW = 4
@@ -76,7 +76,7 @@ class ProxyChannel(HookedChannel):
         HTTPChannel.connectionMade(self)
         transport = self.transport
         if ITCPTransport.providedBy(transport):
-            # A peer that vanished without a word is noticed by the system, within hours.
+            # The system notices a peer that vanished, within hours.
             transport.setTcpKeepAlive(True)
         set_send_buffer(transport, _SEND_BUFFER)
         self.is_plain_tcp = isinstance(transport, Connection) and not transport.TLS
@@ -139,17 +139,17 @@ class ProxyChannel(HookedChannel):
             HTTPChannel.allContentReceived(self)
 
     def checkPersistence(self, request: Any, version: bytes) -> bool:
-        """Tell whether the connection outlasts an answer; none does while the service stops."""
+        """Return whether the connection outlasts a response; none does while the service stops."""
         if self.site.stopping:
             request.responseHeaders.setRawHeaders(b"connection", [b"close"])
             return False
         return bool(HTTPChannel.checkPersistence(self, request, version))
 
     def requestDone(self, request: Any) -> None:
-        """Wait for the next request, or begin with the one that is there already.
+        """Wait for the next request, or begin with the next pipelined one.
 
-        Not at once, if answers are piling up that the client does not take, or if there have
-        been many.
+        The next one waits for a later turn where the client takes none of its responses, or where
+        several were answered in a row.
         """
         self._pipelined_bytes = 0
         self._in_a_row += 1
@@ -167,8 +167,8 @@ class ProxyChannel(HookedChannel):
     def loseConnection(self) -> None:
         """Close when everything is sent.
 
-        Who is refused may still be sending. To close on that would reset the connection, and
-        with it what was said, so only our side is closed, and theirs soon after.
+        A refused client may still be sending. To close then would reset the connection, and the
+        response with it, so only our side is closed, and the client's soon after.
         """
         if self.phase is Phase.REFUSED and ITCPTransport.providedBy(self.transport):
             self.transport.loseWriteConnection()
@@ -177,14 +177,14 @@ class ProxyChannel(HookedChannel):
             HTTPChannel.loseConnection(self)
 
     def pauseProducing(self) -> None:
-        """Hear that the client takes nothing for now."""
+        """Pause: the client's receive window is full."""
         if self.stalled_since is None:
             self.stalled_since = self.site.now()
             self.site.connections.changed(self)
         HTTPChannel.pauseProducing(self)
 
     def resumeProducing(self) -> None:
-        """Hear that the client has taken all there was."""
+        """Resume: the client has taken what was waiting for it."""
         self.stalled_since = None
         self.phase_since = self.site.now()
         self.site.connections.changed(self)

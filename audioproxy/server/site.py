@@ -8,6 +8,7 @@ from typing import Any
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.web.server import Site
 
+from audioproxy._twisted import silence_factory
 from audioproxy.server.channel import ProxyChannel
 from audioproxy.server.connections import Connections
 from audioproxy.server.fast_path import FastPath
@@ -25,7 +26,6 @@ class ProxySite(Site):
 
     protocol: Any = ProxyChannel
     requestFactory = ProxyRequest
-    noisy = False
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class ProxySite(Site):
         :param most_connections: see `Connections`.
         """
         Site.__init__(self, resource, timeout=None, parsePOSTFormSubmission=False, reactor=clock)
+        silence_factory(self)
         self.connections = Connections(clock, most_connections)
         self.fast_path = fast_path
         self.stopping = False

@@ -115,11 +115,11 @@ class S3Sources:
 
         :raises StoreError: where the store refuses, be it the request or the credentials.
         """
-        answer = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
-        if answer.status == 200:
-            await answer.discard()
+        response = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
+        if response.status == 200:
+            await response.discard()
         else:
-            await read_document(answer)
+            await read_document(response)
 
 
 def _translate(error: StoreError, bucket: str) -> Refusal:

@@ -1,0 +1,51 @@
+"""The key and the salt that sign URLs: their least lengths, and their text in hexadecimal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+#: The fewest bytes of a key and of a salt (contract: Authentication, 4; D32).
+LEAST_KEY, LEAST_SALT = 32, 1
+
+_NOT_HEXADECIMAL = re.compile(r"[^0-9A-Fa-f]")
+
+
+def describe_secret(least: int) -> str:
+    """Return in words what a secret of at least ``least`` bytes looks like."""
+    amount, verb = ("1 byte", "is") if least == 1 else (f"{least} bytes", "are")
+    # Of more than the least there is no need.
+    return (
+        f"at least {amount} written as hexadecimal {verb} required, such as `openssl rand -hex"
+        f" {max(least, 16)}` prints"
+    )
+
+
+def secret_reader(least: int) -> Callable[[str], bytes]:
+    """Make a reader of a secret of at least ``least`` bytes. It never quotes the value."""
+
+    def read(text: str) -> bytes:
+        # bytes.fromhex() alone would skip white space, also in the middle.
+        digits = len(text)
+        if text != text.strip():
+            fault = "white space around the value"
+        elif (alien := _NOT_HEXADECIMAL.search(text)) is not None:
+            fault = f"character {alien.start() + 1} of {digits} is not a hexadecimal digit"
+        elif digits % 2:
+            fault = f"an odd number of hexadecimal digits, {digits}, where each byte takes two"
+        else:
+            return check_length(bytes.fromhex(text), least)
+        raise ValueError(f"{fault}; {describe_secret(least)}")
+
+    return read
+
+
+def check_length(secret: bytes, least: int) -> bytes:
+    """Return a decoded secret.
+
+    :raises ValueError: where it has fewer than ``least`` bytes.
+    """
+    if len(secret) < least:
+        amount = f"{len(secret)} byte{'' if len(secret) == 1 else 's'}"
+        raise ValueError(f"{amount}; {describe_secret(least)}")
+    return secret
