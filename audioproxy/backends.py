@@ -10,8 +10,8 @@ from twisted.logger import Logger
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.grammar.sources import HttpsSource, LocalSource, S3Source
-from audioproxy.http_client.clients import HttpClients, UnusableBundle
-from audioproxy.scratch import ScratchSpace
+from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
+from audioproxy.scratch_files import ScratchSpace
 from audioproxy.sources.allowlist import Allowlist
 from audioproxy.sources.dispatcher import SourceDispatcher
 from audioproxy.sources.local import LocalSources
@@ -46,7 +46,7 @@ class Backends:
         run_in_thread: ThreadRunner,
         blocking_calls: BlockingCalls,
         space: ScratchSpace,
-        clients: HttpClients,
+        clients: ClientsByBundle,
     ) -> None:
         """Construct everything; nothing is opened yet.
 
@@ -72,13 +72,13 @@ class Backends:
             backends[S3Source] = self.bucket_sources
         # Without an allowlist no host is admitted.
         if config.source_allowlist is not None:
-            from audioproxy.sources.download import DownloadSpace
+            from audioproxy.sources.download import Downloads
             from audioproxy.sources.https import HttpsSources
             from audioproxy.sources.origin import OriginClient
 
             backends[HttpsSource] = HttpsSources(
                 OriginClient(self._client(), allowlist, clock),
-                DownloadSpace(space, run_in_thread, config.max_src_bytes),
+                Downloads(space, run_in_thread, config.max_src_bytes),
                 clients.ca_file,
             )
         self.sources = SourceDispatcher(allowlist, backends)

@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-from audioproxy.in_flight import InFlightCounter
+from audioproxy.in_flight_counter import InFlightCounter
 from audioproxy.threads import ThreadRunner, run_detached
 
 T = TypeVar("T")

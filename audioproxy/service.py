@@ -33,7 +33,7 @@ from audioproxy.config import BucketStore, Config
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.request import SigningKeys
 from audioproxy.grammar.sources import Source
-from audioproxy.http_client.clients import HttpClients
+from audioproxy.http_client.ca_bundles import ClientsByBundle
 from audioproxy.metrics import Metrics
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.ffmpeg_capabilities import Programs, ProgramsMonitor
@@ -43,11 +43,11 @@ from audioproxy.process.spawn import Launcher, find_parent_death_prefix, find_se
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.context import RenderContext, RenderLimits
 from audioproxy.render.deadline import Deadline
-from audioproxy.render.encode import OutputEncoder
+from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Commands, Preparer, find_commands
 from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
-from audioproxy.scratch import AnonymousSpace
+from audioproxy.scratch_files import AnonymousSpace
 from audioproxy.server.fast_path import FastPath
 from audioproxy.server.listener import Listener, most_clients
 from audioproxy.server.site import ProxySite
@@ -56,11 +56,11 @@ from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.web.access_log import AccessLog, log_request
 from audioproxy.web.cors import Cors
+from audioproxy.web.health import Readiness
 from audioproxy.web.info import InfoHandler
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.metrics_resource import MetricsResource
 from audioproxy.web.root import AudioProxyResource
-from audioproxy.web.status import Readiness
 from audioproxy.web.variant import VariantHandler
 
 # Seconds that a shutdown waits for renders and answers (D39).
@@ -103,7 +103,7 @@ class AudioProxy(Service):
         threads = thread_per_call(reactor)
         blocking_calls = BlockingCalls(reactor, threads)
         space = AnonymousSpace(blocking_calls.run_detached)
-        clients = HttpClients(reactor, os.environ.get("SSL_CERT_FILE") or None)
+        clients = ClientsByBundle(reactor, os.environ.get("SSL_CERT_FILE") or None)
         self._backends = Backends(config, reactor, threads, blocking_calls, space, clients)
         self.store = self._backends.store
         self.bucket_sources = self._backends.bucket_sources

@@ -31,8 +31,8 @@ from audioproxy.grammar.cache_key import cache_key
 from audioproxy.grammar.expiry import expired
 from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions
 from audioproxy.grammar.parser import read_options
-from audioproxy.grammar.secrets import LEAST_KEY, LEAST_SALT, secret_reader
 from audioproxy.grammar.signature import sign
+from audioproxy.grammar.signing_secrets import LEAST_KEY, LEAST_SALT, secret_reader
 from audioproxy.grammar.sources import (
     LocalSource,
     S3Source,

@@ -6,7 +6,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.in_flight import InFlightCounter
+from audioproxy.in_flight_counter import InFlightCounter
 
 
 class InFlightCounterTests(SynchronousTestCase):

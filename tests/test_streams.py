@@ -12,7 +12,7 @@ from zope.interface.verify import verifyObject
 
 from audioproxy.errors import RenderTimeout
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch import AnonymousFile
+from audioproxy.scratch_files import AnonymousFile
 from audioproxy.streams import ConsumerGone, FileProducer
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors

@@ -44,6 +44,12 @@ def _constructors(tree: ast.Module) -> Iterator[tuple[str, int]]:
                     yield node.name, len(arguments.args) + len(arguments.kwonlyargs) - 1
 
 
+def _called(tree: ast.Module) -> set[str]:
+    """Return the names of the functions that a module calls by a plain name."""
+    calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {call.id for call in calls if isinstance(call, ast.Name)}
+
+
 class StructureTests(SynchronousTestCase):
     """Modules hold one idea each, and objects take few others."""
 
@@ -76,3 +82,19 @@ class StructureTests(SynchronousTestCase):
         }
         self.assertGreater(len(counts), _MOST_ARGUMENTS)
         self.assertEqual({}, {name: n for name, n in counts.items() if n > _MOST_ARGUMENTS})
+
+    def test_pure(self) -> None:
+        """The pure packages call no builtin that reads or writes; import-linter sees imports."""
+        parts = ("audioproxy.errors", "audioproxy.grammar.", "audioproxy.media.")
+        pure = {name: source for name, source in _modules().items() if name.startswith(parts)}
+        self.assertIn("audioproxy.media.filters", pure)
+        for name, source in pure.items():
+            self.assertEqual(set(), _called(ast.parse(source)) & {"input", "open", "print"}, name)
+
+    def test_plugin(self) -> None:
+        """Listing the commands of twistd costs nothing: the plugin imports ServiceMaker only."""
+        plugin = _PACKAGE.parent / "twisted" / "plugins" / "audioproxy_plugin.py"
+        imported = set(_imported(ast.parse(plugin.read_text("utf-8"))))
+        self.assertEqual(
+            {"twisted.application.service", "twisted.application.service.ServiceMaker"}, imported
+        )

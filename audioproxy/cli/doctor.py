@@ -34,7 +34,7 @@ from audioproxy.cli.checks.results import (
 )
 from audioproxy.cli.checks.settings import UsableSettings, load_usable
 from audioproxy.cli.checks.stores import check_stores
-from audioproxy.cli.environment import add_env_file
+from audioproxy.cli.env_file import add_env_file
 from audioproxy.cli.exit_status import FAILURE, SUCCESS
 from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.reactor import run

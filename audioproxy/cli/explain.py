@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from audioproxy.cli.environment import add_env_file, make_signer
+from audioproxy.cli.env_file import add_env_file, make_signer
 from audioproxy.cli.exit_status import REFUSED, SUCCESS
 from audioproxy.cli.formatting import format_time, printable
 from audioproxy.cli.option_help import describe_defaults, describe_options

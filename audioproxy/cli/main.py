@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from importlib import import_module
 
 from audioproxy import __version__
-from audioproxy.cli.environment import export_process_variables, read_environment
+from audioproxy.cli.env_file import export_process_variables, read_environment
 from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import print_errors
 from audioproxy.config import ConfigError

@@ -6,7 +6,7 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping
 
-from audioproxy.cli.environment import add_env_file, make_signer
+from audioproxy.cli.env_file import add_env_file, make_signer
 from audioproxy.cli.exit_status import FAILURE, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import print_errors
 from audioproxy.cli.url_input import read_lines

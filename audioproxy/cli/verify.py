@@ -6,7 +6,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 
-from audioproxy.cli.environment import add_env_file, make_signer
+from audioproxy.cli.env_file import add_env_file, make_signer
 from audioproxy.cli.exit_status import EXPIRED, FAILURE, REFUSED, SUCCESS, USAGE_ERROR, UsageError
 from audioproxy.cli.formatting import format_time, print_errors, printable
 from audioproxy.cli.url_input import parse_url, read_lines

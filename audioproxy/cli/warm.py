@@ -12,13 +12,13 @@ from typing import Any
 from tqdm import tqdm
 from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore
 
-from audioproxy.cli.environment import add_env_file
+from audioproxy.cli.env_file import add_env_file
 from audioproxy.cli.exit_status import FAILURE, INTERRUPTED, SUCCESS, UsageError
 from audioproxy.cli.fetcher import FAILED, OTHER, RENDERED, STORED, Fetcher, FetchFailed, redact_url
 from audioproxy.cli.formatting import format_bytes, format_count, print_errors
 from audioproxy.cli.reactor import run
 from audioproxy.cli.url_input import standard_input
-from audioproxy.http_client.clients import HttpClients, UnusableBundle
+from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
 from audioproxy.threads import ThreadRunner, thread_per_call
 
 _DESCRIPTION = """\
@@ -154,7 +154,7 @@ def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
     async def work(reactor: Any) -> None:
         nonlocal progress
         progress = WarmProgress(bar, reactor.seconds)
-        clients = HttpClients(reactor, environment.get("SSL_CERT_FILE") or None)
+        clients = ClientsByBundle(reactor, environment.get("SSL_CERT_FILE") or None)
         try:
             client = clients.client()
         except UnusableBundle as error:

@@ -11,10 +11,29 @@ from collections.abc import Set as AbstractSet
 from dataclasses import fields
 from typing import Any
 
-from audioproxy.config import values as settings
 from audioproxy.config.model import BucketStore, Config, ConfigError, FileStore, S3Config
-from audioproxy.config.values import choice, listed, quote, whole_number
-from audioproxy.grammar.secrets import LEAST_KEY, LEAST_SALT, secret_reader
+from audioproxy.config.values import (
+    allowed_origin,
+    allowlist,
+    bucket,
+    can_match,
+    choice,
+    credential,
+    endpoint,
+    ip_literal,
+    listed,
+    missing_beside,
+    quote,
+    readable_directory,
+    readable_file,
+    region,
+    signing_problems,
+    switch,
+    unknown_variables,
+    whole_number,
+    writable_directory,
+)
+from audioproxy.grammar.signing_secrets import LEAST_KEY, LEAST_SALT, secret_reader
 
 # Bounds where a slip of the finger would hurt: a petabyte, a day, more children than a node has
 # file descriptors for. SigV4 allows a presigned URL seven days.
@@ -28,10 +47,10 @@ _MAX_PRESIGN_SECONDS = 604_800
 
 def _variant_store(text: str) -> FileStore | BucketStore:
     if text.startswith("s3://"):
-        return BucketStore(settings.bucket(text.removeprefix("s3://")))
+        return BucketStore(bucket(text.removeprefix("s3://")))
     if text.startswith("file:///"):
         # The path is literal: an operator's path with a % in it means that %.
-        return FileStore(settings.writable_directory(text.removeprefix("file://")))
+        return FileStore(writable_directory(text.removeprefix("file://")))
     fault = "a host or nothing after file://" if text.startswith("file://") else "an unknown scheme"
     raise ValueError(f"{fault}; file:///<absolute path> or s3://<bucket> is required")
 
@@ -39,31 +58,31 @@ def _variant_store(text: str) -> FileStore | BucketStore:
 _READERS: dict[str, Callable[[str], Any]] = {
     "AP_KEY": secret_reader(LEAST_KEY),
     "AP_SALT": secret_reader(LEAST_SALT),
-    "AP_ALLOW_INSECURE": settings.switch,
+    "AP_ALLOW_INSECURE": switch,
     "AP_PORT": whole_number(0, 65_535),
-    "AP_LOCAL_ROOT": settings.readable_directory,
+    "AP_LOCAL_ROOT": readable_directory,
     "AP_VARIANT_STORE": _variant_store,
     "AP_SERVE_MODE": choice("redirect", "proxy"),
     "AP_PRESIGN_TTL": whole_number(1, _MAX_PRESIGN_SECONDS),
-    "AP_S3_ENDPOINT": settings.endpoint,
+    "AP_S3_ENDPOINT": endpoint,
     "AP_S3_ADDRESSING": choice("virtual", "path"),
-    "AP_S3_CA_BUNDLE": settings.readable_file,
-    "AP_VARIANT_S3_ENDPOINT": settings.endpoint,
+    "AP_S3_CA_BUNDLE": readable_file,
+    "AP_VARIANT_S3_ENDPOINT": endpoint,
     "AP_VARIANT_S3_ADDRESSING": choice("virtual", "path"),
-    "AP_VARIANT_S3_CA_BUNDLE": settings.readable_file,
-    "AWS_ACCESS_KEY_ID": settings.credential,
-    "AWS_SECRET_ACCESS_KEY": settings.credential,
-    "AWS_SESSION_TOKEN": settings.credential,
-    "AWS_REGION": settings.region,
-    "AWS_DEFAULT_REGION": settings.region,
-    "AP_VARIANT_S3_ACCESS_KEY_ID": settings.credential,
-    "AP_VARIANT_S3_SECRET_ACCESS_KEY": settings.credential,
-    "AP_VARIANT_S3_SESSION_TOKEN": settings.credential,
-    "AP_VARIANT_S3_REGION": settings.region,
-    "AP_SOURCE_ALLOWLIST": settings.allowlist,
-    "AP_ALLOW_ORIGIN": settings.allowed_origin,
+    "AP_VARIANT_S3_CA_BUNDLE": readable_file,
+    "AWS_ACCESS_KEY_ID": credential,
+    "AWS_SECRET_ACCESS_KEY": credential,
+    "AWS_SESSION_TOKEN": credential,
+    "AWS_REGION": region,
+    "AWS_DEFAULT_REGION": region,
+    "AP_VARIANT_S3_ACCESS_KEY_ID": credential,
+    "AP_VARIANT_S3_SECRET_ACCESS_KEY": credential,
+    "AP_VARIANT_S3_SESSION_TOKEN": credential,
+    "AP_VARIANT_S3_REGION": region,
+    "AP_SOURCE_ALLOWLIST": allowlist,
+    "AP_ALLOW_ORIGIN": allowed_origin,
     "AP_LOG_LEVEL": choice("debug", "info", "warning", "error"),
-    "AP_METRICS_BIND": settings.ip_literal,
+    "AP_METRICS_BIND": ip_literal,
     "AP_METRICS_PORT": whole_number(0, 65_535),
     "AP_MAX_SRC_BYTES": whole_number(1, _MAX_BYTES),
     "AP_MAX_VARIANT_BYTES": whole_number(1, _MAX_BYTES),
@@ -131,7 +150,7 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     # A value that could not be read has been reported; an acceptable one takes its place here.
     judged = values | {name: _ACCEPTABLE[name] for name in failed & _ACCEPTABLE.keys()}
     insecure = "AP_ALLOW_INSECURE" in failed or values.get("AP_ALLOW_INSECURE", False)
-    unsigned = [*settings.signing_problems(judged.get("AP_KEY"), judged.get("AP_SALT"), insecure)]
+    unsigned = [*signing_problems(judged.get("AP_KEY"), judged.get("AP_SALT"), insecure)]
     problems += unsigned
     problems += _incomplete(present)
     # `Config` raises for other values. An acceptable key and salt let the rest be checked.
@@ -141,7 +160,7 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
         # A value that could not be read has been reported; the default in its place proves nothing.
         if failed.isdisjoint(variables):
             problems += conflict(config, present)
-    warnings = (*settings.unknown(environ, _READERS), *_warnings(config))
+    warnings = (*unknown_variables(environ, _READERS), *_warnings(config))
     if problems:
         raise ConfigError(problems, warnings)
     return config, warnings
@@ -175,7 +194,7 @@ def _incomplete(present: AbstractSet[str]) -> Iterator[str]:
     for group in _GROUPS:
         if some := [name for name in group if name in present]:
             for name in [name for name in group if name not in present]:
-                yield settings.missing_beside(name, some, group)
+                yield missing_beside(name, some, group)
     for token, group in _TOKENS.items():
         if token in present and present.isdisjoint(group):
             yield f"{token}: set on its own; it belongs to {listed(group)}"
@@ -251,7 +270,7 @@ def _warnings(config: Config) -> Iterator[str]:
             "insecure"
         )
     for entry in config.source_allowlist or ():
-        if not settings.can_match(entry):
+        if not can_match(entry):
             yield (
                 f"AP_SOURCE_ALLOWLIST: {quote(entry)} matches nothing; write a bare name, "
                 "prefix*, *.suffix or *"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from audioproxy.grammar.secrets import LEAST_KEY, LEAST_SALT, check_length, describe_secret
+from audioproxy.grammar.signing_secrets import LEAST_KEY, LEAST_SALT, check_length, describe_secret
 
 _QUOTE_LIMIT = 200
 
@@ -216,7 +216,7 @@ def can_match(entry: str) -> bool:
     return _MATCHABLE.fullmatch(entry) is not None
 
 
-def unknown(environ: Mapping[str, str], variables: Iterable[str]) -> Iterator[str]:
+def unknown_variables(environ: Mapping[str, str], variables: Iterable[str]) -> Iterator[str]:
     """Yield a warning for each AP_* variable that is none of ``variables`` (D33)."""
     known = [name for name in variables if name.startswith("AP_")]
     for name, value in environ.items():

@@ -25,7 +25,7 @@ class UnusableBundle(Exception):
     """A CA bundle cannot be read; the text names the variable to change."""
 
 
-class HttpClients:
+class ClientsByBundle:
     """One client for each CA bundle, made when it is first needed.
 
     Two stores with one bundle share a client, and with it a connection pool.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.process.slots import Slots
-from audioproxy.render.encode import OutputEncoder
+from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Preparer
 from audioproxy.render.write_back import RenderStorage
 

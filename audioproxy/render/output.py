@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from audioproxy.errors import Refusal
-from audioproxy.scratch import ScratchFile
+from audioproxy.scratch_files import ScratchFile
 
 
 class RenderOutput:

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from audioproxy.errors import QueueFull
 from audioproxy.grammar.request import VariantRequest
-from audioproxy.in_flight import InFlightCounter
+from audioproxy.in_flight_counter import InFlightCounter
 from audioproxy.render.context import RenderContext
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.render import Render

@@ -8,7 +8,7 @@ from audioproxy.errors import RenderFailed
 from audioproxy.grammar.request import VariantRequest
 from audioproxy.log_context import Logger
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch import ScratchFile, ScratchSpace
+from audioproxy.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import VariantStore
 

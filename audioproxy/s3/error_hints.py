@@ -1,11 +1,11 @@
-"""What would be right where an object store refuses everything."""
+"""Hints for errors of an object store: what is required for a request to succeed."""
 
 from __future__ import annotations
 
 from audioproxy.s3.objects import ObjectStore, StoreError
 
-# What is required where more is known than the kind of an error.
-_REMEDIES = {
+# By a part of the error's text.
+_HINTS = {
     "RequestTimeTooSkewed": "a clock that is right is required",
     "certificate is not trusted": "AP_S3_CA_BUNDLE, or AP_VARIANT_S3_CA_BUNDLE, with the authority"
     " behind its certificate is required",
@@ -14,19 +14,21 @@ _REMEDIES = {
 }
 
 
-def required(store: ObjectStore, error: StoreError, otherwise: str) -> str:
-    """Return what is required for a request to go well that did not.
+def hint_for(store: ObjectStore, error: StoreError, otherwise: str) -> str:
+    """Return what is required for a failed request to succeed.
 
-    :param otherwise: what the kind of the error says.
+    :param otherwise: the hint for all errors of this class.
     """
-    words = next((better for said, better in _REMEDIES.items() if said in str(error)), otherwise)
+    hint = next((hint for text, hint in _HINTS.items() if text in str(error)), otherwise)
     if "RequestTimeTooSkewed" in str(error):
         ahead = store.clock_ahead
-        return f"{words}, here and there" if ahead is None else f"{words}: {compare(ahead)}"
-    return words
+        return (
+            f"{hint}{', here and there' if ahead is None else f': {describe_clock_offset(ahead)}'}"
+        )
+    return hint
 
 
-def compare(ahead: int) -> str:
+def describe_clock_offset(ahead: int) -> str:
     """Return in words by how much this machine's clock is ahead of a store's."""
     side = "ahead of" if ahead >= 0 else "behind"
     return f"this machine's is {abs(ahead)} s {side} the store's"

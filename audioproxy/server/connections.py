@@ -10,7 +10,7 @@ from typing import Protocol
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from audioproxy.in_flight import InFlightCounter
+from audioproxy.in_flight_counter import InFlightCounter
 
 # Seconds between two looks for connections whose time is over.
 _CHECK_INTERVAL = 5.0

@@ -25,7 +25,7 @@ from audioproxy.web.exchange import choose_request_id
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.response_plan import Conditions, Lookup, Outcome, ResponsePlan, plan_response
 from audioproxy.web.variant import VariantHandler
-from audioproxy.web.verified_paths import VerifiedPathCache
+from audioproxy.web.verified_path_cache import VerifiedPathCache
 
 # A whole request of the commonest form, of printable ASCII, without a line that goes on in the
 # next (RFC 9112, 3 and 5). Names are tokens.

@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IConsumer, IProducer, IPushProducer
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from audioproxy.scratch import ScratchFile, ScratchSpace
+from audioproxy.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.streams import ByteStream, ConsumerGone
 from audioproxy.threads import ThreadRunner, await_uncancelled
 
@@ -24,7 +24,7 @@ class LimitExceeded(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DownloadSpace:
+class Downloads:
     """Where streams are downloaded to, and how long they may be.
 
     :ivar limit: bytes of one download.

@@ -19,8 +19,8 @@ from audioproxy.http_client.timeouts import with_timeout
 from audioproxy.log_context import Logger
 from audioproxy.media.diagnostics import redact
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input, remote_input
-from audioproxy.scratch import ScratchFile
-from audioproxy.sources.download import DownloadSpace, LimitExceeded
+from audioproxy.scratch_files import ScratchFile
+from audioproxy.sources.download import Downloads, LimitExceeded
 from audioproxy.sources.origin import (
     WHOLE,
     OriginClient,
@@ -46,7 +46,7 @@ class HttpsSources:
     """
 
     origins: OriginClient
-    downloads: DownloadSpace
+    downloads: Downloads
     ca_file: str | None
 
     async def open(self, source: HttpsSource) -> OpenHttpsSource:

@@ -27,7 +27,7 @@ from typing import NoReturn
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
 from audioproxy.log_context import Logger
-from audioproxy.scratch import ScratchFile
+from audioproxy.scratch_files import ScratchFile
 from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable

@@ -8,14 +8,14 @@ from queue import SimpleQueue
 
 from twisted.internet.defer import Deferred
 
-from audioproxy.scratch import ScratchFile
+from audioproxy.scratch_files import ScratchFile
 from audioproxy.threads import ThreadRunner, await_uncancelled
 
 # Bytes of one read. hashlib releases the GIL for each.
 _CHUNK_SIZE = 256 * 1024
 
 
-class HashingScratch:
+class HashingScratchFile:
     """A scratch file, and a thread that hashes its bytes as they are written.
 
     :param part_size: bytes; each part of this size has a hash of its own.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from audioproxy.scratch import ScratchFile, ScratchSpace
+from audioproxy.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.streams import ByteStream
 from audioproxy.variants.headers import VariantHeaders
 

@@ -16,9 +16,9 @@ from twisted.python.failure import Failure
 
 from audioproxy.errors import NotFound, UpstreamUnavailable
 from audioproxy.http_client.errors import TransportError
-from audioproxy.in_flight import InFlightCounter
+from audioproxy.in_flight_counter import InFlightCounter
 from audioproxy.log_context import Logger
-from audioproxy.s3.error_hints import required
+from audioproxy.s3.error_hints import hint_for
 from audioproxy.s3.multipart_upload import put_multipart
 from audioproxy.s3.objects import (
     Denied,
@@ -32,10 +32,10 @@ from audioproxy.s3.objects import (
     strong_etag,
 )
 from audioproxy.s3.signing import MAX_PRESIGN_SECONDS
-from audioproxy.scratch import ScratchFile, ScratchSpace
+from audioproxy.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.streams import ByteStream
 from audioproxy.threads import ThreadRunner
-from audioproxy.variants.hashing_scratch import HashingScratch
+from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 
@@ -185,14 +185,14 @@ class S3VariantStore:
     def abandon(self) -> None:
         """Do nothing, as `close`."""
 
-    async def create(self, seconds: float) -> HashingScratch:
+    async def create(self, seconds: float) -> HashingScratchFile:
         """Return a new scratch file.
 
         :raises OSError: where there is no room or no right to.
         """
         scratch = await self._space.create(seconds)
         try:
-            return HashingScratch(scratch, self._run_in_thread, self._part_size)
+            return HashingScratchFile(scratch, self._run_in_thread, self._part_size)
         except OSError:
             scratch.close()
             raise
@@ -230,7 +230,7 @@ class S3VariantStore:
         :raises StoreError: where the store refuses.
         :raises OSError: where the scratch file cannot be read, or too many uploads are under way.
         """
-        if not isinstance(scratch, HashingScratch):
+        if not isinstance(scratch, HashingScratchFile):
             raise TypeError("only a file that this store created can be committed to it")
         if self._uploads.count >= _MAX_UPLOADS:
             raise OSError(f"{_MAX_UPLOADS} uploads have not ended")
@@ -241,7 +241,7 @@ class S3VariantStore:
             self._uploads.end()
 
     async def _commit(
-        self, key: str, scratch: HashingScratch, size: int, headers: VariantHeaders
+        self, key: str, scratch: HashingScratchFile, size: int, headers: VariantHeaders
     ) -> None:
         hashes = await scratch.hashes(size)
         starts = range(0, size, self._part_size)
@@ -276,7 +276,7 @@ class S3VariantStore:
             " required",
             Unavailable: "a store that can be reached is required",
         }[type(error)]
-        wanted = required(self.object_store, error, wanted)
+        wanted = hint_for(self.object_store, error, wanted)
         raise Unwritable(f"{step} in s3://{self._bucket} failed ({error}); {wanted}") from error
 
 

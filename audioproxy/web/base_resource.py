@@ -10,7 +10,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from audioproxy.errors import NotFound, Refusal, RenderFailed
-from audioproxy.in_flight import InFlightCounter
+from audioproxy.in_flight_counter import InFlightCounter
 from audioproxy.log_context import Logger, set_request_id
 from audioproxy.streams import ConsumerGone
 from audioproxy.web.exchange import Exchange

@@ -8,11 +8,11 @@ from audioproxy.grammar.segments import split_signature
 from audioproxy.process.slots import Slots
 from audioproxy.web.base_resource import BaseResource
 from audioproxy.web.exchange import Exchange
+from audioproxy.web.health import Readiness, answer_health, answer_ready
 from audioproxy.web.info import InfoHandler
 from audioproxy.web.instrumentation import Instrumentation
-from audioproxy.web.status import Readiness, answer_health, answer_ready
 from audioproxy.web.variant import VariantHandler
-from audioproxy.web.verified_paths import VerifiedPathCache
+from audioproxy.web.verified_path_cache import VerifiedPathCache
 
 
 class AudioProxyResource(BaseResource):

@@ -84,6 +84,14 @@ class UrlTests(ExplainCase):
             self.assertEqual(status, self.status, url)
             self.assertIn(words, parts[part], url)
 
+    def test_bad_source(self) -> None:
+        """The options of a URL are shown although its source is refused."""
+        parts = self.explain(SIGNER.sign("/f:opus/br:96/plain/ftp://x"))
+        self.assertIn("404 not_found", parts["refused"])
+        self.assertEqual("f:opus", parts["options"][-1].partition(" ")[0])
+        self.assertEqual("br:96/f:opus", parts["canonical"])
+        self.assertNotIn("source", parts)
+
     def test_no_key(self) -> None:
         """Without a key everything but the signature is explained."""
         parts = self.explain(SIGNER.info_url("local://a"), AP_KEY="", AP_SALT="")

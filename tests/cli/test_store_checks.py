@@ -14,7 +14,7 @@ from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.cli.checks.stores import check_bucket, check_bucket_sources, check_stores
 from audioproxy.config import BucketStore, Config, S3Config
 from audioproxy.s3.objects import ObjectStore
-from audioproxy.scratch import AnonymousSpace
+from audioproxy.scratch_files import AnonymousSpace
 from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.checks import only

@@ -338,7 +338,7 @@ class ServiceTests(ServiceCase):
 
     async def warm(self, port: int, *paths: bytes) -> WarmProgress:
         """Fetch what stands at these paths."""
-        client = warm_module.HttpClients(reactor, None).client()
+        client = warm_module.ClientsByBundle(reactor, None).client()
         self.said: list[str] = []
         self.patch(warm_module, "print_errors", self.said.append)
         progress = WarmProgress(Bar(), reactor.seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +10,12 @@ from pathlib import Path
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.http_client.clients import HttpClients, UnusableBundle
+from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
 from tests.support.authority import Authority
 
 
 class HttpClientsTests(SynchronousTestCase):
-    """`HttpClients`"""
+    """`ClientsByBundle`"""
 
     def setUp(self) -> None:
         folder = Path(self.mktemp())
@@ -23,9 +24,9 @@ class HttpClientsTests(SynchronousTestCase):
         self.empty = str(folder / "empty.pem")
         Path(self.empty).touch()
 
-    def make(self, ssl_cert_file: str | None = None) -> HttpClients:
+    def make(self, ssl_cert_file: str | None = None) -> ClientsByBundle:
         """Return clients of a service with this SSL_CERT_FILE."""
-        return HttpClients(MemoryReactorClock(), ssl_cert_file)
+        return ClientsByBundle(MemoryReactorClock(), ssl_cert_file)
 
     def test_shared(self) -> None:
         """One bundle has one client, be it named by SSL_CERT_FILE or by another variable."""
@@ -59,5 +60,9 @@ class HttpClientsTests(SynchronousTestCase):
             "import sys, audioproxy.backends, audioproxy._twisted;"
             "print([name for name in ('OpenSSL', 'twisted.web.client') if name in sys.modules])"
         )
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        # An installed package would be another tree's.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ran = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, check=True, env=environment
+        )
         self.assertEqual(b"[]\n", ran.stdout)

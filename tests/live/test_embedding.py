@@ -57,6 +57,18 @@ class EmbeddingTests(ServiceCase):
         # The URL does not change with the place where the resource is mounted.
         self.assertEqual(404, (await ask(port, PATH.removeprefix(b"/audio"))).status)
 
+    async def test_store_without_urls(self) -> None:
+        """A folder is served from here, also where the default mode is to redirect."""
+        self.add("short.flac", short_flac())
+        proxy = self.make(serve_mode="redirect")
+        await proxy.startService()
+        port = self.mount(proxy)
+        miss = await ask(port, PATH)
+        hit = await until_hit(port, PATH)
+        self.assertEqual((200, miss.body), (hit.status, hit.body))
+        part = await ask(port, PATH, range=b"bytes=0-3")
+        self.assertEqual((206, b"OggS"), (part.status, part.body))
+
     async def test_child_of_an_application(self) -> None:
         """It starts and stops with the service that it is a child of."""
         self.add("short.flac", short_flac())

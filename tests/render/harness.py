@@ -17,8 +17,8 @@ from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
 from audioproxy.render.context import RenderContext, RenderLimits
-from audioproxy.render.encode import OutputEncoder
 from audioproxy.render.output import RenderOutput
+from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Preparer
 from audioproxy.render.registry import RenderRegistry, Subscription
 from audioproxy.render.write_back import RenderStorage

@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import RenderFailed, RenderTimeout
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch import AnonymousFile
+from audioproxy.scratch_files import AnonymousFile
 from tests.support.processes import open_descriptors
 
 

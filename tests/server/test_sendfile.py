@@ -12,7 +12,7 @@ from twisted.trial.unittest import TestCase
 from audioproxy.errors import RenderFailed
 from audioproxy.metrics import Metrics
 from audioproxy.render.output import RenderOutput
-from audioproxy.scratch import AnonymousFile
+from audioproxy.scratch_files import AnonymousFile
 from audioproxy.server import sendfile as sendfile_module
 from audioproxy.server.channel import ProxyChannel
 from audioproxy.server.listener import Listener

@@ -16,7 +16,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from audioproxy.http_client.errors import TransportError
-from audioproxy.scratch import AnonymousFile
+from audioproxy.scratch_files import AnonymousFile
 from audioproxy.sources import download as download_module
 from audioproxy.sources.download import FileConsumer, LimitExceeded
 from audioproxy.streams import ConsumerGone

@@ -21,9 +21,9 @@ from audioproxy.errors import (
 from audioproxy.grammar.sources import parse_https
 from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, local_input
-from audioproxy.scratch import AnonymousFile
+from audioproxy.scratch_files import AnonymousFile
 from audioproxy.sources.allowlist import Allowlist
-from audioproxy.sources.download import DownloadSpace
+from audioproxy.sources.download import Downloads
 from audioproxy.sources.https import HttpsSources, OpenHttpsSource
 from audioproxy.sources.origin import OriginClient, OriginState, UnusableOrigin
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
@@ -82,7 +82,7 @@ class OriginCase(ClientCase):
         client: Any = InClear(self.client)
         self.origins = HttpsSources(
             OriginClient(client, Allowlist(("origin.test", "*.origin.test")), self.network),
-            DownloadSpace(self.space, self.in_thread, LIMIT),
+            Downloads(self.space, self.in_thread, LIMIT),
             "/trust.pem",
         )
 

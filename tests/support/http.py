@@ -46,10 +46,10 @@ from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.web.access_log import log_request
 from audioproxy.web.cors import Cors
+from audioproxy.web.health import Readiness
 from audioproxy.web.info import InfoHandler
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.root import AudioProxyResource
-from audioproxy.web.status import Readiness
 from audioproxy.web.variant import VariantHandler
 from tests.support.processes import FakeSpawner
 

@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import LocalSource, Source
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
-from audioproxy.scratch import AnonymousFile, ScratchFile
+from audioproxy.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.streams import FileProducer
 from audioproxy.variants.headers import VariantHeaders
 

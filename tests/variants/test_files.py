@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.errors import UpstreamUnavailable
-from audioproxy.scratch import AnonymousFile, ScratchFile
+from audioproxy.scratch_files import AnonymousFile, ScratchFile
 from audioproxy.threads import thread_per_call
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore, StoredFile

@@ -15,10 +15,10 @@ from twisted.internet import reactor
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.scratch import AnonymousFile
+from audioproxy.scratch_files import AnonymousFile
 from audioproxy.threads import thread_per_call
-from audioproxy.variants import hashing_scratch as hashing_scratch_module
-from audioproxy.variants.hashing_scratch import HashingScratch
+from audioproxy.variants import hashing_scratch_file as hashing_scratch_file_module
+from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from tests.support.processes import open_descriptors
 from tests.support.strategies import PROMISE
 from tests.support.threads import FakeThreads
@@ -52,7 +52,7 @@ class DigestedCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.before = open_descriptors()
         self.threads = FakeThreads()
-        self.patch(hashing_scratch_module, "SimpleQueue", Impatient)
+        self.patch(hashing_scratch_file_module, "SimpleQueue", Impatient)
         Impatient.starved = False
 
     def tearDown(self) -> None:
@@ -60,14 +60,14 @@ class DigestedCase(SynchronousTestCase):
         self.assertFalse(Impatient.starved, "the thread would not end")
         self.assertEqual(open_descriptors(), self.before)
 
-    def make(self, data: bytes = b"", part: int = LARGE) -> HashingScratch:
+    def make(self, data: bytes = b"", part: int = LARGE) -> HashingScratchFile:
         """Return a file that has grown in one go."""
-        made = HashingScratch(AnonymousFile(), self.threads.in_thread, part)
+        made = HashingScratchFile(AnonymousFile(), self.threads.in_thread, part)
         os.write(made.descriptor, data)
         made.grown(len(data))
         return made
 
-    def digests_of(self, file: HashingScratch, size: int) -> list[str]:
+    def digests_of(self, file: HashingScratchFile, size: int) -> list[str]:
         """Return the digests, and close the file."""
         waiting = Deferred.fromCoroutine(file.hashes(size))
         self.threads.run()
@@ -77,7 +77,7 @@ class DigestedCase(SynchronousTestCase):
 
 
 class DigestTests(DigestedCase):
-    """`HashingScratch.hashes`"""
+    """`HashingScratchFile.hashes`"""
 
     def test_one_part(self) -> None:
         """A file that is one part has one digest, however large it is."""
@@ -102,8 +102,8 @@ class DigestTests(DigestedCase):
     )
     def test_any_growth(self, data: bytes, growth: list[int], part: int, chunk: int) -> None:
         """However a file grows, the digests are those of its parts."""
-        self.patch(hashing_scratch_module, "_CHUNK_SIZE", chunk)
-        file = HashingScratch(AnonymousFile(), self.threads.in_thread, part)
+        self.patch(hashing_scratch_file_module, "_CHUNK_SIZE", chunk)
+        file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, part)
         os.write(file.descriptor, data)
         for size in sorted(min(size, len(data)) for size in growth):
             file.grown(size)
@@ -111,7 +111,7 @@ class DigestTests(DigestedCase):
 
     def test_only_what_is_asked_for(self) -> None:
         """What lies behind the size is nobody's: an encoder may have begun another line."""
-        file = HashingScratch(AnonymousFile(), self.threads.in_thread, LARGE)
+        file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, LARGE)
         os.write(file.descriptor, b"hello, and more")
         self.assertEqual(self.digests_of(file, 5), expected(b"hello", LARGE))
 
@@ -148,7 +148,7 @@ class DigestTests(DigestedCase):
 
 
 class FileTests(DigestedCase):
-    """`HashingScratch` as a file"""
+    """`HashingScratchFile` as a file"""
 
     def test_read(self) -> None:
         """Its bytes are read by offset, none past the end, and the encoder's place is left."""
@@ -174,7 +174,7 @@ class FileTests(DigestedCase):
 
     def test_close_of_a_broken_file(self) -> None:
         """Nobody hears of what went wrong with digests that nobody asked for."""
-        file = HashingScratch(AnonymousFile(), self.threads.in_thread, LARGE)
+        file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, LARGE)
         file.grown(6)
         file.close()
         self.threads.run()
@@ -187,7 +187,7 @@ class FileTests(DigestedCase):
             raise OSError(errno.EAGAIN, "can't start new thread")
 
         scratch = AnonymousFile()
-        failure = self.assertRaises(OSError, HashingScratch, scratch, no_thread, LARGE)
+        failure = self.assertRaises(OSError, HashingScratchFile, scratch, no_thread, LARGE)
         self.assertEqual(failure.errno, errno.EAGAIN)
         scratch.close()
 
@@ -199,7 +199,7 @@ class FileTests(DigestedCase):
 
         scratch = AnonymousFile()
         self.patch(os, "dup", full)
-        self.assertRaises(OSError, HashingScratch, scratch, self.threads.in_thread, LARGE)
+        self.assertRaises(OSError, HashingScratchFile, scratch, self.threads.in_thread, LARGE)
         scratch.close()
 
 
@@ -209,14 +209,14 @@ def removed_files() -> set[str]:
 
 
 class ThreadTests(TestCase):
-    """`HashingScratch` with a real thread"""
+    """`HashingScratchFile` with a real thread"""
 
     timeout = 20
 
     async def test_while_it_grows(self) -> None:
         """A thread hashes beside the encoder, and is done soon after it."""
         before = removed_files()
-        file = HashingScratch(AnonymousFile(), thread_per_call(reactor), 100_000)
+        file = HashingScratchFile(AnonymousFile(), thread_per_call(reactor), 100_000)
         data = os.urandom(1_000_000)
         for start in range(0, len(data), 7_919):
             piece = data[start : start + 7_919]
@@ -237,7 +237,7 @@ class ThreadTests(TestCase):
             return running
 
         before = removed_files()
-        file = HashingScratch(AnonymousFile(), in_thread, 100_000)
+        file = HashingScratchFile(AnonymousFile(), in_thread, 100_000)
         os.write(file.descriptor, b"hello")
         file.grown(5)
         file.close()

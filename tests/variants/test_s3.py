@@ -30,10 +30,10 @@ from audioproxy.s3.objects import (
     WrongEndpoint,
 )
 from audioproxy.s3.signing import EMPTY_SHA256, MAX_PRESIGN_SECONDS
-from audioproxy.scratch import AnonymousFile, AnonymousSpace
+from audioproxy.scratch_files import AnonymousFile, AnonymousSpace
 from audioproxy.streams import ConsumerGone
 from audioproxy.variants import s3 as s3_module
-from audioproxy.variants.hashing_scratch import HashingScratch
+from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.s3 import PART_SIZE, S3VariantStore, StoredObject
@@ -417,7 +417,7 @@ class StretchTests(VariantCase):
 class CommitCase(VariantCase):
     """A variant on its way into the bucket."""
 
-    def create(self, data: bytes) -> HashingScratch:
+    def create(self, data: bytes) -> HashingScratchFile:
         """Return a scratch file into which this was rendered."""
         scratch = self.result_of(self.variants.create(10))
         os.write(scratch.descriptor, data)
@@ -439,7 +439,7 @@ class CommitCase(VariantCase):
         committing.addBoth(self.close_file, scratch)
         return committing
 
-    def close_file(self, outcome: Any, scratch: HashingScratch) -> Any:
+    def close_file(self, outcome: Any, scratch: HashingScratchFile) -> Any:
         """Close a scratch file as a render does when all is over."""
         scratch.close()
         return outcome

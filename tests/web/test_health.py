@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.process.slots import Slots
-from audioproxy.web.status import Readiness
+from audioproxy.web.health import Readiness
 
 
 class ReadinessTests(SynchronousTestCase):

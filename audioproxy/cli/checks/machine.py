@@ -19,9 +19,9 @@ from audioproxy.cli.http import get
 from audioproxy.config import Config, FileStore
 from audioproxy.config.values import listed
 from audioproxy.http_client.bodies import BodyTooLarge
-from audioproxy.http_client.clients import HttpClients
+from audioproxy.http_client.ca_bundles import ClientsByBundle
 from audioproxy.http_client.errors import TransportError
-from audioproxy.scratch import AnonymousFile
+from audioproxy.scratch_files import AnonymousFile
 from audioproxy.server.listener import Listener, most_clients
 from audioproxy.server.site import ProxySite
 from audioproxy.service import AudioProxy
@@ -35,7 +35,7 @@ _TIMEOUT = 3.0
 _DOCUMENT = 1024 * 1024
 
 # Returns the document at a URL.
-_Ask = Callable[[str], Awaitable[bytes]]
+_Fetch = Callable[[str], Awaitable[bytes]]
 
 
 async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
@@ -86,7 +86,7 @@ async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIte
     if settings.config.source_allowlist is None or "SSL_CERT_FILE" in settings.refused:
         return
     file = os.environ.get("SSL_CERT_FILE")
-    path = HttpClients(reactor, file or None).ca_file
+    path = ClientsByBundle(reactor, file or None).ca_file
     if path is None:
         yield bad(
             "certificates",
@@ -155,10 +155,10 @@ async def check_ports(
 ) -> AsyncIterator[CheckResult]:
     """Check that each port is free, or that a running audioproxy holds it."""
     config = settings.config
-    client = HttpClients(reactor, None).client()
+    client = ClientsByBundle(reactor, None).client()
     site = ProxySite(proxy.resource, reactor, 1)
 
-    async def ask(url: str) -> bytes:
+    async def fetch(url: str) -> bytes:
         return await (await get(client, reactor, url, _TIMEOUT)).read(_DOCUMENT)
 
     try:
@@ -175,7 +175,7 @@ async def check_ports(
             try:
                 listener.open(port, bind)
             except OSError as error:
-                yield await _explain_failure(ask, variable, port, bind, error)
+                yield await _explain_failure(fetch, variable, port, bind, error)
             else:
                 await listener.close()
                 yield good(variable, f"{port} is free")
@@ -184,7 +184,7 @@ async def check_ports(
 
 
 async def _explain_failure(
-    ask: _Ask, variable: str, port: int, bind: str, error: OSError
+    fetch: _Fetch, variable: str, port: int, bind: str, error: OSError
 ) -> CheckResult:
     """Return why a port cannot be opened, and who holds it."""
     if isinstance(error, PermissionError):
@@ -204,7 +204,7 @@ async def _explain_failure(
     origin = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     identify = _identify_metrics if variable == "AP_METRICS_PORT" else _identify_service
     try:
-        return good(variable, f"{port} is taken by {await identify(ask, origin)}, which runs")
+        return good(variable, f"{port} is taken by {await identify(fetch, origin)}, which runs")
     except (TransportError, BodyTooLarge, ValueError, LookupError, TypeError):
         return bad(
             variable,
@@ -213,14 +213,14 @@ async def _explain_failure(
         )
 
 
-async def _identify_service(ask: _Ask, origin: str) -> str:
-    document = json.loads(await ask(f"{origin}/health"))
+async def _identify_service(fetch: _Fetch, origin: str) -> str:
+    document = json.loads(await fetch(f"{origin}/health"))
     if document["status"] != "ok":
         raise ValueError("the health document of another program")
     return f"audioproxy {str(document['version'])[:20]}"
 
 
-async def _identify_metrics(ask: _Ask, origin: str) -> str:
-    if b"audio_proxy_renders_total" not in await ask(f"{origin}/metrics"):
+async def _identify_metrics(fetch: _Fetch, origin: str) -> str:
+    if b"audio_proxy_renders_total" not in await fetch(f"{origin}/metrics"):
         raise ValueError("the metrics of another program")
     return "an audioproxy"

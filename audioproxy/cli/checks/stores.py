@@ -14,7 +14,7 @@ from audioproxy.cli.checks.settings import UsableSettings
 from audioproxy.cli.http import get
 from audioproxy.config import BucketStore, Config, FileStore, S3Config
 from audioproxy.http_client.errors import TransportError
-from audioproxy.s3.error_hints import compare, required
+from audioproxy.s3.error_hints import describe_clock_offset, hint_for
 from audioproxy.s3.objects import ObjectStore, StoreError, StoreObject, read_document
 from audioproxy.service import AudioProxy
 from audioproxy.sources.s3 import S3Sources
@@ -128,7 +128,7 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
         await sources.request_bucket_list()
     except StoreError as error:
         if not str(error).endswith(_NO_LIST):
-            hint = required(
+            hint = hint_for(
                 objects,
                 error,
                 "an endpoint that can be reached, and credentials and a region that it knows, are"
@@ -196,5 +196,5 @@ def check_clock(ahead: int) -> CheckResult:
     """
     if abs(ahead) <= _NOTICEABLE:
         return good("clock", "that of this machine goes with the store's")
-    text = f"{compare(ahead)}; set it by NTP"
+    text = f"{describe_clock_offset(ahead)}; set it by NTP"
     return bad("clock", text) if abs(ahead) > _WRONG else note("clock", text)

@@ -1,0 +1,38 @@
+"""The text of a key or a salt."""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from audioproxy.grammar.signing_secrets import check_length, describe_secret, secret_reader
+
+
+class SecretTests(SynchronousTestCase):
+    """`secret_reader`, `check_length` and `describe_secret`"""
+
+    def test_right(self) -> None:
+        """Hexadecimal of enough bytes, in either letter case, is those bytes."""
+        self.assertEqual(b"\xab\xcd", secret_reader(2)("aBcD"))
+        self.assertEqual(b"ab", check_length(b"ab", 2))
+
+    def test_wrong(self) -> None:
+        """Any other text is refused with what is wrong and what is required, and not quoted."""
+        for text, fault in (
+            ("abcd ", "white space around the value"),
+            ("abxd", "character 3 of 4 is not a hexadecimal digit"),
+            ("abc", "an odd number of hexadecimal digits, 3, where each byte takes two"),
+            ("ab", "1 byte"),
+        ):
+            error = self.assertRaises(ValueError, secret_reader(2), text)
+            self.assertEqual(f"{fault}; {describe_secret(2)}", str(error))
+        error = self.assertRaises(ValueError, check_length, b"abc", 32)
+        self.assertEqual(f"3 bytes; {describe_secret(32)}", str(error))
+
+    def test_describe(self) -> None:
+        """The description names the least number of bytes, and a command that prints enough."""
+        self.assertEqual(
+            "at least 1 byte written as hexadecimal is required, such as `openssl rand -hex 16`"
+            " prints",
+            describe_secret(1),
+        )
+        self.assertIn("at least 32 bytes written as hexadecimal are", describe_secret(32))
