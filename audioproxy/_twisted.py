@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.tcp import Connection
 from twisted.web.http import HTTPChannel
 
 if TYPE_CHECKING:
@@ -91,6 +92,15 @@ def has_sent_all(transport: Any) -> bool:
     return not waiting and not getattr(transport, "_tempDataBuffer", ())
 
 
+def is_plain_tcp(transport: Any) -> bool:
+    """Return whether a transport is a TCP socket without TLS.
+
+    Twisted 26.10: ``startTLS`` changes the class of a transport in place, and sets ``TLS``, which
+    is not part of ``ITCPTransport``. Needless when an interface tells.
+    """
+    return isinstance(transport, Connection) and not transport.TLS
+
+
 def send_now(transport: Any, data: bytes) -> bytes:
     """Send what the system takes at once over plain TCP, and return the rest.
 
@@ -155,9 +165,13 @@ class HookedChannel(HTTPChannel):
     Twisted 26.10: none of this is public.
     """
 
-    #: Bytes of further requests for which reading stops while a request is answered. While it is
-    #: stopped, nobody notices that the client is gone.
-    _optimisticEagerReadSize: int
+    def set_read_ahead(self, size: int) -> None:
+        """Set for how many bytes of further requests reading stops while a request is answered.
+
+        While it is stopped, nobody notices that the client is gone. Needless when there is such a
+        setting.
+        """
+        self._optimisticEagerReadSize = size
 
     @property
     def unparsed(self) -> bytes:

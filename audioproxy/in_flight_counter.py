@@ -8,7 +8,7 @@ from audioproxy.shared_result import SharedResult
 
 
 class InFlightCounter:
-    """A count of what has begun and not ended.
+    """A count of the operations that have begun and not ended.
 
     :ivar count: operations in flight.
     """

@@ -30,9 +30,7 @@ from twisted.logger import Logger
 from audioproxy.backends import Backends, BootError
 from audioproxy.blocking_calls import BlockingCalls
 from audioproxy.config import BucketStore, Config
-from audioproxy.grammar.options import VariantOptions
-from audioproxy.grammar.request import SigningKeys
-from audioproxy.grammar.sources import Source
+from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest
 from audioproxy.http_client.ca_bundles import ClientsByBundle
 from audioproxy.metrics import Metrics
 from audioproxy.process.encoder import Encoder
@@ -41,8 +39,8 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, find_parent_death_prefix, find_session_prefix
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.context import RenderContext, RenderLimits
-from audioproxy.render.deadline import Deadline
+from audioproxy.render.context import RenderContext
+from audioproxy.render.deadline import RenderLimits
 from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Commands, Preparer, find_commands
 from audioproxy.render.registry import RenderRegistry
@@ -193,18 +191,13 @@ class AudioProxy(Service):
         Service.stopService(self)
         return Deferred.fromCoroutine(self._stop())
 
-    async def find_commands(self, options: VariantOptions | None, source: Source) -> Commands:
+    async def find_commands(self, request: VariantRequest | InfoRequest) -> Commands:
         """Prepare a render, and return what it would run. No start is needed for it.
 
-        :param options: None for an info document.
         :raises Refusal: for what a request would be refused for.
         """
         self._backends.open()
-        deadline = Deadline(self._limits.clock, self._limits.timeout)
-        try:
-            return await find_commands(self._preparer, options, source, deadline)
-        finally:
-            deadline.cancel()
+        return await find_commands(self._preparer, request, self._limits)
 
     def abandon(self) -> None:
         """Leave nothing in the store behind, at a start that comes to nothing."""
@@ -219,7 +212,9 @@ class AudioProxy(Service):
             except Unwritable as error:
                 self.running = 0
                 raise BootError(f"AP_VARIANT_STORE: {error}") from error
-        self._monitor.start()
+        # The service may have been stopped meanwhile.
+        if self.running:
+            self._monitor.start()
 
     async def _stop(self) -> None:
         deadline = self._reactor.seconds() + self.patience

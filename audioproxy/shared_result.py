@@ -53,7 +53,7 @@ class SharedResult(Generic[T]):
                 waiter.callback(outcome)
 
     def _leave(self, waiter: Deferred[T]) -> None:
-        # A waiter that is still to be told of the outcome is not on the list any more.
+        # While `fire` runs, a waiter may be cancelled that is not on the list any more.
         if waiter in self._waiters:
             self._waiters.remove(waiter)
             if not self._waiters:

@@ -53,7 +53,7 @@ class ThreadPerCallTests(TestCase):
         self.assertEqual((errno.EAGAIN, "can't start new thread"), (error.errno, error.strerror))
 
 
-class ForgetTests(SynchronousTestCase):
+class RunDetachedTests(SynchronousTestCase):
     """`run_detached`"""
 
     def setUp(self) -> None:

@@ -15,9 +15,10 @@ import sys
 from typing import Any
 
 from twisted.internet import reactor as _reactor
-from twisted.internet.interfaces import ITransport
+from twisted.internet.interfaces import ITCPTransport, ITransport
 from twisted.internet.protocol import Protocol
-from twisted.internet.tcp import Connection
+from twisted.internet.ssl import CertificateOptions
+from twisted.internet.tcp import Connection, Server
 from twisted.internet.testing import StringTransport
 from twisted.trial.unittest import SynchronousTestCase
 from twisted.web.http import HTTPChannel
@@ -27,6 +28,7 @@ from twisted.web.server import Site
 from audioproxy._twisted import (
     HookedChannel,
     has_sent_all,
+    is_plain_tcp,
     pause_until_writable,
     send_now,
     set_send_buffer,
@@ -88,6 +90,18 @@ class TransportTests(SynchronousTestCase):
         public = {name for name in ITransport if "sent" in name.lower() or "buffer" in name.lower()}
         self.assertEqual(set(), public, "`has_sent_all` may be needless")
 
+    def test_plain_tcp(self) -> None:
+        """A connection that has begun TLS is still a `Connection`, and only `TLS` tells."""
+        self.assertTrue(is_plain_tcp(self.transport))
+        self.assertFalse(is_plain_tcp(StringTransport()))
+        secured: Any = Server(self.peer, Protocol(), ("127.0.0.1", 1), None, 1, reactor)
+        self.addCleanup(reactor.removeReader, secured)
+        self.assertTrue(is_plain_tcp(secured))
+        secured.startTLS(CertificateOptions())
+        self.assertIsInstance(secured, Connection, "`TLS` may be needless")
+        self.assertFalse(is_plain_tcp(secured), "`TLS` has changed")
+        self.assertNotIn("TLS", ITCPTransport, "an interface tells now")
+
     def test_send_now(self) -> None:
         """`writeSomeData` sends at once what the system takes, and `write` does not."""
         self.transport.write(b"abc")
@@ -138,7 +152,6 @@ class RecordingChannel(HookedChannel):
     """A channel that counts bad requests."""
 
     bad_requests = 0
-    _optimisticEagerReadSize = 50_000
 
     def bad_request_received(self) -> None:
         self.bad_requests += 1
@@ -193,6 +206,7 @@ class ChannelTests(SynchronousTestCase):
             plain.dataReceived(bytes(size))
             self.assertEqual(state, plain.transport.producerState, "the default has changed")
         channel = self.connect(RecordingChannel)
+        channel.set_read_ahead(50_000)
         channel.dataReceived(request)
         channel.dataReceived(bytes(49_000))
         self.assertEqual("producing", channel.transport.producerState, "the name has changed")

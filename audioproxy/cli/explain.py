@@ -142,7 +142,7 @@ def _explain_target(
         explanation.add("cache key", request.key)
         _explain_storage(explanation, config, request.key)
     if probe and not problems:
-        commands = _commands_of_source(config, options, source)
+        commands = _commands_of_source(config, request)
         _explain_commands(explanation, commands, config, source)
         return
     reasons = problems or ["the source was not looked at, as was asked for"]
@@ -225,11 +225,11 @@ def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
         return Config(allow_insecure=True), list(error.problems)
 
 
-def _commands_of_source(config: Config, options: VariantOptions | None, source: Source) -> Commands:
+def _commands_of_source(config: Config, request: VariantRequest | InfoRequest) -> Commands:
     async def find(reactor: Any) -> Commands:
         proxy = make_resource(config, reactor)
         try:
-            return await proxy.find_commands(options, source)
+            return await proxy.find_commands(request)
         finally:
             await proxy.stopService()
 

@@ -37,13 +37,18 @@ def split_signature(path: bytes) -> SignedPath | None:
     return SignedPath(signature, slash + rest) if slash else None
 
 
+def is_info(signed: bytes) -> bool:
+    """Return whether a signed path asks for an info document."""
+    return signed.startswith(b"/info/")
+
+
 def split_target(signed: bytes) -> Target | None:
     """Cut a signed path into options and source; None where no source begins (D1)."""
     segments = signed[1:].split(b"/")
     start = next((i for i, segment in enumerate(segments) if segment in SOURCE_FORMS), None)
     if start is None:
         return None
-    info = segments[0] == b"info"
+    info = is_info(signed)
     return Target(
         info=info,
         options=tuple(segments[1 if info else 0 : start]),

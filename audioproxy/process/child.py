@@ -50,7 +50,7 @@ class Exit:
     :ivar code: its exit status, or None where a signal ended it.
     :ivar signal: the signal's number, or None.
     :ivar stdout: everything it wrote to a captured stdout, up to the limit.
-    :ivar stderr: the last 8 KiB of what it wrote to stderr, behind earlier lines that are precious.
+    :ivar stderr: the last 8 KiB of its stderr, behind the earlier lines that were kept.
     :ivar overflowed: it wrote more to stdout than the limit and was stopped for it.
     """
 
@@ -206,7 +206,7 @@ class _Captured:
 
 @dataclass(slots=True, eq=False)
 class _StderrTail:
-    """The end of what a child says, and the precious lines of what it said before."""
+    """The end of stderr, and those of the earlier lines that match a pattern."""
 
     keep_pattern: re.Pattern[bytes] | None
     kept: bytearray = field(default_factory=bytearray)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.defer import TimeoutError as WaitedTooLong
+from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import QueueFull
@@ -82,7 +82,7 @@ class Slots:
         self._depth_changed(self.depth)
         try:
             await turn.addTimeout(self._longest_wait, self._clock)
-        except WaitedTooLong:
+        except DeferredTimeout:
             self._leave(turn)
             raise self._reject() from None
         except CancelledError:

@@ -83,7 +83,7 @@ class Launcher:
         :param stdout_limit: capture at most so many bytes of stdout; 0 where ``descriptors``
             says what stdout is.
         :param keep_pattern: lines of stderr to keep, however much comes after them.
-        :param niceness: how far it stands back for other processes, by more than this one does.
+        :param niceness: added to the niceness of this process.
         :param output_limit: bytes that a file may grow to by its writes.
         :param parent_death_signal: kill the child when this process ends. A child that writes into
             a pipe of ours ends by itself, and is spared the start of one more program.

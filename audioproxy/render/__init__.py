@@ -1,1 +1,1 @@
-"""One running render: its backlog, its readers, who shares it and where it is stored."""
+"""Renders: preparation, states, output, write-back, and the registry that shares them."""

@@ -1,35 +1,50 @@
-"""The moment by which a render has to be done."""
+"""How long a render may take, and how much of that time is left."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from twisted.internet.interfaces import IReactorTime
 
 from audioproxy.errors import RenderTimeout
 
 
+@dataclass(frozen=True, slots=True)
+class RenderLimits:
+    """How long a render may take, and how much it may put out.
+
+    :ivar timeout: seconds that a render may hold its slot.
+    :ivar max_variant: bytes; a render that puts out more is stopped.
+    """
+
+    clock: IReactorTime
+    timeout: float
+    max_variant: int
+
+
 class Deadline:
-    """So many seconds from now on a clock."""
+    """The moment by which something has to be done.
+
+    :ivar expired: the moment has passed before `cancel` was called.
+    """
 
     def __init__(
         self,
         clock: IReactorTime,
         seconds: float,
-        expired: Callable[[], object] = lambda: None,
+        on_expiry: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start the time.
+        """Set an alarm.
 
-        :param expired: called when it is over, unless `cancel` was called before.
+        :param seconds: from now to the deadline.
+        :param on_expiry: called at the deadline, unless `cancel` was called before.
         """
+        self.expired = False
         self._clock = clock
         self._end = clock.seconds() + seconds
-        self._alarm = clock.callLater(seconds, expired)
-
-    @property
-    def expired(self) -> bool:
-        """Whether the time was over before `cancel` was called."""
-        return not self._alarm.active()
+        self._on_expiry = on_expiry
+        self._alarm = clock.callLater(seconds, self._expire)
 
     def left(self) -> float:
         """Return the seconds that are left.
@@ -45,3 +60,7 @@ class Deadline:
         """Stop the alarm; again is harmless."""
         if self._alarm.active():
             self._alarm.cancel()
+
+    def _expire(self) -> None:
+        self.expired = True
+        self._on_expiry()

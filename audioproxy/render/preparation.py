@@ -16,6 +16,7 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.cache_key import source_identity
 from audioproxy.grammar.options import VariantOptions
+from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import Source
 from audioproxy.log_context import Logger
 from audioproxy.media.encoding import encoder_arguments, measure_arguments
@@ -25,7 +26,7 @@ from audioproxy.media.probe import Probe, probe_arguments
 from audioproxy.media.trim import needs_measuring
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.prober import Prober
-from audioproxy.render.deadline import Deadline
+from audioproxy.render.deadline import Deadline, RenderLimits
 from audioproxy.sources.interfaces import OpenSource, SourceStore
 
 _log = Logger()
@@ -59,23 +60,23 @@ class Preparer:
             raise
         return opened
 
-    async def prepare(self, options: VariantOptions, source: Source) -> Preparation:
-        """Open and probe a source.
+    async def prepare(self, request: VariantRequest) -> Preparation:
+        """Open and probe the source of a request.
 
         A refusal that the probe alone decides costs no slot, and no look at the whole source.
 
         :raises Refusal: for a source, or options, that cannot be rendered.
         """
-        opened = await self.open(source)
+        opened = await self.open(request.source)
         try:
-            identity = source_identity(source.canonical, opened.validator)
+            identity = source_identity(request.source.canonical, opened.validator)
             probe = await self.prober.probe(identity, opened)
-            if not needs_measuring(options, probe):
-                encoder_arguments(self.ffmpeg, local_input(), options, probe)
+            if not needs_measuring(request.options, probe):
+                encoder_arguments(self.ffmpeg, local_input(), request.options, probe)
         except BaseException:
             opened.close()
             raise
-        return Preparation(self, options, opened, probe)
+        return Preparation(self, request, opened, probe)
 
 
 class Preparation:
@@ -85,11 +86,12 @@ class Preparation:
     """
 
     def __init__(
-        self, preparer: Preparer, options: VariantOptions, opened: OpenSource, probe: Probe
+        self, preparer: Preparer, request: VariantRequest, opened: OpenSource, probe: Probe
     ) -> None:
         self.probe = probe
         self._preparer = preparer
-        self._options = options
+        self._key = request.key
+        self._options = request.options
         self._opened = opened
 
     @property
@@ -138,7 +140,7 @@ class Preparation:
             raise RenderTimeout from None
 
     async def check_unchanged(self) -> None:
-        """Refuse a source that has changed since it was opened.
+        """Refuse, and log, a source that has changed since it was opened.
 
         The open descriptor guards against a replaced file, but not against a writer such as an
         upload that still goes on.
@@ -146,6 +148,7 @@ class Preparation:
         :raises RenderFailed: where it has.
         """
         if not await self._opened.unchanged():
+            _log.warn("a source changed while it was read; {key} is dropped", key=self._key)
             raise RenderFailed("The source changed while it was read.")
 
     def close(self) -> None:
@@ -179,31 +182,32 @@ class Commands:
 
 
 async def find_commands(
-    preparer: Preparer, options: VariantOptions | None, source: Source, deadline: Deadline
+    preparer: Preparer, request: VariantRequest | InfoRequest, limits: RenderLimits
 ) -> Commands:
     """Prepare a render, and return what it would run.
 
-    :param options: None for an info document.
     :raises Refusal: for all that a request would be refused for before its render.
     """
-    if options is None:
-        return await _find_info_command(preparer, source, deadline)
-    preparation = await preparer.prepare(options, source)
+    if isinstance(request, InfoRequest):
+        return await _find_info_command(preparer, request.source, limits.timeout)
+    preparation = await preparer.prepare(request)
+    deadline = Deadline(limits.clock, limits.timeout)
     try:
         ffprobe = preparer.prober.arguments(await preparation.input(deadline))
         measure = await preparation.measure_command(deadline)
         ffmpeg = await preparation.command(deadline)
         return Commands(preparation.probe, ffprobe, measure, ffmpeg)
     finally:
+        deadline.cancel()
         preparation.close()
 
 
-async def _find_info_command(preparer: Preparer, source: Source, deadline: Deadline) -> Commands:
+async def _find_info_command(preparer: Preparer, source: Source, timeout: float) -> Commands:
     opened = await preparer.sources.open(source)
     try:
         identity = source_identity(source.canonical, opened.validator)
         probe = await preparer.prober.probe(identity, opened)
-        seen = await opened.input(deadline.left(), whole=False)
+        seen = await opened.input(timeout, whole=False)
         return Commands(probe, preparer.prober.arguments(seen))
     except TimeoutError:
         raise RenderTimeout from None

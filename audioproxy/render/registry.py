@@ -107,12 +107,14 @@ class RenderRegistry:
         await self._in_flight.wait_until_idle(clock, _LAST_WAIT)
 
     async def _run(self, key: str, render: Render) -> None:
-        if await render.start():
-            await self._linger()
-        self._unregister(key, render)
-        render.close()
-        self._alive.discard(render)
-        self._in_flight.end()
+        try:
+            if await render.start():
+                await self._linger()
+        finally:
+            self._unregister(key, render)
+            render.close()
+            self._alive.discard(render)
+            self._in_flight.end()
 
     async def _linger(self) -> None:
         """Keep a stored render joinable a little longer, unless the service stops.

@@ -142,7 +142,7 @@ class Render:
 
     async def _render(self) -> None:
         context, request = self._context, self._request
-        preparation = await context.preparer.prepare(request.options, request.source)
+        preparation = await context.preparer.prepare(request)
         try:
             self._enter(State.QUEUED)
             async with context.slots.hold():
@@ -184,12 +184,12 @@ class Render:
                 if other == command or self.state is State.STREAMING:
                     raise
                 output = await self._run_encoder(other, preparation, deadline)
-            await self._check_unchanged(preparation)
+            await preparation.check_unchanged()
         except UndecodableSource as refusal:
             if isinstance(refusal, NothingDecoded):
                 _log.warn("the encoder put out no audio{why}", why=refusal.diagnostic)
             # A source that was replaced meanwhile may look broken.
-            await self._check_unchanged(preparation)
+            await preparation.check_unchanged()
             raise
         if self.state is State.FAILED:
             raise RenderTimeout
@@ -223,14 +223,6 @@ class Render:
             scratch = await self._write_back.create_beside_store(deadline.left())
         self._output = RenderOutput(scratch, self._context.limits.max_variant)
         return self._output
-
-    async def _check_unchanged(self, preparation: Preparation) -> None:
-        try:
-            await preparation.check_unchanged()
-        except RenderFailed:
-            key = self._request.key
-            _log.warn("a source changed while it was read; {key} is dropped", key=key)
-            raise
 
     def _output_grown(self) -> bool:
         """Look at the output, and return whether its first audio has come (or never will)."""

@@ -7,11 +7,16 @@ from typing import Any, Protocol
 
 from twisted.internet.interfaces import IDelayedCall, ITCPTransport
 from twisted.internet.protocol import connectionDone
-from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 from twisted.web.http import HTTPChannel
 
-from audioproxy._twisted import HookedChannel, has_sent_all, send_now, set_send_buffer
+from audioproxy._twisted import (
+    HookedChannel,
+    has_sent_all,
+    is_plain_tcp,
+    send_now,
+    set_send_buffer,
+)
 from audioproxy.errors import BadRequest, Refusal
 from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
@@ -39,7 +44,7 @@ class Server(Protocol):
     fast_path: FastPath | None
     stopping: bool
 
-    def now(self) -> float:
+    def seconds(self) -> float:
         """Return seconds of the server's clock."""
         ...
 
@@ -63,11 +68,11 @@ class ProxyChannel(HookedChannel):
     stalled_since: float | None
     site: Server
     transport: Any
-    # Larger than what is ever kept, so that reading never stops.
-    _optimisticEagerReadSize = 2 * _MOST_PIPELINED
 
     def connectionMade(self) -> None:
         """Begin to wait for a request."""
+        # More than is ever kept, so that reading never stops.
+        self.set_read_ahead(2 * _MOST_PIPELINED)
         self._pipelined_bytes = 0
         self._in_a_row = 0
         self._next_turn: IDelayedCall | None = None
@@ -79,7 +84,7 @@ class ProxyChannel(HookedChannel):
             # The system notices a peer that vanished, within hours.
             transport.setTcpKeepAlive(True)
         set_send_buffer(transport, _SEND_BUFFER)
-        self.is_plain_tcp = isinstance(transport, Connection) and not transport.TLS
+        self.is_plain_tcp = is_plain_tcp(transport)
         self.site.connections.opened(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
@@ -113,7 +118,7 @@ class ProxyChannel(HookedChannel):
         answer = site.fast_path.answer(data)
         if answer is None:
             return False
-        self.phase_since = site.now()
+        self.phase_since = site.seconds()
         site.connections.answered_at_once(self)
         if self.is_plain_tcp:
             answer = send_now(self.transport, answer)
@@ -179,14 +184,14 @@ class ProxyChannel(HookedChannel):
     def pauseProducing(self) -> None:
         """Pause: the client's receive window is full."""
         if self.stalled_since is None:
-            self.stalled_since = self.site.now()
+            self.stalled_since = self.site.seconds()
             self.site.connections.changed(self)
         HTTPChannel.pauseProducing(self)
 
     def resumeProducing(self) -> None:
         """Resume: the client has taken what was waiting for it."""
         self.stalled_since = None
-        self.phase_since = self.site.now()
+        self.phase_since = self.site.seconds()
         self.site.connections.changed(self)
         HTTPChannel.resumeProducing(self)
         if self.phase is Phase.REFUSED:
@@ -248,5 +253,5 @@ class ProxyChannel(HookedChannel):
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
-        self.phase_since = self.site.now()
+        self.phase_since = self.site.seconds()
         self.site.connections.changed(self)

@@ -93,7 +93,7 @@ class Connections:
         self._most = most
         self._open: set[Connection] = set()
         self._in_flight = InFlightCounter()
-        # Both in the order in which they came to be so.
+        # Both in the order in which connections were added.
         self._closable: dict[Connection, None] = {}
         self._stalled: dict[Connection, None] = {}
         self._logged: float | None = None
@@ -110,7 +110,7 @@ class Connections:
         if connection is None:
             self._log_no_room()
             return False
-        # In good order where that takes no time.
+        # Once all is sent, there is nothing that an abort would cut off.
         _close(connection, in_order=connection.all_sent)
         return True
 

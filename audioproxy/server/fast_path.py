@@ -4,8 +4,8 @@ Most requests of a busy node are one packet, of a common form, for a URL that wa
 and what they ask for is a small file, or nothing since it has not changed. This module parses such
 a packet and writes the whole response at once. It decides nothing: the URL is read by
 `audioproxy.grammar.request`, and what is answered by `audioproxy.web.response_plan`, as on the
-ordinary path, whose bytes it repeats. Whatever is different in the least is left to that path,
-which is whole without this one.
+ordinary path, whose bytes it repeats. Every other request is left to that path, which would answer
+all requests without this module.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _REQUEST = re.compile(
     rb"GET (/[!-~]+) HTTP/1\.1\r\n((?:[!#$%&'*+.^`|~\w-]+:[ -~\t]*\r\n){0,64})\r\n"
 )
 _LONGEST = 8192
-# What an answer depends on; each once.
+# The headers that a response depends on; each at most once.
 _RELEVANT = {b"if-none-match", b"if-range", b"range", b"x-request-id"}
-# What makes a request another than it looks: it goes on, or asks for something of the connection.
+# Requests with one of these are left alone: they have a body, or change the connection.
 _EXCLUDING = {
     b"connection",
     b"content-length",
@@ -48,6 +48,7 @@ _STATUS_LINES = {
     status: b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode("ascii"))
     for status in (200, 206, 304)
 }
+_CACHE_STATES = {"": b"", "HIT": b"X-Audio-Proxy: HIT\r\n"}
 # How Twisted spells what is no word with capitals at each part.
 _SPELLINGS = {b"etag": b"ETag"}
 
@@ -96,8 +97,7 @@ class FastPath:
             return None
         plan, body = planned
         request_id = choose_request_id(headers.get(b"x-request-id", b""))
-        cache = "HIT" if plan.outcome is Outcome.HIT else None
-        if cache:
+        if plan.outcome is Outcome.HIT:
             self._metrics.hit(request.options.f)
         self._metrics.request_ended("render", plan.status)
         self._access_log(
@@ -108,7 +108,7 @@ class FastPath:
                 None,
                 request.canonical,
                 request.source.canonical,
-                cache,
+                plan.cache_state or None,
                 len(body),
                 round((self._seconds() - since) * 1000),
             )
@@ -124,7 +124,8 @@ class FastPath:
                 self._cors,
                 b"ETag: ",
                 request.tag,
-                b"\r\nX-Audio-Proxy: HIT\r\n" if cache else b"\r\n",
+                b"\r\n",
+                _CACHE_STATES[plan.cache_state],
                 _spell(plan.headers),
                 b"\r\n",
                 body,

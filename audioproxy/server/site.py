@@ -45,7 +45,7 @@ class ProxySite(Site):
         self.stopping = False
         self._clock = clock
 
-    def now(self) -> float:
+    def seconds(self) -> float:
         """Return seconds of the site's clock."""
         return self._clock.seconds()
 

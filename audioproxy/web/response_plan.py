@@ -18,6 +18,8 @@ from audioproxy.variants.headers import CACHE_CONTROL, VariantHeaders
 from audioproxy.web.conditions import matches, range_applies
 from audioproxy.web.ranges import length_headers, read_range
 
+_FROM_STORE = "HIT"
+
 _MAX_AGE = re.compile(r"max-age=(\d+)")
 
 
@@ -48,6 +50,7 @@ class ResponsePlan(NamedTuple):
     :ivar headers: of the response, besides ETag, X-Audio-Proxy and those of every response.
     :ivar part: offset of the first byte that is sent and the one behind the last, for a HIT.
     :ivar redirect_seconds: for which the URL of a redirect lives.
+    :ivar cache_state: the value of X-Audio-Proxy; empty where the response has none.
     """
 
     outcome: Outcome
@@ -55,6 +58,7 @@ class ResponsePlan(NamedTuple):
     headers: Mapping[bytes, bytes] = MappingProxyType({})
     part: tuple[int, int] = (0, 0)
     redirect_seconds: int = 0
+    cache_state: str = ""
 
 
 class Lookup(NamedTuple):
@@ -106,7 +110,9 @@ def _plan_redirect(
     headers[b"cache-control"] = b"no-store"
     if conditions.method == b"HEAD":
         headers[b"content-length"] = b"%d" % size
-    return ResponsePlan(Outcome.REDIRECT, 302, headers, redirect_seconds=seconds)
+    return ResponsePlan(
+        Outcome.REDIRECT, 302, headers, redirect_seconds=seconds, cache_state=_FROM_STORE
+    )
 
 
 def _plan_hit(
@@ -120,7 +126,8 @@ def _plan_hit(
         except RangeNotSatisfiable:
             return ResponsePlan(Outcome.UNSATISFIABLE, RangeNotSatisfiable.status)
     headers.update(length_headers(part, size))
-    return ResponsePlan(Outcome.HIT, 206 if part else 200, headers, part or (0, size))
+    status = 206 if part else 200
+    return ResponsePlan(Outcome.HIT, status, headers, part or (0, size), cache_state=_FROM_STORE)
 
 
 def miss_headers(request: VariantRequest, now: float) -> dict[bytes, bytes]:

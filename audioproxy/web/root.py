@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from audioproxy.errors import Expired, NotFound
 from audioproxy.grammar.request import InfoRequest, SigningKeys, VariantRequest, read_request
-from audioproxy.grammar.segments import split_signature
+from audioproxy.grammar.segments import is_info, split_signature
 from audioproxy.process.slots import Slots
 from audioproxy.web.base_resource import BaseResource
 from audioproxy.web.exchange import Exchange
@@ -85,8 +85,7 @@ class AudioProxyResource(BaseResource):
         # /hls/ is reserved for a later version (contract: Versioning).
         if signed_path is None or signed_path.signature == b"hls":
             raise NotFound("no such route")
-        is_info = signed_path.signed.startswith(b"/info/")
-        exchange.endpoint = "info" if is_info else "render"
+        exchange.endpoint = "info" if is_info(signed_path.signed) else "render"
         request = read_request(signed_path, self._keys, now)
         if isinstance(request, VariantRequest):
             self.verified_paths.add(path, request)

@@ -13,7 +13,7 @@ from audioproxy.render.registry import RenderRegistry, Subscription
 from audioproxy.streams import FileProducer
 from audioproxy.variants.interfaces import StoredVariant, VariantStore
 from audioproxy.web.exchange import Exchange
-from audioproxy.web.response_plan import Lookup, Outcome, ResponsePlan, miss_headers, plan_response
+from audioproxy.web.response_plan import Conditions, Lookup, Outcome, miss_headers, plan_response
 
 if TYPE_CHECKING:
     from audioproxy.metrics import Metrics
@@ -41,8 +41,9 @@ class VariantHandler:
 
         :raises Refusal: for everything that is not answered with the variant.
         """
+        conditions = exchange.conditions
         exchange.set_headers({b"etag": request.tag})
-        plan = plan_response(request, exchange.conditions, self.now())
+        plan = plan_response(request, conditions, self.now())
         if plan.outcome is Outcome.NOT_MODIFIED:
             exchange.set_headers(plan.headers)
             exchange.respond(plan.status)
@@ -50,34 +51,32 @@ class VariantHandler:
         subscription: Subscription | None = None
         with self.renders.admission() as admitted:
             stored = await self.store.lookup(request.key) if self.store is not None else None
-            plan = plan_response(request, exchange.conditions, self.now(), self._lookup(stored))
-            if plan.outcome is Outcome.RENDER:
-                subscription = self.renders.join(request, admitted)
+            if stored is None:
+                plan = plan_response(request, conditions, self.now(), Lookup())
+                if plan.outcome is Outcome.RENDER:
+                    subscription = self.renders.join(request, admitted)
         if stored is not None:
-            await self._answer_hit(exchange, request, stored, plan)
+            await self._answer_stored(exchange, request, stored, conditions)
         elif subscription is not None:
             await self._answer_render(exchange, request, subscription)
         else:
             await self._answer_head_of_miss(exchange, request)
 
-    def _lookup(self, stored: StoredVariant | None) -> Lookup:
-        if stored is None:
-            return Lookup()
-        return Lookup(stored.size, stored.headers, self.presign_ttl)
-
-    async def _answer_hit(
+    async def _answer_stored(
         self,
         exchange: Exchange,
         request: VariantRequest,
         stored: StoredVariant,
-        plan: ResponsePlan,
+        conditions: Conditions,
     ) -> None:
         try:
+            lookup = Lookup(stored.size, stored.headers, self.presign_ttl)
+            plan = plan_response(request, conditions, self.now(), lookup)
             if exchange.method == b"GET":
                 self.metrics.hit(request.options.f)
             if plan.outcome is Outcome.UNSATISFIABLE:
                 raise RangeNotSatisfiable(stored.size)
-            exchange.set_cache_state("HIT")
+            exchange.set_cache_state(plan.cache_state)
             if plan.outcome is Outcome.REDIRECT:
                 location = stored.presign(plan.redirect_seconds)
                 exchange.set_headers({**plan.headers, b"location": location.encode("ascii")})

@@ -12,10 +12,10 @@ _LONGEST_PATH = 1024
 
 
 class VerifiedPathCache:
-    """What paths asked for whose signatures were verified, for as long as there is room.
+    """The requests of the paths that were verified last, by path.
 
-    The path with its signature is the key, byte by byte, so that whatever differs is verified for
-    itself. Nothing in it depends on the time or on what is stored.
+    The whole path with its signature is the key, so that a path that differs in one byte is
+    verified anew. Nothing in a request depends on the time or on what is stored.
     """
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ REQUESTS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /\r\n\r\n",
 )
-#: How a house is furnished: the first of everything.
+#: How a service is set up: the first of everything.
 PLAIN_HOUSE = bytes(FURNISHING)
 
 
@@ -227,7 +227,7 @@ def paths() -> st.SearchStrategy[bytes]:
 
 
 def conversations() -> st.SearchStrategy[bytes]:
-    """Draw a furnished house and the bytes of a connection."""
+    """Draw the setup of a service and the bytes of a connection."""
     requests = spoiled(REQUESTS, (*HTTP_WORDS, *URL_WORDS)) | st.sampled_from(REQUESTS)
     built = st.builds(
         request,

@@ -27,7 +27,7 @@ from tests.support.http import (
     ResourceHarness,
 )
 
-#: Bytes of an input that furnish a house: one for each choice below.
+#: Bytes of an input that set up a service: one for each choice below.
 FURNISHING = 10
 ORIGINS = (None, "*", "https://app.example")
 #: Which keys are stored, by their last digit.
@@ -61,7 +61,7 @@ _COMPLAINT = b"Invalid data found when processing input"
 
 
 class FuzzFixture(ResourceHarness):
-    """A house that answers for any source and any key, as its input says.
+    """A service that answers for any source and any key, as its input says.
 
     :ivar asked: the method of each request that reached the resource, in order.
     :ivar leaves: the client goes away before it has what it asked for.

@@ -41,7 +41,7 @@ _MOST_TURNS = 1000
 def check_front(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixture) -> None:
     """Assert what is promised to whoever sends anything.
 
-    :param data: how the house is furnished, then the bytes of one connection.
+    :param data: how the service is set up, then the bytes of one connection.
     """
     log = Log()
     stop = log.keep()

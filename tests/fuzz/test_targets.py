@@ -83,13 +83,13 @@ class FrontTargetTests(SynchronousTestCase):
     """`check_front`"""
 
     def refused(self, harness: Any, sent: bytes = GET) -> None:
-        """Assert that a house is found to be a bad one, and that a good one is not."""
+        """Assert that a service is found to be a bad one, and that a good one is not."""
         check_front(corpus.PLAIN_HOUSE + sent)
         with self.assertRaises(AssertionError):
             check_front(corpus.PLAIN_HOUSE + sent, harness)
 
     def test_furniture(self) -> None:
-        """A plain house leaves what a client sends to the client: a good request is served."""
+        """A plain service leaves what a client sends to the client: a good request is served."""
         draws = Draws(corpus.PLAIN_HOUSE + GET)
         FuzzFixture(draws)
         self.assertEqual(draws.rest, GET)
@@ -104,8 +104,8 @@ class FrontTargetTests(SynchronousTestCase):
 
         self.refused(bare)
 
-    def test_seat(self) -> None:
-        """A seat that nobody gives up is seen."""
+    def test_subscription_left_open(self) -> None:
+        """A subscription that is never ended is seen."""
 
         class Sticky(FuzzFixture):
             def join(self, order: Any, admitted: bool) -> Any:

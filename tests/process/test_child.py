@@ -101,7 +101,7 @@ class EndTests(RealCase):
         self.assertEqual(ended.stderr, b"y" * 8000 + b"the cause")
         self.assertTrue(ended.ok)
 
-    async def test_precious_stderr(self) -> None:
+    async def test_kept_stderr(self) -> None:
         """Lines that matter are kept however much comes after them, and not without an end."""
         ended = await self.run_python(
             "import sys; say = sys.stderr.write\n"

@@ -117,12 +117,13 @@ class WatchTests(InspectionCase):
         self.addCleanup(self.log.keep())
         self.reports: list[bool] = []
 
-    def watch(self) -> ProgramsMonitor:
+    def watch(self, start: bool = True) -> ProgramsMonitor:
         """Begin to watch."""
         launcher = Launcher(self.spawner, self.clock, {})
         programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
         monitor = ProgramsMonitor(programs, self.reports.append)
-        monitor.start()
+        if start:
+            monitor.start()
         self.addCleanup(lambda: self.successResultOf(Deferred.fromCoroutine(monitor.stop())))
         return monitor
 
@@ -180,7 +181,7 @@ class WatchTests(InspectionCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_stopped(self) -> None:
-        """Before the start and after the stop nothing is checked; a stop ends a check."""
+        """After the stop nothing is checked; a stop ends a check."""
         monitor = self.watch()
         (child,) = self.spawner.alive
         stopping = Deferred.fromCoroutine(monitor.stop())
@@ -189,6 +190,17 @@ class WatchTests(InspectionCase):
         self.successResultOf(stopping)
         monitor.check()
         self.assertEqual(([], []), (self.spawner.alive, self.reports))
+
+    def test_not_started(self) -> None:
+        """A check that is asked for before the start waits for it."""
+        monitor = self.watch(start=False)
+        monitor.check()
+        self.assertEqual([], self.spawner.alive)
+        monitor.start()
+        self.assertEqual(1, len(self.spawner.alive))
+        self.answer_versions()
+        self.answer_lists()
+        self.assertEqual([True], self.reports)
 
 
 class FindVersionTests(SynchronousTestCase):

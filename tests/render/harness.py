@@ -16,7 +16,8 @@ from audioproxy.process.prober import Prober
 from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher
 from audioproxy.process.waveforms import Waveforms
-from audioproxy.render.context import RenderContext, RenderLimits
+from audioproxy.render.context import RenderContext
+from audioproxy.render.deadline import RenderLimits
 from audioproxy.render.output import RenderOutput
 from audioproxy.render.output_encoder import OutputEncoder
 from audioproxy.render.preparation import Preparer
@@ -33,7 +34,7 @@ HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-
 
 
 class Client:
-    """One who asks for a variant: takes a seat, takes the bytes, leaves.
+    """One who asks for a variant: subscribes, takes the bytes, leaves.
 
     :ivar outcome: None while it goes on; ``whole``, or what it failed with.
     """

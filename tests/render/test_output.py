@@ -1,4 +1,4 @@
-"""The backlog: a file that grows, and those who follow it."""
+"""The output of a render: a file that grows, and those who follow it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audioproxy.scratch_files import AnonymousFile
 from tests.support.processes import open_descriptors
 
 
-class BacklogTests(SynchronousTestCase):
+class RenderOutputTests(SynchronousTestCase):
     """`RenderOutput`"""
 
     def setUp(self) -> None:

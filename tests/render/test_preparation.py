@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 from twisted.internet.defer import Deferred
 
@@ -14,8 +14,9 @@ from audioproxy.errors import (
     RenderTimeout,
     SourceTooLarge,
 )
+from audioproxy.grammar.request import InfoRequest, VariantRequest
 from audioproxy.grammar.sources import LocalSource
-from audioproxy.render.deadline import Deadline
+from audioproxy.render.deadline import RenderLimits
 from audioproxy.render.preparation import Commands, find_commands
 from tests.render.test_render import RenderCase
 
@@ -25,15 +26,12 @@ class FindCommandsTests(RenderCase):
 
     def begin(self, options: str | None = "", path: bytes = b"a.wav") -> Deferred[Commands]:
         """Begin to look at a source; None asks for the info document."""
-        read = None if options is None else self.harness.request(options).options
-        deadline = Deadline(self.harness.clock, 100)
-        work = find_commands(self.harness.preparer, read, LocalSource(path), deadline)
-        return Deferred.fromCoroutine(work).addBoth(self.end, deadline)
-
-    def end(self, outcome: Any, deadline: Deadline) -> Any:
-        """Stop the alarm."""
-        deadline.cancel()
-        return outcome
+        source = LocalSource(path)
+        request: VariantRequest | InfoRequest = InfoRequest(source)
+        if options is not None:
+            request = replace(self.harness.request(options), source=source)
+        limits = RenderLimits(self.harness.clock, 100, 1)
+        return Deferred.fromCoroutine(find_commands(self.harness.preparer, request, limits))
 
     def test_commands(self) -> None:
         """The commands are those that a render runs, and nothing but the probe has run."""

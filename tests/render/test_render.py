@@ -23,6 +23,7 @@ from audioproxy.errors import (
     UndecodableSource,
 )
 from audioproxy.media.encoding import ENCODERS
+from audioproxy.render.render import TRANSITIONS, State
 from tests.render.harness import HEADERS, NOTHING_LEFT, Client, RenderHarness
 from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors
@@ -54,6 +55,18 @@ class RenderCase(SynchronousTestCase):
         """Require that nothing is readable in the store, now or ever (D35)."""
         self.harness.close()
         self.assertEqual(self.harness.store.variants, {})
+
+
+class TransitionTests(SynchronousTestCase):
+    """`TRANSITIONS`"""
+
+    def test_states(self) -> None:
+        """Each state has a row; those that a render ends in have no other end behind them."""
+        self.assertEqual(set(State), set(TRANSITIONS))
+        self.assertEqual(
+            {State.STORED, State.FAILED}, {end for end, after in TRANSITIONS.items() if not after}
+        )
+        self.assertNotIn(State.FAILED, TRANSITIONS[State.FINISHED])
 
 
 class GoodEndTests(RenderCase):
@@ -454,7 +467,9 @@ class RefusalTests(RenderCase):
             self.assertIsInstance(client.outcome, RenderTimeout if late else UndecodableSource)
 
     def test_trim_of_a_source_written_to(self) -> None:
-        """An end that somebody is still moving is named to nobody (D43)."""
+        """An end that somebody is still moving is named to nobody, and is logged (D43)."""
+        log = Log()
+        self.addCleanup(log.keep())
         client, encoder = self.harness.render("t:5")
         encoder.complain(b"Empty output")
         encoder.die(1)
@@ -462,6 +477,8 @@ class RefusalTests(RenderCase):
         self.harness.encoder().say(b"out_time_us=4250000\nprogress=end\n")
         self.harness.encoder().die()
         self.assertIsInstance(client.outcome, RenderFailed)
+        (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
+        self.assertIn("a source changed while it was read", formatEvent(warning))
 
     def render_too_short(self, measured: bytes) -> tuple[Client, FakeChild]:
         """End a first render without samples, and the measuring of its source."""

@@ -61,14 +61,14 @@ def comparable(answer: bytes) -> bytes:
     return _OUR_ID.sub(b"ours", _DATE.sub(b"\r\nDate\r\n", answer))
 
 
-class ExpressCase(SynchronousTestCase):
-    """Two houses with one variant each, of which one has the fast path."""
+class FastPathCase(SynchronousTestCase):
+    """Two services with one variant each, of which one has the fast path."""
 
     def setUp(self) -> None:
         self.harnesses = self.build()
 
     def build(self, **options: Any) -> tuple[ResourceHarness, ResourceHarness]:
-        """Return a house without and one with the fast path; both know the path."""
+        """Return a service without and one with the fast path; both know the path."""
         plain, fast = ResourceHarness(**options), ResourceHarness(fast=True, **options)
         for harness in (plain, fast):
             harness.store_variant(PATH, DATA)
@@ -89,7 +89,7 @@ class ExpressCase(SynchronousTestCase):
     def assert_equal_answers(
         self, harnesses: tuple[ResourceHarness, ResourceHarness], **headers: Any
     ) -> ResourceHarness:
-        """Assert that both answer with the same bytes, and return the fast house."""
+        """Assert that both answer with the same bytes, and return the one with the fast path."""
         plain, fast = harnesses
         answers = [comparable(self.raw(harness, **headers).received) for harness in harnesses]
         self.assertEqual(*answers)
@@ -97,7 +97,7 @@ class ExpressCase(SynchronousTestCase):
         return fast
 
 
-class SameTests(ExpressCase):
+class SameTests(FastPathCase):
     """What is answered on the fast path"""
 
     def test_answers(self) -> None:
@@ -119,7 +119,7 @@ class SameTests(ExpressCase):
                 harness.calls.clear()
             answers = [comparable(self.raw(harness, path).received) for harness in harnesses]
             self.assertEqual(*answers)
-            self.assertEqual(harnesses[1].touched(), ["glance"])
+            self.assertEqual(harnesses[1].touched(), ["read_small"])
 
     def test_lines(self) -> None:
         """Each request has the line that the ordinary path writes of it (Request log)."""
@@ -147,7 +147,7 @@ class SameTests(ExpressCase):
         self.assertFalse(connection.closed)
 
 
-class LeftTests(ExpressCase):
+class LeftTests(FastPathCase):
     """What is left to the ordinary path"""
 
     def test_uncommon(self) -> None:
@@ -194,7 +194,7 @@ class LeftTests(ExpressCase):
                 connection.send_raw(request)
                 answers.append((comparable(connection.received), connection.closed))
             self.assertEqual(*answers, request)
-            self.assertNotIn("glance", self.harnesses[1].touched(), request)
+            self.assertNotIn("read_small", self.harnesses[1].touched(), request)
 
     def test_unknown(self) -> None:
         """A path that differs in one byte is verified for itself (Authentication)."""
@@ -220,7 +220,7 @@ class LeftTests(ExpressCase):
         fast.stored.clear()
         connection = fast.connect()
         connection.send(fast.path(PATH))
-        self.assertEqual(fast.touched(), ["glance", "lookup", "join"])
+        self.assertEqual(fast.touched(), ["read_small", "lookup", "join"])
 
     def test_stores(self) -> None:
         """Without a store, and while the service stops, there is nothing fast."""
@@ -244,7 +244,7 @@ class LeftTests(ExpressCase):
         connection.pause()
         for _ in range(3):
             connection.send(fast.path(PATH))
-        self.assertNotIn("glance", fast.touched())
+        self.assertNotIn("read_small", fast.touched())
 
     @PROMISE
     @given(st.binary(max_size=60), st.binary(max_size=20), st.integers(0, 200))
@@ -261,7 +261,7 @@ class LeftTests(ExpressCase):
         self.assertEqual(*answers)
 
 
-class SendTests(ExpressCase):
+class SendTests(FastPathCase):
     """How an answer goes out"""
 
     def test_partly_sent(self) -> None:
@@ -269,24 +269,27 @@ class SendTests(ExpressCase):
         _, fast = self.harnesses
         expected = comparable(self.raw(fast).received)
         for taken in (0, 1, 100, ValueError()):
-            wire = _Direct(taken)
+            wire = _PartialTransport(taken)
             channel = fast.site.buildProtocol(None)
             channel.makeConnection(wire)
-            channel.straight = True
+            channel.is_plain_tcp = True
             channel.dataReceived(b"GET %s HTTP/1.1\r\n\r\n" % fast.path(PATH))
-            self.assertEqual(comparable(bytes(wire.taken) + wire.value()), expected)
+            self.assertEqual(1, wire.attempts)
+            self.assertEqual(comparable(wire.taken + wire.value()), expected)
 
 
-class _Direct(StringTransport):
+class _PartialTransport(StringTransport):
     """A transport of which the system takes some bytes at once, or refuses to."""
 
     def __init__(self, taking: int | Exception) -> None:
         super().__init__()
         self.taking = taking
         self.taken = b""
+        self.attempts = 0
 
     def writeSomeData(self, data: bytes) -> int | Exception:
         """Take the first bytes."""
+        self.attempts += 1
         if isinstance(self.taking, int):
             self.taken = data[: self.taking]
         return self.taking

@@ -192,7 +192,7 @@ class SendfileTests(TestCase):
 
 
 class WrittenTests(SendfileTests):
-    """The same where nothing is straight: behind TLS, say"""
+    """The same where sendfile cannot be used: behind TLS, say"""
 
     uses_sendfile = False
 

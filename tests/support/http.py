@@ -603,7 +603,7 @@ class ResourceHarness:
 
     def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
         """Look a variant up, of which all are small here."""
-        self.calls.append(("glance", key))
+        self.calls.append(("read_small", key))
         stored = self.stored.get(key) if isinstance(self.stored, dict) else None
         return None if stored is None else (stored.headers, stored.data)
 

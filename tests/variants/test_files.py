@@ -250,7 +250,7 @@ class GlanceTests(StoreCase):
     """`FileVariantStore.read_small`"""
 
     def test_small(self) -> None:
-        """A small variant is there at a glance with its headers, and nothing stays open."""
+        """A small variant is read at once with its headers, and nothing stays open."""
         before = open_descriptors()
         for data in (b"", b"abc", bytes(60_000)):
             self.commit(data)
@@ -292,11 +292,11 @@ class DamageTests(StoreCase):
         """Tell whether a file is a variant, which then has to be the one that was stored."""
         self.path().write_bytes(content)
         stored = self.lookup()
-        glanced = self.store.read_small(KEY)
-        self.assertEqual(stored is None, glanced is None)
+        found = self.store.read_small(KEY)
+        self.assertEqual(stored is None, found is None)
         if stored is None:
             return False
-        self.assertEqual(glanced, (self.headers, self.DATA))
+        self.assertEqual(found, (self.headers, self.DATA))
         self.assertEqual((stored.headers, stored.read(0, 999)), (self.headers, self.DATA))
         stored.close()
         return True

@@ -114,10 +114,10 @@ class LineTests(ExchangeCase):
 
 
 class EndTests(ExchangeCase):
-    """Clients that leave, streams that fail, crashes: a seat is left and one line is logged."""
+    """Clients that leave, streams that fail, crashes: subscriptions end, one line is logged."""
 
     def test_left_before_headers(self) -> None:
-        """Whoever leaves while waiting gives the seat up, and nothing is written later."""
+        """Whoever leaves while waiting ends the subscription, and nothing is written later."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         connection.leave()
@@ -130,7 +130,7 @@ class EndTests(ExchangeCase):
         self.assertEqual([], self.log.events)
 
     def test_left_while_streaming(self) -> None:
-        """Whoever leaves half way gives the seat up, and the bytes sent are in the line."""
+        """Whoever leaves half way ends the subscription, and the bytes sent are in the line."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.harness.render(PATH).put_out(b"half")

@@ -57,7 +57,7 @@ ANSWER = answer(AUDIO, **CONTAINER)
 
 
 class InfoCase(SynchronousTestCase):
-    """A house in which every source that was opened is closed, and every slot free, at the end."""
+    """A service that must have closed every source, and have every slot free, at the end."""
 
     def setUp(self) -> None:
         self.log = Log()
@@ -67,7 +67,7 @@ class InfoCase(SynchronousTestCase):
     def make_harness(
         self, source: FakeSource | Exception | None = None, **settings: Any
     ) -> ResourceHarness:
-        """Return a house with one source behind every path."""
+        """Return a service with one source behind every path."""
         harness = ResourceHarness(**settings)
         if source is not None:
             harness.source = source

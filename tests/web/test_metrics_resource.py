@@ -21,7 +21,7 @@ CONTENT_TYPE = b"text/plain; version=0.0.4"
 
 
 class ScrapeCase(SynchronousTestCase):
-    """A house whose metrics are served beside it."""
+    """A service whose metrics are served beside it."""
 
     def setUp(self) -> None:
         self.log = Log()

@@ -30,7 +30,7 @@ METHODS = (
 
 
 class RootCase(SynchronousTestCase):
-    """What the cases below share: a house with a stored variant, and no errors in the log."""
+    """What the cases below share: a service with a stored variant, and no errors in the log."""
 
     def setUp(self) -> None:
         self.log = Log()
@@ -38,7 +38,7 @@ class RootCase(SynchronousTestCase):
         self.harness = self.make_harness()
 
     def make_harness(self, **settings: Any) -> ResourceHarness:
-        """Return a house in which one variant is stored."""
+        """Return a service in which one variant is stored."""
         harness = ResourceHarness(**settings)
         harness.store_variant(PATH, DATA)
         return harness

@@ -66,7 +66,7 @@ ERRORS: dict[type[Refusal], tuple[int, str, bytes]] = {
 
 
 class VariantCase(SynchronousTestCase):
-    """What the cases below share: a house with a store, and one path."""
+    """What the cases below share: a service with a store, and one path."""
 
     def setUp(self) -> None:
         self.harness = ResourceHarness()

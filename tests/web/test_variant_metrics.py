@@ -33,7 +33,7 @@ SOUND = {
 
 
 class CountCase(SynchronousTestCase):
-    """A house, what it counts, and what it logs."""
+    """A service, what it counts, and what it logs."""
 
     def setUp(self) -> None:
         self.log = Log()
@@ -41,7 +41,7 @@ class CountCase(SynchronousTestCase):
         self.make()
 
     def make(self, **settings: Any) -> None:
-        """Have another house in place of the one before."""
+        """Have another service in place of the one before."""
         self.harness = ResourceHarness(**settings)
         self.counts = Counts(self.harness.metrics)
 
