@@ -78,14 +78,15 @@ BUGS = [
         "render/render.py",
         "why=refusal.message)\n            self._fail(refusal)\n",
         "why=refusal.message)\n            self._fail(refusal)\n"
-        "            if self._output is not None:\n                await self._store()\n",
+        "            if self._output is not None:\n"
+        "                await self._write_back.commit(self._request, self._output)\n",
         "store",
     ),
     Bug(
         "who waits for a slot and leaves goes on waiting",
         "render/render.py",
         "        if not self._subscribers and self.state not in _ENDED and not self._runs_on:\n",
-        "        if not self._subscribers and self.state is State.PROBING:\n",
+        "        if not self._subscribers and self.state is State.STREAMING:\n",
         "rehearsal",
     ),
     Bug(
