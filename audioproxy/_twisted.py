@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocolFactory
 from twisted.internet.protocol import Factory, Protocol
-from twisted.internet.tcp import Connection
 from twisted.web.http import HTTPChannel
 
 if TYPE_CHECKING:
@@ -98,6 +97,9 @@ def is_plain_tcp(transport: Any) -> bool:
     Twisted 26.10: ``startTLS`` changes the class of a transport in place, and sets ``TLS``, which
     is not part of ``ITCPTransport``. Needless when an interface tells.
     """
+    # It imports OpenSSL, without which a client of plain HTTP starts sooner.
+    from twisted.internet.tcp import Connection
+
     return isinstance(transport, Connection) and not transport.TLS
 
 
