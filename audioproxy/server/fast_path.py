@@ -48,6 +48,7 @@ _STATUS_LINES = {
     status: b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode("ascii"))
     for status in (200, 206, 304)
 }
+_UNCONDITIONAL = Conditions(b"GET")
 _CACHE_STATES = {"": b"", "HIT": b"X-Audio-Proxy: HIT\r\n"}
 # How Twisted spells what is no word with capitals at each part.
 _SPELLINGS = {b"etag": b"ETag"}
@@ -138,8 +139,10 @@ class FastPath:
         """Return what a request is answered with; None where that takes more than a small file."""
         if request.is_expired(now):
             return None
-        get = headers.get
-        conditions = Conditions(b"GET", get(b"if-none-match"), get(b"if-range"), get(b"range"))
+        conditions = _UNCONDITIONAL
+        if headers:
+            get = headers.get
+            conditions = Conditions(b"GET", get(b"if-none-match"), get(b"if-range"), get(b"range"))
         plan = plan_response(request, conditions, now)
         if plan.outcome is Outcome.NOT_MODIFIED:
             return plan, b""
@@ -177,11 +180,12 @@ def _read_headers(lines: bytes) -> dict[bytes, bytes] | None:
 
 
 def _spell(headers: Mapping[bytes, bytes]) -> bytes:
-    return b"".join(map(_spell_line, headers.items()))
+    return _spell_lines(*headers.items())
 
 
-# Most lines are the same in most responses.
+# Few variants are requested most of the time, and their headers are the same each time.
 @lru_cache(4096)
-def _spell_line(header: tuple[bytes, bytes]) -> bytes:
-    name, value = header
-    return b"%s: %s\r\n" % (_SPELLINGS.get(name) or name.title(), value)
+def _spell_lines(*headers: tuple[bytes, bytes]) -> bytes:
+    return b"".join(
+        b"%s: %s\r\n" % (_SPELLINGS.get(name) or name.title(), value) for name, value in headers
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from audioproxy.web.conditions import matches, range_applies
 from audioproxy.web.ranges import length_headers, read_range
 
 _FROM_STORE = "HIT"
+_RANGES = {b"accept-ranges": b"bytes"}
 
 _MAX_AGE = re.compile(r"max-age=(\d+)")
 
@@ -89,8 +91,7 @@ def plan_response(
         return _NOT_MODIFIED if request.exp is None else _plan_not_modified(request.exp, now)
     if lookup.size is None or lookup.headers is None:
         return _RENDER if conditions.method == b"GET" else _MISS
-    headers = _variant_headers(lookup.headers, request.exp, now)
-    headers[b"accept-ranges"] = b"bytes"
+    headers = _stored_headers(lookup.headers, request.exp, now)
     if lookup.presign_ttl is not None:
         # No URL lives zero seconds, so the last second of ``exp`` is served from here (D14).
         seconds = clamp(lookup.presign_ttl, request.exp, now)
@@ -127,7 +128,7 @@ def _plan_hit(
             return ResponsePlan(Outcome.UNSATISFIABLE, RangeNotSatisfiable.status)
     headers.update(length_headers(part, size))
     status = 206 if part else 200
-    return ResponsePlan(Outcome.HIT, status, headers, part or (0, size), cache_state=_FROM_STORE)
+    return ResponsePlan(Outcome.HIT, status, headers, part or (0, size), 0, _FROM_STORE)
 
 
 def miss_headers(request: VariantRequest, now: float) -> dict[bytes, bytes]:
@@ -136,6 +137,18 @@ def miss_headers(request: VariantRequest, now: float) -> dict[bytes, bytes]:
     They are no part of the plan: a render may wait for its slot until the lifetimes are shorter.
     """
     return _variant_headers(VariantHeaders.of(request.options), request.exp, now)
+
+
+def _stored_headers(headers: VariantHeaders, exp: int | None, now: float) -> dict[bytes, bytes]:
+    if exp is None:
+        return dict(_permanent_headers(headers))
+    return _variant_headers(headers, exp, now) | _RANGES
+
+
+# Most URLs have no end, and few variants differ in their headers.
+@lru_cache(1024)
+def _permanent_headers(headers: VariantHeaders) -> dict[bytes, bytes]:
+    return _variant_headers(headers, None, 0) | _RANGES
 
 
 def _variant_headers(headers: VariantHeaders, exp: int | None, now: float) -> dict[bytes, bytes]:
