@@ -1,4 +1,4 @@
-"""The limits and the objects that all renders share."""
+"""The objects that all renders share."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Server(Protocol):
         ...
 
     def call_soon(self, call: Callable[[], object]) -> IDelayedCall:
-        """Have something called when other connections had their turn."""
+        """Schedule a call for the next turn of the reactor, after other connections."""
         ...
 
 

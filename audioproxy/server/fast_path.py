@@ -69,10 +69,10 @@ class FastPath:
         :param small_variants: None where a lookup in the store takes a wait.
         """
         self._find = verified_paths.find
-        self._variants = variants
         self._small_variants = small_variants
         # Looked up once: this path is taken some ten thousand times a second.
         self._now = variants.now
+        self._presign_ttl = variants.presign_ttl
         self._seconds = instrumentation.seconds
         self._metrics = instrumentation.metrics
         self._access_log = instrumentation.access_log
@@ -150,7 +150,7 @@ class FastPath:
         if not found:
             return None
         stored_headers, data = found
-        lookup = Lookup(len(data), stored_headers, self._variants.presign_ttl)
+        lookup = Lookup(len(data), stored_headers, self._presign_ttl)
         plan = plan_response(request, conditions, now, lookup)
         if plan.outcome is not Outcome.HIT:
             return None

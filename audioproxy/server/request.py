@@ -22,7 +22,7 @@ class ProxyRequest(Request):
     _sendfile: SendfileBody | None = None
 
     def gotLength(self, length: int | None) -> None:
-        """Have no place for a body."""
+        """Provide an empty body, whatever length is stated."""
         self.content = io.BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:

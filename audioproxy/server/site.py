@@ -50,7 +50,7 @@ class ProxySite(Site):
         return self._clock.seconds()
 
     def call_soon(self, call: Callable[[], object]) -> IDelayedCall:
-        """Have something called when other connections had their turn."""
+        """Schedule a call for the next turn of the reactor, after other connections."""
         return self._clock.callLater(0, call)
 
     def buildProtocol(self, addr: Any) -> Any:
