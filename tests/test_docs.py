@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import errors
 from audioproxy.cli.url_input import parse_url
 from audioproxy.config import VARIABLES
+from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.segments import split_target
@@ -101,6 +102,24 @@ class ReferenceTests(SynchronousTestCase):
         texts = {anchor(text.partition("\n")[0]): text for text in sections}
         for key, name in links.items():
             self.assertIn(f"/{key}:", "".join(re.findall(f"{SERVICE}(.*)", texts[name])), key)
+
+    def test_every_format_is_explained(self) -> None:
+        """The URL reference lists every output format with its Content-Type and bounds (D6)."""
+        table = {row[0].strip("`"): row[1] for row in rows("urls", "Value")}
+        self.assertEqual(list(FORMATS), list(table))
+        options = {row[0].split("`")[1]: row[1] for row in rows("urls", "Option")}
+        self.assertEqual(list(FORMATS), re.findall(r"`(\w+)`", options["f"]))
+        for token, form in FORMATS.items():
+            self.assertIn(f"`{VariantOptions(f=token).content_type}`", table[token], token)
+            for key, bounds in (("br", form.br), ("q", form.q)):
+                stated = re.search(rf"\b{token}(?: and \w+)? (-?[\d.]+)-([\d.]+)", options[key])
+                expected = bounds and tuple(map(str, bounds))
+                self.assertEqual(expected, stated and stated.groups(), (key, token))
+
+    def test_every_format_in_browsers(self) -> None:
+        """The page on browsers says of every format of sound what its duration is."""
+        sounding = [token for token, form in FORMATS.items() if form.content_type]
+        self.assertEqual(sounding, [row[0] for row in rows("browsers", "Format")])
 
     def test_every_source_is_explained(self) -> None:
         """A client finds every kind of source, spelled as the service reads it (D15)."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 from urllib.parse import unquote, unquote_to_bytes
 
 from hypothesis import assume, given
@@ -18,6 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy import errors, urls
 from audioproxy.grammar import sources as grammar
 from audioproxy.grammar.cache_key import cache_key
+from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.values import percent_encode
 from audioproxy.urls import InvalidOptions, NotFound, Signer, Variant, local, s3
@@ -238,6 +239,10 @@ class VariantTests(SynchronousTestCase):
         one = Variant(f="opus", t=(30, 15))
         self.assertEqual({one: 1}, {Variant(f="opus", t=(30, 15)): 1})
         self.assertRaises(AttributeError, setattr, one, "f", "mp3")
+
+    def test_type_of_f(self) -> None:
+        """Type checkers accept every output format in `Variant.f`, and nothing else."""
+        self.assertEqual(tuple(FORMATS), get_args(get_type_hints(Variant)["f"]))
 
 
 class SourceTests(SynchronousTestCase):

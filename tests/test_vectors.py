@@ -16,6 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import InvalidOptions, NotFound
 from audioproxy.grammar.cache_key import cache_key
+from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.signature import verify
@@ -191,6 +192,11 @@ class CanonicalTests(SynchronousTestCase):
             self.assertEqual(row["content_type"], options.content_type, row)
             self.assertEqual(row.get("exp"), exp, row)
             self.assertEqual((options, None), read_options(cut(row["canonical"])), row)
+
+    def test_every_format(self) -> None:
+        """The vectors contain each output format at least once."""
+        read = {read_options(cut(row["options"]))[0].f for row in rows("options")}
+        self.assertEqual(set(FORMATS), read)
 
     def test_every_option(self) -> None:
         """Each option of the contract is read once at least, and refused once at least."""

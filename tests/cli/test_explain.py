@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.cli.option_help import describe_options
+from audioproxy.cli.option_help import describe_defaults, describe_options
+from audioproxy.grammar.formats import FORMATS
+from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.urls import Signer, Variant
 from tests.cli.command import SECRETS, command
@@ -133,6 +136,16 @@ class UrlTests(ExplainCase):
                 self.assertNotIn("{", words)
                 said.add(segment.partition(":")[0])
         self.assertEqual({row for row in Variant.__dataclass_fields__ if row[0] != "_"}, said)
+
+    def test_every_format(self) -> None:
+        """`explain` describes every output format, and the quality that it has without options."""
+        for token, form in FORMATS.items():
+            options = VariantOptions(f=token)
+            described = dict(describe_options(options))
+            self.assertIn(f"({options.content_type})", described[f"f:{token}"])
+            defaults = list(describe_defaults(options))
+            quality = [text for text in defaults if re.search(r"kbps|quality|level", text)]
+            self.assertEqual(bool(form.br or form.q), bool(quality), token)
 
 
 class SourceTests(SynchronousTestCase):
