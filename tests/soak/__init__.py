@@ -1,1 +1,1 @@
-"""Two real nodes on one store, under mixed load and faults, with every byte compared."""
+"""Fault runs: two real nodes on one store under load and faults, with every byte compared."""

@@ -1,4 +1,4 @@
-"""``python -m tests.soak``: run, report, and exit with 0 where nothing was wrong."""
+"""``python -m tests.soak``: run, report, and exit with 0 if every check passes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.soak.run import Run
 def read_arguments(words: list[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=120, help="of load; default 120")
-    parser.add_argument("--seed", type=int, default=1, help="of all that is left to chance")
-    parser.add_argument("--report", type=Path, help="a file for the report, besides stdout")
-    parser.add_argument("--keep", type=Path, help="a new folder for everything, kept")
+    parser.add_argument("--seconds", type=float, default=120, help="seconds of load; default 120")
+    parser.add_argument("--seed", type=int, default=1, help="seed of all random choices; default 1")
+    parser.add_argument("--report", type=Path, help="write the report to this file, too")
+    parser.add_argument("--keep", type=Path, help="new folder for all files; keep it")
     return parser.parse_args(words)
 
 
 async def main(given: argparse.Namespace) -> None:
     """Make one run.
 
-    :raises SystemExit: with the status, where it is not 0.
+    :raises SystemExit: with status 1 if a check failed.
     """
     base = given.keep or Path(tempfile.mkdtemp(prefix="soak-"))
     base = base.resolve()

@@ -1,4 +1,4 @@
-"""Faults behind the clients' backs: children that are hit, sources that change, damaged files."""
+"""Faults that clients do not cause: attacked children, changed sources, damaged variants."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Harm = Callable[[bytes, Random], bytes]
 
 _SOURCE = "fd/3"
 _LOOK = 0.01
-# Seconds after which nobody can join a render that has ended, and some more.
+# Longer than a finished render can be joined, in seconds.
 _LINGER = 1.3
 
 
 def find_child(node: Node, program: str, source: Path) -> int | None:
-    """Return a handle on a child that runs a program on a source; None where there is none.
+    """Return a pidfd of a child that runs a program on a source; None if there is no such child.
 
-    A child that has not started its program yet has all descriptors of the node, so the program
-    is looked at first. The handle is of the process, not of its number.
+    Before ``exec``, a child still holds all descriptors of the node, so the program is checked
+    first. A pidfd keeps naming the same process even if its process id is reused.
     """
     for pid in node.children():
         with suppress(OSError):
@@ -56,10 +56,10 @@ def _send(handle: int, number: int) -> bool:
 
 @dataclass(frozen=True)
 class Sentence:
-    """What is done to a child.
+    """Attack on one child process.
 
-    :ivar way: to kill it, to stop it for good, or to pause it.
-    :ivar midway: not before the answer has begun to arrive.
+    :ivar way: "kill", "stop" (for good) or "pause".
+    :ivar midway: wait until the response has begun to arrive.
     """
 
     program: str
@@ -80,7 +80,7 @@ SENTENCES = [
 
 
 class Attacks:
-    """What is done to the children of the nodes, on sources that serve for nothing else."""
+    """Attacks on the nodes' child processes, on sources and on stored variants."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
@@ -89,17 +89,17 @@ class Attacks:
         self._version = 0
 
     async def attack(self, over: list[bool], chance: Random) -> None:
-        """Do one harm after the other, so that a short run has each of them too."""
+        """Run the attacks one after the other, so that even a short run has each of them."""
         for act in cycle([self.hurt, self.change, self.hurt, self.damage, self.hurt]):
             if over:
                 return
             await act(self._rig, chance)
 
     async def hurt(self, _rig: Rig, chance: Random) -> None:
-        """Ask for a variant of a victim, and kill or stop the child that works on it."""
+        """Request a variant of a victim source, and kill, stop or pause the child working on it."""
         rig = self._rig
         sentence = next(self._sentences)
-        # Only a node that lives on can show that it ends a child in time.
+        # Only node A, which is never restarted, can show that it ends a stopped child in time.
         node = rig.a if sentence.way == "stop" else rig.node(chance)
         options, source = LONG_RENDER if sentence.midway else chance.choice(WOUNDED)
         name = rig.sounds.link(source)
@@ -112,7 +112,7 @@ class Attacks:
         await together(*(rig.attend(node, asked, "victim", causes=causes) for _ in range(count)))
         over.append(True)
         await hunting
-        # A second request finds no trace of what went wrong with the first.
+        # A second request must not be affected by the failure of the first.
         if causes and rig.a is node:
             await pause(chance.choice([0, 0.5]))
             await rig.attend(node, asked, "after a victim")
@@ -157,10 +157,10 @@ class Attacks:
             await wait_for(lambda: over, 60)
             self._stopped = False
             if not await wait_for(lambda: not _send(handle, 0) or _ended(handle), 10):
-                self._rig.journal.remarks.append(f"a stopped {kind} was never ended")
+                self._rig.journal.remarks.append(f"the service did not end a stopped {kind}")
                 _send(handle, signal.SIGKILL)
         elif _send(handle, signal.SIGSTOP):
-            # No cause: this has to be waited out.
+            # No cause is recorded: the render has to wait for the child and then succeed.
             faults[f"child: {kind} stopped and continued"] += 1
             await pause(0.4)
             _send(handle, signal.SIGCONT)
@@ -176,14 +176,14 @@ class Attacks:
         await rewriting
 
     async def _rewrite(self, asked: Asked, over: list[bool]) -> None:
-        """Write the other version when an answer from this one has begun."""
+        """Write the other version once a response with the current version has begun."""
         rig = self._rig
 
         def begun() -> bool:
             running = rig.journal.running
             return bool(over) or any(v.begun for v in running if v.asked is asked)
 
-        # An encoder that has put something out has read something, and by far not everything.
+        # An encoder that has produced output has read part of the source, but far from all of it.
         await wait_for(begun, PATIENCE, _LOOK)
         version = self._version = 1 - self._version
         rig.journal.faults["source: rewritten while it is read"] += 1
@@ -192,7 +192,7 @@ class Attacks:
             await pause(0.03)
 
     async def damage(self, _rig: Rig, chance: Random) -> None:
-        """Damage stored variants, each in another way; none must be served again."""
+        """Damage stored variants, each in another way; the service must not serve them again."""
         await together(*(self._damage(name, harm, chance) for name, harm in DAMAGES))
 
     async def _damage(self, name: str, harm: Harm, chance: Random) -> None:
@@ -201,25 +201,26 @@ class Attacks:
         path = rig.store / (asked.key or "")[:2] / (asked.key or "")
         if not await _stored(rig, asked):
             return
-        # Until then a finished render can be joined, and nobody looks at the file.
+        # Until then requests join the finished render, and the service does not read the file.
         await pause(_LINGER)
         disturbed = rig.journal.disturbed
         try:
             spoilt = harm(path.read_bytes(), chance)
             replacement = rig.base / "attic" / f"damaged-{asked.key}"
             replacement.write_bytes(spoilt)
-            # In one step: whoever reads the old file reads it to its end.
+            # Replace the file atomically: a response that reads the old file can still read all of
+            # it.
             os.replace(replacement, path)
         except FileNotFoundError:
-            return  # the store was taken away meanwhile
+            return  # the store is away at this moment
         rig.journal.faults[f"store: variant {name}"] += 1
         visit = await rig.attend(rig.a, asked, f"{name} variant")
         if visit.state == "HIT" and disturbed == rig.journal.disturbed:
-            rig.journal.flag(visit, f"a variant that was {name} was served")
+            rig.journal.flag(visit, f"a variant was served although it was {name}")
 
 
 async def _stored(rig: Rig, asked: Asked) -> bool:
-    """Have a variant rendered and wait until it is stored; false where that does not come."""
+    """Request a variant until it is a HIT; return False after 20 requests without one."""
     for _ in range(20):
         visit: Visit = await rig.attend(rig.a, asked, "to be damaged")
         if visit.state == "HIT":
@@ -229,7 +230,7 @@ async def _stored(rig: Rig, asked: Asked) -> bool:
 
 
 def _ended(handle: int) -> bool:
-    # A process that is dead and not yet reaped still takes signals.
+    # A zombie (dead, but not yet reaped) still accepts signals, so look at its state.
     for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines():
         if line.startswith("Pid:"):
             pid = int(line.split()[1])

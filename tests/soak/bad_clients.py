@@ -1,4 +1,4 @@
-"""Clients that misbehave: they leave, stall, dribble, or speak no HTTP."""
+"""Misbehaving clients: they leave, stall, send slowly, or do not speak HTTP."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _GARBAGE = [
 ]
 _LONG_HEADER = b"X-Long: " + b"x" * 17_000
 _GIVE_UP = 20.0
-# Seconds after which a client that is still at its headers has to have been cut off.
+# Seconds after which the service must have disconnected a client that still sends headers.
 _DAWDLE = 80
 
 
 async def leave_early(rig: Rig, chance: Random) -> None:
-    """Leave before there is an answer."""
+    """Leave before the response begins."""
     rig.journal.faults["client: left before the headers"] += 1
     manner = leaving(chance.uniform(0, 0.15), 0, gently=chance.random() < 0.7)
     await rig.attend(rig.node(chance), any_short(rig, chance, cold=True), "leaver", manner)
 
 
 async def leave_midway(rig: Rig, chance: Random) -> None:
-    """Leave in the middle of a body."""
+    """Leave in the middle of a response body."""
     rig.journal.faults["client: left in the body"] += 1
     asked = rig.variant(*LARGE, cold=chance.random() < 0.3)
     size = chance.randrange(len(asked.wanted.bodies[0]) // 2)
@@ -39,7 +39,7 @@ async def leave_midway(rig: Rig, chance: Random) -> None:
 
 
 async def leave_queue(rig: Rig, chance: Random) -> None:
-    """Come as a crowd that fills the slots, and leave while most of it waits."""
+    """Send more requests than there are render slots, and leave while most of them wait."""
     rig.journal.faults["client: left the queue"] += 4
     manners = [leaving(chance.uniform(0.3, 0.8), 0, gently=True) for _ in range(CAPACITY + 4)]
     await together(
@@ -56,14 +56,14 @@ async def stall(rig: Rig, chance: Random) -> None:
 
 
 async def half_close(rig: Rig, chance: Random) -> None:
-    """Send no more, while the answer is on its way."""
+    """Half-close the connection while the response is being sent."""
     rig.journal.faults["client: half-closed"] += 1
     manner = half_closing(chance.uniform(0, 0.3))
     await rig.attend(rig.a, any_short(rig, chance, chance.random() < 0.5), "half-closer", manner)
 
 
 async def dribble(rig: Rig, chance: Random) -> None:
-    """Send the headers in pieces; one in three gives up on the way."""
+    """Send the headers in pieces; one client in three closes before the headers are complete."""
     asked = any_short(rig, chance, cold=False)
     visit = rig.journal.begin("a", asked, "dribbler")
     line = await rig.connect(rig.a)
@@ -87,7 +87,7 @@ async def dribble(rig: Rig, chance: Random) -> None:
 
 
 async def _send(rig: Rig, data: bytes, kind: str, manner: Any = patient) -> Visit:
-    """Send bytes that are no request, and have the answer judged, which has to be a 400."""
+    """Send bytes that are not a valid request; the response has to be a 400."""
     rig.journal.faults[f"client: {kind}"] += 1
     asked = Asked(b"", Wanted(frozenset({400})), "unknown")
     visit = rig.journal.begin("a", asked, kind)
@@ -98,7 +98,7 @@ async def _send(rig: Rig, data: bytes, kind: str, manner: Any = patient) -> Visi
     line.write(data)
     await manner(line, visit)
     line.reset()
-    # The id is the service's own: of headers that cannot be read nothing is taken.
+    # The service generates the request id: it takes nothing from headers that it cannot parse.
     visit.logged_as = ""
     response = rig.journal.end(visit, line)
     if response is not None:
@@ -107,7 +107,7 @@ async def _send(rig: Rig, data: bytes, kind: str, manner: Any = patient) -> Visi
 
 
 async def garble(rig: Rig, chance: Random) -> None:
-    """Send what is not HTTP."""
+    """Send bytes that are not HTTP."""
     await _send(rig, chance.choice(_GARBAGE), "garbage")
 
 
@@ -118,7 +118,7 @@ async def overload(rig: Rig, chance: Random) -> None:
 
 
 async def give_body(rig: Rig, chance: Random) -> None:
-    """Send a body with a GET: a small one, which is read past."""
+    """Send a small body with a GET; the service has to discard it and respond normally."""
     rig.journal.faults["client: small body"] += 1
     asked = any_short(rig, chance, cold=False)
 
@@ -131,7 +131,7 @@ async def give_body(rig: Rig, chance: Random) -> None:
 
 
 async def give_endless_body(rig: Rig, chance: Random) -> None:
-    """Send a body that does not end; the service has to hang up, and soon."""
+    """Send a body that does not end; the service has to close the connection within seconds."""
     rig.journal.faults["client: endless body"] += 1
     asked = any_short(rig, chance, cold=False)
     length = {b"Content-Length": b"999999999999"}
@@ -143,20 +143,20 @@ async def give_endless_body(rig: Rig, chance: Random) -> None:
             await pause(0.02)
             if line.closed is not None:
                 return
-        rig.journal.flag(visit, "an endless body was read on and on")
+        rig.journal.flag(visit, "the service kept reading an endless body")
 
     await rig.attend(rig.a, asked, "endless body", behave, {"body without end"})
 
 
 class Squatters:
-    """Clients that stay to the end: idle ones, and ones that never read on."""
+    """Clients that stay until the end of the run: idle ones, and ones that stop reading."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._idle: list[Line] = []
 
     async def settle(self) -> None:
-        """Open the idle connections, and open again those that were closed."""
+        """Open the idle connections, and reopen those that were closed."""
         self._idle = [line for line in self._idle if line.closed is None]
         missing = self._rig.terms.idle - len(self._idle)
         for _ in range(missing):
@@ -166,7 +166,7 @@ class Squatters:
         self._rig.journal.faults["client: idle connection"] += missing
 
     async def stall(self, seconds: float) -> None:
-        """Begin to read two large answers, and never read on."""
+        """Begin to read two large responses, then stop reading for so many seconds."""
         kinds = [LARGE, LONG_RENDER]
         await together(*(self._stall(self._rig.variant(*kind), seconds) for kind in kinds))
 
@@ -183,7 +183,7 @@ class Squatters:
         await self._rig.attend(self._rig.a, asked, "stalled for ever", behave)
 
     async def dawdle(self) -> None:
-        """Take more than a minute for one request; the service has to hang up."""
+        """Send headers for more than a minute; the service has to close the connection."""
         self._rig.journal.faults["client: more than a minute for its headers"] += 1
         line = await self._rig.connect(self._rig.a)
         if line is None:
@@ -194,7 +194,7 @@ class Squatters:
             if line.closed is None:
                 await pause(1)
         if line.closed is None:
-            self._rig.journal.remarks.append(f"{_DAWDLE} s of headers were waited for")
+            self._rig.journal.remarks.append(f"the service still read headers after {_DAWDLE} s")
             line.reset()
 
     async def leave(self) -> None:
@@ -205,7 +205,7 @@ class Squatters:
             await line.wait(lambda: False, 5)
 
 
-#: What clients do, and how often.
+#: Actions of misbehaving clients, and their relative frequencies.
 MANNERS = [
     (leave_early, 3),
     (leave_midway, 2),

@@ -1,4 +1,4 @@
-"""Bugs that the fault suite has to see, each a small change of the service."""
+"""Bugs that the fault suite has to detect, each a small change of the service."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bug:
-    """One change that breaks a promise.
+    """Change of one source file that breaks a promise of the service.
 
-    :ivar path: below the package.
-    :ivar old: what stands there once and no more.
-    :ivar sight: the check that has to see it; where a short run is too short or too kind for
-        that, the module of tests.
+    :ivar path: of the changed file, relative to the package.
+    :ivar old: source text that the bug replaces; it occurs exactly once in the file.
+    :ivar sight: check of a fault run that has to fail. Where a short run cannot provoke the bug,
+        the
+        test module that has to fail.
     """
 
     name: str
@@ -24,11 +25,11 @@ class Bug:
 
 BUGS = [
     Bug(
-        "a stream that failed is finished",
+        "a failed stream ends as if it were complete",
         "web/exchange.py",
         "            abort(self._request.channel)\n            return\n",
         "            self._request.finish()\n            return\n",
-        "answers",
+        "responses",
     ),
     Bug(
         "a request is logged only if its client stays",
@@ -53,7 +54,7 @@ BUGS = [
         "rehearsal",
     ),
     Bug(
-        "who joins is counted as a miss",
+        "a joined request is counted as a miss",
         "web/variant.py",
         "self.metrics.miss if subscription.started else self.metrics.coalesced",
         "self.metrics.miss if subscription.started else self.metrics.miss",
@@ -64,17 +65,17 @@ BUGS = [
         "web/ranges.py",
         "min(_offset(last) + 1, size)",
         "min(_offset(last) + (size < 3), size)",
-        "answers",
+        "responses",
     ),
     Bug(
-        "a body without end is read to its end",
+        "an endless request body is read on",
         "server/request.py",
         "            if self._body_length > _LONGEST_BODY:\n",
         "            if self._body_length > 1 << 40:\n",
-        "answers",
+        "responses",
     ),
     Bug(
-        "a render that failed is stored",
+        "a failed render is stored",
         "render/render.py",
         "why=refusal.message)\n            self._fail(refusal)\n",
         "why=refusal.message)\n            self._fail(refusal)\n"
@@ -83,25 +84,25 @@ BUGS = [
         "store",
     ),
     Bug(
-        "who waits for a slot and leaves goes on waiting",
+        "a client that leaves the queue keeps its place",
         "render/render.py",
         "        if not self._subscribers and self.state not in _ENDED and not self._runs_on:\n",
         "        if not self._subscribers and self.state is State.STREAMING:\n",
         "rehearsal",
     ),
     Bug(
-        "who leaves ends the render of all",
+        "one client that leaves ends the render for all",
         "render/render.py",
         "        if not self._subscribers and self.state not in _ENDED and not self._runs_on:\n",
         "        if self.state not in _ENDED:\n",
-        "answers",
+        "responses",
     ),
     Bug(
         "a render has no deadline",
         "render/deadline.py",
         "        return left\n",
         "        return left + 1000\n",
-        "on the way",
+        "remarks",
     ),
     Bug(
         "clients wait for a child that does not die",
@@ -111,11 +112,11 @@ BUGS = [
         "tests.render.test_render",
     ),
     Bug(
-        "a source that changed is taken for one that did not",
+        "a changed source is not noticed",
         "render/preparation.py",
         "        if not await self._opened.unchanged():\n",
         "        if not self._opened:\n",
-        "answers",
+        "responses",
     ),
     Bug(
         "the source stays open",
@@ -132,43 +133,43 @@ BUGS = [
         "leaks",
     ),
     Bug(
-        "who comes late misses the beginning",
+        "a client that joins late misses the beginning",
         "streams.py",
         "            self._unfollow = self._growing.follow(self._send)\n",
         "            self._unfollow = self._growing.follow(self._send)\n"
         "            self.sent = self._growing.size if self._growing.size > 300_000 else 0\n",
-        "answers",
+        "responses",
     ),
     Bug(
-        "nobody can join",
+        "no request can join a render",
         "render/registry.py",
         "        self._joinable[request.key] = render\n",
         "",
         "rehearsal",
     ),
     Bug(
-        "a drain waits for nothing",
+        "a shutdown does not wait for renders",
         "render/registry.py",
         "        await self._in_flight.wait_until_idle(clock, seconds)\n",
         "",
-        "answers",
+        "responses",
     ),
     Bug(
-        "one render more than there are slots",
+        "one render more runs than there are slots",
         "process/slots.py",
         "        if self.held < self.capacity:\n",
         "        if self.held <= self.capacity:\n",
         "slots",
     ),
     Bug(
-        "a slot that was held for long is never given back",
+        "a slot held for long is never released",
         "process/slots.py",
         "            self._release()\n",
         "            if held_for < 4:\n                self._release()\n",
         "counters",
     ),
     Bug(
-        "a slot is free while its child still dies",
+        "a slot is released before its child is dead",
         "process/child.py",
         "        deadline = self._clock.callLater(timeout, self.stop)\n",
         "        def late() -> None:\n"
@@ -178,147 +179,147 @@ BUGS = [
         "slots",
     ),
     Bug(
-        "no KILL follows a TERM",
+        "no SIGKILL follows SIGTERM",
         "process/child.py",
         "            self._expect_end(_TERM_GRACE, self.kill)\n",
         "            self._expect_end(_TERM_GRACE, self._report_survival)\n",
-        "answers",
+        "responses",
     ),
     Bug(
         "children outlive the service",
         "process/spawn.py",
         '"--pdeathsig", "KILL"',
         '"--reset-env"',
-        "on the way",
+        "remarks",
     ),
     Bug(
         "a damaged record is read",
         "variants/files.py",
         "(magic, len(record), zlib.crc32(record)) != (_MAGIC, record_length, checksum)",
         "(magic, len(record)) != (_MAGIC, record_length)",
-        "answers",
+        "responses",
     ),
     Bug(
-        "a variant that lost a part is read",
+        "a truncated variant is read",
         "variants/files.py",
         "found if found and found[0] + record_length + _FOOTER.size == length else None",
         "found",
-        "answers",
+        "responses",
     ),
     Bug(
-        "what a dead node leaves is never removed",
+        "scratch files of a dead node are never removed",
         "variants/scratch_folder.py",
         "        self._remove_abandoned()\n",
         "",
         "end",
     ),
     Bug(
-        "a store that was away is never taken up again",
+        "a store that was away is not used again",
         "variants/scratch_folder.py",
         "            self._release()\n            self.open()\n",
         "            self.close()\n            self.open()\n",
-        "on the way",
+        "remarks",
     ),
     Bug(
-        "a store that takes no file fails renders",
+        "a store that accepts no file fails renders",
         "render/write_back.py",
         '        except OSError as error:\n            _log.warn("the store takes',
         '        except KeyError as error:\n            _log.warn("the store takes',
-        "answers",
+        "responses",
     ),
     Bug(
-        "an output may have any size",
+        "the size of an output is not limited",
         "render/render.py",
         "        if size > output.limit:\n",
         "        if size < 0:\n",
         "tests.render.test_render",
     ),
     Bug(
-        "a full disk is taken for one with room",
+        "a full disk is not noticed",
         "variants/files.py",
         "        if disk.f_bavail * disk.f_frsize < reserve:\n",
         "        if disk.f_bavail < 0:\n",
         "tests.variants.test_files",
     ),
     Bug(
-        "a disk that hangs is waited for",
+        "calls to a hanging disk have no timeout",
         "blocking_calls.py",
         "addTimeout(seconds, ",
         "addTimeout(1000 * seconds, ",
         "tests.test_blocking_calls",
     ),
     Bug(
-        "a disk that hangs is asked again and again",
+        "a hanging disk gets more and more calls",
         "blocking_calls.py",
         "        if self._overdue:\n",
         "        if self._overdue < 0:\n",
         "tests.test_blocking_calls",
     ),
     Bug(
-        "a file that came too late is left behind",
+        "a file opened after the timeout stays behind",
         "blocking_calls.py",
         "                undo(outcome)\n",
         "                pass\n",
         "tests.test_blocking_calls",
     ),
     Bug(
-        "a thread is not waited for",
+        "a cancelled call does not wait for its thread",
         "threads.py",
         "    while not ended.fired:\n",
         "    while not ended.fired and not cancelled:\n",
         "tests.test_threads",
     ),
     Bug(
-        "each who asks for a probe has one",
+        "each request runs a probe of its own",
         "process/prober.py",
         "        shared = self._running.get(identity)\n",
         "        shared = None if identity else self._running.get(identity)\n",
         "tests.process.test_prober",
     ),
     Bug(
-        "a diagnostic is quoted with its query",
+        "a diagnostic is quoted with its query string",
         "media/diagnostics.py",
         '_QUERY.sub("", text)',
         "text",
         "tests.media.test_diagnostics",
     ),
     Bug(
-        "a request may take for ever",
+        "reading a request has no timeout",
         "server/connections.py",
         "Phase.READING: 60.0",
         "Phase.READING: 60e9",
         "tests.server.test_channel",
     ),
     Bug(
-        "an answer may lie for ever",
+        "a stalled response has no timeout",
         "server/connections.py",
         "STALL = 600.0\n",
         "STALL = 600e9\n",
         "tests.server.test_channel",
     ),
     Bug(
-        "anything may be sent ahead of an answer",
+        "pipelined bytes are not limited",
         "server/channel.py",
         "            if self._pipelined_bytes > _MOST_PIPELINED:\n",
         "            if self._pipelined_bytes < 0:\n",
         "tests.server.test_channel",
     ),
     Bug(
-        "all requests of one packet are answered at once",
+        "all requests of one packet are handled at once",
         "server/channel.py",
         "_MOST_IN_A_ROW = 4\n",
         "_MOST_IN_A_ROW = 4000\n",
         "tests.server.test_channel",
     ),
     Bug(
-        "an answer is torn to make room",
+        "a response is cut off to make room",
         "server/connections.py",
         "            if connection.all_sent and connection.phase",
         "            if connection.phase",
         "tests.server.test_site",
     ),
     Bug(
-        "clients take every descriptor",
+        "clients use up all descriptors",
         "server/listener.py",
         "_PER_CHILD * children",
         "0 * children",

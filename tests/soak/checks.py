@@ -1,4 +1,4 @@
-"""The checks at the end of a run, each with its figures and what it found wrong."""
+"""Checks at the end of a run, each with its figures and complaints."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.soak.journal import Journal
 from tests.soak.nodes import Metrics, Node
 from tests.support.service import reactor
 
-#: Bytes that a node may have grown by since it was warm.
+#: Bytes by which the memory of a node may grow after warm-up.
 MEMORY_BOUND = 48 * 1024 * 1024
 
 
 @dataclass
 class Check:
-    """One check.
+    """Result of one check.
 
-    :ivar figures: what was found, in a few words.
-    :ivar complaints: what is wrong; the run has failed where there is one.
+    :ivar figures: a short summary of what was measured.
+    :ivar complaints: the errors found; the run fails if there are any.
     """
 
     name: str
@@ -34,42 +34,42 @@ class Check:
 
 
 def check_answers(journal: Journal) -> Check:
-    """Every answer is right, or has its cause."""
+    """Check that every response is right, or has a cause that explains its failure."""
     wrong = [f"{what}: {visit}" for visit in journal.visits for what in visit.complaints]
     excused = sum(bool(visit.causes) for visit in journal.visits)
     figures = f"{len(journal.visits)} requests, {journal.compared / 1e6:.1f} MB compared"
-    return Check("answers", f"{figures}, {excused} with a cause to fail", wrong)
+    return Check("responses", f"{figures}, {excused} with a cause to fail", wrong)
 
 
 def check_remarks(journal: Journal) -> Check:
-    """Nothing was remarked on the way."""
-    return Check("on the way", f"{len(journal.remarks)} remarks", list(journal.remarks))
+    """Check that no remarks were made during the run."""
+    return Check("remarks", f"{len(journal.remarks)} remarks", list(journal.remarks))
 
 
 def check_log(journal: Journal, nodes: Iterable[Node], logged: list[Entry]) -> Check:
-    """One line for each request of node A, and nothing alarming in any log."""
+    """Check that each request to node A has one log line, and that no log contains errors."""
     wrong = list(mismatches(list(journal.at("a")), logged))
     for node in nodes:
         for text in (node.log, node.said):
-            wrong += [f"node {node.name} says: {line[:300]}" for line in alarms(text)]
-    return Check("log", f"{len(logged)} lines of requests at node A", wrong)
+            wrong += [f"node {node.name} logged: {line[:300]}" for line in alarms(text)]
+    return Check("log", f"{len(logged)} access log lines of node A", wrong)
 
 
 @dataclass(frozen=True)
 class Level:
-    """What a quiet node holds."""
+    """Resources of an idle node."""
 
     descriptors: Counter[str]
     memory: int
 
     @classmethod
     def of(cls, node: Node) -> Level:
-        """Take the level of a node."""
+        """Measure the resources of a node."""
         return cls(node.descriptors(), node.resident())
 
 
 def check_leaks(node: Node, before: Level, after: Level, peak: int) -> Check:
-    """A node that has been through everything holds what it held before."""
+    """Check that an idle node holds the same resources after the load as before it."""
     more, fewer = after.descriptors - before.descriptors, before.descriptors - after.descriptors
     growth = after.memory - before.memory
     wrong = []
@@ -90,7 +90,7 @@ def check_leaks(node: Node, before: Level, after: Level, peak: int) -> Check:
 
 
 def check_scratch(store: Path) -> Check:
-    """No render has left its file behind."""
+    """Check that no render left a scratch file in the store."""
     left = [path for path in (store / ".scratch").rglob("*") if path.is_file()]
     left = [path for path in left if path.suffix != ".lock"]
     return Check("scratch", f"{len(left)} files", [f"left behind: {path.name}" for path in left])
@@ -99,10 +99,10 @@ def check_scratch(store: Path) -> Check:
 def check_counters(
     journal: Journal, node: Node, metrics: Metrics | None, logged: list[Entry]
 ) -> Check:
-    """What node A counted is what happened."""
+    """Check that the counters of node A agree with the requests and with the log."""
     check = Check("counters")
     if metrics is None:
-        check.complaints.append("there are no metrics")
+        check.complaints.append("the metrics cannot be read")
         return check
     for gauge in ("renders_running", "render_slots_held", "render_queue_depth"):
         if metrics.sum(gauge):
@@ -112,11 +112,11 @@ def check_counters(
     _add_renders(check, metrics, logged)
     failures = metrics.sum("variant_store_write_failures_total")
     if failures and not journal.disturbed:
-        check.complaints.append(f"{failures:g} writes failed while the store was well")
+        check.complaints.append(f"{failures:g} writes failed in an undisturbed store")
     rejections = metrics.sum("render_queue_rejections_total")
     busy = sum(entry.status == 429 for entry in logged)
     if rejections > busy:
-        check.complaints.append(f"{rejections:g} rejections, but {busy} answers with 429")
+        check.complaints.append(f"{rejections:g} rejections, but {busy} responses with 429")
     check.figures = (
         f"{metrics.sum('http_requests_total'):g} requests,"
         f" {metrics.sum('renders_total'):g} renders,"
@@ -137,10 +137,10 @@ def _add_requests(
     for labels, value in metrics.each("http_requests_total").items():
         named = dict(labels)
         found[named["endpoint"], named["status"]] += int(value)
-    # The reading that all of this is from may count itself.
+    # The request that read these metrics may have counted itself.
     scraped = found.pop(("metrics", "2xx"), 0)
     if scraped not in (node.scraped - 1, node.scraped):
-        check.complaints.append(f"{scraped} readings of metrics counted, {node.scraped} made")
+        check.complaints.append(f"{scraped} requests for metrics counted, {node.scraped} made")
     for where in sorted(wanted.keys() | found.keys()):
         if wanted[where] != found[where]:
             check.complaints.append(
@@ -158,13 +158,13 @@ def _add_lookups(check: Check, journal: Journal, metrics: Metrics, logged: list[
         if entry.status == 304:
             continue
         reached += 1
-        # Who has left may have left before the store had answered.
+        # A client that left (499) may have left before the store lookup was done.
         unsure += entry.status == 499
         hits += (entry.cache == "HIT" and entry.status != 499) or entry.status == 416
     total = metrics.sum("cache_lookups_total")
     if not reached - unsure <= total <= reached:
         check.complaints.append(
-            f"{total:g} lookups counted; {reached} requests got so far, {unsure} of them perhaps"
+            f"{total:g} lookups counted; {reached} expected, {unsure} of them uncertain"
         )
     counted = metrics.sum("cache_lookups_total", outcome="hit")
     if not hits <= counted <= hits + unsure:
@@ -175,21 +175,21 @@ def _add_renders(check: Check, metrics: Metrics, logged: list[Entry]) -> None:
     renders = metrics.each("renders_total")
     timed = metrics.each("render_duration_seconds_count")
     if {k: v for k, v in renders.items() if v} != {k: v for k, v in timed.items() if v}:
-        check.complaints.append("the histogram counts other renders than the counter")
+        check.complaints.append("the histogram and the counter of renders differ")
     misses = [entry for entry in logged if entry.cache == "MISS" and entry.endpoint == "render"]
     unseen = sum(entry.status == 499 for entry in logged)
     well = sum(entry.code is None and entry.status == 200 for entry in misses)
     found = metrics.sum("renders_total", outcome="success")
     if not found <= well + unseen:
         check.complaints.append(
-            f"{found:g} renders succeeded, for {well} answers and {unseen} clients who left"
+            f"{found:g} renders succeeded, for {well} responses and {unseen} clients that left"
         )
     if metrics.sum("renders_total") > metrics.sum("cache_lookups_total", outcome="miss"):
         check.complaints.append("more renders than misses")
 
 
 async def check_store(journal: Journal, store: Path) -> Check:
-    """Whatever the store gives out is a variant, whole and right."""
+    """Check that every variant that the store returns is complete and right."""
     variants = FileVariantStore(str(store), BlockingCalls(reactor, thread_per_call(reactor)))
     wrong, good, refused = [], 0, 0
     for path in sorted(store.glob("[0-9a-f][0-9a-f]/*")):
@@ -200,7 +200,7 @@ async def check_store(journal: Journal, store: Path) -> Check:
         body = stored.read(0, stored.size)
         stored.close()
         if path.name not in journal.bodies:
-            wrong.append(f"a variant that nobody asked for, {path.name}")
+            wrong.append(f"a variant that was never requested, {path.name}")
         elif body not in journal.bodies[path.name]:
             wrong.append(f"a variant of {len(body)} bytes that is wrong, {path.name}")
         else:
@@ -209,10 +209,10 @@ async def check_store(journal: Journal, store: Path) -> Check:
 
 
 def check_end(store: Path, codes: dict[str, int | None]) -> Check:
-    """Both nodes end well and leave no scratch folder."""
+    """Check that both nodes exit with status 0 and leave no scratch folder."""
     wrong = [f"node {name} ended with {code}" for name, code in codes.items() if code != 0]
     scratch = store / ".scratch"
     left = os.listdir(scratch) if scratch.exists() else []
     if left:
-        wrong.append(f"{len(left)} things are left in the scratch folder")
+        wrong.append(f"{len(left)} entries are left in the scratch folder")
     return Check("end", f"exit statuses {list(codes.values())}", wrong)

@@ -1,4 +1,4 @@
-"""What node A's log says of each request, compared with what was asked."""
+"""The access log lines of node A, compared with the requests that were sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE = re.compile(
     r"(?: (?P<code>[a-z_]+))?(?: opts=\S*)?(?: src=\S*)?(?: cache=(?P<cache>\w+))?"
     r" \d+ bytes in \d+ms"
 )
-#: What is logged at debug only.
+#: Endpoints whose requests are logged at debug level only.
 QUIET = frozenset({"health", "ready", "metrics"})
 
 _ALARMING = re.compile(r"Traceback|crashed|Unhandled|\[error\]|\[critical\]")
@@ -22,7 +22,7 @@ _ALARMING = re.compile(r"Traceback|crashed|Unhandled|\[error\]|\[critical\]")
 
 @dataclass(frozen=True)
 class Entry:
-    """One request as the log has it."""
+    """One request in the access log."""
 
     request_id: str
     endpoint: str
@@ -32,7 +32,7 @@ class Entry:
 
 
 def entries(log: str) -> list[Entry]:
-    """Return the lines of a log that are of requests."""
+    """Return the access log lines of a log."""
     found = []
     for line in log.splitlines():
         match = _LINE.fullmatch(line)
@@ -43,12 +43,12 @@ def entries(log: str) -> list[Entry]:
 
 
 def alarms(log: str) -> list[str]:
-    """Return the lines that no good service writes, whatever its clients and children do."""
+    """Return the lines that a correct service never logs, whatever its clients and children do."""
     return [line for line in log.splitlines() if _ALARMING.search(line)]
 
 
 def mismatches(visits: list[Visit], logged: list[Entry]) -> Iterator[str]:
-    """Yield where log and visits do not agree: one line for each request, and no other."""
+    """Yield the differences between log and visits: each request has exactly one line."""
     lines = defaultdict(list)
     for entry in logged:
         lines[entry.request_id].append(entry)
@@ -67,9 +67,9 @@ def mismatches(visits: list[Visit], logged: list[Entry]) -> Iterator[str]:
             if visit.status is not None and entry.status != visit.status:
                 yield f"logged with status {entry.status} instead of {visit.status}: {visit}"
     for name in lines:
-        yield f"a log line for a request that nobody made, {name}"
+        yield f"a log line for a request that was never sent, {name}"
 
 
 def families(logged: list[Entry]) -> Counter[tuple[str, str]]:
-    """Count entries as the metrics do, by endpoint and family of statuses."""
+    """Count entries as the metrics do, by endpoint and status family."""
     return Counter((entry.endpoint, f"{entry.status // 100}xx") for entry in logged)

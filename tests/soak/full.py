@@ -1,4 +1,4 @@
-"""A store that is full: a node of its own on a small disk in memory."""
+"""A full store: a separate node whose store is on a small tmpfs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOUNT_SECONDS = 10
 
 
 async def check_full_store(rig: Rig) -> Check:
-    """A full store costs answers, never right ones; once there is room, it fills again."""
+    """Check that renders succeed while the store is full, and are stored again once it has room."""
     check = Check("full store")
     disk = rig.base / "disk"
     disk.mkdir()
     mounted = _call("mount", "-t", "tmpfs", "-o", f"size={_SIZE}", "none", str(disk))
     if mounted is not None:
-        check.figures = f"left out, since no file system can be mounted here ({mounted})"
+        check.figures = f"skipped: no file system can be mounted here ({mounted})"
         return check
     variables = {
         "AP_LOCAL_ROOT": str(rig.sounds.root),
@@ -64,18 +64,18 @@ async def _fill(rig: Rig, node: Node, check: Check) -> None:
     await pause(0.5)
     again = await rig.attend(node, asked, "room again")
     if again.state != "HIT":
-        check.complaints.append("there was room again, and nothing was stored")
+        check.complaints.append("the store had room again, but stored nothing")
     check.complaints += [
         f"{what}: {visit}" for visit in rig.journal.visits[first:] for what in visit.complaints
     ]
     statuses = [visit.status for visit in full]
     if set(statuses) != {200}:
-        check.complaints.append(f"beside a full store there were answers of {set(statuses)}")
+        check.complaints.append(f"statuses while the store was full: {set(statuses)}")
     check.figures = f"{len(full)} requests, {statuses.count(200)} of them answered"
 
 
 def disk_filler(rig: Rig) -> str:
-    """Write until there is no room; return the name of the file."""
+    """Fill the disk with one file; return its path."""
     path = rig.base / "disk" / "filler"
     with open(path, "wb", buffering=0) as file:
         try:
@@ -87,7 +87,7 @@ def disk_filler(rig: Rig) -> str:
 
 
 def _call(*words: str) -> str | None:
-    """Run a command; return what is wrong, or None."""
+    """Run a command; return its error message, or None on success."""
     try:
         subprocess.run(words, check=True, capture_output=True, timeout=_MOUNT_SECONDS)
     except subprocess.CalledProcessError as error:

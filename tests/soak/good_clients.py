@@ -1,4 +1,4 @@
-"""Clients that behave, and what they ask for: hits, misses, joins, ranges, documents, mistakes."""
+"""Well-behaved clients and their requests: hits, misses, joins, ranges, documents, mistakes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READY = Asked(b"/ready", Wanted(frozenset({200, 503})), "ready")
 
 
 async def together(*tasks: Awaitable[Any]) -> list[Any]:
-    """Run coroutines at the same time and return what they return."""
+    """Run coroutines concurrently and return their results."""
     running = [Deferred.fromCoroutine(task) for task in tasks]  # type: ignore[arg-type]
     try:
         found: list[Any] = await gatherResults(running, consumeErrors=True)
@@ -37,13 +37,13 @@ async def together(*tasks: Awaitable[Any]) -> list[Any]:
 
 
 def status_only(asked: Asked, *statuses: int, code: str | None = None, **changes: Any) -> Asked:
-    """Return a request of which another outcome is wanted."""
+    """Return a copy of a request that expects other statuses."""
     wanted = replace(asked.wanted, statuses=frozenset(statuses), code=code)
     return replace(asked, wanted=wanted, **changes)
 
 
 def refused(rest: str, status: int, code: str, endpoint: str = "render") -> Asked:
-    """Return a signed GET that is refused."""
+    """Return a signed GET that the service refuses."""
     return Asked(signed(rest), Wanted(frozenset({status}), code=code), endpoint)
 
 
@@ -53,17 +53,17 @@ def any_short(rig: Rig, chance: Random, cold: bool) -> Asked:
 
 
 async def hit(rig: Rig, chance: Random) -> None:
-    """Ask for what is most likely stored."""
+    """Request a variant that is most likely stored."""
     await rig.attend(rig.node(chance), any_short(rig, chance, cold=False), "hit or miss")
 
 
 async def miss(rig: Rig, chance: Random) -> None:
-    """Ask for what cannot be stored."""
+    """Request a variant that was never requested before."""
     await rig.attend(rig.node(chance), any_short(rig, chance, cold=True), "miss")
 
 
 async def join(rig: Rig, chance: Random) -> None:
-    """Ask for one long variant again and again while it is rendered, and just after."""
+    """Request one long variant repeatedly while it is rendered, and just after."""
     node = rig.a
     asked = rig.variant(*LONG_RENDER)
     size = len(asked.wanted.bodies[0])
@@ -90,17 +90,17 @@ async def join(rig: Rig, chance: Random) -> None:
     misses = [visit for visit in ours if visit.state == "MISS"]
     busy = any(visit.status == 429 for visit in ours)
     if len(misses) > 1 and not busy and disturbed == rig.journal.disturbed:
-        rig.journal.flag(misses[-1], "one key was rendered twice at a time")
+        rig.journal.flag(misses[-1], "one cache key was rendered twice at the same time")
 
 
 async def crowd(rig: Rig, chance: Random) -> None:
-    """Ask for one short variant several times at once."""
+    """Send five requests for one short variant at once."""
     node, asked = rig.node(chance), any_short(rig, chance, cold=True)
     await together(*(rig.attend(node, asked, "crowd") for _ in range(5)))
 
 
 async def ranged(rig: Rig, chance: Random) -> None:
-    """Ask for a part of what is most likely stored."""
+    """Request a range of a variant that is most likely stored."""
     asked = any_short(rig, chance, cold=False)
     size = len(asked.wanted.bodies[0])
     start = chance.randrange(size)
@@ -120,13 +120,13 @@ async def ranged(rig: Rig, chance: Random) -> None:
 
 
 async def head(rig: Rig, chance: Random) -> None:
-    """Ask for headers alone."""
+    """Send a HEAD request."""
     asked = any_short(rig, chance, cold=chance.random() < 0.3)
     await rig.attend(rig.node(chance), replace(asked, method=b"HEAD"), "HEAD")
 
 
 async def conditional(rig: Rig, chance: Random) -> None:
-    """Ask whether something is still the same."""
+    """Send a conditional request whose If-None-Match contains the right ETag."""
     asked = any_short(rig, chance, cold=chance.random() < 0.3)
     tag = (asked.wanted.etag or "").encode()
     asked = status_only(asked, 304, headers={b"If-None-Match": b'"other", ' + tag})
@@ -134,18 +134,18 @@ async def conditional(rig: Rig, chance: Random) -> None:
 
 
 async def info(rig: Rig, chance: Random) -> None:
-    """Ask what a source is."""
+    """Request the info document of a source."""
     await rig.attend(rig.node(chance), rig.info(chance.choice([TONE, SPEECH])), "info")
 
 
 async def state(rig: Rig, chance: Random) -> None:
-    """Ask whether a node lives, and whether it is ready."""
+    """Request ``/health`` and ``/ready``."""
     for asked in (HEALTH, READY):
         await rig.attend(rig.node(chance), asked, asked.endpoint)
 
 
 def mistakes(rig: Rig) -> list[tuple[str, Asked]]:
-    """Return requests that are refused, each with the name of what is wrong with it."""
+    """Return requests that the service refuses, each with a name for its mistake."""
     nowhere = Asked(b"/nowhere", Wanted(frozenset({404}), code="not_found"), "unknown")
     forged = b"/" + b"A" * 43 + b"/f:mp3/plain/local://" + TONE.encode()
     past = int(time.time()) - 10
@@ -174,14 +174,14 @@ def _lookup(rest: str, status: int, code: str) -> Asked:
 
 
 async def mistake(rig: Rig, chance: Random) -> None:
-    """Ask for what nobody gets."""
+    """Send a request that the service refuses."""
     name, asked = chance.choice(mistakes(rig))
     rig.journal.faults[f"input: {name}"] += 1
     await rig.attend(rig.node(chance), asked, f"refused: {name}")
 
 
 async def pipeline(rig: Rig, chance: Random) -> None:
-    """Send several requests at once on one connection, and read the answers in order."""
+    """Send several requests at once on one connection, and read the responses in order."""
     asks = [any_short(rig, chance, cold=False) for _ in range(2)]
     asks += [
         rig.info(TONE),
@@ -203,13 +203,13 @@ async def pipeline(rig: Rig, chance: Random) -> None:
         try:
             response = read_response(data, visit.asked.method)
         except (Malformed, ValueError) as error:
-            rig.journal.flag(visit, f"nothing that HTTP knows: {error}")
+            rig.journal.flag(visit, f"not a valid HTTP response: {error}")
             response = None
         data = response.rest if response is not None else b""
         rig.journal.judge(visit, response)
 
 
-#: What clients do, and how often.
+#: Actions of well-behaved clients, and their relative frequencies.
 MANNERS = [
     (hit, 12),
     (miss, 8),

@@ -1,7 +1,7 @@
-"""``python -m tests.soak.guards``: see that the fault suite sees.
+"""``python -m tests.soak.guards``: check that the fault suite detects known bugs.
 
-Each bug of `BUGS` is put into a copy of the tree, and a short run with that copy has to fail. A
-run with a copy that has no bug has to pass.
+Each bug of `BUGS` is put into a copy of the tree, and a short run of that copy has to fail. A run
+of a copy without a bug has to pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.service import PROJECT
 _PARTS = ("audioproxy", "tests", "twisted", "setup.cfg", "pyproject.toml")
 _JUNK = shutil.ignore_patterns("__pycache__", "node_modules", "_trial_temp*")
 _SECONDS = 14
-# A run that does not even end has failed.
+# A run that takes longer, in seconds, has failed.
 _LONGEST = 150
 _ROW = re.compile(r"^\| ([a-z ]+) \| ([0-9]+|good) \| .+ \|$", re.MULTILINE)
 _BROKE = "the run broke"
@@ -30,17 +30,17 @@ _BROKE = "the run broke"
 def spoil(bug: Bug, tree: Path) -> None:
     """Put a bug into a copy of the tree.
 
-    :raises ValueError: where the text to replace is not there exactly once.
+    :raises ValueError: if the text to replace does not occur exactly once.
     """
     path = tree / "audioproxy" / bug.path
     text = path.read_text(encoding="utf-8")
     if text.count(bug.old) != 1:
-        raise ValueError(f"{bug.path} has the place of {bug.name!r} {text.count(bug.old)} times")
+        raise ValueError(f"{bug.path} has the text of {bug.name!r} {text.count(bug.old)} times")
     path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
 
 
 def failed_checks(bug: Bug | None, seed: int) -> list[str]:
-    """Run a copy of the tree and return the checks that failed; none where the run passed."""
+    """Run a copy of the tree and return the names of the failed checks."""
     with tempfile.TemporaryDirectory(prefix="guards-") as folder:
         tree = Path(folder, "tree")
         tree.mkdir()
@@ -76,7 +76,7 @@ def failed_checks(bug: Bug | None, seed: int) -> list[str]:
 
 
 def failed_tests(module: str, tree: Path) -> list[str]:
-    """Run the tests of a module in a copy of the tree; return the module where some fail."""
+    """Run the tests of a module in a copy of the tree; return the module if a test failed."""
     ended = subprocess.run(
         [sys.executable, "-m", "twisted.trial", module],
         cwd=tree,
@@ -88,9 +88,9 @@ def failed_tests(module: str, tree: Path) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    """Print a table, and return 0 where every bug was seen and nothing else was."""
+    """Print a table; return 0 if every bug was detected and the tree without a bug passed."""
     parser = argparse.ArgumentParser("python -m tests.soak.guards", description=__doc__)
-    parser.add_argument("--only", default="", help="bugs whose names have this in them")
+    parser.add_argument("--only", default="", help="try only bugs whose names contain this")
     parser.add_argument("--seed", type=int, default=5)
     given = parser.parse_args(words)
     chosen = [bug for bug in BUGS if given.only in bug.name]

@@ -1,4 +1,4 @@
-"""Everything that a run has seen: its visits, the faults that it injected, and their counts."""
+"""Journal of a run: the requests, the injected faults, and their counts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from tests.support.service import Client
 
 @dataclass
 class Journal:
-    """Keeps visits without their bodies, each judged when it ends.
+    """Visits (without their bodies), each judged when it ends.
 
-    :ivar longest_wait: seconds that a Retry-After may say at most.
-    :ivar bodies: right bodies by cache key, for what the store may hold.
-    :ivar faults: how many of each kind were injected.
-    :ivar disturbed: how often something was done to the store.
+    :ivar longest_wait: the largest valid Retry-After, in seconds.
+    :ivar bodies: right bodies by cache key, to compare with the contents of the store.
+    :ivar faults: how many faults of each kind were injected.
+    :ivar compared: bytes of bodies that were compared.
+    :ivar disturbed: rises whenever the store is taken away, returned or cleared.
+    :ivar health: response times of ``/health`` under load, in seconds.
+    :ivar remarks: errors that belong to no visit.
     """
 
     longest_wait: int
@@ -45,17 +48,17 @@ class Journal:
         return visit
 
     def end(self, visit: Visit, client: Client) -> Response | None:
-        """Judge a request whose connection is over, or given up."""
+        """Judge a request whose connection has ended or was given up."""
         try:
             response = client.response
         except (Malformed, ValueError) as error:
             self.running.discard(visit)
-            visit.complaints.append(f"nothing that HTTP knows: {error}")
+            visit.complaints.append(f"not a valid HTTP response: {error}")
             return None
         return self.judge(visit, response)
 
     def judge(self, visit: Visit, response: Response | None) -> Response | None:
-        """Judge a request by what came back."""
+        """Judge a request by its response; None stands for no response."""
         self.running.discard(visit)
         if response is not None:
             visit.status, visit.complete = response.status, response.complete
@@ -67,7 +70,7 @@ class Journal:
         return response
 
     def flag(self, visit: Visit, what: str) -> None:
-        """Say that something is wrong with a visit that its answer alone does not show."""
+        """Add a complaint about a visit that its response alone does not show."""
         visit.complaints.append(what)
 
     def at(self, node: str) -> Iterable[Visit]:

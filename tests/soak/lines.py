@@ -1,4 +1,4 @@
-"""The client's end of a connection, and the ways in which clients behave on it."""
+"""Client connections, and the ways in which clients behave on them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.support.service import PATIENCE, Client, reactor
 
 
 async def pause(seconds: float) -> None:
-    """Let time pass: a fault is meant to last, or to come later."""
+    """Wait: for a fault that lasts, or one that comes later."""
     await deferLater(reactor, seconds)
 
 
 async def wait_for(condition: Callable[[], object], seconds: float, step: float = 0.02) -> bool:
-    """Wait until something is so; false past the deadline."""
+    """Wait until a condition is true; return False past the deadline."""
     deadline = reactor.seconds() + seconds
     while not condition():
         if reactor.seconds() > deadline:
@@ -30,9 +30,9 @@ async def wait_for(condition: Callable[[], object], seconds: float, step: float 
 
 
 class Line(Client):
-    """A connection whose bytes and whose end can be waited for.
+    """Client connection that can wait for received bytes and for its end.
 
-    :ivar began: called when a successful answer begins to arrive.
+    :ivar began: called when a successful response begins to arrive.
     """
 
     def __init__(self, method: bytes = b"GET") -> None:
@@ -41,7 +41,7 @@ class Line(Client):
         self._watches: list[tuple[Callable[[], object], Deferred[None]]] = []
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep what comes."""
+        """Keep the received bytes."""
         first = not self.received
         super().dataReceived(data)
         if first and data[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 206"):
@@ -49,18 +49,18 @@ class Line(Client):
         self._look()
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Take note of how the connection ended."""
+        """Record how the connection ended."""
         super().connectionLost(reason)
         self._look()
 
     def write(self, data: bytes) -> None:
-        """Send something."""
+        """Send bytes, unless the connection is closed."""
         wire: Any = self.transport
         if self.closed is None:
             wire.write(data)
 
     async def wait(self, condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
-        """Wait until something is so, or the connection is over; false past the deadline."""
+        """Wait for a condition or the end of the connection; return False past the deadline."""
         if condition() or self.closed is not None:
             return True
         told: Deferred[None] = Deferred()
@@ -73,23 +73,23 @@ class Line(Client):
         return True
 
     async def read(self) -> bool:
-        """Read to the end; false where none comes."""
+        """Read until the connection is closed; return False past the deadline."""
         return await self.wait(lambda: False)
 
     def reset(self) -> None:
-        """Go away without a word."""
+        """Abort the connection."""
         wire: Any = self.transport
         if self.closed is None:
             wire.abortConnection()
 
     def close(self) -> None:
-        """Go away in good order."""
+        """Close the connection cleanly."""
         wire: Any = self.transport
         if self.closed is None:
             wire.loseConnection()
 
     def half_close(self) -> None:
-        """Send no more, and go on reading."""
+        """Close the sending side, and keep reading."""
         wire: Any = self.transport
         if self.closed is None:
             wire.loseWriteConnection()
@@ -106,12 +106,12 @@ Manner = Callable[[Line, Visit], Awaitable[None]]
 
 
 async def patient(line: Line, visit: Visit) -> None:
-    """Read to the end."""
+    """Read the response to its end."""
     visit.hung = not await line.read()
 
 
 def leaving(seconds: float, size: int, gently: bool) -> Manner:
-    """Leave after so many seconds, or bytes, whichever comes first."""
+    """Leave after so many seconds or bytes, whichever comes first."""
 
     async def behave(line: Line, visit: Visit) -> None:
         await line.wait(lambda: len(line.received) > size, seconds)
@@ -121,7 +121,7 @@ def leaving(seconds: float, size: int, gently: bool) -> Manner:
         if gently:
             line.close()
         else:
-            # What was sent may be lost with the connection.
+            # After an abort, the request may never have reached the service.
             visit.certain = bool(line.received)
             line.reset()
         await line.wait(lambda: False, 5)
@@ -130,7 +130,7 @@ def leaving(seconds: float, size: int, gently: bool) -> Manner:
 
 
 def stalling(size: int, seconds: float) -> Manner:
-    """Stop reading after so many bytes, for so long, and then read on."""
+    """Stop reading after so many bytes, continue after so many seconds."""
 
     async def behave(line: Line, visit: Visit) -> None:
         if not await line.wait(lambda: len(line.received) > size):
@@ -145,7 +145,7 @@ def stalling(size: int, seconds: float) -> Manner:
 
 
 def half_closing(seconds: float) -> Manner:
-    """Say after a while that no more will be sent, which this service takes for a goodbye."""
+    """Half-close after so many seconds; the service treats that as a client that left."""
 
     async def behave(line: Line, visit: Visit) -> None:
         await line.wait(lambda: False, seconds)

@@ -1,4 +1,4 @@
-"""A node: a twistd process with its own temporary files, and what can be seen of it."""
+"""Nodes: twistd processes with their own temporary folders, and measurements of them."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tests.support.service import (
 _METRICS = re.compile(r"metrics on \S+ port (\d+)")
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? ([0-9.e+]+|NaN)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-# What differs from one file, socket or pipe to the next of its kind.
+# Parts of a link that differ between files, sockets or pipes of the same kind.
 _NUMBERS = re.compile(r"[0-9a-f]{32,}|(?<=\[)\d+")
 
 Labels = tuple[tuple[str, str], ...]
 
 
 class Node:
-    """One node, through all of its lives.
+    """One node, across restarts of its process.
 
     :ivar name: a letter.
-    :ivar up: it listens, as far as anyone knows.
-    :ivar scraped: how often its metrics were read in this life.
+    :ivar up: whether the node listens, as far as the run knows.
+    :ivar scraped: how often the metrics of the current process were read.
     """
 
     def __init__(self, name: str, base: Path, environment: dict[str, str]) -> None:
@@ -54,21 +54,21 @@ class Node:
 
     @property
     def pid(self) -> int:
-        """The process's id in this life."""
+        """The id of the current process."""
         return self.process.pid
 
     @property
     def log(self) -> str:
-        """Everything that it ever said."""
+        """Standard output of all processes of the node."""
         return self._past + self.process.out.decode("utf-8", "replace")
 
     @property
     def said(self) -> str:
-        """What it wrote to stderr in this life."""
+        """Standard error of the current process."""
         return self.process.err.decode("utf-8", "replace")
 
     async def start(self) -> None:
-        """Start a life, and wait until it listens."""
+        """Start a process, and wait until it listens."""
         self._past = self.log
         self.process = Process()
         self.scraped = 0
@@ -95,7 +95,7 @@ class Node:
         self.up = True
 
     async def kill(self) -> list[int]:
-        """End the process at once; return its children, which have to die with it."""
+        """Kill the process; return its children, which have to die with it."""
         self.up = False
         orphans = self.children()
         self.process.signal(signal.SIGKILL)
@@ -103,14 +103,14 @@ class Node:
         return orphans
 
     async def stop(self, seconds: float) -> int | None:
-        """Ask the process to end; return its exit status, or None past the deadline."""
+        """Send SIGTERM; return the exit status, or None past the deadline."""
         self.up = False
         self.process.signal(signal.SIGTERM)
         await wait_for(lambda: self.process.code is not None, seconds)
         return self.process.code
 
     async def metrics(self) -> Metrics | None:
-        """Read the metrics; None where the node has none."""
+        """Read the metrics; return None if they cannot be read."""
         if self._metrics_port is None:
             return None
         line: Line = await send(self._metrics_port, b"/metrics", client=Line())
@@ -122,25 +122,25 @@ class Node:
         return Metrics(response.body.decode())
 
     def descriptors(self) -> Counter[str]:
-        """Return what its open descriptors are of."""
+        """Return the targets of the open descriptors, without ids and digests."""
         return Counter(_NUMBERS.sub("*", link) for link in _links(self.pid))
 
     def children(self) -> list[int]:
-        """Return its children, dead ones that nobody has waited for among them."""
+        """Return the ids of the child processes, zombies included."""
         found: list[int] = []
         if self.process.code is None:
             for task in Path(f"/proc/{self.pid}/task").glob("*"):
-                # Threads come and go.
+                # A thread may end meanwhile.
                 with suppress(OSError):
                     found += map(int, (task / "children").read_text().split())
         return found
 
     def encoders(self) -> int:
-        """Count the children that encode."""
+        """Return the number of encoders that run."""
         return sum(encodes(pid) for pid in self.children())
 
     def resident(self) -> int:
-        """Return how many bytes of memory it has."""
+        """Return the resident memory in bytes."""
         return resident_bytes(self.pid)
 
 
@@ -158,18 +158,18 @@ class Metrics:
                 self.values[match[1], labels] = float(match[3])
 
     def sum(self, name: str, **labels: str) -> float:
-        """Return the sum of all samples of a name that have these labels."""
+        """Return the sum of all samples with this name and these labels."""
         return sum(self.each(name, **labels).values())
 
     def each(self, name: str, **labels: str) -> dict[Labels, float]:
-        """Return the samples of a name that have these labels, by all of their labels."""
+        """Return the samples with this name and these labels, by all of their labels."""
         full = f"audio_proxy_{name}"
         wanted = set(labels.items())
         return {k: v for (n, k), v in self.values.items() if n == full and wanted <= set(k)}
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs, and is not merely waiting to be reaped."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -177,7 +177,7 @@ def alive(pid: int) -> bool:
 
 
 def encodes(pid: int) -> bool:
-    """Tell whether a process is an encoder, and not on its way to become one."""
+    """Return whether a process is an encoder that has started its program."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return words[0].endswith(b"ffmpeg") and b"pipe:1" in words

@@ -1,4 +1,4 @@
-"""What a variant's bytes have to be: bare ffmpeg's, without the service's pipeline around it."""
+"""Reference bodies of variants: rendered by plain ffmpeg, without the service's pipeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from audioproxy.media.waveform import SAMPLE, Reduction, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
 from tests.support.service import PATIENCE
 
-# Opens the source under the number that the service gives it to its children under.
+# Opens the source under the descriptor number that the service's children use.
 _OPEN = f'exec "$@" {SOURCE_DESCRIPTOR}<"$0"'
 _ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 _FFMPEG = shutil.which("ffmpeg") or "ffmpeg"
@@ -31,7 +31,7 @@ _FFPROBE = shutil.which("ffprobe") or "ffprobe"
 
 @dataclass(frozen=True)
 class Reference:
-    """One variant as it has to be."""
+    """Expected body of a variant, and its options."""
 
     options: VariantOptions
     body: bytes
@@ -39,15 +39,16 @@ class Reference:
 
 @cache
 def probe(source: Path) -> Probe:
-    """Ask ffprobe about a source."""
+    """Probe a source with ffprobe."""
     ended = _run(source, probe_arguments(_FFPROBE, local_input()))
     return read_probe(ended.stdout, ended.stderr)
 
 
 def render(source: Path, segments: str) -> Reference:
-    """Run ffmpeg as the options want it.
+    """Render a source with ffmpeg.
 
     :param segments: options as a URL spells them.
+    :raises ValueError: if the options need more than one pass.
     """
     options, _ = read_options(segments.encode().split(b"/"))
     known = probe(source)

@@ -1,4 +1,4 @@
-"""What is checked to the last count before the storm, while nothing else goes on."""
+"""Rehearsal: requests without other load, whose effects on the metrics are checked exactly."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Rehearsal:
         self.complaints: list[str] = []
 
     async def run(self) -> None:
-        """Make the requests; what is wrong is in ``complaints``."""
+        """Make the requests; ``complaints`` then lists the errors found."""
         await self._count()
         await self._leave_queue()
-        # What a large answer takes is taken once.
+        # The first large response takes memory that stays allocated; it belongs to the warm-up.
         await self._rig.attend(self._rig.a, self._rig.variant(*LARGE, cold=False), "rehearsal")
 
     async def _count(self) -> None:
@@ -34,7 +34,7 @@ class Rehearsal:
         for options, source in rig.terms.short:
             asked = rig.variant(options, source, cold=False)
             await rig.attend(node, asked, "rehearsal")
-            # The write-back follows the answer.
+            # The variant is stored after the response has ended.
             await wait_for(lambda asked=asked: self._is_stored(asked.key), 5)
             await rig.attend(node, asked, "rehearsal")
             await rig.attend(node, replace(asked, method=b"HEAD"), "rehearsal")
@@ -47,10 +47,10 @@ class Rehearsal:
         count = len(rig.terms.short)
         wanted = Counter({"MISS": count + 1, "HIT": count, "COALESCED": 2, None: 3})
         if states != wanted:
-            self.complaints.append(f"the states of the answers are {dict(states)}")
+            self.complaints.append(f"the responses have the states {dict(states)}")
         after = await node.metrics()
         if before is None or after is None:
-            self.complaints.append("there are no metrics")
+            self.complaints.append("the metrics cannot be read")
         else:
             self.complaints += _differences(before, after, count)
 
@@ -58,7 +58,7 @@ class Rehearsal:
         return (self._rig.store / (key or "")[:2] / (key or "")).exists()
 
     async def _leave_queue(self) -> None:
-        """See that who waits for a slot, and leaves, waits no more."""
+        """Check that clients that leave while they wait for a slot also leave the queue."""
         rig, node = self._rig, self._rig.a
         running = [
             rig.attend(node, rig.variant(*LONG_RENDER), "rehearsal") for _ in range(CAPACITY)
@@ -75,7 +75,7 @@ class Rehearsal:
             left = sum("client left" in v.causes for v in rig.journal.visits[first:])
             queued = await self._queued()
             if left == _LEAVERS and node.encoders() == CAPACITY and queued:
-                self.complaints.append(f"{queued} wait for a slot whose clients have left")
+                self.complaints.append(f"{queued} requests of clients that left still wait")
 
         await together(*running, come_and_go())
 

@@ -1,4 +1,4 @@
-"""The report of a run, in Markdown."""
+"""The Markdown report of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def write_report(outcome: Outcome) -> str:
         f" {len(visits)} requests, {len(visits) / max(1, outcome.seconds):.1f} a second,"
         f" {journal.compared / 1e6:.1f} MB of bodies compared byte by byte,"
         f" {sum(journal.faults.values())} faults."
-        f" The slowest answer of /health under load took {health[-1] * 1000:.0f} ms,"
+        f" The slowest response of /health under load took {health[-1] * 1000:.0f} ms,"
         f" the median one {health[len(health) // 2] * 1000:.0f} ms"
         " (the client's own delays included).",
         "",
@@ -52,13 +52,13 @@ def write_report(outcome: Outcome) -> str:
         "## Load",
         "",
         *_table(("Kind of request", "Requests"), kinds.items()),
-        *_table(("Status", "Answers"), answers.items()),
-        *_table(("X-Audio-Proxy", "Answers"), states.items()),
-        f"{cut} answers were broken off, each with its cause or named above.",
+        *_table(("Status", "Responses"), answers.items()),
+        *_table(("X-Audio-Proxy", "Responses"), states.items()),
+        f"{cut} responses were broken off, each with a cause or listed above.",
         "",
         "## Conditions",
         "",
-        *_table(("What", "Which"), _conditions(outcome)),
+        *_table(("Condition", "Value"), _conditions(outcome)),
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What a run is made of: two nodes, a store, sources with their references, and a journal."""
+"""Fixture of a run: two nodes, a store, sources with their references, and a journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.service import reactor, signed
 
 CAPACITY, QUEUE = 2, 12
 
-#: What is rendered of short sources: every format, and some of what options there are.
+#: Options and source of the short renders: every format, and some of the other options.
 SHORT = [
     *((f"f:{token}", TONE) for token in FORMATS),
     ("f:mp3/t:0.5:1/fade:0.2:0.2", TONE),
@@ -32,23 +32,25 @@ SHORT = [
     ("f:wav/sr:22050/ch:1", SPEECH),
     ("f:peaks/pk_fmt:dat/pts:200/pk_bits:8", SPEECH),
 ]
-#: What is long enough to be joined half way, and what is too large for any socket's buffer.
+#: A render long enough to be joined half way, and one larger than any socket buffer.
 LONG_RENDER, LARGE = ("f:mp3", LONG), ("f:flac", LONG)
-#: What victims of attacks are asked for.
+#: Renders whose child processes are attacked.
 WOUNDED = [LONG_RENDER, LONG_RENDER, ("f:wav", TONE), ("f:peaks", LONG)]
-#: What is asked of the source that changes.
+#: Renders of the source that changes.
 SHIFTING = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "aac", "m4a")]
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How a run is to be.
+    """Parameters of a run.
 
+    :ivar seconds: of load.
     :ivar timeout: seconds, as AP_RENDER_TIMEOUT.
     :ivar probe_timeout: seconds, as AP_PROBE_TIMEOUT.
-    :ivar clients: how many ask at a time, besides those that are there for one fault alone.
-    :ivar short: what is rendered of short sources, as in `SHORT`.
-    :ivar shifting: what is asked of the source that changes, as in `SHIFTING`.
+    :ivar clients: number of concurrent clients, besides those that cause one particular fault.
+    :ivar idle: number of idle connections.
+    :ivar short: renders of short sources, as in `SHORT`.
+    :ivar shifting: renders of the source that changes, as in `SHIFTING`.
     """
 
     seconds: float
@@ -62,18 +64,18 @@ class Terms:
 
     @classmethod
     def of(cls, seconds: float, seed: int) -> Terms:
-        """Return the terms of a run of this length; a short one has no time for long waits."""
+        """Return the parameters of a run; under 60 seconds it gets less load and fewer variants."""
         if seconds >= 60:
             return cls(seconds, seed)
         short = cls(seconds, seed, timeout=8, probe_timeout=3, clients=10, idle=50)
         if seconds >= 10:
             return short
-        # To render all that could be asked for takes longer than such a run.
+        # Rendering the references of all variants takes longer than the run.
         return replace(short, short=SHORT[::2], shifting=SHIFTING[:2])
 
     @property
     def asked_for(self) -> Iterator[tuple[str, str]]:
-        """Everything that is rendered, options and source."""
+        """Options and source of every render."""
         return chain(self.short, (LONG_RENDER, LARGE), WOUNDED, self.shifting)
 
 
@@ -81,7 +83,8 @@ class Terms:
 class Rig:
     """Everything that a run works with.
 
-    :ivar restarts: held while the store must not be taken away, since no node boots without.
+    :ivar restarts: lock for restarts of a node and for taking the store away, because no node boots
+        without the store.
     """
 
     terms: Terms
@@ -96,7 +99,7 @@ class Rig:
 
     @classmethod
     def build(cls, terms: Terms, base: Path) -> Rig:
-        """Make the folders and the sources; nothing runs yet."""
+        """Create the folders, the sources and the references; start nothing."""
         for name in ("root", "store", "attic"):
             (base / name).mkdir(parents=True)
         sounds = Sounds(base / "root", base / "attic", 150 if terms.seconds >= 60 else 90)
@@ -110,7 +113,7 @@ class Rig:
         }
         nodes = [Node(name, base, environment) for name in "ab"]
         rig = cls(terms, base, Journal(terms.timeout), sounds, *nodes)
-        # Nobody waits for ffmpeg once the load is on.
+        # Render the references now, so that no client waits for them under load.
         for options, source in terms.asked_for:
             rig.reference(options, source)
         for source in (TONE, SPEECH):
@@ -119,15 +122,15 @@ class Rig:
 
     @property
     def store(self) -> Path:
-        """The folder of the variants."""
+        """The folder of the variant store."""
         return self.base / "store"
 
     def random(self, name: object) -> random.Random:
-        """Return a source of chance of one's own, the same for the same seed."""
+        """Return a random generator for one purpose; equal seeds give equal numbers."""
         return random.Random(f"{self.terms.seed}/{name}")
 
     def node(self, chance: random.Random) -> Node:
-        """Choose a node that is up; the one that is never restarted more often."""
+        """Choose a node that is up: mostly node A, which is never restarted."""
         return self.b if self.b.up and chance.random() < 0.3 else self.a
 
     def variant(
@@ -135,8 +138,8 @@ class Rig:
     ) -> Asked:
         """Return a GET of a variant.
 
-        :param cold: of a key that nobody asked for before.
-        :param name: another name that the same source has.
+        :param cold: use a cache key that was never requested before.
+        :param name: another file name (a hard link) of the same source.
         """
         if cold:
             options += f"/cb:{next(self._busters)}"
@@ -154,7 +157,7 @@ class Rig:
         return Asked(signed(f"/info/plain/local://{source}"), self._wanted[where], "info")
 
     def reference(self, options: str, source: str) -> Wanted:
-        """Return what a GET of a variant may bring; ffmpeg is asked once for each."""
+        """Return the expected response to a GET of a variant; ffmpeg runs once for each."""
         where = (options, source)
         if where not in self._wanted:
             made = references.render(self.sounds.path(source), options)
@@ -176,7 +179,7 @@ class Rig:
         manner: Manner = patient,
         causes: set[str] | None = None,
     ) -> Visit:
-        """Make a request on a connection of its own, behave in a manner, and have it judged."""
+        """Make a request on a new connection, with a client behavior, and judge the response."""
         visit = self.journal.begin(node.name, asked, kind, causes)
         line = await self.connect(node, asked.method)
         if line is None:
@@ -187,7 +190,7 @@ class Rig:
         return visit
 
     async def talk(self, line: Line, visit: Visit, manner: Manner) -> None:
-        """Send a request on a connection, behave in a manner, and have it judged."""
+        """Make a request on an open connection, with a client behavior, and judge the response."""
         line.write(visit.asked.head(visit.request_id))
         line.began = lambda: setattr(visit, "begun", True)
         await manner(line, visit)
@@ -196,7 +199,7 @@ class Rig:
         self.journal.end(visit, line)
 
     async def connect(self, node: Node, method: bytes = b"GET") -> Line | None:
-        """Open a connection; None where the node takes none."""
+        """Open a connection; return None if the node accepts none."""
         line = Line(method)
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", node.port, timeout=10)
         try:
@@ -206,5 +209,5 @@ class Rig:
         return line
 
     def in_flight(self, node: Node) -> Iterable[Visit]:
-        """Return the visits to a node that are going on."""
+        """Return the visits to a node that have not ended."""
         return [visit for visit in self.journal.running if visit.node == node.name]

@@ -1,4 +1,4 @@
-"""One run, from its first file to its last check."""
+"""One run, from the start of its nodes to the checks at the end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.soak.troubles import Troubles
 from tests.support.service import reactor
 
 _SAMPLE_EVERY = 0.2
-# From here on there is time for a client that takes more than a minute for its request.
+# Runs of this many seconds also have a client that sends its headers for over a minute.
 _LONG_RUN = 100
-# A short run has no time for a node of its own with a full store.
+# Runs of this many seconds also check a separate node with a full store.
 _MEDIUM_RUN = 30
 
 Action = Callable[[Rig, Random], Awaitable[None]]
@@ -29,10 +29,10 @@ Action = Callable[[Rig, Random], Awaitable[None]]
 
 @dataclass
 class Outcome:
-    """What a run came to.
+    """Result of a run.
 
-    :ivar seconds: that the load was held for.
-    :ivar peaks: the most of each thing that was seen on node A.
+    :ivar seconds: duration of the load.
+    :ivar peaks: highest numbers of descriptors and encoders seen on node A.
     """
 
     rig: Rig
@@ -42,12 +42,12 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Nothing is wrong."""
+        """Whether no check has complaints."""
         return not any(check.complaints for check in self.checks)
 
 
 class Run:
-    """A run under way."""
+    """A run in progress."""
 
     def __init__(self, rig: Rig) -> None:
         self.outcome = Outcome(rig)
@@ -56,16 +56,14 @@ class Run:
         self._peaks = {"descriptors": 0, "encoders": 0}
 
     async def run(self) -> Outcome:
-        """Go through all of it; both nodes are dead at the end, whatever happens."""
+        """Run the load and the checks; at the end both nodes are always killed."""
         rig, outcome = self._rig, self.outcome
         try:
             await rig.a.start()
             await rig.b.start()
             rehearsal = Rehearsal(rig)
             await rehearsal.run()
-            outcome.checks.append(
-                Check("rehearsal", "counted to the last one", rehearsal.complaints)
-            )
+            outcome.checks.append(Check("rehearsal", "all counters exact", rehearsal.complaints))
             await self._quiet(None)
             before = Level.of(rig.a)
             started = reactor.seconds()
@@ -118,7 +116,7 @@ class Run:
             await action(self._rig, chance)
 
     async def _sample(self, squatters: Squatters) -> None:
-        """Look again and again at how node A is, and how soon it answers."""
+        """Repeatedly count the descriptors and encoders of node A, and time its ``/health``."""
         rig, peaks = self._rig, self._peaks
         while not self._over:
             peaks["descriptors"] = max(peaks["descriptors"], rig.a.descriptors().total())
@@ -130,12 +128,12 @@ class Run:
             await pause(_SAMPLE_EVERY)
 
     async def _quiet(self, level: Level | None) -> bool:
-        """Wait until node A does nothing any more."""
+        """Wait until node A is idle; return False past the deadline."""
         node = self._rig.a
 
         def quiet() -> bool:
             found = node.descriptors()
-            # Variants that are read, and output that is not stored yet.
+            # Open files of the store: variants being read, and output that is not stored yet.
             busy = any(link.startswith(store) and not link.endswith(".lock") for link in found)
             same = level is None or found == level.descriptors
             return same and not busy and not node.children()
@@ -146,16 +144,16 @@ class Run:
 
     async def _look_back(self, before: Level, quiet: bool) -> None:
         rig, outcome, journal = self._rig, self.outcome, self._rig.journal
-        # Before the metrics are read, which takes a connection of its own.
+        # Measure before the metrics are read, because that takes a connection.
         after = Level.of(rig.a)
         leaks = checks.check_leaks(rig.a, before, after, self._peaks["descriptors"])
         if not quiet:
-            leaks.complaints.append("node A did not become quiet within the deadline")
+            leaks.complaints.append("node A did not become idle within the deadline")
         slots = Check("slots", f"{self._peaks['encoders']} encoders at a time at most")
         if self._peaks["encoders"] > CAPACITY:
             slots.complaints.append(f"{self._peaks['encoders']} encoders ran on {CAPACITY} slots")
         metrics = await rig.a.metrics()
-        # The log reaches us through a pipe.
+        # The log arrives through a pipe.
         await pause(0.5)
         logged = entries(rig.a.log)
         outcome.checks += [

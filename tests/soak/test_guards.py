@@ -1,4 +1,4 @@
-"""The table of known bugs fits the code of today."""
+"""The bugs of the guard suite still fit the current source code."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tests.support.service import PROJECT
 
 
 class BugTests(SynchronousTestCase):
-    """Each bug can be put in."""
+    """Bugs can be put into the sources."""
 
     def test_places(self) -> None:
-        """The text that a bug replaces stands in its module exactly once."""
+        """The text that a bug replaces occurs exactly once in its module."""
         counts = {
             bug.name: (PROJECT / "audioproxy" / bug.path).read_text("utf-8").count(bug.old)
             for bug in BUGS
@@ -20,7 +20,7 @@ class BugTests(SynchronousTestCase):
         self.assertEqual({}, {name: count for name, count in counts.items() if count != 1})
 
     def test_syntax(self) -> None:
-        """A module with its bug is still a module, so that the run and not the import fails."""
+        """A module with a bug still compiles, so that the run fails and not the import."""
         for bug in BUGS:
             text = (PROJECT / "audioproxy" / bug.path).read_text("utf-8")
             compile(text.replace(bug.old, bug.new), bug.path, "exec")

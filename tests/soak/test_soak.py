@@ -14,12 +14,12 @@ SECONDS, SEED = "3", "11"
 
 
 class SoakTests(TestCase):
-    """The whole of the fault suite, for a few seconds, on half of the variants of a longer run."""
+    """The whole fault suite for a few seconds, with half of the variants of a longer run."""
 
     timeout = 120
 
     async def test_short_run(self) -> None:
-        """Under load and faults no byte is wrong, nothing leaks, and everything adds up."""
+        """Under load and faults every byte is right, nothing leaks, and all counters agree."""
         base = Path(self.mktemp()).resolve()
         words = ("-m", "tests.soak", "--seconds", SECONDS, "--seed", SEED, "--keep", str(base))
         process = Process()
@@ -27,7 +27,7 @@ class SoakTests(TestCase):
         reactor.spawnProcess(process, sys.executable, (sys.executable, *words), environ)
         self.addCleanup(process.signal, 9)
         for _ in range(3):
-            # One wait is shorter than a run may take on a machine that is busy.
+            # On a busy machine a run may take longer than one wait.
             try:
                 await until(lambda: process.code is not None, "the run to end")
             except AssertionError:

@@ -1,4 +1,4 @@
-"""The judge of the fault suite is itself seen to say no."""
+"""The judge of the fault suite detects every kind of wrong response and log line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ERROR = b'{"error": "%s", "message": "so it is"}'
 
 
 def visit(*causes: str, **changes: object) -> Visit:
-    """Return a visit that wants the body."""
+    """Return a visit that expects `BODY`."""
     asked = replace(Asked(b"/x", WANTED), **changes)  # type: ignore[arg-type]
     return Visit("a.1", "a", "test", asked, set(causes))
 
@@ -32,62 +32,62 @@ def response(
     complete: bool = True,
     headers: dict[bytes, bytes] = MISS,
 ) -> Response:
-    """Return what came back."""
+    """Return a response, by default a right MISS."""
     always = {b"x-request-id": b"a.1", b"cache-control": b"no-store"}
     lines = tuple({**always, **headers}.items())
     return Response(b"HTTP/1.1", status, lines, body, complete)
 
 
 class AnswerTests(SynchronousTestCase):
-    """A right answer passes, and every kind of wrong one is named."""
+    """Verdicts on responses."""
 
     def assert_good(self, made: Visit, got: Response | None) -> None:
-        """Assert that there is nothing to complain of."""
+        """Assert that there are no complaints."""
         self.assertEqual([], list(complaints(made, got, 8)))
 
     def assert_bad(self, words: str, made: Visit, got: Response | None) -> None:
-        """Assert that one complaint has these words."""
+        """Assert that a complaint contains these words."""
         found = list(complaints(made, got, 8))
         self.assertTrue(any(words in complaint for complaint in found), found)
 
     def test_right(self) -> None:
-        """A whole body that is right needs no cause, as a miss and as a hit."""
+        """A complete, right body needs no cause, whether MISS or HIT."""
         self.assert_good(visit(), response())
         self.assert_good(visit(), response(headers=HIT))
 
     def test_torn(self) -> None:
-        """A body that ends early and looks whole is wrong, whatever its cause."""
+        """A truncated body that looks complete is wrong, whatever the cause."""
         for causes in ((), ("child killed",), ("client left",), ("source changed",)):
             self.assert_bad("a complete body of 150", visit(*causes), response(body=BODY[:150]))
 
     def test_wrong_byte(self) -> None:
-        """One wrong byte is found, and its place is named."""
+        """One wrong byte is detected, and the complaint names its position."""
         wrong = BODY[:77] + b"\0" + BODY[78:]
         self.assert_bad("from byte 77 on", visit(), response(body=wrong))
         got = response(body=wrong[:100], complete=False)
         self.assert_bad("from byte 77 on", visit("child killed"), got)
 
     def test_broken_off(self) -> None:
-        """An answer that is broken off has to have a cause."""
+        """A response that is broken off needs a cause."""
         got = response(body=BODY[:9], complete=False)
         self.assert_bad("broken off", visit(), got)
         self.assert_good(visit("child killed"), got)
 
     def test_mixture(self) -> None:
-        """Only of a source that changed may the beginning be of no reference."""
+        """Only with a changed source may the bytes of a broken-off body match no reference."""
         got = response(body=b"mixture", complete=False)
         self.assert_good(visit("source changed"), got)
         for cause in EXCUSES.keys() - {"source changed"}:
             self.assert_bad("are wrong", visit(cause), got)
 
     def test_silence(self) -> None:
-        """No answer at all has to have a cause."""
-        self.assert_bad("no answer", visit(), None)
-        self.assert_bad("no answer", visit("child killed"), None)
+        """A missing response needs a cause that permits it."""
+        self.assert_bad("no response", visit(), None)
+        self.assert_bad("no response", visit("child killed"), None)
         self.assert_good(visit("node killed"), None)
 
     def test_failure_without_cause(self) -> None:
-        """A 5xx without a cause is wrong, and so is one with a cause for something else."""
+        """A 5xx without a cause, or with a cause that does not explain that status, is wrong."""
         headers = {b"content-type": b"application/json"}
         late = response(504, ERROR % b"render_timeout", headers=headers)
         self.assert_bad("unexpected 504", visit(), late)
@@ -95,7 +95,7 @@ class AnswerTests(SynchronousTestCase):
         self.assert_good(visit("child stopped"), late)
 
     def test_busy(self) -> None:
-        """A 429 says when to come back, within bounds."""
+        """A 429 needs a Retry-After within bounds."""
         for value in (b"", b"0", b"9", b"soon"):
             got = response(429, ERROR % b"queue_full", headers={b"retry-after": value})
             self.assert_bad("Retry-After", visit(), got)
@@ -103,7 +103,7 @@ class AnswerTests(SynchronousTestCase):
         self.assert_good(visit(), got)
 
     def test_wrong_stretch(self) -> None:
-        """A part has to be the part that was asked for."""
+        """A 206 response has to contain the requested range."""
         asked = replace(WANTED, stretch=(10, 20))
         headers = {**HIT, b"content-range": b"bytes 10-19/200"}
         self.assert_good(visit(wanted=asked), response(206, BODY[10:20], headers=headers))
@@ -111,7 +111,7 @@ class AnswerTests(SynchronousTestCase):
         self.assert_bad("a complete body of 10", visit(wanted=asked), got)
 
     def test_wrong_headers(self) -> None:
-        """Another variant's ETag or type, another request's id, and a lost length are seen."""
+        """Wrong ETag, Content-Type, request id, cache state and Content-Length are detected."""
         for words, changed in (
             ("ETag", {b"etag": b'"other"'}),
             ("Content-Type", {b"content-type": b"audio/xpeg"}),
@@ -122,7 +122,7 @@ class AnswerTests(SynchronousTestCase):
             self.assert_bad(words, visit(), response(headers={**MISS, **changed}))
 
     def test_wrong_refusal(self) -> None:
-        """A refusal has the right status, a document, and the right code in it."""
+        """A refusal needs the right status, and an error document with the right code."""
         made = visit(wanted=Wanted(frozenset({404}), code="not_found"))
         self.assert_good(made, response(404, ERROR % b"not_found"))
         self.assert_bad("unexpected 415", made, response(415, ERROR % b"undecodable_source"))
@@ -130,7 +130,7 @@ class AnswerTests(SynchronousTestCase):
         self.assert_bad("document says", made, response(404, b"<html>"))
 
     def test_hung(self) -> None:
-        """An answer without an end is wrong."""
+        """A response that does not end within the deadline is wrong."""
         made = visit("client left")
         made.hung = True
         self.assert_bad("deadline", made, response(complete=False))
@@ -143,10 +143,10 @@ LINE = (
 
 
 class LogTests(SynchronousTestCase):
-    """One request is one line."""
+    """Each request has one access log line."""
 
     def complaints(self, *lines: str, **changes: object) -> list[str]:
-        """Return what is wrong with a log of one visit."""
+        """Return the complaints about a log, compared with one visit."""
         made = visit()
         made.status = 200
         for name, value in changes.items():
@@ -154,36 +154,36 @@ class LogTests(SynchronousTestCase):
         return list(mismatches([made], entries("\n".join(lines))))
 
     def test_one(self) -> None:
-        """One line is right, with and without a cache state."""
+        """One line per request is right, with and without a cache state."""
         for more in ("", " cache=MISS"):
             self.assertEqual([], self.complaints(LINE.format("a.1", more)))
 
     def test_missing(self) -> None:
-        """A missing line is seen, unless nobody can know whether the request arrived."""
+        """A missing line is detected, unless the request may never have arrived."""
         self.assertEqual(1, len(self.complaints()))
         self.assertEqual([], self.complaints(certain=False))
 
     def test_double(self) -> None:
-        """A second line is seen, always."""
+        """A second line for a request is always detected."""
         line = LINE.format("a.1", "")
         self.assertEqual(1, len(self.complaints(line, line)))
         self.assertEqual(1, len(self.complaints(line, line, certain=False)))
 
     def test_unsent(self) -> None:
-        """A request that was never complete has no line."""
+        """A request whose headers were never complete must not have a line."""
         self.assertEqual([], self.complaints(unsent=True))
         self.assertEqual(1, len(self.complaints(LINE.format("a.1", ""), unsent=True)))
 
     def test_strange(self) -> None:
-        """A line of nobody's request is seen."""
+        """A line whose id belongs to no request is detected."""
         self.assertEqual(1, len(self.complaints(*(LINE.format(n, "") for n in ("a.1", "a.9")))))
 
     def test_other_status(self) -> None:
-        """A status that the client did not see is seen."""
+        """A logged status that differs from the client's is detected."""
         self.assertEqual(1, len(self.complaints(LINE.format("a.1", ""), status=404)))
 
     def test_alarms(self) -> None:
-        """Crashes and errors are alarming; warnings of failed renders are not."""
+        """Log lines of crashes and errors raise an alarm; warnings about failed renders do not."""
         self.assertEqual(1, len(alarms("T [error] a render crashed\nT [info] fine")))
         self.assertEqual(1, len(alarms("    Traceback (most recent call last):")))
         self.assertEqual([], alarms("T [warning] the encoder failed (ended by SIGKILL): "))

@@ -1,4 +1,4 @@
-"""Faults of whole parts: the store goes away or is cleared, and one node dies again and again."""
+"""Faults of the store and of node B: the store disappears or is cleared, the node is ended."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tests.soak.nodes import alive, encodes
 from tests.soak.rig import LONG_RENDER, Rig
 from tests.soak.visits import Visit
 
-# Variants that may fail to be stored after the store is back: the node may be busy.
+# Attempts to store a variant after the store is back; an attempt may fail on a busy node.
 _TRIES = 6
 
 
 class Troubles:
-    """What is done to the store and to the node that does not live through the run."""
+    """Faults of the store and of node B."""
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
         self._away = rig.base / "store-away"
 
     async def trouble_store(self, over: list[bool], chance: Random) -> None:
-        """Take the store away and clear it, in turns, until it is over."""
+        """Take the store away and clear it, in turns, until the run is over."""
         way = 0
         while not over:
             await pause(chance.uniform(1, 3) if way < 2 else chance.uniform(4, 9))
@@ -43,7 +43,7 @@ class Troubles:
             await self._see_recovery(chance)
 
     async def trouble_node(self, over: list[bool], chance: Random) -> None:
-        """Kill the second node and have it drain, in turns, until it is over."""
+        """Kill node B and drain it, in turns, until the run is over."""
         way = 0
         while not over:
             await pause(chance.uniform(1, 2.5) if way < 2 else chance.uniform(3, 9))
@@ -52,34 +52,34 @@ class Troubles:
                 await self.kill()
             else:
                 await self.drain()
-        # The last boot finds all that was left behind.
+        # The last boot has to remove everything that was left behind.
         await self.kill()
 
     async def kill(self) -> None:
-        """Kill the node; its children have to die with it. Then start it again."""
+        """Kill the node, whose children have to die with it, and start it again."""
         rig, node = self._rig, self._rig.b
-        # One encoder at least is at work, and for some time to come.
+        # This makes sure that at least one encoder runs, and keeps running for a while.
         (arriving,) = await self._have_arriving("doomed")
         rig.journal.faults["node: kill -9"] += 1
         for visit in rig.in_flight(node):
             visit.causes.add("node killed")
-        # An encoder that stands still ends only if somebody sees to it. A child that is just being
-        # started is not tied to its node yet.
+        # A stopped encoder dies only from the parent-death signal. Leave out children that have not
+        # started their program yet: they have no parent-death signal.
         orphans = [pid for pid in node.children() if encodes(pid)]
         for pid in orphans:
             _signal(pid, signal.SIGSTOP)
         await node.kill()
         if not await wait_for(lambda: not any(alive(pid) for pid in orphans), 1):
-            rig.journal.remarks.append("children outlived a node that was killed")
+            rig.journal.remarks.append("children outlived a killed node")
             for pid in orphans:
                 _signal(pid, signal.SIGKILL)
         await arriving
         await self._start()
 
     async def drain(self) -> None:
-        """Ask the node to end; what has begun to arrive has to arrive whole."""
+        """Stop the node with SIGTERM; responses that have begun have to arrive complete."""
         rig, node = self._rig, self._rig.b
-        # One answer at least is under way.
+        # This makes sure that at least one response is being sent.
         (arriving,) = await self._have_arriving("drained")
         rig.journal.faults["node: SIGTERM under load"] += 1
         for visit in rig.in_flight(node):
@@ -88,10 +88,10 @@ class Troubles:
         orphans = node.children()
         code = await node.stop(rig.terms.timeout + 15)
         if code != 0:
-            rig.journal.remarks.append(f"a node that was asked to end ended with {code}")
+            rig.journal.remarks.append(f"SIGTERM ended a node with {code}")
             await node.kill()
         if any(alive(pid) for pid in orphans):
-            rig.journal.remarks.append("children outlived a node that was asked to end")
+            rig.journal.remarks.append("children outlived a node that SIGTERM ended")
         await arriving
         await self._start()
 
@@ -100,7 +100,7 @@ class Troubles:
         coming = rig.attend(rig.b, rig.variant(*LONG_RENDER), kind)
         arriving = Deferred.fromCoroutine(coming)
         await wait_for(lambda: self._arrives(kind), rig.terms.timeout, 0.01)
-        # A Deferred that is returned as it is would be waited for.
+        # A coroutine that returns a Deferred itself would be waited for; in a list it is not.
         return [arriving]
 
     def _arrives(self, kind: str) -> bool:
@@ -123,7 +123,7 @@ class Troubles:
             os.rename(rig.store, self._away)
             await pause(seconds)
             if rig.store.exists():
-                rig.journal.remarks.append("a store was made anew where the store is not mounted")
+                rig.journal.remarks.append("the service created a store while it was away")
                 shutil.rmtree(rig.store)
             os.rename(self._away, rig.store)
         finally:
@@ -136,7 +136,7 @@ class Troubles:
             shutil.rmtree(path, ignore_errors=True)
 
     async def _see_recovery(self, chance: Random) -> None:
-        """See that new variants are stored again, by the node that went through it."""
+        """Check that node A stores new variants again after the store was disturbed."""
         rendered = False
         for _ in range(_TRIES):
             asked = any_short(self._rig, chance, cold=True)
@@ -147,10 +147,10 @@ class Troubles:
                     return
                 statuses.add(visit.status)
                 await pause(0.3)
-            # Where there was no slot, there was nothing to store.
+            # A request that got no render slot stores nothing; it proves nothing about the store.
             rendered = rendered or statuses == {200}
         if rendered:
-            self._rig.journal.remarks.append("the store was back, and nothing was stored any more")
+            self._rig.journal.remarks.append("the store was back, but nothing was stored")
 
 
 def _signal(pid: int, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The verdict on one answer: is every byte of it right, and is all else excused?"""
+"""Verdict on one response: every byte has to be right, and every failure needs a cause."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ _STATES = (b"MISS", b"COALESCED", b"HIT")
 
 
 def complaints(visit: Visit, response: Response | None, longest_wait: int) -> Iterator[str]:
-    """Yield what is wrong with an answer.
+    """Yield what is wrong with a response.
 
-    :param response: as far as it came; None where not even its headers did.
-    :param longest_wait: seconds that a Retry-After may say at most.
+    :param response: the part that arrived; None if not even the headers did.
+    :param longest_wait: the largest valid Retry-After, in seconds.
     """
     if visit.hung:
-        yield "no end of the answer within the deadline"
+        yield "the response did not end within the deadline"
     if response is None:
         if not any(excuse.silences for excuse in visit.excuses()):
-            yield "no answer, and no cause for that"
+            yield "no response, and no cause for that"
         return
     wanted = visit.asked.wanted
     echo = response["x-request-id"] or b""
     if visit.logged_as is None and echo != visit.request_id.encode():
-        yield f"the request id came back as {echo!r}"
+        yield f"the request id in the response is {echo!r}"
     if response["cache-control"] is None:
         yield "no Cache-Control"
     if not response.complete and not any(excuse.cuts for excuse in visit.excuses()):
@@ -68,7 +68,7 @@ def _error(response: Response) -> str | None:
 
 
 def _document_of(response: Response, code: str | None) -> Iterator[str]:
-    # A HEAD has the status alone.
+    # A response to HEAD has no document.
     if response.body or response["content-length"] in (None, b"0"):
         found = _error(response)
         if response.complete and (found is None or code not in (None, found)):
@@ -133,7 +133,7 @@ def _body(visit: Visit, response: Response, bodies: tuple[bytes, ...]) -> Iterat
 
 
 def _place(body: bytes, bodies: tuple[bytes, ...]) -> str:
-    """Say where a body leaves its reference."""
+    """Return the position at which a body differs from its reference."""
     right = max(bodies, key=lambda each: _common(body, each))
     return f"from byte {_common(body, right)} on, of {len(right)}"
 

@@ -1,4 +1,4 @@
-"""One request of a run: what was asked, what may come back, and what excuses anything else."""
+"""Requests of a run: each with its expected response, and the causes that excuse others."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Error = tuple[int, str]
 
 @dataclass(frozen=True)
 class Wanted:
-    """The answers that are right without an excuse.
+    """Expected response: right without any excuse.
 
-    :ivar bodies: each of them whole; empty where any will do.
-    :ivar documents: what JSON bodies have to say.
-    :ivar code: of the error document, where one is wanted.
-    :ivar stretch: what the request's Range covers, where it has one.
-    :ivar looks_up: a GET that gets as far as the store.
-    :ivar etag: of every answer that is no error.
+    :ivar bodies: the right complete bodies; empty if any body is right.
+    :ivar document: the right JSON body.
+    :ivar code: the error code of a refusal.
+    :ivar stretch: the bytes that the Range header covers (start, stop), if there is one.
+    :ivar looks_up: whether a GET reaches the store lookup.
+    :ivar etag: ETag of every response that is not an error.
     """
 
     statuses: frozenset[int]
@@ -32,7 +32,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: its target, how it is spelled, and what is wanted of the answer."""
+    """Request: its target, method and headers, and the expected response."""
 
     target: bytes
     wanted: Wanted
@@ -42,9 +42,9 @@ class Asked:
     key: str | None = None
 
     def head(self, request_id: str, last: bool = True) -> bytes:
-        """Return the request as it goes over the wire.
+        """Return the request line and headers as sent.
 
-        :param last: nothing follows on the connection.
+        :param last: whether this is the last request on the connection.
         """
         lines = [b"%s %s HTTP/1.1" % (self.method, self.target), b"Host: localhost"]
         lines += [b"Connection: close"] if last else []
@@ -55,12 +55,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Excuse:
-    """What a cause may do to an answer.
+    """Failures of a response that a cause excuses.
 
-    :ivar errors: that it may put in the place of the answer.
-    :ivar cuts: it may break an answer off.
-    :ivar mixes: what was sent until then may be of no reference.
-    :ivar silences: there may be no answer at all.
+    :ivar errors: errors that may replace the expected response.
+    :ivar cuts: the response may be broken off.
+    :ivar mixes: the bytes of a broken-off body may match no reference.
+    :ivar silences: there may be no response at all.
     """
 
     errors: frozenset[Error] = frozenset()
@@ -72,7 +72,7 @@ class Excuse:
 _FAILED = frozenset({(500, "render_failed"), (500, "probe_failed")})
 _LATE = frozenset({(504, "render_timeout"), (504, "probe_timeout")})
 
-#: What may happen to a request, by the name that the report has for it.
+#: Excuses by the name of their cause: a fault that was injected on purpose.
 EXCUSES = {
     "client left": Excuse(cuts=True, silences=True),
     "child killed": Excuse(_FAILED, cuts=True),
@@ -80,7 +80,7 @@ EXCUSES = {
     "source changed": Excuse(_FAILED, cuts=True, mixes=True),
     "store full": Excuse(frozenset({(500, "render_failed")}), cuts=True),
     "node killed": Excuse(cuts=True, silences=True),
-    # A stream that had begun by the time of the signal has no such excuse.
+    # The cause is set only for responses that had not begun when SIGTERM was sent.
     "node drained": Excuse(frozenset({(500, "render_failed")}), cuts=True, silences=True),
     "body without end": Excuse(frozenset({(400, "bad_request")})),
 }
@@ -88,13 +88,15 @@ EXCUSES = {
 
 @dataclass(eq=False)
 class Visit:
-    """One request to one node, and what became of it.
+    """One request to one node, and its outcome.
 
-    :ivar causes: names of excuses; shared by all who wait for one render.
-    :ivar certain: the node has read all of the headers, and so has a line for it.
-    :ivar unsent: the headers never were complete.
-    :ivar begun: a successful answer had begun to arrive.
-    :ivar logged_as: the id in the log, where it is not the client's.
+    :ivar kind: what kind of request this is, for the report.
+    :ivar causes: names in `EXCUSES`; one set is shared by all visits that an attack affects.
+    :ivar certain: whether the node certainly read the headers, and therefore logs the request.
+    :ivar unsent: whether the headers were never complete.
+    :ivar begun: whether a successful response has begun to arrive.
+    :ivar hung: whether the response did not end within the deadline.
+    :ivar logged_as: the request id in the log, if it is not the one the client sent.
     """
 
     request_id: str
@@ -115,7 +117,7 @@ class Visit:
     complaints: list[str] = field(default_factory=list)
 
     def excuses(self) -> list[Excuse]:
-        """Return what may have happened to it."""
+        """Return the excuses for this visit."""
         return [EXCUSES[cause] for cause in sorted(self.causes)]
 
     def __str__(self) -> str:
