@@ -1,15 +1,15 @@
-# `make help` lists what there is to do. Every target sets up what it needs.
+# `make help` lists the targets. Every target installs what it needs.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -c
 
 PYTHON ?= python3
-# How many tests run at a time. Most of them wait, for ffmpeg to start or for one another.
+# Parallel test processes. Most tests wait: for ffmpeg to start, or for each other.
 JOBS ?= 3
-# How long `make soak` holds its load, and `make fuzz` goes on; and what the soak leaves to chance.
+# Duration of `make soak` and `make fuzz`, and the random seed of the soak.
 SECONDS ?= 120
 SEED ?= 1
-# How often `make bench` measures each side of a comparison.
+# Rounds of `make bench`: measurements of each side of a comparison.
 ROUNDS ?= 5
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,99 +17,99 @@ NODE_MODULES := tests/browser/node_modules
 PLAYER_MODULES := examples/player/node_modules
 TRIAL = -m twisted.trial --temp-directory=build/trial
 
-# What builds an image. In OCI's own format, which is the default of two of them, an image has no
-# health check.
+# The program that builds images. buildah and podman default to the OCI format, which has no health
+# check; hence --format docker.
 ENGINE = $(firstword $(foreach tool,buildah podman docker,$(and $(shell command -v $(tool)),$(tool))))
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' audioproxy/__init__.py)
 
 .DELETE_ON_ERROR:
-# Those that need a server of buckets.
+# Tests that need an S3 server.
 S3_TESTS = tests.support.test_buckets tests.support.test_names tests.live.test_cluster \
     $(patsubst %.py,%,$(subst /,.,$(wildcard tests/live/test_s3_*.py)))
 
 .PHONY: help install dev ffmpeg system-ffmpeg node browser player haproxy nginx promtool systemd names radosgw run demo \
     check lint format types docs coverage test test-ceph test-ffmpeg soak guards bench wrk fuzz container screenshots clean
 
-help: ## list the targets
+help: ## list all targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
 
-install: system-ffmpeg $(VENV)/.installed ## make .venv with audioproxy in it, and install ffmpeg where it is missing
+install: system-ffmpeg $(VENV)/.installed ## create .venv with audioproxy, and install ffmpeg if it is missing
 
-run: install ## start the service on sample audio, and print a few URLs to try
+run: install ## start the service on sample audio and print URLs that play
 	@$(BIN)/python examples/quickstart.py
 
-demo: install player ## start a page to hear, see and try all of it; AP_LOCAL_ROOT=... for your own files
+demo: install player ## start the demo player; AP_LOCAL_ROOT=... plays your own files
 	@$(BIN)/python -m examples.player
 
-check: lint types docs coverage test ## everything that a change has to pass
+check: lint types docs coverage test ## run every check that a change has to pass
 
-test: system-ffmpeg dev browser haproxy nginx systemd names promtool ## run the tests; JOBS=1 runs one at a time
+test: system-ffmpeg dev browser haproxy nginx systemd names promtool ## run all tests, in JOBS=3 processes
 	AUDIOPROXY_BROWSER=required AUDIOPROXY_HAPROXY=required AUDIOPROXY_NSS_WRAPPER=required \
 	    AUDIOPROXY_PROMTOOL=required AUDIOPROXY_NGINX=required \
 	    AUDIOPROXY_SYSTEMD_ANALYZE=required $(BIN)/python $(TRIAL) -j$(JOBS) tests $(RECORD)
 
-test-ffmpeg: system-ffmpeg ffmpeg ## run the tests with the service on the ffmpeg of `make ffmpeg`
+test-ffmpeg: system-ffmpeg ffmpeg ## run all tests with the ffmpeg of `make ffmpeg`
 	PATH="$(CURDIR)/build/ffmpeg/bin:$$PATH" AUDIOPROXY_OWN_FFMPEG=required $(MAKE) test
 
-test-ceph: system-ffmpeg dev names radosgw ## run the tests of buckets against Ceph's S3 server
+test-ceph: system-ffmpeg dev names radosgw ## run the bucket tests against Ceph's S3 server
 	AUDIOPROXY_S3=ceph AUDIOPROXY_NSS_WRAPPER=required \
 	    $(BIN)/python $(TRIAL) $(S3_TESTS)
 
-soak: system-ffmpeg dev ## two nodes under load and faults, every byte compared; SECONDS=600 SEED=7 to vary it
+soak: system-ffmpeg dev ## run two nodes under load and faults, and compare every byte; SECONDS=600 SEED=7
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
 
-guards: system-ffmpeg dev ## put known bugs into copies of the service, and require that soak sees each
+guards: system-ffmpeg dev ## check that soak detects known bugs, each put into a copy of the service
 	$(BIN)/python -m tests.soak.guards
 
-bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench build/bench/peers/.installed ## measure it beside its peers, and write docs/performance.md; ROUNDS=5
+bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench build/bench/peers/.installed ## measure the service beside its peers, and write docs/performance.md; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
-lint: dev ## ruff: lint and format; import-linter: the layers
+lint: dev ## run ruff (lint, format) and import-linter (layers)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --cache-dir build/import-linter
 
-format: dev ## ruff: mend what it can mend by itself
+format: dev ## fix what ruff can fix: lint and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: dev ## mypy --strict
+types: dev ## run mypy --strict
 	$(BIN)/mypy
 
-docs: dev ## build the documentation, of the API in build/docs and of the rest in build/site
+docs: dev ## build the API documentation in build/docs and the pages in build/site
 	$(BIN)/pydoctor
 	$(BIN)/mkdocs build --strict --quiet --config-file tools/mkdocs.yml
 
-coverage: dev ## require every branch of the pure packages to be tested
+coverage: dev ## require full branch coverage of the pure packages
 	$(BIN)/coverage run $(TRIAL) tests.grammar tests.media
 	$(BIN)/coverage report
 
-fuzz: dev ## arbitrary bytes against every reader; SECONDS=600 takes its time
+fuzz: dev ## feed random input to every parser; SECONDS=600
 	@$(BIN)/pip install --quiet --disable-pip-version-check atheris || \
-	    echo 'There is no atheris for this Python; Hypothesis does it alone.'
+	    echo 'atheris is not available for this Python; fuzzing with Hypothesis alone.'
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS)
 
-ffmpeg: ## build build/ffmpeg/bin: an ffmpeg with nothing in it but audio, which starts at once
+ffmpeg: ## build an audio-only ffmpeg, which starts fast, in build/ffmpeg/bin
 	@tools/ffmpeg/build build/ffmpeg
 
-container: ## build the image audioproxy:VERSION, with buildah, podman or docker
-	$(or $(ENGINE),$(error There is neither buildah nor podman nor docker to build an image with)) \
+container: ## build the image audioproxy:VERSION with buildah, podman or docker; FFMPEG=own
+	$(or $(ENGINE),$(error no program to build images: install buildah, podman or docker)) \
 	    build $(if $(filter docker,$(ENGINE)),,--format docker) --build-arg VERSION=$(VERSION) \
 	    $(FFMPEG:%=--build-arg FFMPEG=%) --tag audioproxy:$(VERSION) --file deploy/container/Containerfile .
 
-screenshots: dev system-ffmpeg browser ## take the pictures of the player for the README
+screenshots: dev system-ffmpeg browser ## take the screenshots of the player for the README
 	@[ -n "$$(fc-list : family 2>/dev/null | grep -x 'Inter.*')" ] || tools/system-package fonts-inter
 	@[ -n "$$(fc-list : family 2>/dev/null | grep -x 'JetBrains Mono.*')" ] || \
 	    tools/system-package fonts-jetbrains-mono
 	node tests/browser/screenshots.mjs $(BIN)/python docs/images
 
-clean: ## remove all that was built; .run/ with its samples and variants stays
+clean: ## remove everything that was built, except .run/ (samples and variants)
 	rm -rf $(VENV) build dist *.egg-info .hypothesis .ruff_cache .mypy_cache _trial_temp*
 	rm -rf $(NODE_MODULES) $(PLAYER_MODULES)
 	rm -f twisted/plugins/dropin.cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-# Set-up. The stamps make it quick when there is nothing to do.
+# Set-up. Stamp files skip what is already installed.
 
 dev: $(VENV)/.dev
 	@mkdir -p build
@@ -121,17 +121,17 @@ node:
 	@command -v node >/dev/null || tools/system-package nodejs
 	@command -v npm >/dev/null || tools/system-package npm
 
-# For the tests only: a browser, and the libraries that draw in it.
+# For tests only: a browser, and the JavaScript libraries under test.
 browser: $(NODE_MODULES)/.package-lock.json player
 	@command -v chromium >/dev/null || tools/system-package chromium
 
 player: $(PLAYER_MODULES)/.package-lock.json
 
-# For the tests only: a balancer for several nodes. As it is installed it listens nowhere.
+# For tests only: a load balancer. The package as installed listens nowhere.
 haproxy:
 	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
 
-# For the bench only: what asks as fast as one core can, and programs to be compared with.
+# For the benchmark only: an HTTP load generator, and the peers.
 wrk:
 	@command -v wrk >/dev/null || tools/system-package wrk
 
@@ -139,11 +139,11 @@ build/bench/peers/.installed: bench/peers.txt
 	$(PYTHON) -m venv --clear $(@D)
 	@missing=; while read -r peer; do \
 	    $(@D)/bin/pip install --quiet --disable-pip-version-check "$$peer" </dev/null || \
-	        { missing=yes; echo "$$peer cannot be installed here; the report says so."; }; \
+	        { missing=yes; echo "$$peer cannot be installed; the report leaves it out."; }; \
 	done < <(grep -v '^#' $<); \
 	[ -n "$$missing" ] || touch $@
 
-# For the tests only: names of hosts that the system does not know.
+# For tests only: host names that the system does not know.
 names:
 	@[ -n "$$(ls -d /usr/lib*/libnss_wrapper.so /usr/lib*/*/libnss_wrapper.so 2>/dev/null)" ] || \
 	    tools/system-package libnss-wrapper
@@ -153,7 +153,7 @@ radosgw:
 	    command -v $${package/common/authtool} >/dev/null || tools/system-package $$package || exit; \
 	done
 
-# For the tests only: what would listen, or come with a server, if it were installed.
+# For tests only: programs whose packages would start a server, so they are only unpacked.
 nginx promtool: %: build/bin/%
 
 build/bin/nginx:
@@ -162,11 +162,11 @@ build/bin/nginx:
 build/bin/promtool:
 	tools/unpacked-program prometheus usr/bin/promtool $@
 
-# For the tests only: it judges units where nothing was booted with it, too.
+# For tests only: systemd-analyze verifies units, even if systemd is not running.
 systemd:
 	@command -v systemd-analyze >/dev/null || tools/system-package systemd
 
-# npm writes this file when everything else is in its place.
+# npm writes this file last.
 %/node_modules/.package-lock.json: %/package.json %/package-lock.json | node
 	cd $* && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@touch $@
@@ -174,7 +174,7 @@ systemd:
 $(VENV)/.dev: extras = [dev]
 $(VENV)/.bench: extras = [dev,bench]
 
-# An editable install of the default kind hides the twistd plugin.
+# The default kind of editable install hides the twistd plugin.
 $(VENV)/.installed $(VENV)/.dev $(VENV)/.bench: setup.cfg pyproject.toml | $(BIN)/pip
 	$(BIN)/pip install --quiet --disable-pip-version-check \
 	    --config-settings editable_mode=compat --editable '.$(extras)'
@@ -182,9 +182,9 @@ $(VENV)/.installed $(VENV)/.dev $(VENV)/.bench: setup.cfg pyproject.toml | $(BIN
 
 $(BIN)/pip:
 	@command -v $(PYTHON) >/dev/null || \
-	    { echo 'audioproxy needs Python 3.11 or newer, and there is no $(PYTHON).' >&2; exit 1; }
+	    { echo 'audioproxy needs Python 3.11 or newer; $(PYTHON) was not found.' >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
 	    "audioproxy needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] \
-	    + ". Name another one: make PYTHON=python3.11 $(MAKECMDGOALS)")'
+	    + ". Name a newer one: make PYTHON=python3.11 $(MAKECMDGOALS)")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || tools/system-package python3-venv
 	$(PYTHON) -m venv --clear $(VENV)
