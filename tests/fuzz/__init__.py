@@ -1,1 +1,1 @@
-"""What arbitrary bytes do to every reader of the service: nothing that a promise rules out."""
+"""Fuzz tests: arbitrary bytes for every parser of the service."""

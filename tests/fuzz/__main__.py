@@ -1,6 +1,6 @@
-"""``python -m tests.fuzz``: all targets for a bounded time, and what they found.
+"""``python -m tests.fuzz``: fuzz all targets for a bounded time, and print failing inputs.
 
-The exit status is 1 where a promise is broken, and 0 otherwise.
+The exit status is 1 if an input breaks a promise or an engine fails, and 0 otherwise.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ _BUILD = Path("build")
 
 
 def main() -> int:
-    """Run and report."""
+    """Fuzz the chosen targets, print the results, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="for all targets together")
-    parser.add_argument("--engine", choices=ENGINES, help="one of them; both, where it is left out")
-    parser.add_argument("--seed", type=int, help="makes a run of Hypothesis repeatable")
-    parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="some of all")
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, help="seconds for all targets together"
+    )
+    parser.add_argument("--engine", choices=ENGINES, help="engine to use; default both")
+    parser.add_argument("--seed", type=int, help="seed that makes a run of Hypothesis repeatable")
+    parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="fuzz only this")
     given = parser.parse_args()
-    # What the service logs is looked at by the targets; on the terminal it would be in the way.
+    # The targets examine what the service logs; do not print it.
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     engines = [given.engine] if given.engine else list(ENGINES)
     if "atheris" in engines and not has_atheris():
-        print("atheris is not installed: there is no coverage-guided fuzzing")
+        print("atheris is not installed: skip coverage-guided fuzzing")
         engines.remove("atheris")
     names = given.target or list(TARGETS)
     first_seed = secrets.randbelow(2**31) if given.seed is None else given.seed
@@ -45,7 +47,7 @@ def main() -> int:
 
 
 def _run(engine: str, name: str, seconds: float, first_seed: int) -> bool:
-    """Run one target with one engine; return whether anything is amiss."""
+    """Run one target with one engine; return whether it failed."""
     since = time.monotonic()
     if engine == "hypothesis":
         result = run_hypothesis(TARGETS[name], seconds, first_seed, _BUILD)
@@ -65,7 +67,7 @@ def regression(name: str, result: Result) -> str:
     """Return a failing input as a test to paste into ``tests/fuzz/test_fuzz.py``."""
     assert result.broken is not None
     check = TARGETS[name].check
-    how = breaks(check, result.broken).splitlines() or ["it fails in another process only"]
+    how = breaks(check, result.broken).splitlines() or ["it fails only in another process"]
     return f'''
     def test_{name}_regression(self) -> None:
         """{how[0][:80]}"""

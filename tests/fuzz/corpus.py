@@ -1,4 +1,4 @@
-"""Good inputs to start from, words that matter, and strategies that spoil the one by the other."""
+"""Corpus: valid inputs, significant words, and strategies that mix words into valid inputs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PATHS = (
     b"hls/insecure/f:mp3/plain/local://a.mp3/index.m3u8",
 )
 
-# The path whose tag the word TAG stands for.
+# The path of the variant whose ETag the word TAG stands for.
 _TAGGED = b"insecure/plain/local://a.mp3"
 _LINES = (
     b"Range: bytes=0-9",
@@ -76,7 +76,7 @@ _BODIES = (b"", b"abc", b"3\r\nabc\r\n0\r\n\r\n")
 
 
 def request(method: bytes, path: bytes, line: bytes = b"", body: bytes = b"") -> bytes:
-    """Return one request of HTTP/1.1."""
+    """Return an HTTP/1.1 request."""
     lines = [method + b" /" + path + b" HTTP/1.1", b"Host: h", *filter(None, [line]), b"", b""]
     return b"\r\n".join(lines) + body
 
@@ -92,7 +92,7 @@ REQUESTS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /\r\n\r\n",
 )
-#: How a service is set up: the first of everything.
+#: Input bytes that set up a service with the first of all choices.
 PLAIN_HOUSE = bytes(FURNISHING)
 
 
@@ -206,7 +206,7 @@ SETTING_WORDS = (
 
 @st.composite
 def spoiled(draw: st.DrawFn, seeds: Sequence[bytes], words: Sequence[bytes]) -> bytes:
-    """Draw a good input in which a few short stretches are replaced by words that matter."""
+    """Draw a valid input in which words or random bytes replace a few short slices."""
     data = draw(st.sampled_from(seeds))
     for _ in range(draw(st.integers(0, 6))):
         at = draw(st.integers(0, len(data)))
@@ -222,12 +222,12 @@ def _paths(draw: st.DrawFn) -> bytes:
 
 
 def paths() -> st.SearchStrategy[bytes]:
-    """Draw paths behind their first slash."""
+    """Draw paths without their leading slash."""
     return spoiled(PATHS, URL_WORDS) | _paths() | junk().map(lambda text: b"insecure/" + text)
 
 
 def conversations() -> st.SearchStrategy[bytes]:
-    """Draw the setup of a service and the bytes of a connection."""
+    """Draw the setup of a service and the bytes sent on a connection."""
     requests = spoiled(REQUESTS, (*HTTP_WORDS, *URL_WORDS)) | st.sampled_from(REQUESTS)
     built = st.builds(
         request,
@@ -241,7 +241,7 @@ def conversations() -> st.SearchStrategy[bytes]:
 
 
 def probes() -> st.SearchStrategy[bytes]:
-    """Draw answers of ffprobe's shape, with values of any kind in them."""
+    """Draw output in the format of ffprobe, with values of any type."""
     numbers = st.integers() | st.floats() | st.integers(0, 10**20).map(str)
     values = st.recursive(
         st.none() | st.booleans() | numbers | st.text(max_size=9) | st.just("N/A"),

@@ -1,4 +1,4 @@
-"""How one string of bytes becomes choices, parts and a rest, so that any engine can drive it."""
+"""Decoding of fuzzed inputs into choices and a remainder, and assertions on messages."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ T = TypeVar("T")
 
 
 class Draws:
-    """Reads choices off the front of a fuzzed input; a short input makes the first choices.
+    """Reader of choices from the start of a fuzzed input; missing bytes mean the first choice.
 
-    :ivar rest: what was not read yet.
+    :ivar rest: the unread remainder.
     """
 
     def __init__(self, data: bytes) -> None:
         self.rest = data
 
     def byte(self) -> int:
-        """Return one byte."""
+        """Read one byte; return 0 at the end of the input."""
         first, self.rest = self.rest[:1], self.rest[1:]
         return first[0] if first else 0
 
     def one_of(self, choices: Sequence[T]) -> T:
-        """Return one of several."""
+        """Read one byte and return the choice that it stands for."""
         return choices[self.byte() % len(choices)]
 
 
 def outcome(read: Callable[[], T], *refusals: type[Exception]) -> T | Exception:
-    """Return what a reader comes to: a value, or one of the errors that it may raise."""
+    """Return the result of a parser, or the error if it is one of the given types."""
     try:
         return read()
     except refusals as refusal:
@@ -38,19 +38,20 @@ def outcome(read: Callable[[], T], *refusals: type[Exception]) -> T | Exception:
 
 
 def check_words(words: str, longest: int = 600) -> None:
-    """Assert that a text goes into one line, of a document or a log, as it is."""
+    """Assert that a text is printable ASCII and short, and so fits into one line."""
     assert words.isascii(), words
     assert words.isprintable(), words
     assert len(words) <= longest, words
 
 
-#: The message of a refusal quotes the control characters of a segment as they are, since JSON
-#: escapes them. False requires that a client who prints the message is safe from them, too.
+#: Whether messages may quote control characters of a segment as they are. JSON escapes them. Set
+#: this
+#: to False to require messages that are safe to print without JSON's escapes.
 RAW_CONTROLS_QUOTED = True
 
 
 def check_refusal(refusal: Exception) -> None:
-    """Assert that what a client is told is a short sentence."""
+    """Assert that an exception is a refusal whose message is one short sentence."""
     assert isinstance(refusal, Refusal), repr(refusal)
     check_message(refusal.message)
 

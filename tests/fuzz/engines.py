@@ -1,4 +1,4 @@
-"""Two ways to come by inputs: Hypothesis, which shrinks, and atheris, which watches the code."""
+"""Fuzzing engines: Hypothesis generates inputs, atheris is guided by code coverage."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from tests.fuzz.targets import TARGETS, Target
 
 ENGINES = ("hypothesis", "atheris")
-# Examples of one run of Hypothesis: a moment, after which the clock is looked at.
+# Examples in one run of Hypothesis, which is short; the deadline is checked between runs.
 _BATCH = 300
-# Seconds that a shrunk input may take to be found, once there is one.
+# Seconds for shrinking a failing input.
 _SHRINK = 20.0
-# Seconds that atheris gets to import and instrument, and to end.
+# Seconds that atheris may take to import, instrument and exit.
 _MARGIN = 120
 _EXECUTED = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one engine found out about one target.
+    """Result of one engine on one target.
 
     :ivar runs: how many inputs were tried.
-    :ivar broken: the shortest input that breaks the promise, or None.
-    :ivar trouble: what kept the engine from its work, or an empty string.
+    :ivar broken: a short input that breaks the promise, or None.
+    :ivar trouble: why the engine failed, or an empty string.
     """
 
     runs: int
@@ -42,12 +42,12 @@ class Result:
 
 
 def has_atheris() -> bool:
-    """Tell whether coverage-guided fuzzing is to be had: atheris has no wheel for every Python."""
+    """Return whether atheris is installed; it has no wheel for every Python version."""
     return importlib.util.find_spec("atheris") is not None
 
 
 def breaks(check: Callable[[bytes], None], data: bytes) -> str:
-    """Return how an input breaks a promise, or an empty string."""
+    """Return the error that an input causes, or an empty string."""
     try:
         check(data)
     except Exception as error:
@@ -56,7 +56,7 @@ def breaks(check: Callable[[bytes], None], data: bytes) -> str:
 
 
 def run_hypothesis(target: Target, seconds: float, first_seed: int, build: Path) -> Result:
-    """Draw inputs for so many seconds, remembering what failed before."""
+    """Fuzz for so many seconds; start with inputs that failed in earlier runs."""
     runs = 0
     failed: list[bytes] = []
     deadline = time.monotonic() + seconds
@@ -82,7 +82,8 @@ def run_hypothesis(target: Target, seconds: float, first_seed: int, build: Path)
                 failed.append(data)
                 raise
 
-        # Hypothesis ends with the error itself, or with a group where there are several kinds.
+        # Hypothesis raises the error itself, or an exception group if there are errors of several
+        # kinds.
         breaks(lambda _, batch=batch: batch(), b"")
     if not failed:
         return Result(runs)
@@ -90,7 +91,7 @@ def run_hypothesis(target: Target, seconds: float, first_seed: int, build: Path)
 
 
 def run_atheris(name: str, seconds: int, first_seed: int, build: Path) -> Result:
-    """Let a process of its own fuzz one target: ``atheris.Fuzz`` never comes back."""
+    """Fuzz one target in a child process, because ``atheris.Fuzz`` never returns."""
     target, folder = TARGETS[name], build / "fuzz" / name
     corpus, found = folder / "corpus", folder / "found"
     for each in (corpus, found):
@@ -118,7 +119,7 @@ def run_atheris(name: str, seconds: int, first_seed: int, build: Path) -> Result
 
 
 def shrink(check: Callable[[bytes], None], data: bytes, seconds: float = _SHRINK) -> bytes:
-    """Return a short input that still breaks the promise, by leaving stretches out."""
+    """Return a shorter input that still breaks the promise, by removing slices of it."""
     deadline = time.monotonic() + seconds
     length = len(data)
     while length and time.monotonic() < deadline:

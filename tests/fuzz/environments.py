@@ -1,4 +1,4 @@
-"""The environment: any text is a configuration or a list of problems, and no secret is told."""
+"""Environments: any text gives a configuration or a list of problems, and reveals no secret."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping
 from audioproxy.config import VARIABLES, Config, ConfigError, load
 from tests.fuzz.draws import check_words, outcome
 
-#: Put into every secret; hexadecimal, so that a key with it may still be one.
+#: Inserted into every secret; hexadecimal, so that a valid key stays valid.
 CANARY = "c0ffee5ec2e7"
 SECRET = {
     "AP_KEY",
     "AP_SALT",
     *(name for name in VARIABLES if name.endswith(("_KEY", "_KEY_ID", "_TOKEN"))),
 }
-#: In a URL the user information is the secret.
+#: Settings whose value is a URL: its userinfo is secret.
 URLS = {"AP_S3_ENDPOINT", "AP_VARIANT_S3_ENDPOINT", "AP_ALLOW_ORIGIN", "AP_VARIANT_STORE"}
 
 Load = Callable[[Mapping[str, str]], tuple[Config, tuple[str, ...]]]
 
 
 def check_environment(data: bytes, load: Load = load) -> None:
-    """Assert that settings are read or reported, each report in a line without secrets.
+    """Assert that settings load or are reported, one printable line for each problem, no secrets.
 
     :param data: lines such as ``AP_PORT=4000``.
     """
@@ -43,7 +43,7 @@ def check_environment(data: bytes, load: Load = load) -> None:
 
 
 def environment(data: bytes) -> dict[str, str]:
-    """Return lines as an environment, with a canary in every secret."""
+    """Parse lines into an environment, with a canary in every secret."""
     environ = {}
     for line in data.decode("utf-8", "surrogateescape").replace("\0", "").split("\n"):
         name, _, value = line.partition("=")
@@ -51,7 +51,7 @@ def environment(data: bytes) -> dict[str, str]:
             half = len(value) // 4 * 2
             value = value[:half] + CANARY + value[half:]
         elif name in URLS and "@" in value and not value.startswith("file:///"):
-            # A slash in a password makes its beginning look like a host.
+            # A password with a slash looks like a host up to the slash; that part is secret, too.
             value = value.replace("://", f"://{CANARY}", 1)
         environ[name] = value
     return environ

@@ -1,4 +1,4 @@
-"""The resource over doubles that a fuzzed input furnishes, and all that they have handed out."""
+"""The resource with test doubles that a fuzzed input sets up, and its leak checks."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.support.http import (
     ResourceHarness,
 )
 
-#: Bytes of an input that set up a service: one for each choice below.
+#: Bytes of an input that set up a service: one for each choice in `FuzzFixture`.
 FURNISHING = 10
 ORIGINS = (None, "*", "https://app.example")
-#: Which keys are stored, by their last digit.
+#: Last digits of the keys that are stored.
 STORED = ("", "0123456789abcdef", "02468ace")
 VARIANT = bytes(range(100))
 DISPOSITIONS = (None, "attachment; filename=\"a\"; filename*=UTF-8''a")
@@ -41,7 +41,7 @@ SOURCES: tuple[Callable[[], FakeSource | Refusal], ...] = (
     lambda: NotFound("no such file"),
     UpstreamUnavailable,
 )
-#: What renders put out and how they end.
+#: Outputs of renders, and the refusals that end them.
 RENDERS: tuple[tuple[bytes, Refusal | None], ...] = (
     (b"sound" * 20, None),
     (b"", UndecodableSource()),
@@ -50,7 +50,7 @@ RENDERS: tuple[tuple[bytes, Refusal | None], ...] = (
     (b"sound", RenderTimeout()),
 )
 _AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 2}
-#: What ffprobe says, and its exit status.
+#: Outputs of ffprobe, and its exit statuses.
 PROBES = (
     (json.dumps({"format": {"format_name": "mp3"}, "streams": [_AUDIO]}).encode(), 0),
     (json.dumps({"format": {}, "streams": [{"codec_type": "video"}]}).encode(), 0),
@@ -61,12 +61,12 @@ _COMPLAINT = b"Invalid data found when processing input"
 
 
 class FuzzFixture(ResourceHarness):
-    """A service that answers for any source and any key, as its input says.
+    """Service with a source for every name and a variant for some keys, as its input chooses.
 
     :ivar asked: the method of each request that reached the resource, in order.
-    :ivar leaves: the client goes away before it has what it asked for.
-    :ivar piece: bytes that arrive at a time, or 0 for all at once.
-    :ivar window: bytes after which the client reads no more for a moment, or None.
+    :ivar leaves: the client leaves before the response is complete.
+    :ivar piece: bytes that the client sends at a time, or 0 for all at once.
+    :ivar window: bytes after which the client pauses reading, or None.
     """
 
     def __init__(self, draws: Draws) -> None:
@@ -115,7 +115,7 @@ class FuzzFixture(ResourceHarness):
         return subscription
 
     def work(self) -> bool:
-        """Let whatever runs come to its end; false where nothing ran."""
+        """End all running child processes and renders; return whether there were any."""
         children, renders = self.spawner.alive, list(self.rendering.items())
         for child in children:
             child.say(self._answer)
@@ -129,19 +129,21 @@ class FuzzFixture(ResourceHarness):
         return bool(children or renders)
 
     def check_left(self) -> None:
-        """Assert that a client who is gone, and was the only one, holds nothing any more."""
+        """Assert that nothing is held once the only client has left."""
         self.spawner.put_down()
-        assert self.resource.active.count == 0, f"{self.resource.active.count} requests go on"
+        assert self.resource.active.count == 0, (
+            f"{self.resource.active.count} requests are still in progress"
+        )
         assert not self.clock.getDelayedCalls(), self.clock.getDelayedCalls()
         assert (self.slots.held, self.slots.depth, self.probe_slots.held) == (0, 0, 0)
         for render in self._renders:
             assert render.subscribers == render.left, (
-                f"{render.subscribers} came, {render.left} left"
+                f"{render.subscribers} subscribed, {render.left} left"
             )
-            assert not render.waiting, "a subscriber waits on"
+            assert not render.waiting, "a subscriber still waits"
             render.output.end()
             render.output.release()
-            assert render.output._holders == 0, "an output has a reader that is gone"
+            assert render.output._holders == 0, "an output still has a reader"
         for source in self._opened:
             assert source.closed == 1, f"a source was closed {source.closed} times"
         for stored in self._found:

@@ -1,6 +1,6 @@
 """One target under atheris: ``python -m tests.fuzz.guided TARGET CORPUS [libFuzzer options]``.
 
-It ends when libFuzzer does, with what that found in a file.
+It ends when libFuzzer ends, which writes a failing input to a file.
 """
 
 from __future__ import annotations

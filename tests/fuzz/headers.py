@@ -1,4 +1,4 @@
-"""Range, If-Range and If-None-Match, against readers that are slow, plain and another's work."""
+"""Range, If-Range and If-None-Match, compared with simple reference parsers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from audioproxy.web.conditions import matches, range_applies
 from audioproxy.web.ranges import read_range
 from tests.fuzz.draws import Draws, outcome
 
-#: The tag of the variant that is asked for; inputs name it by a word, which is shorter to hit on.
+#: The ETag of the requested variant. Inputs contain a short word instead, which a fuzzer finds
+#: sooner.
 TAG = b'"' + b"0123456789abcdef" * 4 + b'"'
 TAG_WORD = b"TAG"
 
@@ -20,7 +21,7 @@ ReadRange = Callable[[bytes | None, int], tuple[int, int] | None]
 
 
 def check_range(data: bytes, read: ReadRange = read_range) -> None:
-    """Assert that a Range names the stretch that RFC 9110, 14 says.
+    """Assert that a Range header selects the bytes that RFC 9110, 14 specifies.
 
     :param data: a choice of the variant's size, then the header.
     """
@@ -40,7 +41,7 @@ def check_conditions(
     matches: Callable[[bytes | None, bytes], bool] = matches,
     applies: Callable[[bytes | None, bytes], bool] = range_applies,
 ) -> None:
-    """Assert that a list of tags matches where ours is in it, and If-Range where it is ours."""
+    """Assert that If-None-Match matches if it lists the ETag, and If-Range if it is the ETag."""
     header = data.replace(TAG_WORD, TAG)
     found = matches(header, TAG)
     tags = _entity_tags(header)
@@ -58,7 +59,7 @@ def _stretch(header: bytes, size: int) -> tuple[int, int] | str | None:
         return None
     if not all(part.isdigit() or not part for part in (first, last)):
         return None
-    # A Decimal has no limit on its digits, as an int that is read has.
+    # Python limits the digits that int() parses; Decimal has no such limit.
     low, high = (Decimal(part.decode()) if part else None for part in (first, last))
     if low is None:
         assert high is not None
@@ -71,7 +72,7 @@ def _stretch(header: bytes, size: int) -> tuple[int, int] | str | None:
 
 
 def _entity_tags(header: bytes) -> list[bytes] | None:
-    """Return the opaque tags of a well-formed list, without W/; None for what is none."""
+    """Return the opaque tags of a list, without W/; None if the list is malformed."""
     tags = []
     rest = header.strip(b" \t")
     while rest:

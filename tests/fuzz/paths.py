@@ -1,4 +1,4 @@
-"""The path of a request: any bytes are a variant with one key, an info document, or refused."""
+"""Request paths: any bytes name a variant with one key or an info document, or are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from audioproxy.grammar.values import percent_encode
 from tests.fuzz.draws import check_refusal, check_words, outcome
 
 _LONGEST_URL = 2048
-# A number with a zero, a sign or a dot too many (D3); names and texts are escaped or have letters.
+# A number with a redundant zero, sign or dot (D3); names and texts are escaped or contain letters.
 _NOT_MINIMAL = re.compile(
     r"(?:^|/)(?!cb|dl)[a-z_]+:(?:[^/]*:)?(?:\+|-0(?:[:/]|$)|-?0\d|\d+\.(?:\d*0)?(?:[:/]|$))"
 )
@@ -28,9 +28,9 @@ ReadSource = Callable[[bytes, bytes], Source]
 def check_path(
     data: bytes, options: ReadOptions = read_options, source: ReadSource = read_source
 ) -> None:
-    """Assert what the grammar promises of any path.
+    """Assert the promises of the grammar about any path.
 
-    :param data: the path behind its first slash.
+    :param data: the path without its leading slash.
     """
     path = split_signature(b"/" + data)
     target = None if path is None else split_target(path.signed)
@@ -47,18 +47,18 @@ def check_path(
 
 
 def check_options(segments: Sequence[bytes], read: ReadOptions) -> VariantOptions | None:
-    """Assert what is promised of option segments; return what they mean, if anything."""
+    """Assert the promises about option segments; return the options, None if refused."""
     found = outcome(lambda: read(segments), InvalidOptions)
     expiry = read_expiry(segments)
     forms = {_form(found)}
     for order in (segments[::-1], sorted(segments), [*segments[1:], *segments[:1]]):
         forms.add(_form(outcome(lambda order=order: read(order), InvalidOptions)))
-    assert len(forms) == 1, f"the order counts: {forms}"
+    assert len(forms) == 1, f"the order of options matters: {forms}"
     if isinstance(found, Exception):
         check_refusal(found)
         return None
     options, exp = found
-    assert expiry == exp, "exp is read in two ways"
+    assert expiry == exp, "read_expiry and read_options disagree on exp"
     canonical = options.canonical()
     check_words(canonical, longest=2000)
     assert " " not in canonical
@@ -75,7 +75,7 @@ def check_options(segments: Sequence[bytes], read: ReadOptions) -> VariantOption
 
 
 def check_source(form: bytes, raw: bytes, read: ReadSource) -> bytes | None:
-    """Assert what is promised of a source; return its one normal form, if any."""
+    """Assert the promises about a source; return its canonical form, or None if it is refused."""
     found = outcome(lambda: read(form, raw), NotFound)
     if isinstance(found, Exception):
         check_refusal(found)
@@ -89,8 +89,9 @@ def check_source(form: bytes, raw: bytes, read: ReadSource) -> bytes | None:
                 again = outcome(lambda text=spelling: read(b"enc", _encoded(text)), NotFound)
                 assert again == found, f"{spelling!r} is {again!r}, not {found!r}"
     if len(canonical) > _LONGEST_URL and isinstance(found, HttpsSource):
-        # A URL of the greatest length got its root path, or an address a digit: nobody reads
-        # that again.
+        # A URL near the length limit grew: it got its root path, or its address became longer. Its
+        # canonical
+        # form is then too long to be parsed again.
         return canonical
     spellings = (
         (b"plain", percent_encode(canonical).encode("ascii")),
@@ -99,12 +100,12 @@ def check_source(form: bytes, raw: bytes, read: ReadSource) -> bytes | None:
     )
     for spelling in spellings:
         again = outcome(lambda spelling=spelling: read(*spelling), NotFound)
-        assert again == found, f"{canonical!r} is not its own normal form: {again!r}"
+        assert again == found, f"{canonical!r} is not its own canonical form: {again!r}"
     return canonical
 
 
 def _respelled(found: HttpsSource) -> Iterator[bytes]:
-    """Yield other spellings of a URL that the contract folds into one (Source forms, 2)."""
+    """Yield other spellings of a URL that mean the same source (Canonical source string, 2)."""
     url = found.url
     _, _, authority, tail = url.split("/", 3)
     yield f"{url}#{authority}".encode("ascii")

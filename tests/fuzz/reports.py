@@ -1,4 +1,4 @@
-"""What ffprobe and ffmpeg say: any text is understood or refused, and none of it leaks."""
+"""Output of ffprobe and ffmpeg: any text is understood or refused, and reveals no secret."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from audioproxy.media.trim import find_sample_range, needs_measuring
 from tests.fuzz.draws import Draws, check_refusal, outcome
 
 NOTICES = (b"", b"[mp3 @ 0x5] Estimating duration from bitrate, this may be inaccurate\n")
-# Credentials that no line of the log may hold.
+# Credentials that must not appear in the log.
 PASSWORD, SIGNATURE = "pAsSwOrD", "sIgNaTuRe"
-# What a URL may hold in these places (RFC 3986, 3); ffmpeg takes a password with an @ too.
+# Characters that a URL may contain in these places (RFC 3986, 3); ffmpeg also accepts an @ in a
+# password.
 _UNRESERVED = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:"
 _AUTHORITY = _UNRESERVED + b"@"
 _QUERY = _AUTHORITY + b"/?"
 
 
 def check_probe(data: bytes, read: Callable[..., Probe] = read_probe) -> None:
-    """Assert that an answer is a description, or a refusal, or no answer of ffprobe's.
+    """Assert that ffprobe output gives a valid probe result, a refusal or a ValueError.
 
-    :param data: whether the answer was cut off and what stood on stderr, then the answer.
+    :param data: whether the output was cut off and which stderr came with it, then the output.
     """
     draws = Draws(data)
     cut_off, notice = draws.one_of((False, True)), draws.one_of(NOTICES)
@@ -48,14 +49,14 @@ def check_probe(data: bytes, read: Callable[..., Probe] = read_probe) -> None:
     assert 0 < found.channels <= 64, found.channels
     assert found.bit_depth > 0
     check_document(found.description.document(None))
-    # What comes next with every probe.
+    # The functions that process every probe result next.
     options = VariantOptions()
     assert needs_measuring(options, found) in (False, True)
     outcome(lambda: find_sample_range(options, found), InvalidOptions)
 
 
 def check_document(document: dict[str, object]) -> None:
-    """Assert that an info document is one: no nulls, no zeros, tags within bounds (D24)."""
+    """Assert that an info document is valid: no nulls, no zeros, tags within bounds (D24)."""
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     for name, value in document.items():
         if name == "format":
@@ -71,9 +72,9 @@ def check_document(document: dict[str, object]) -> None:
 
 
 def check_diagnostic(data: bytes, redact: Callable[[bytes], str] = redact) -> None:
-    """Assert that a diagnostic is one printable line without the secrets of a URL.
+    """Assert that a redacted diagnostic is one printable line without the secrets of a URL.
 
-    :param data: lines; a URL is planted behind the first, made of the three that follow.
+    :param data: lines; the second to fourth are parts of a URL, which is inserted after the first.
     """
     before, user, host, query, *after = [*data.split(b"\n"), b"", b"", b""]
     url = b"https://%s:%s@%s/a?%s&X=%s%s" % (

@@ -1,6 +1,7 @@
-"""The HTTP front: any bytes on a connection get answers of the contract, a line each, and no more.
+"""HTTP server: any bytes on a connection get valid responses, each with one access log line.
 
-The site is the real one; what is behind it does not fail, so nothing may be answered with 500.
+The site is the real one. The test doubles behind it never fail unexpectedly, so no response may be
+a 500.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.fuzz.draws import Draws, check_message
 from tests.fuzz.fixture import VARIANT, FuzzFixture
 from tests.support.http import Connection, Log, Response, read_response
 
-#: Stands in an input for the tag of the variant that ``plain/local://a.mp3`` names.
+#: Stands for the ETag of the variant ``plain/local://a.mp3`` in an input.
 TAG_WORD = b"TAG"
 TAG = etag(cache_key(VariantOptions(), b"local://a.mp3"))
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -27,7 +28,7 @@ STATUSES = {200, 204, 206, 302, 304, 400, 401, 404, 410, 413, 415, 416, 422, 429
 CODES = {(row.status, row.code) for row in Refusal.__subclasses__()}
 BODILESS = {204, 304}
 
-# The shape that the contract gives a line.
+# An access log line (Request log).
 _LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z request_id=[!-~]{1,200}"
     r" \[(?:debug|info|warning)\] (?:render|info|health|ready|preflight|unknown) \d{3}"
@@ -39,9 +40,9 @@ _MOST_TURNS = 1000
 
 
 def check_front(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixture) -> None:
-    """Assert what is promised to whoever sends anything.
+    """Assert the promises about any bytes that a client sends.
 
-    :param data: how the service is set up, then the bytes of one connection.
+    :param data: the setup of the service, then the bytes of one connection.
     """
     log = Log()
     stop = log.keep()
@@ -73,11 +74,11 @@ def _converse(fixture: FuzzFixture, connection: Connection, sent: bytes) -> None
         connection.resume()
         if not fixture.work() and len(connection.received) == received:
             return
-    raise AssertionError("the connection never comes to rest")
+    raise AssertionError("the connection never becomes idle")
 
 
 def check_lines(log: Log) -> None:
-    """Assert that each request has one line of the contract's shape."""
+    """Assert that each event is one printable line, and an access log line has the right format."""
     for event in log.events:
         stream = io.StringIO()
         LineObserver(stream, "debug")(event)
@@ -95,12 +96,13 @@ def check_answers(
     closed: bool,
     unfinished: int,
 ) -> None:
-    """Assert that the bytes are answers, one for each request, each as its record says.
+    """Assert that the bytes are responses, one for each request, each as logged.
 
-    Records are found by their ids: the one of a request that was waited for comes after those
-    of the requests behind it that were answered at once.
+    Log entries are found by request id. The entry of a request that had to wait follows the entries
+    of
+    later requests that were handled at once.
 
-    :param unfinished: how many requests were being answered when the client left.
+    :param unfinished: how many requests were in progress when the client left.
     """
     unread = list(records)
     rest = _skip_continue(received)
@@ -108,9 +110,9 @@ def check_answers(
         last = index == len(fixture.asked) - 1
         response = read_response(rest, method, closed)
         if response is None:
-            assert last and not rest, f"no answer to request {index}: {rest!r}"
-            # Whoever leaves early is logged and not answered.
-            assert unfinished, "a request was dropped"
+            assert last and not rest, f"no response to request {index}: {rest!r}"
+            # A client that leaves early gets a log entry, but no response.
+            assert unfinished, "a request got no response"
             assert unread.pop().status == 499
             break
         record = _take_record(unread, response)
@@ -123,8 +125,8 @@ def check_answers(
         assert response.status == 400, response
         _check_answer_here(fixture, response, b"GET", _take_record(unread, response))
         rest = response.rest
-    assert not rest, f"bytes behind the last answer: {rest!r}"
-    assert not unread, f"records of nothing: {unread}"
+    assert not rest, f"bytes after the last response: {rest!r}"
+    assert not unread, f"log entries without a response: {unread}"
 
 
 def _skip_continue(received: bytes) -> bytes:
@@ -134,10 +136,10 @@ def _skip_continue(received: bytes) -> bytes:
 
 
 def _take_record(unread: list[AccessLogEntry], response: Response) -> AccessLogEntry:
-    # A client may give several requests the same id.
+    # A client may send several requests with the same id.
     name = (response["x-request-id"] or b"").decode("ascii")
     found = [each for each in unread if (each.request_id, each.status) == (name, response.status)]
-    assert found, f"no record of {response}: {unread}"
+    assert found, f"no log entry of {response}: {unread}"
     unread.remove(found[0])
     return found[0]
 
@@ -151,7 +153,7 @@ def _check_answer_here(
 
 
 def check_answer(response: Response, method: bytes, record: AccessLogEntry) -> None:
-    """Assert what is promised of every single answer."""
+    """Assert the promises about each response."""
     assert response.status in STATUSES, response
     assert response["cache-control"], f"no Cache-Control: {response}"
     for name, value in response.headers:
@@ -160,7 +162,7 @@ def check_answer(response: Response, method: bytes, record: AccessLogEntry) -> N
         assert record.endpoint == "preflight"
     elif method not in (b"GET", b"HEAD"):
         assert response.status == 404, (method, response)
-    # What failed on its way may not look whole.
+    # A successful response that failed midway must not look complete.
     assert record.error_code is None or response.status >= 400 or not response.complete, response
     assert (response["content-range"] is not None) == (response.status in (206, 416)), response
     length, bodiless = response["content-length"], method == b"HEAD" or response.status in BODILESS

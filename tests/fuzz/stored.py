@@ -1,4 +1,4 @@
-"""Files in the store: one is a variant, whole and with its headers, or it is nothing."""
+"""Files in the store: each is either a complete variant with its headers, or ignored."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ KEY = "ab" + "0" * 62
 BODY = bytes(range(256)) * 2
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000", "attachment")
 _MAGIC = b"APVARNT1"
-# Bytes; longer than any file here.
+# Bytes to read; more than any file here has.
 _MORE = 1 << 20
 
 
 def sealed(body: bytes, record: bytes) -> bytes:
-    """Return a file whose record is what it says, whatever that is (architecture.md)."""
+    """Return a stored file with any record, whose checksum is right (architecture.md)."""
     return body + record + struct.pack(">II", len(record), zlib.crc32(record)) + _MAGIC
 
 
@@ -46,10 +46,11 @@ def _store(root: str) -> FileVariantStore:
 
 
 def check_stored(data: bytes, store: Store = _store) -> None:
-    """Assert that a file is taken for exactly what it is.
+    """Assert that the store finds a variant in a file exactly if the file holds one.
 
-    :param data: which kind of file it is: any bytes; a good one with a stretch of its bytes
-        replaced; or one with any record, whose checksum fits.
+    :param data: kind of the file, then its content. A file has arbitrary bytes; or is a valid file
+        with
+        one slice replaced; or has an arbitrary record with a right checksum.
     """
     draws = Draws(data)
     kind = draws.one_of(("any", "mutated", "sealed"))
@@ -66,19 +67,19 @@ def check_stored(data: bytes, store: Store = _store) -> None:
         before = open_descriptors()
         found = _lookup(store(root))
         if found is None:
-            assert content != WHOLE, "a good variant is not found"
+            assert content != WHOLE, "a valid variant is not found"
         else:
             size, body, headers = found
-            assert body == content[:size], "other bytes"
+            assert body == content[:size], "the body differs from the file"
             if kind != "sealed":
-                # No checksum is on the bytes themselves: only their number can be told.
+                # The body has no checksum: only its length can be verified.
                 trailer = content[size:]
                 assert (size, headers, trailer) == (len(BODY), HEADERS, WHOLE[size:]), content
         assert open_descriptors() == before, "a descriptor is left open"
 
 
 def _spliced(draws: Draws) -> bytes:
-    # One place and one length, so that a small input reaches each byte of the file.
+    # One offset and one length, so that a small input can change any byte of the file.
     at = (draws.byte() * 256 + draws.byte()) % (len(WHOLE) + 1)
     until = at + draws.byte()
     return WHOLE[:at] + draws.rest + WHOLE[until:]

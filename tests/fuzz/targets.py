@@ -1,4 +1,4 @@
-"""All targets by name: what is checked, where inputs come from, and what a fuzzer starts with."""
+"""All fuzz targets by name: their checks, inputs and seeds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from tests.fuzz.stored import check_stored
 
 @dataclass(frozen=True)
 class Target:
-    """One promise about any bytes.
+    """A promise that holds for any bytes.
 
-    :ivar check: raises AssertionError where the promise is broken, and nothing where it is kept;
-        any other exception breaks it as well.
-    :ivar inputs: bytes that are often nearly right.
-    :ivar seeds: good inputs, which a coverage-guided fuzzer starts with.
-    :ivar words: what such a fuzzer puts into them.
-    :ivar longest: bytes of an input that it goes up to.
+    :ivar check: raises an exception, usually AssertionError, if the input breaks the promise.
+    :ivar inputs: strategy whose bytes are often nearly valid.
+    :ivar seeds: valid inputs, with which a coverage-guided fuzzer starts.
+    :ivar words: dictionary of a coverage-guided fuzzer.
+    :ivar longest: longest input of a coverage-guided fuzzer, in bytes.
     """
 
     check: Callable[[bytes], None]
@@ -53,7 +52,7 @@ TARGETS: dict[str, Target] = {
         corpus.CONVERSATIONS,
         (*corpus.HTTP_WORDS, *corpus.URL_WORDS),
         corpus.conversations(),
-        # A line may have 16 KiB, and a body 64.
+        # A header line may have 16 KiB, and a request body 64 KiB.
         longest=100_000,
     ),
     "range": _target(check_range, corpus.RANGES, corpus.HEADER_WORDS, longest=8192),

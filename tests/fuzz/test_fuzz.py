@@ -1,4 +1,4 @@
-"""A short run of every target, the same on every machine; ``make fuzz`` is the long one."""
+"""A short, deterministic run of every fuzz target; ``make fuzz`` runs longer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SHORT = settings(
 )
 
 
-#: For a target of which one example takes as long as many of another.
+#: For a target whose examples are much slower than those of the others.
 SHORTER = settings(SHORT, max_examples=60)
 
 
 def inputs_of(
     name: str, how: settings = SHORT
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return what gives a test the inputs of a target."""
+    """Return a decorator that passes the inputs of a target to a test."""
 
     def with_inputs(test: Callable[..., None]) -> Callable[..., None]:
         wrapped: Callable[..., None] = how(given(data=TARGETS[name].inputs)(test))
@@ -42,10 +42,10 @@ def inputs_of(
 
 
 class FuzzTests(SynchronousTestCase):
-    """Whatever bytes come, each reader keeps its promises."""
+    """Promises that hold for any input bytes."""
 
     def test_every_target(self) -> None:
-        """No target is left out here, and no seed of one is anything but good."""
+        """Every fuzz target has a test here, and all of its seeds keep the promise."""
         here = {name.removeprefix("test_") for name in dir(self) if name.startswith("test_")}
         self.assertLessEqual(set(TARGETS), here)
         for target in TARGETS.values():
@@ -54,66 +54,66 @@ class FuzzTests(SynchronousTestCase):
 
     @inputs_of("path")
     def test_path(self, data: bytes) -> None:
-        """Any path is a variant with one key and one normal form, or refused in one line."""
+        """Any path names a variant with one key and one canonical form, or is refused."""
         check_path(data)
 
     @inputs_of("front", SHORTER)
     def test_front(self, data: bytes) -> None:
-        """Any bytes on a connection get answers of the contract's, and nothing is held then."""
+        """Any bytes on a connection get valid responses, and leak nothing."""
         check_front(data)
 
     @inputs_of("range")
     def test_range(self, data: bytes) -> None:
-        """Any Range means what RFC 9110 says, or nothing."""
+        """Any Range header selects the bytes that RFC 9110 specifies, or is ignored or refused."""
         check_range(data)
 
     @inputs_of("conditions")
     def test_conditions(self, data: bytes) -> None:
-        """Any list of entity tags matches where ours is in it."""
+        """Any If-None-Match matches if it lists the variant's ETag."""
         check_conditions(data)
 
     @inputs_of("probe")
     def test_probe(self, data: bytes) -> None:
-        """Any answer of a probe is a description without holes, or refused."""
+        """Any ffprobe output gives a valid info document without nulls, or is refused."""
         check_probe(data)
 
     @inputs_of("diagnostic")
     def test_diagnostic(self, data: bytes) -> None:
-        """Any diagnostic is one printable line in which no URL tells its secrets."""
+        """Any ffmpeg diagnostic becomes one printable line without the secrets of a URL."""
         check_diagnostic(data)
 
     @inputs_of("environment")
     def test_environment(self, data: bytes) -> None:
-        """Any environment is a configuration or a list of problems, and no secret is told."""
+        """Any environment gives a configuration or a list of problems, without secrets."""
         check_environment(data)
 
     @inputs_of("stored")
     def test_stored(self, data: bytes) -> None:
-        """Any file in the store is exactly the variant that it is, or none."""
+        """Any file in the store is served as exactly the variant it holds, or not at all."""
         check_stored(data)
 
 
 class FoundTests(SynchronousTestCase):
-    """What fuzzing found once stays found."""
+    """Regression tests of bugs that fuzzing found."""
 
     def test_quotes_in_a_query(self) -> None:
-        """A quote in a query is no end of it: what follows is as secret as what came before."""
+        """A quote in the query of a URL does not end it: the rest of the query stays secret."""
         check_diagnostic(b"opening\nuser\nh\n'\nfailed")
 
     def test_at_signs_in_a_password(self) -> None:
-        """User information goes to its last ``@``, as ffmpeg reads it."""
+        """The userinfo of a URL ends at its last ``@`` before the host, as ffmpeg parses it."""
         check_diagnostic(b"opening\n@\nh\nq\nfailed")
 
     def test_depth(self) -> None:
-        """JSON that is nested deeper than Python follows is no answer and no variant."""
+        """JSON beyond Python's nesting limit is neither valid ffprobe output nor a valid record."""
         check_probe(bytes(2) + b"[" * 9999)
         check_stored(b"\2" + b"[" * 9999)
 
     def test_infinity(self) -> None:
-        """A size that is no number of bytes is no variant's."""
+        """A stored file whose record has an infinite size is not a variant."""
         check_stored(b'\2{"size": 1e999}')
 
     def test_broken_request_behind_a_render(self) -> None:
-        """A connection that was closed for a broken request is done with, not read on."""
+        """A connection that was closed because of a malformed request is not read further."""
         get = b"GET /insecure/plain/local://a HTTP/1.1\r\nHost: h\r\n\r\n"
         check_front(PLAIN_HOUSE + b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + get + b"e\r\n")

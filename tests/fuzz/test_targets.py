@@ -1,4 +1,4 @@
-"""Each target sees a reader that is broken: one that accepts everything would prove nothing."""
+"""Each fuzz target detects a broken implementation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GrammarTargetTests(SynchronousTestCase):
     """`check_path`"""
 
     def test_order(self) -> None:
-        """Options that mean something else in another order are seen."""
+        """`check_path` detects options whose meaning depends on their order."""
 
         def last_wins(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
             return read_options(segments[-1:])
@@ -50,7 +50,7 @@ class GrammarTargetTests(SynchronousTestCase):
             check_path(b"s/br:96/ch:2/plain/local://a", options=last_wins)
 
     def test_canonical(self) -> None:
-        """Options that are not read back from their own normal form are seen."""
+        """`check_path` detects options whose canonical form parses to other options."""
 
         def louder(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
             options, exp = read_options(segments)
@@ -60,7 +60,7 @@ class GrammarTargetTests(SynchronousTestCase):
             check_path(b"s/plain/local://a", options=louder)
 
     def test_source(self) -> None:
-        """A source that is decoded twice is seen."""
+        """`check_path` detects a source that is percent-decoded twice."""
 
         def twice(form: bytes, raw: bytes) -> Source:
             return read_source(b"plain", read_source(form, raw).canonical)
@@ -70,7 +70,7 @@ class GrammarTargetTests(SynchronousTestCase):
             check_path(b"s/plain/local://%252541", source=twice)
 
     def test_crash(self) -> None:
-        """An error that is no refusal is passed on."""
+        """`check_path` passes on errors that are not refusals."""
 
         def crash(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
             raise KeyError("f")
@@ -83,19 +83,19 @@ class FrontTargetTests(SynchronousTestCase):
     """`check_front`"""
 
     def refused(self, harness: Any, sent: bytes = GET) -> None:
-        """Assert that a service is found to be a bad one, and that a good one is not."""
+        """Assert that `check_front` accepts the correct service and rejects a broken one."""
         check_front(corpus.PLAIN_HOUSE + sent)
         with self.assertRaises(AssertionError):
             check_front(corpus.PLAIN_HOUSE + sent, harness)
 
     def test_furniture(self) -> None:
-        """A plain service leaves what a client sends to the client: a good request is served."""
+        """The setup reads exactly `PLAIN_HOUSE`, and leaves the request behind it complete."""
         draws = Draws(corpus.PLAIN_HOUSE + GET)
         FuzzFixture(draws)
         self.assertEqual(draws.rest, GET)
 
     def test_answer_of_twisted(self) -> None:
-        """An answer that is not the service's own is seen."""
+        """`check_front` detects a response without the service's headers."""
 
         def bare(draws: Draws) -> FuzzFixture:
             fixture = FuzzFixture(draws)
@@ -105,7 +105,7 @@ class FrontTargetTests(SynchronousTestCase):
         self.refused(bare)
 
     def test_subscription_left_open(self) -> None:
-        """A subscription that is never ended is seen."""
+        """`check_front` detects a subscription that is never ended."""
 
         class Sticky(FuzzFixture):
             def join(self, order: Any, admitted: bool) -> Any:
@@ -116,7 +116,7 @@ class FrontTargetTests(SynchronousTestCase):
         self.refused(Sticky)
 
     def test_open_source(self) -> None:
-        """A source that stays open is seen."""
+        """`check_front` detects a source that stays open."""
 
         class Open(FuzzFixture):
             async def open(self, source: Source) -> Any:
@@ -126,7 +126,7 @@ class FrontTargetTests(SynchronousTestCase):
         self.refused(Open, corpus.request(b"GET", b"insecure/info/plain/local://a"))
 
     def test_crash(self) -> None:
-        """A crash behind the resource is seen, though a client gets a well-formed 500."""
+        """`check_front` detects a crash in the resource, although the client gets a valid 500."""
 
         class Crashing(FuzzFixture):
             async def open(self, source: Source) -> Any:
@@ -136,7 +136,7 @@ class FrontTargetTests(SynchronousTestCase):
         self.flushLoggedErrors(KeyError)
 
     def test_delayed_call(self) -> None:
-        """A timer that outlives the client is seen."""
+        """`check_front` detects a timer that outlives the connection."""
 
         class Late(FuzzFixture):
             def join(self, order: Any, admitted: bool) -> Any:
@@ -146,7 +146,7 @@ class FrontTargetTests(SynchronousTestCase):
         self.refused(Late)
 
     def test_answers(self) -> None:
-        """Each answer is held against the contract, header by header."""
+        """`check_answer` detects wrong headers, statuses and error codes."""
         good = (
             b"HTTP/1.1 404 Not Found\r\ncache-control: max-age=10\r\nx-request-id: i\r\n"
             b"content-type: application/json\r\ncontent-length: 36\r\n\r\n"
@@ -173,10 +173,10 @@ class FrontTargetTests(SynchronousTestCase):
 
 
 class ReaderTargetTests(SynchronousTestCase):
-    """The targets of single readers"""
+    """The targets of single parsers"""
 
     def test_range(self) -> None:
-        """A range that is one byte too long is seen, and so is one that is not refused."""
+        """`check_range` detects a range that is one byte too long, and a missing 416."""
 
         def longer(header: bytes | None, size: int) -> tuple[int, int] | None:
             found = read_range(header, size)
@@ -188,7 +188,7 @@ class ReaderTargetTests(SynchronousTestCase):
             check_range(b"\0bytes=0-9", lambda header, size: None)
 
     def test_conditions(self) -> None:
-        """A tag that is looked for as a piece of text is seen, and so is one that is not found."""
+        """`check_conditions` detects comparison functions that match too little or too much."""
         with self.assertRaises(AssertionError):
             check_conditions(b"W/TAG", matches=lambda header, tag: header == tag)
         with self.assertRaises(AssertionError):
@@ -197,7 +197,7 @@ class ReaderTargetTests(SynchronousTestCase):
             check_conditions(b"W/TAG", applies=lambda header, tag: tag in (header or b""))
 
     def test_probe(self) -> None:
-        """An estimate that is called exact is seen, and so is an error that is no refusal."""
+        """`check_probe` detects an estimate marked as exact, and passes on unexpected errors."""
 
         def exact(stdout: bytes, stderr: bytes, *, cut_off: bool) -> Probe:
             return replace(read_probe(stdout, stderr, cut_off=cut_off), exact=True)
@@ -209,7 +209,7 @@ class ReaderTargetTests(SynchronousTestCase):
             check_probe(b"\0\0" + answer, lambda *_, cut_off: {}["format"])
 
     def test_diagnostic(self) -> None:
-        """Secrets, second lines and control characters are seen."""
+        """`check_diagnostic` detects secrets, second lines and control characters."""
         for broken in (
             lambda text: text.decode("ascii", "replace").replace("\n", " "),
             lambda text: redact(text) + "\nmore",
@@ -219,7 +219,7 @@ class ReaderTargetTests(SynchronousTestCase):
                 check_diagnostic(corpus.DIAGNOSTICS[0], broken)
 
     def test_environment(self) -> None:
-        """A secret in a problem is seen."""
+        """`check_environment` detects a secret in a problem."""
 
         def chatty(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
             try:
@@ -231,7 +231,7 @@ class ReaderTargetTests(SynchronousTestCase):
             check_environment(b"AP_KEY=zz", chatty)
 
     def test_stored(self) -> None:
-        """A file that lost a part and is served all the same is seen."""
+        """`check_stored` detects a truncated file that is served."""
 
         class Trusting(FileVariantStore):
             async def lookup(self, key: str) -> StoredFile | None:
@@ -242,7 +242,7 @@ class ReaderTargetTests(SynchronousTestCase):
             check_stored(b"\1\0\0\5", lambda root: Trusting(root, BlockingCalls(Clock(), execute)))
 
     def test_shrink(self) -> None:
-        """What is reported is as short as it can be and still breaks the promise."""
+        """`shrink` returns the shortest input that still breaks the promise."""
 
         def check(data: bytes) -> None:
             assert not (b"a" in data and b"z" in data)

@@ -157,7 +157,7 @@ class Attacks:
             await wait_for(lambda: over, 60)
             self._stopped = False
             if not await wait_for(lambda: not _send(handle, 0) or _ended(handle), 10):
-                self._rig.journal.remarks.append(f"the service did not end a stopped {kind}")
+                self._rig.journal.remarks.append(f"a stopped {kind} was not ended by the service")
                 _send(handle, signal.SIGKILL)
         elif _send(handle, signal.SIGSTOP):
             # No cause is recorded: the render has to wait for the child and then succeed.
@@ -216,7 +216,7 @@ class Attacks:
         rig.journal.faults[f"store: variant {name}"] += 1
         visit = await rig.attend(rig.a, asked, f"{name} variant")
         if visit.state == "HIT" and disturbed == rig.journal.disturbed:
-            rig.journal.flag(visit, f"a variant was served although it was {name}")
+            rig.journal.flag(visit, f"a variant that was {name} was served")
 
 
 async def _stored(rig: Rig, asked: Asked) -> bool:

@@ -194,7 +194,7 @@ class Squatters:
             if line.closed is None:
                 await pause(1)
         if line.closed is None:
-            self._rig.journal.remarks.append(f"the service still read headers after {_DAWDLE} s")
+            self._rig.journal.remarks.append(f"{_DAWDLE} s of headers did not end the connection")
             line.reset()
 
     async def leave(self) -> None:

@@ -64,7 +64,7 @@ class Terms:
 
     @classmethod
     def of(cls, seconds: float, seed: int) -> Terms:
-        """Return the parameters of a run; under 60 seconds it gets less load and fewer variants."""
+        """Return the parameters of a run; a run under 60 seconds gets less load."""
         if seconds >= 60:
             return cls(seconds, seed)
         short = cls(seconds, seed, timeout=8, probe_timeout=3, clients=10, idle=50)
