@@ -1,1 +1,1 @@
-"""What ffmpeg and ffprobe are told, and what they tell us. Pure: no Twisted, no I/O."""
+"""Command lines of ffmpeg and ffprobe, and parsers of their output. Pure: no Twisted, no I/O."""

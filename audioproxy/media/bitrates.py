@@ -1,7 +1,8 @@
-"""Bit rates that an encoder takes at one sample rate and channel count, in kbps.
+"""Bit rates that an encoder accepts at one sample rate and channel count, in kbps.
 
-The grammar's bounds are those over all rates and channels. Two encoders have narrower ones,
-which are known only once the source is (measured on libvorbis 1.3.7 and libopus 1.3.1).
+The bounds in `FORMATS` hold for all rates and channel counts together. Two encoders have narrower
+bounds, which depend on the output's rate and channels, and so are known only after the probe
+(measured on libvorbis 1.3.7 and libopus 1.3.1).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class _Band(NamedTuple):
     stereo: tuple[int, int] | None
 
 
-# libvorbis has a set of modes for each band of rates, from and including its first one, with
-# bounds for one channel and for two. Where two bands meet, only what both take is listed.
+# Bounds of libvorbis for mono and for stereo, by bands of sample rates. A band starts at its
+# `first_rate`. At a rate where two bands of libvorbis meet, the row lists what both accept.
 _VORBIS = (
     _Band(0, None, None),
     _Band(8000, (8, 42), (12, 84)),
@@ -38,7 +39,7 @@ _VORBIS = (
 
 
 def bitrate_bounds(token: str, rate: int, channels: int) -> tuple[int, int] | None:
-    """Return the least and the greatest bit rate of a format, or None where it takes none.
+    """Return the lowest and highest bit rate of a format, or None where none can be set.
 
     :param rate: of the output, in Hz.
     :param channels: of the output, 1 or 2.

@@ -1,4 +1,4 @@
-"""What ffmpeg and ffprobe say on stderr: who is to blame, and what may be repeated."""
+"""Diagnostics of ffmpeg and ffprobe: which refusal they imply, and their redaction for logs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from audioproxy.errors import (
     UpstreamUnavailable,
 )
 
-# The service's own troubles. They come first: an encoder that ran out of disk may have
-# complained about the source before.
+# Failures of the service itself. They are checked before those of sources: an encoder that ran out
+# of disk space may have complained about the source earlier.
 _OURS = (
     b"No space left on device",
     b"Cannot allocate memory",
@@ -26,8 +26,9 @@ _OURS = (
     b"Unrecognized option",
 )
 
-# A local source that cannot be opened: the file is there, and what is in it is broken. Sizes in
-# a broken header ask for absurd amounts of memory, or lead behind the end of the file.
+# A local source that exists but cannot be opened, because its content is broken. A broken header
+# may
+# state sizes that need absurd amounts of memory, or offsets past the end of the file.
 _UNOPENED = re.compile(
     rb"^file:/dev/fd/\d+: (?:Cannot allocate memory|Input/output error|Invalid argument"
     rb"|Numerical (?:argument|result) out of (?:domain|range)|Operation not permitted"
@@ -35,7 +36,7 @@ _UNOPENED = re.compile(
     re.MULTILINE,
 )
 
-# What a source is told by that is no audio, or none that this ffmpeg knows.
+# Messages about a source without audio, or without audio that this ffmpeg can decode.
 _SOURCES = (
     b"Invalid data found when processing input",
     b"Format not on whitelist",
@@ -47,20 +48,22 @@ _SOURCES = (
     b"does not contain any stream",
     b"could not find codec parameters",
     b"Could not find codec parameters",
-    # A stream of which hardly a frame could be decoded, or not one.
+    # Few or no frames of the stream could be decoded.
     b"Error while decoding stream",
     b"Cannot determine format of input stream",
     b"Not yet implemented in FFmpeg, patches welcome",
 )
 
-# What is said of cover art by an ffmpeg that has no decoders of pictures, whatever goes wrong then.
+# An ffmpeg without picture decoders prints this about cover art, whatever the failure is. So it is
+# removed before a diagnostic is searched for the phrases above.
 _PICTURE = re.compile(rb"Could not find codec parameters for stream \d+ \(Video: [^\n]*")
 
-# What a remote source is told by that was there a moment ago, when it was asked about, and is not
-# given now. A certificate that does not hold is the origin's fault, as it is when the service asks
-# (D48). A redirect, which nobody follows, is a fault of the source, like broken audio: ffmpeg calls
-# it an input/output error. ffmpeg 5 names the input ahead of what is wrong with it, later versions
-# name the step.
+# Failures of a remote source that was available to the service's own request a moment before. A
+# certificate that cannot be verified is the origin's fault, as in the service's own requests (D48).
+# ffmpeg follows no redirects and reports one as an input/output error. That counts as a fault of
+# the
+# source, like broken audio. ffmpeg 5 puts the name of the input before the reason; later versions
+# put the step that failed there.
 _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
     (
         re.compile(rb"Peer certificate failed verification|certificate's owner does not match"),
@@ -82,9 +85,11 @@ _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
     (re.compile(rb"^https?://\S+: Input/output error$", re.MULTILINE), UndecodableSource),
 )
 
-#: What ffmpeg says of a connection that was lost for good. It goes on with what it has as if that
-#: were all, or from another place than it should, and ends well. One that could be made again at
-#: the first attempt did no harm. Of a second attempt it does not say how it ended.
+#: ffmpeg's messages about a connection that was lost for good. ffmpeg then treats the bytes that it
+#: has as the whole source, or continues at a wrong offset, and exits with 0. A connection that was
+#: restored at the first attempt does no harm. ffmpeg does not report how a second attempt ended, so
+#: a
+#: second attempt counts as a loss.
 CUT_SHORT = re.compile(
     rb"Will reconnect at \d+ in [1-9]\d* second|HTTP error \d"
     rb"|Stream ends prematurely at \d+, should be 18446744073709551615"
@@ -93,21 +98,21 @@ CUT_SHORT = re.compile(
     re.MULTILINE,
 )
 
-# ffmpeg 5 ends with status 0 all the same; later versions do not.
+# ffmpeg 5 exits with 0 despite these errors; later versions do not.
 _END_LOST = re.compile(rb"^(?:\[[^\]\n]*\] )?Error (?:writing trailer|closing file)", re.MULTILINE)
 
-# With `-abort_on empty_output`, of an output without a single packet.
+# Printed under `-abort_on empty_output` for an output without a single packet.
 _NOTHING = b"Empty output"
 
-# A URL may hold quotes itself; one at its very end is the sentence's.
+# A URL may contain quotes. A quote at its very end belongs to the message around the URL.
 _QUERY = re.compile(r"\?\S*?(?=['\"]?(?:\s|$))")
 _USER_INFORMATION = re.compile(r"(?<=://)[^/\s]*@")
-# The end of a diagnostic names the cause; more than this is no help in a log line.
+# Characters in a log line. The end of a diagnostic names the cause; more text is no help.
 _LONGEST = 500
 
 
 def classify(stderr: bytes) -> type[Refusal] | None:
-    """Return the refusal that a source has earned, or None where it is not known to blame."""
+    """Return the refusal for a fault of the source, or None where no such fault is recognized."""
     if _UNOPENED.search(stderr):
         return UndecodableSource
     if any(phrase in stderr for phrase in _OURS):
@@ -124,7 +129,7 @@ def classify(stderr: bytes) -> type[Refusal] | None:
 
 
 def was_cut_short(stderr: bytes) -> bool:
-    """Tell whether a remote source stopped before its end."""
+    """Return whether the connection to a remote source was lost before the source's end."""
     return CUT_SHORT.search(stderr) is not None
 
 
@@ -134,14 +139,16 @@ def lacks_end(stderr: bytes) -> bool:
 
 
 def passed_limit(stderr: bytes) -> bool:
-    """Return whether a write failed at the limit of the size of files (EFBIG)."""
+    """Return whether a write failed at the file size limit (EFBIG)."""
     return b"File too large" in stderr
 
 
 def redact(stderr: bytes) -> str:
     """Return the end of a diagnostic as one printable line without secrets.
 
-    Query strings go, since a presigned URL's is a credential, and user information.
+    Query strings are removed, since the query of a presigned URL is a credential. User information
+    is
+    removed too.
     """
     text = without_secrets(stderr.decode("utf-8", "replace"))
     line = " / ".join(part.strip() for part in text.splitlines() if part.strip())
@@ -150,5 +157,5 @@ def redact(stderr: bytes) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return text with no query string and no user information in any URL of it."""
+    """Return text without the query strings and the user information of its URLs."""
     return _USER_INFORMATION.sub("", _QUERY.sub("", text))

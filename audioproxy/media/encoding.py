@@ -1,4 +1,4 @@
-"""ffmpeg's command lines: one row for each output format, everything pinned, nothing random."""
+"""ffmpeg command lines: one row for each output format, every setting explicit, nothing random."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ _LAMBDA = 118
 
 @dataclass(frozen=True, slots=True)
 class FormatEncoding:
-    """How one format is encoded.
+    """Encoder and container settings of one output format.
 
-    :ivar codec: words that choose the encoder, for an output bit depth.
-    :ivar quality: words for ``br`` or ``q``, or for neither: never the encoder's default (D9).
-    :ivar muxer: words that choose the container.
-    :ivar empty: at most so many bytes are put out for no audio at all, by container headers.
-    :ivar ends_well_empty: without audio the encoder ends as if all were well, since at its end
-        it puts out a packet of no samples; with any other, ffmpeg notices.
+    :ivar codec: arguments that select the encoder, for an output bit depth.
+    :ivar quality: arguments for ``br``, for ``q``, or for neither; the encoder's own default is
+        never
+        used (D9).
+    :ivar muxer: arguments that select the container.
+    :ivar empty: the most bytes of container headers in an output without audio.
+    :ivar ends_well_empty: without audio, this encoder exits with 0, since its last packet has no
+        samples. For all other encoders, ffmpeg reports an empty output.
     """
 
     codec: Callable[[str], list[str]]
@@ -44,10 +46,11 @@ class FormatEncoding:
     ends_well_empty: bool = False
 
     def put_nothing(self, size: int) -> bool:
-        """Tell whether an encoder that ended well, having put out ``size`` bytes, had no audio.
+        """Return whether an encoder that exited with 0 after ``size`` bytes encoded no audio.
 
-        Headers may be larger than a short output with its own, smaller headers, so that the
-        size alone says it only where nothing else does.
+        The headers of one output may be larger than a whole short output with smaller headers. So
+        the
+        size decides only for encoders whose empty output ffmpeg does not report.
         """
         return size == 0 or (self.ends_well_empty and size <= self.empty)
 
@@ -57,9 +60,9 @@ def _bitrate(kbps: int) -> list[str]:
 
 
 def _constant_or_variable(default: int) -> Callable[[VariantOptions], list[str]]:
-    """Return words for a codec with either a bit rate or a VBR quality.
+    """Return a function that builds the arguments for a bit rate or for a VBR quality.
 
-    :param default: kbps.
+    :param default: kbps where the options set neither.
     """
 
     def words(options: VariantOptions) -> list[str]:
@@ -73,7 +76,7 @@ def _constant_or_variable(default: int) -> Callable[[VariantOptions], list[str]]
 def _ogg_quality(options: VariantOptions) -> list[str]:
     if options.br is not None:
         return _bitrate(options.br)
-    # What -q:a does, but for negative values, which it takes for none at all.
+    # Equivalent to -q:a, which treats negative values as not set.
     quality = Decimal(5) if options.q is None else options.q
     return ["-flags:a", "+qscale", "-global_quality:a", str(round(quality * _LAMBDA))]
 
@@ -87,9 +90,10 @@ def _flac_quality(options: VariantOptions) -> list[str]:
     return ["-compression_level", "5" if options.q is None else print_decimal(options.q)]
 
 
-# Microseconds of sound in each page. Nothing is heard before the second of them is whole. Pages of
-# a second, the default, come some 10 ms later; those of a fifth come 4 ms sooner, and make a file
-# 1 % larger, where these make a quarter of that.
+# Microseconds of audio in each page. No audio reaches a client before the second page is complete.
+# With the default of one second that is some 10 ms later. With a fifth of a second it is 4 ms
+# sooner,
+# but the file grows by 1 %; half a second costs a quarter of that.
 _PAGES = ("-page_duration", "500000")
 
 _FLAC_DEPTHS = {"16": ["-sample_fmt", "s16"], "24": ["-sample_fmt", "s32"]}
@@ -133,7 +137,7 @@ ENCODERS = {
     "wav": FormatEncoding(
         lambda depth: ["-c:a", _WAV_DEPTHS[depth]], lambda options: [], ("-f", "wav"), 80
     ),
-    # Bare samples, which `audioproxy.media.waveform` reduces.
+    # Raw samples, which `audioproxy.media.waveform` reduces to pixels.
     "peaks": FormatEncoding(
         lambda depth: ["-c:a", "pcm_s16le"], lambda options: [], ("-f", "s16le"), 0
     ),
@@ -143,7 +147,8 @@ ENCODERS = {
 def output_depth(options: VariantOptions, probe: Probe) -> str:
     """Return the output's bit depth as a value of ``bd``, for a lossless format.
 
-    It is the narrowest of the format's that holds the source's depth, else the widest.
+    Without ``bd`` it is the format's smallest depth that holds the source's depth, else its
+    largest.
     """
     depths = options.format.depths
     if options.bd is not None or not depths:
@@ -152,9 +157,9 @@ def output_depth(options: VariantOptions, probe: Probe) -> str:
 
 
 def check_bitrate(options: VariantOptions, probe: Probe) -> None:
-    """Refuse a ``br`` that the encoder does not take at the output's rate and channels (D13).
+    """Refuse a ``br`` that the encoder does not accept at the output's rate and channels (D13).
 
-    :raises InvalidOptions: naming the segment and the bounds.
+    :raises InvalidOptions: with a message that names the segment and the bounds.
     """
     if options.br is None:
         return
@@ -172,9 +177,9 @@ def check_bitrate(options: VariantOptions, probe: Probe) -> None:
 def encoder_arguments(
     ffmpeg: str, source: Input, options: VariantOptions, probe: Probe
 ) -> list[str]:
-    """Return the command line of a render; its output goes to stdout, which never seeks.
+    """Return the command line of a render, which writes to stdout and never seeks there.
 
-    :raises InvalidOptions: for options that this source has no answer to.
+    :raises InvalidOptions: for options that do not fit this source.
     """
     check_bitrate(options, probe)
     region = find_sample_range(options, probe)
@@ -202,9 +207,9 @@ def encoder_arguments(
 
 
 def measure_arguments(ffmpeg: str, source: Input) -> list[str]:
-    """Return the command line of a decode pass that reports how long the source is.
+    """Return the command line of a decode pass that measures the length of the source.
 
-    Time is counted in samples, whatever the container's time stamps say.
+    Time is counted in decoded samples; the container's time stamps are ignored.
     """
     return [
         ffmpeg,

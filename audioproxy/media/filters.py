@@ -1,10 +1,11 @@
-"""The filter chain of a render: one fixed order, whatever the order of the options.
+"""The filter chain of a render, in an order that does not depend on the order of the options.
 
     trim, enhance, channels, norm, gain, fade, length
 
-Enhance comes ahead of every other stage (contract: enhance; D51), so it processes each channel of
-the source. Loudness is measured on the channels that are heard. Gain follows norm, which would undo
-it; fades follow norm, which would lift them.
+Enhance precedes every other stage that changes the sound (Time-domain and preview options; D51), so
+it processes each channel of the source. Norm follows channels, so the loudness is that of the
+output's channels. Gain follows norm, which would undo it. Fades follow norm, which would raise the
+quiet parts again.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from audioproxy.media.probe import Probe
 from audioproxy.media.trim import SampleRange
 
 _LAYOUTS = {1: "mono", 2: "stereo"}
-# Up to here ffmpeg guesses the layout of unlabelled channels; three it takes for 2.1 and
-# drops the third.
+# ffmpeg guesses the layout of up to eight unlabeled channels. It takes three for 2.1 and drops the
+# third.
 _GUESSED_CHANNELS = 8
 _MISTAKEN_CHANNELS = 3
 
@@ -33,16 +34,16 @@ _PAIRS = (("FL", "FR"), ("SL", "SR"), ("BL", "BR"), ("FLC", "FRC"))
 
 _LOUDNORM_RATE = 192_000
 _SAMPLES_TO_NORMALIZE = 100
-# libswresample puts out nothing for fewer samples than its filter has taps: 33 at the lower of the
+# libswresample outputs nothing for fewer samples than its filter has taps: 33 at the lower of the
 # two rates (measured on ffmpeg 5.1).
 _SAMPLES_TO_RESAMPLE = 64
 
 
 def output_channels(options: VariantOptions, probe: Probe) -> int:
-    """Return how many channels ffmpeg puts out: those of the source, at most 2.
+    """Return the number of channels that ffmpeg outputs: ``ch``, else the source's, at most 2.
 
-    Where nothing but trimming is done to the source, the one channel of peaks is mixed where it
-    is reduced (`audioproxy.media.waveform`), to the same bit as audiowaveform's.
+    For peaks of a stereo source that is at most trimmed, it is 2 whatever ``ch`` is. The reduction
+    (`audioproxy.media.waveform`) then mixes them to one channel, bit for bit as audiowaveform does.
     """
     if options.f == "peaks" and probe.channels == 2 and not _processes(options):
         return 2
@@ -55,10 +56,11 @@ def output_rate(options: VariantOptions, probe: Probe) -> int:
 
 
 def may_need_length(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether a render without audio may end otherwise once the source is measured.
+    """Return whether measuring the source may change the outcome of a render without audio.
 
-    The source may end before ``t``, whatever it states; or it has fewer samples than a resampler
-    needs, which are padded once their number is known (D13).
+    The source may end before ``t`` starts, whatever its header states. Or it has fewer samples than
+    a
+    resampler needs; they are padded once their number is known (D13).
     """
     resampled = output_rate(options, probe) != probe.sample_rate
     return not probe.measured and (options.t is not None or resampled)
@@ -70,12 +72,13 @@ def _processes(options: VariantOptions) -> bool:
 
 
 def filter_chain(options: VariantOptions, probe: Probe, region: SampleRange) -> str:
-    """Return the chain for ``-af``, or nothing where the source passes as it is.
+    """Return the chain for ``-af``; it is empty where no filter is needed.
 
-    The rate is pinned to the source's around every stage that could move it. Without that,
-    ffmpeg carries the 192 kHz that loudnorm works at back to the stages before it.
+    The sample rate is pinned to the source's around every stage that could change it. Otherwise
+    ffmpeg
+    extends loudnorm's rate of 192 kHz to the stages before it.
 
-    :raises InvalidOptions: for a source that a stage does not work with.
+    :raises InvalidOptions: for a source that a stage does not support.
     """
     rate = probe.sample_rate
     pin = f"aformat=sample_rates={rate}"
@@ -108,7 +111,7 @@ def _stages(options: VariantOptions, probe: Probe, region: SampleRange, pin: str
 
 
 def _lacks_layout(probe: Probe) -> bool:
-    """Return whether the channels have no layout that ffmpeg can mix. One needs none."""
+    """Return whether the channels have no layout that ffmpeg can mix. Mono needs no layout."""
     if probe.channels > _GUESSED_CHANNELS:
         return True
     if probe.layout is None:
@@ -117,10 +120,11 @@ def _lacks_layout(probe: Probe) -> bool:
 
 
 def _can_be_mixed(layout: str) -> bool:
-    """Return whether libswresample takes the layout (sane_layout in its rematrix.c).
+    """Return whether libswresample accepts the layout (sane_layout in its rematrix.c).
 
-    It wants a speaker in front, and both of each pair. All layouts of speakers that have a name of
-    their own are such.
+    It requires a front speaker, and both or neither of each pair. All speaker layouts with a name
+    of
+    their own meet that.
     """
     if layout.startswith(_AMBISONIC):
         return False
@@ -134,20 +138,23 @@ def _can_be_mixed(layout: str) -> bool:
 
 
 def _mix(source: int, channels: int) -> Iterator[str]:
-    """Mix channels that have a layout."""
+    """Yield the filters that mix channels with a known layout."""
     if (source, channels) == (1, 2):
-        # ffmpeg's own mix takes 3 dB off each side. One voice from two speakers is that voice.
+        # ffmpeg's own mix lowers each side by 3 dB. Mono from two speakers should keep its level.
         yield "pan=stereo|c0=c0|c1=c0"
     elif source != channels:
-        # Left to itself, ffmpeg mixes floats louder than integers, and past full scale.
+        # By default ffmpeg mixes float samples louder than integer samples, and past full scale.
         yield "aresample=rematrix_maxval=1"
         yield f"aformat=channel_layouts={_LAYOUTS[channels]}"
 
 
 def _pan(source: int, channels: int) -> str:
-    """Mix channels without a layout that can be mixed: in turn left and right, evenly."""
+    """Return the filter that mixes channels without a usable layout.
+
+    The channels go alternately to the left and the right, and have the same weight on each side.
+    """
     if source == channels:
-        # Where nothing is mixed, the filter below would look at the layout all the same.
+        # The filter below would check the layout even where nothing is mixed.
         return f"channelmap=map=0|1:channel_layout={_LAYOUTS[channels]}"
     mixes = []
     for target in range(channels):
@@ -169,7 +176,7 @@ def _enhance(preset: str, rate: int) -> tuple[str, ...]:
 
 
 def _check_rate(segment: str, rate: int, highest: int | None) -> None:
-    """Refuse a source so slow that a second of it is an age, or too fast."""
+    """Refuse a source whose sample rate is outside the bounds of a stage."""
     if LOWEST_RATE <= rate <= (highest or rate):
         return
     accepted = f"at least {LOWEST_RATE}" if highest is None else f"{LOWEST_RATE} to {highest}"
@@ -179,12 +186,14 @@ def _check_rate(segment: str, rate: int, highest: int | None) -> None:
 
 
 def _normalize(norm: Loudness, probe: Probe, region: SampleRange, pin: str) -> Iterator[str]:
-    """Change the loudness and nothing else.
+    """Yield the filters that change the loudness and nothing else.
 
-    loudnorm works at its own rate. The way there and back makes less of a few samples, and one too
-    many of some lengths at some rates (measured on ffmpeg 5.1 from 1 to 384 kHz). What the source
-    states of its length is not used to cut, only what was measured: where more comes, all of it is
-    heard.
+    loudnorm works at its own rate. Resampling there and back shortens an input of a few samples. At
+    some rates, it adds one sample to inputs of some lengths (measured on ffmpeg 5.1 from 1 to 384
+    kHz).
+    The output is cut to the end of ``t`` or to a measured length, but not to a length that the
+    source
+    only states. If the source has more samples than it states, all of them are rendered.
     """
     rate = probe.sample_rate
     _check_rate(f"norm:{norm}", rate, highest=None)
@@ -204,10 +213,11 @@ def _normalize(norm: Loudness, probe: Probe, region: SampleRange, pin: str) -> I
 
 
 def _lengthen(output: int, probe: Probe, region: SampleRange) -> Iterator[str]:
-    """Give the resampler enough samples, and cut its output to the right length (D13).
+    """Yield the filters that pad a short input for the resampler and cut its output (D13).
 
-    Only what was measured is known well enough: silence in place of a source that gives nothing
-    would make it look decodable.
+    Only a measured length is used. If a source gives no samples, padding it with silence would make
+    it
+    look decodable.
 
     :param output: the output's rate in Hz.
     """
@@ -224,7 +234,7 @@ def _fades(fade: Fade, region: SampleRange, rate: int) -> Iterator[str]:
     fade_in = round(fade.fade_in * rate)
     if fade_in:
         yield f"afade=t=in:ss=0:ns={fade_in}:curve=tri"
-    # One that is longer than the output has the whole of it.
+    # A fade-out that is longer than the output covers all of it.
     fade_out = round(fade.fade_out * rate)
     if fade_out and region.length is not None:
         fade_out = min(fade_out, region.length)

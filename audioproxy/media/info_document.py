@@ -1,4 +1,4 @@
-"""What the info document says of a source, read from ffprobe's answer (contract: Info document)."""
+"""The info document of a source, parsed from ffprobe's output (Info document)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from typing import Any
 
 from audioproxy.grammar.formats import FORMATS
 
-# D24.
+# The most tags, and the most characters of a tag's key or value (D24).
 _MOST_TAGS = 32
 _LONGEST_TEXT = 512
 
-# Ogg is a container of both, and ffprobe calls it `ogg` whatever is in it.
+# ffprobe reports the container `ogg` for both Vorbis and Opus.
 _OGG = "ogg"
 _OPUS = "opus"
-# As ffprobe spells numbers. Longer ones, from a broken header, would be no numbers in JSON.
+# Numbers as ffprobe prints them. Longer ones come from a broken header, and would not fit a number
+# in
+# JSON.
 _SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 _COUNT = re.compile(r"[0-9]{1,18}")
 
@@ -26,14 +28,14 @@ _TOKENS = {row.token for row in FORMATS.values() if row.content_type}
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """The fields of the document; None is a field that the probe cannot answer.
+    """The fields of the document; None where ffprobe does not report a field.
 
     :ivar format: a format token where the container has one, else ffprobe's first name for it.
     :ivar duration: seconds.
     :ivar sample_rate: Hz.
     :ivar bit_depth: bits of a sample as stored.
     :ivar bitrate: bits per second.
-    :ivar size: bytes, as the probe counted them.
+    :ivar size: bytes, as ffprobe reports them.
     :ivar tags: by lower-case key.
     """
 
@@ -47,9 +49,9 @@ class SourceInfo:
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def document(self, size: int | None) -> dict[str, object]:
-        """Return the document; a field without an answer is not in it.
+        """Return the document; unknown fields are left out.
 
-        :param size: bytes, as the storage counted them, or None where it cannot tell.
+        :param size: bytes, as the source's storage reports them, or None where it does not.
         """
         answers: dict[str, object] = {
             "format": self.format,
@@ -65,10 +67,11 @@ class SourceInfo:
 
 
 def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
-    """Read ffprobe's ``format`` object and that of the first audio stream.
+    """Parse ffprobe's ``format`` object and the object of the first audio stream.
 
-    Each fallback is tried on the value as read: ffprobe's ``N/A``, 0, and what is no number
-    count as missing.
+    Each fallback is tried on the parsed value: ffprobe's ``N/A``, 0 and text that is not a number
+    count
+    as missing.
     """
     return SourceInfo(
         format=_format(container.get("format_name"), audio.get("codec_name")),
@@ -84,13 +87,13 @@ def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> 
 
 
 def read_seconds(text: object) -> Decimal | None:
-    """Return a positive number of seconds, or None."""
+    """Parse a positive number of seconds; return None for anything else."""
     spelled = str(text)
     return (Decimal(spelled) or None) if _SECONDS.fullmatch(spelled) else None
 
 
 def read_count(text: object) -> int | None:
-    """Return a positive whole number, or None."""
+    """Parse a positive whole number; return None for anything else."""
     spelled = str(text)
     return (int(spelled) or None) if _COUNT.fullmatch(spelled) else None
 
@@ -107,6 +110,6 @@ def _tags(tags: object) -> dict[str, str]:
     kept: dict[str, str] = {}
     for key, value in tags.items() if isinstance(tags, dict) else ():
         if isinstance(value, str) and len(kept) < _MOST_TAGS:
-            # Of keys that differ in case alone, the first one counts.
+            # If keys differ only in case, the first one is kept.
             kept.setdefault(key.lower()[:_LONGEST_TEXT], value[:_LONGEST_TEXT])
     return kept

@@ -1,40 +1,42 @@
-"""How a source is opened by ffmpeg and ffprobe, and what they may open besides: nothing."""
+"""Arguments that open a source in ffmpeg and ffprobe, and keep them from opening anything else."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Containers that can hold audio alone; the last row is those of broadcasters. One list serves
-#: probe and encoder, so that /info and a render agree. Containers that can name another file (HLS,
-#: DASH, concat scripts, image sequences) are missing: under any name they are undecodable (D43).
+#: Containers that can hold audio alone; the last row lists broadcast containers. The probe and the
+#: encoder use the same list, so that /info and a render agree. Containers that can refer to another
+#: file (HLS, DASH, concat scripts, image sequences) are left out: they are undecodable under any
+#: name (D43).
 _DEMUXERS = (
     "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"
     ",avi,mpegts,mpeg,mxf,flv"
 )
 
-# Contract: Format and encoding options, rule 5. Cleartext is for an object store at a development
-# endpoint, never for an https source.
+# The protocol whitelists (Format and encoding options, 5). Cleartext is for an object store at a
+# development endpoint, never for an https source.
 _REMOTE = ("https", "tls", "tcp")
 _CLEARTEXT = ("http",)
-# Microseconds without a byte, after which a connection is given up.
+# Microseconds without a byte, after which ffmpeg gives up a connection.
 _STALL = 20_000_000
-# A connection that is lost is made again, at once and a second later. That heals most, and says so
-# where it does not: a seek that fails is otherwise no word to ffmpeg, which reads on where it was.
-# So it does in a source that it takes for one without ranges, whatever was proved before.
+# ffmpeg restores a lost connection at once, or a second later. That repairs most losses, and ffmpeg
+# reports the attempts. Without these options it does not report a failed seek, and reads on at the
+# old offset. It does the same if it takes a server for one without ranges, even a server that is
+# known to serve them; `-seekable 1` overrides its detection.
 _RANGES = ["-seekable", "1", "-reconnect", "1", "-reconnect_on_network_error", "1"]
 _RANGES += ["-reconnect_delay_max", "2"]
 
-#: The descriptor number under which a child finds a local source.
+#: The descriptor number at which a child finds a local source.
 SOURCE_DESCRIPTOR = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A source as the programs see it.
+    """A source as ffmpeg and ffprobe open it.
 
     :ivar protocols: the protocol whitelist, derived from the kind of source alone.
-    :ivar options: words that the source's protocol takes, such as what it trusts.
-    :ivar bounded: its length is known, so that a source which ends early is told from a short one.
+    :ivar options: arguments for the source's protocol, such as the trusted certificates.
+    :ivar bounded: its length is known, so that a source that ends early differs from a short one.
     """
 
     url: str
@@ -44,15 +46,15 @@ class Input:
 
     @property
     def verbosity(self) -> str:
-        """How much ffmpeg should say: of a remote source, what it does not take for an error."""
+        """The log level for ffmpeg; for a remote source, warnings report lost connections."""
         return "error" if self.protocols == ("file",) else "warning"
 
     def probe_arguments(self) -> list[str]:
-        """Return the words that open the source in ffprobe."""
+        """Return the arguments that open the source in ffprobe."""
         return [*self._whitelists(), "-i", self.url]
 
     def encoder_arguments(self, seek: str | None = None) -> list[str]:
-        """Return the words that open the source in ffmpeg.
+        """Return the arguments that open the source in ffmpeg.
 
         :param seek: where decoding starts, in seconds.
         """
@@ -70,10 +72,10 @@ class Input:
 
 
 def local_input() -> Input:
-    """Return the input for a file that the child inherits, opened and checked.
+    """Return the input for a checked local file, whose open descriptor the child inherits.
 
-    ``file:`` on the descriptor's path seeks, as ``pipe:`` would not, and cannot be swapped
-    for another file.
+    ``file:`` with the descriptor's path can seek, which ``pipe:`` cannot, and the file cannot be
+    swapped for another one.
     """
     return Input(f"file:/dev/fd/{SOURCE_DESCRIPTOR}", ("file",))
 
@@ -86,16 +88,19 @@ def remote_input(
     if_match: str | None = None,
     ranges: bool = True,
 ) -> Input:
-    """Return the input for an https URL, or for an http one of an object store's own endpoint.
+    """Return the input for an https URL, or for an http URL of an object store's endpoint.
 
-    No redirect is followed: where this one leads was found out and checked before. Unasked,
-    ffmpeg would neither verify a certificate nor do without the titles of an Icecast server.
+    Redirects are not followed: the service has already resolved and checked them. ffmpeg's defaults
+    are
+    overridden where it would not verify a certificate, and would request the titles of an Icecast
+    server.
 
-    :param ca_file: PEM bundle to trust; None is the system's.
-    :param if_match: a strong entity tag. A request for a further range is refused where the source
-        has another one by then.
-    :param ranges: the server is known to serve them. One that gives its whole body in place of a
-        range would be read in a wrong order, and nothing would tell.
+    :param ca_file: PEM bundle to trust; None for the system's.
+    :param if_match: a strong entity tag. The server refuses a request for a further range if the
+        source's tag has changed.
+    :param ranges: the server is known to serve ranges. If a server sent the whole body in place of
+        a
+        range, ffmpeg would read bytes in a wrong order without an error.
     """
     options = ["-max_redirects", "0", "-icy", "0", "-rw_timeout", str(_STALL)]
     options += ["-user_agent", user_agent]

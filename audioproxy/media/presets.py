@@ -1,6 +1,6 @@
-"""Named filter chains. A name means its exact chain for ever (contract: Preset rule).
+"""Named filter chains. A name keeps its exact chain forever (Time-domain and preview options).
 
-An improved chain gets a new name. The old one stays, and a test holds its text.
+An improved chain gets a new name. The old chain stays, and a test compares its text.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from collections.abc import Callable
 
 
 def _voice(rate: int) -> tuple[str, ...]:
-    """High-pass, denoise, de-ess, compress, limit, for speech at ``rate`` Hz.
+    """Return the chain for speech at ``rate`` Hz: high-pass, denoise, de-ess, compress, limit.
 
-    Every parameter is written out, so that no default of another ffmpeg changes the sound.
-    afftdn puts out its input two hops late, a hop being an eightieth of a second in whole
-    samples, and drops as much at the end (measured on ffmpeg 5.1 from 1 to 384 kHz); padding
-    and trimming by that many samples keep length and position exact. alimiter does so itself
-    with ``latency=1``.
+    Every parameter is written out, so that other defaults of another ffmpeg version do not change
+    the
+    sound. afftdn delays its output by two hops and drops as much at the end. A hop is an eightieth
+    of a
+    second in whole samples (measured on ffmpeg 5.1 from 1 to 384 kHz). Padding and trimming by that
+    many samples keep length and position exact. alimiter does so itself with ``latency=1``.
     """
     late = 2 * (rate // 80)
     return (
@@ -32,9 +33,9 @@ def _voice(rate: int) -> tuple[str, ...]:
     )
 
 
-#: Sample rates of sources that every preset was measured at and works at, in Hz. Far below,
-#: its times are shorter than a sample, and loudnorm, which works at 192 kHz, does not come to an
-#: end either; far above, afftdn does not.
+#: The sample rates of sources, in Hz, between which every preset was measured and works. Far below,
+#: the times of a preset are shorter than a sample, and loudnorm, which works at 192 kHz, does not
+#: terminate. Far above, afftdn does not terminate.
 LOWEST_RATE = 1000
 HIGHEST_RATE = 384_000
 

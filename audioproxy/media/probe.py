@@ -1,4 +1,4 @@
-"""What ffprobe is asked, and what its answer means for a render."""
+"""The command line of ffprobe, and the meaning of its output for a render."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.info_document import SourceInfo, read_source_info
 from audioproxy.media.inputs import Input
 
-# ffprobe says so when a container states no duration and it divided size by bit rate.
+# ffprobe prints this where a container states no duration, and it divides size by bit rate instead.
 _ESTIMATE_NOTICE = b"Estimating duration from bitrate"
 
-# A container without a readable rate or depth (contract: Format and encoding options, rule 1).
+# Used where ffprobe reports no rate, depth or channels (Format and encoding options, 1).
 _FALLBACK_RATE = 48000
 _FALLBACK_DEPTH = 16
 _FALLBACK_CHANNELS = 2
 
-# ffmpeg mixes no more channels, and resamples no higher rate than this by far, which is that of
-# 1024-fold DSD. Only a broken header says more.
+# ffmpeg mixes no more channels than this. It does not resample rates far above this one, which is
+# that of 1024-fold DSD. Only a broken header states more.
 _MOST_CHANNELS = 64
 _HIGHEST_RATE = 6_144_000
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What is known of a source's first audio stream.
+    """What is known about a source's first audio stream.
 
     :ivar container: ffprobe's first name for the container, such as ``mov``.
-    :ivar duration: seconds, or None where nothing states it.
+    :ivar duration: seconds, or None where unknown.
     :ivar exact: the duration is stated by the container, not estimated from its size.
-    :ivar measured: the duration is that of a full decode.
+    :ivar measured: the duration was measured by a full decode.
     :ivar sample_rate: Hz.
-    :ivar channels: how many; 2 where unknown.
+    :ivar channels: their number; 2 where unknown.
     :ivar bit_depth: bits of a sample as stored.
-    :ivar layout: where the channels stand, such as ``5.1``; None where nothing says so.
-    :ivar description: the same and more as it was found, for the info document.
+    :ivar layout: the channel layout, such as ``5.1``; None where unknown.
+    :ivar description: the fields of the info document, as ffprobe reports them.
     """
 
     container: str
@@ -52,9 +52,10 @@ class Probe:
     description: SourceInfo = field(default_factory=SourceInfo)
 
     def decoded(self, duration: Decimal) -> Probe:
-        """Return what is known once a full decode has found so many seconds.
+        """Return a copy with the duration that a full decode measured.
 
-        :raises NothingDecoded: where it has found none.
+        :param duration: seconds.
+        :raises NothingDecoded: for a duration of 0.
         """
         if not duration:
             raise NothingDecoded
@@ -64,8 +65,9 @@ class Probe:
 def probe_arguments(ffprobe: str, source: Input) -> list[str]:
     """Return ffprobe's command line.
 
-    All streams are asked for, so that the gate sees a video stream wherever it stands. The
-    answer ends with the tags, which may be of any size.
+    All streams are requested, so that the video gate finds a video stream at any position. The
+    output
+    ends with the tags, which may be of any size.
     """
     return [
         ffprobe,
@@ -85,14 +87,15 @@ def probe_arguments(ffprobe: str, source: Input) -> list[str]:
 def read_probe(
     stdout: bytes, stderr: bytes, *, cut_off: bool = False, seekable: bool = True
 ) -> Probe:
-    """Read the answer of an ffprobe that ended well.
+    """Parse the output of an ffprobe that did not fail.
 
-    :param cut_off: the answer was longer than anyone wants, and this is its beginning.
-    :param seekable: ffprobe could look at the end. Without that, what it estimates is no guess of
-        any worth.
-    :raises VideoSource: for a genuine video stream; embedded cover art is none.
-    :raises UndecodableSource: without an audio stream that can be decoded.
-    :raises ValueError: for an answer that is not ffprobe's.
+    :param cut_off: the output was longer than its limit, and this is its beginning.
+    :param seekable: ffprobe could read the end of the source. Without that, its estimates of
+        duration
+        and bit rate are worthless.
+    :raises VideoSource: for a genuine video stream; embedded cover art is not video.
+    :raises UndecodableSource: where no audio stream can be decoded.
+    :raises ValueError: for output that ffprobe does not print.
     """
     text = stdout.decode("utf-8", "replace")
     try:
@@ -134,7 +137,7 @@ def read_probe(
 
 
 def _mend(text: str) -> str:
-    """Return what is whole of an answer that was cut off, with everything closed.
+    """Return the whole lines of output that was cut off, with all brackets and braces closed.
 
     ffprobe writes each field, bracket and brace on a line of its own.
     """

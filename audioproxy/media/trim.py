@@ -1,4 +1,4 @@
-"""Which samples of a source an output covers, and whether that is known well enough."""
+"""The samples of a source that an output covers, and whether the source must be measured first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.values import print_decimal
 from audioproxy.media.probe import Probe
 
-# Containers whose stated length is the decoder's to the sample. Others count padding that
+# Containers whose stated length equals the decoded length to the sample. Others count padding that
 # the decoder drops (mp3, opus, aac) or keep time in milliseconds (matroska).
 _SAMPLE_EXACT = {
     ("wav", None),
@@ -23,9 +23,10 @@ _SAMPLE_EXACT = {
     ("mov", "alac"),
 }
 
-# Containers in which a seek lands where it should; measured sample by sample against a full
-# decode. Ogg Vorbis, matroska and bare AAC are not among them. Where AAC has noise in place of
-# samples (ISO/IEC 14496-3, 4.6.13), every decode of it has its own.
+# Containers in which a seek is exact, as measured sample by sample against a full decode. Ogg
+# Vorbis,
+# matroska and raw AAC are not among them. Where AAC replaces samples with noise (ISO/IEC 14496-3,
+# 4.6.13), every decode has different noise.
 _SEEKABLE = {
     ("wav", None),
     ("w64", None),
@@ -40,25 +41,25 @@ _SEEKABLE = {
     ("mp3", "mp3"),
 }
 
-# A codec that carries state from frame to frame has settled after this many seconds.
+# Seconds after which a codec that carries state from frame to frame has settled.
 _PREROLL = 1
 
-# A stated duration that is not exact to the sample is right within this many seconds.
+# Seconds by which a stated duration may be wrong where it is not exact to the sample.
 _STATED_MARGIN = 1
 
-# Seconds. Of less, `norm` must know how much there is: it is the longest that loudnorm makes less
-# of, 100 samples, at the lowest rate that it takes, 1000 Hz.
+# Seconds. For a shorter input, `norm` needs the exact length. loudnorm shortens inputs of up to 100
+# samples, which are 0.1 s at its lowest accepted rate, 1000 Hz.
 _BRIEF = Decimal("0.1")
 
 
 @dataclass(frozen=True, slots=True)
 class SampleRange:
-    """A stretch of a source, counted in its samples.
+    """A range of a source, counted in its samples.
 
     :ivar seek: whole seconds at which decoding starts.
     :ivar start: the first sample, counted from ``seek``.
-    :ivar end: the sample behind the last one, counted from ``seek``; None is the source's end.
-    :ivar length: samples in the output, or None where only decoding will tell.
+    :ivar end: the sample after the last one, counted from ``seek``; None for the source's end.
+    :ivar length: number of samples, or None where only decoding shows it.
     """
 
     seek: int
@@ -68,10 +69,11 @@ class SampleRange:
 
 
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
-    """Tell whether a decode pass must find out the source's length before the render (D12).
+    """Return whether a decode pass must measure the source's length before the render (D12).
 
-    That is so where a fade-out or a refusal depends on the source's end, and the container
-    states it not at all, or not exactly; and where ``norm`` may have only a few samples to work on.
+    It must where a fade-out or a refusal depends on the source's end, and the container states that
+    end
+    not exactly or not at all. It must also where ``norm`` may have only a few samples to work on.
     """
     if probe.measured:
         return False
@@ -89,7 +91,9 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
 def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
     """Return the samples that the output covers.
 
-    :raises InvalidOptions: where ``t`` starts at or past the source's end (D11).
+    :raises InvalidOptions: where ``t`` starts at or past the source's end (D11), or leaves less
+        than a
+        sample.
     """
     rate = probe.sample_rate
     start, end = _bounds(options)

@@ -1,10 +1,10 @@
-"""Waveforms: the extremes of decoded samples, pixel by pixel, and their two serializations.
+"""Waveforms: minimum and maximum of the samples in each pixel, and their two serializations.
 
-How long a source is shows only at its end, and the length of a pixel follows from that. So the
-samples are reduced to *blocks* as they come, short ones first; whenever there are too many of
-them, each two neighbours become one. At the end a pixel is a whole number of blocks. There are
-so many that this makes it at most 1 % longer than it had to be (D26), and so few that their
-memory does not depend on how long the source is.
+The length of a pixel depends on the length of the source, which is known only at its end. So the
+samples are reduced to *blocks* as they arrive, short ones at first. Whenever there are too many
+blocks, each two neighbors are merged into one. At the end, a pixel is a whole number of blocks.
+There are enough blocks that this makes a pixel at most 1 % longer than necessary (D26). There are
+few enough that their memory does not depend on the length of the source.
 
 "Extremes" are an array of ``int16`` of the shape ``(n, channels, 2)``: the minimum and the
 maximum of each channel in each of ``n`` blocks or pixels.
@@ -26,23 +26,23 @@ from audioproxy.media.waveform_spec import WaveformSpec
 
 Extremes = NDArray[np.int16]
 
-#: What `Reduction.add` takes: little-endian samples of 16 bits, channels interleaved.
+#: The input of `Reduction.add`: little-endian samples of 16 bits, channels interleaved.
 SAMPLE = np.dtype("<i2")
 
 _MINIMUM, _MAXIMUM = 0, 1
 
-# A pixel of so many blocks or more is at most 1 % longer for being a whole number of them.
+# A pixel of at least this many blocks is at most 1 % longer for being a whole number of them.
 _BLOCKS_IN_PIXEL = 100
-# For few pixels there may be more blocks than they need: the fewer are merged, the less is lost.
+# Few pixels get more blocks than they need: fewer merges keep the blocks shorter.
 _LEAST_CAPACITY = 256 * 1024
-# Blocks that are worked on at a time.
+# Blocks that are processed at a time.
 _PIECE = 64 * 1024
 
-# The version of the format, in both serializations. Version 1 knew one channel only.
+# The version of the format, in both serializations. Version 1 supports only one channel.
 _VERSION = 2
 _HEADER = struct.Struct("<6I")
 _EIGHT_BITS = 1
-# Readers take the header's numbers for signed ones.
+# Programs that read the format treat the numbers in its header as signed.
 _LONGEST_PIXEL = 2**31 - 1
 # Values that are written at a time.
 _VALUES = 4096
@@ -50,10 +50,10 @@ _VALUES = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waveform:
-    """The extremes of each pixel, in the order in which both serializations hold them.
+    """The extremes of each pixel, in the order in which both serializations store them.
 
-    :ivar frames_per_pixel: what the format calls ``samples_per_pixel``.
-    :ivar extremes: one row for each pixel; zeros past the end.
+    :ivar frames_per_pixel: the format's ``samples_per_pixel``.
+    :ivar extremes: one row for each pixel; zeros past the end of the source.
     """
 
     frames_per_pixel: int
@@ -61,23 +61,24 @@ class Waveform:
 
 
 class Reduction:
-    """Takes samples as they are decoded, once, and remembers what a waveform needs."""
+    """Reduces decoded samples to the blocks of a waveform, in one pass."""
 
     def __init__(self, shape: WaveformSpec, spool: IO[bytes]) -> None:
-        """Begin with nothing.
+        """Begin without samples.
 
-        :param spool: an empty file of the caller's that seeks. It holds the blocks, up to some
-            200 for each pixel.
+        :param spool: an empty seekable file, which the caller closes. It holds the blocks: up to
+            200 for
+            each pixel, or 256 Ki where that is more.
         """
         self._decoded = shape.decoded
         self._channels = shape.channels
         self._pixels = pixels = shape.pixels
         self._spool = spool
-        # Even, so that neighbours always come in twos.
+        # Even, so that every block has a neighbor to be merged with.
         self._capacity = max(2 * _BLOCKS_IN_PIXEL * pixels, _LEAST_CAPACITY)
         self._frames_in_block = 1
         self._blocks = 0
-        # The extremes of the last block, which is not whole yet.
+        # The extremes of the last block, which is not complete yet.
         self._open = self._empty(1)
         self._open_frames = 0
 
@@ -88,11 +89,11 @@ class Reduction:
 
     @property
     def frames(self) -> int:
-        """How many frames were added."""
+        """The number of frames that were added."""
         return self._blocks * self._frames_in_block + self._open_frames
 
     def add(self, samples: NDArray[np.int16]) -> None:
-        """Take the next samples, which must be whole frames."""
+        """Add the next samples, which must be whole frames."""
         frames = samples.reshape(-1, self._decoded)
         if self._channels < self._decoded:
             frames = _mean(frames)
@@ -104,9 +105,9 @@ class Reduction:
                 self._merge_neighbours()
 
     def finish(self) -> Waveform:
-        """Return the waveform of everything that was added.
+        """Return the waveform of all samples that were added.
 
-        :raises NothingDecoded: where nothing was.
+        :raises NothingDecoded: where none were added.
         """
         if not self.frames:
             raise NothingDecoded
@@ -126,7 +127,7 @@ class Reduction:
         return Waveform(blocks_in_pixel * self._frames_in_block, extremes)
 
     def _take(self, frames: NDArray[np.int16]) -> None:
-        """Reduce frames that there is room for."""
+        """Reduce frames to blocks, at most as many frames as there is room for."""
         missing = self._frames_in_block - self._open_frames
         starts = np.concatenate(([0], np.arange(missing, len(frames), self._frames_in_block)))
         blocks = self._empty(len(starts))
@@ -140,7 +141,7 @@ class Reduction:
         self._blocks += whole
 
     def _merge_neighbours(self) -> None:
-        """Make one block of each two; there is no open block when there is no room."""
+        """Merge each two neighboring blocks; when the capacity is reached, no block is open."""
         for at in range(0, self._blocks, _PIECE):
             some = self._read(at, min(_PIECE, self._blocks - at))
             merged = self._empty(len(some) // 2)
@@ -163,12 +164,12 @@ class Reduction:
 
 
 def _mean(frames: NDArray[np.int16]) -> NDArray[np.int16]:
-    """Return the mean of two channels, truncated towards zero, as audiowaveform does."""
-    # Both in one word: to take every second number apart takes twice as long.
+    """Return the mean of two channels, truncated toward zero, as audiowaveform does."""
+    # Both channels as one 32-bit word: separating them with a stride takes twice as long.
     pairs = frames.view("<i4")
     sums = pairs >> 16
     sums += pairs.astype(np.int16)
-    # Shifting rounds down: one more for what is negative.
+    # Shifting rounds down, so one is added to negative sums.
     sums -= sums >> 31
     sums >>= 1
     return sums.astype(np.int16)
@@ -181,23 +182,23 @@ def _split(extremes: Extremes) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
 def _reduce(
     low: NDArray[np.int16], high: NDArray[np.int16], starts: NDArray[np.intp], result: Extremes
 ) -> None:
-    """Fill ``result`` with the extremes of the stretches that begin at ``starts``."""
+    """Fill ``result`` with the extremes of the runs that begin at ``starts``."""
     minima, maxima = _split(result)
     np.minimum.reduceat(low, starts, axis=0, out=minima)
     np.maximum.reduceat(high, starts, axis=0, out=maxima)
 
 
 def serialize(waveform: Waveform, shape: WaveformSpec) -> Iterator[bytes]:
-    """Yield the document of a waveform, in pieces that take no time each.
+    """Yield the document of a waveform, in pieces that each take little time.
 
     Both serializations are version 2 of those that BBC's audiowaveform writes (D25).
 
-    :raises InvalidOptions: where a pixel is longer than the binary header can say.
+    :raises InvalidOptions: where a pixel is longer than the binary header can state.
     """
     values = waveform.extremes.reshape(-1)
     pieces = (values[at : at + _VALUES] for at in range(0, len(values), _VALUES))
     if shape.bits == 8:
-        # Truncated towards zero, as `//` does not.
+        # Truncated toward zero, which `//` does not do.
         pieces = (np.fix(piece / 256).astype(np.int8) for piece in pieces)
     return _SERIALIZERS[shape.serialization](waveform.frames_per_pixel, shape, pieces)
 

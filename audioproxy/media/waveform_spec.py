@@ -1,4 +1,4 @@
-"""What a waveform is drawn of, and as: what is known of it before the first sample."""
+"""The parameters of a waveform that are known before its first sample."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from audioproxy.media.probe import Probe
 
 @dataclass(frozen=True, slots=True)
 class WaveformSpec:
-    """What a waveform is drawn of, and as.
+    """The samples that a waveform is rendered from, and its form.
 
-    :ivar sample_rate: of the frames, in Hz.
-    :ivar decoded: channels of the frames, 1 or 2.
-    :ivar channels: as drawn; one that is drawn of two is their mean.
-    :ivar pixels: how many, whatever the source's length.
+    :ivar sample_rate: of the decoded frames, in Hz.
+    :ivar decoded: channels of the decoded frames, 1 or 2.
+    :ivar channels: channels of the waveform; one channel from two decoded ones is their mean.
+    :ivar pixels: their number, which does not depend on the source's length.
     :ivar bits: of each value, 8 or 16.
     :ivar serialization: a value of ``pk_fmt``.
     """
@@ -30,7 +30,7 @@ class WaveformSpec:
 
     @classmethod
     def of(cls, options: VariantOptions, probe: Probe) -> WaveformSpec:
-        """Return the shape that the options of one ``f:peaks`` ask for."""
+        """Return the parameters for the options of an ``f:peaks`` variant."""
         decoded = output_channels(options, probe)
         return cls(
             output_rate(options, probe),
