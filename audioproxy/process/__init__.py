@@ -1,1 +1,1 @@
-"""Children: the encoder and the probe, with their pipes, deadlines and slots."""
+"""Child processes: the encoder and the probe, with their pipes, deadlines and slots."""

@@ -21,26 +21,27 @@ from twisted.python.failure import Failure
 from audioproxy.log_context import Logger
 from audioproxy.shared_result import SharedResult
 
-# Only the end of what a child says on stderr is kept: the last words name the cause.
+# Only the end of a child's stderr is kept: its last lines name the cause of a failure.
 _STDERR_LIMIT = 8 * 1024
-# Bytes of earlier lines that are kept all the same.
+# Bytes of earlier lines that are kept because they match a pattern.
 _KEPT_LIMIT = 2 * 1024
 # Seconds between TERM and KILL.
 _TERM_GRACE = 2.0
-# Seconds after which a child that was killed should be gone. It may hang in a system call, where no
-# signal reaches it, and is waited for all the same.
+# Seconds after KILL within which a child should be gone. A child that hangs in a system call does
+# not
+# receive the signal; that is logged, and the wait for the child continues.
 _KILL_GRACE = 5.0
-# Seconds that the pipes of a dead child may stay open, held by a child of its own.
+# Seconds for which a process that a dead child left behind may keep the child's pipes open.
 _PIPE_GRACE = 1.0
 
-# What shells, env and setpriv exit with for a program that cannot be run or found.
+# Exit statuses of shells, env and setpriv for a program that cannot be run or found.
 _NEVER_RAN = (126, 127)
 
 _log = Logger()
 
 
 class ChildTimeout(Exception):
-    """The child ran past its deadline and is dead now."""
+    """The child exceeded its timeout and is dead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class Exit:
 
     :ivar code: its exit status, or None where a signal ended it.
     :ivar signal: the signal's number, or None.
-    :ivar stdout: everything it wrote to a captured stdout, up to the limit.
-    :ivar stderr: the last 8 KiB of its stderr, behind the earlier lines that were kept.
-    :ivar overflowed: it wrote more to stdout than the limit and was stopped for it.
+    :ivar stdout: everything that it wrote to a captured stdout, up to the limit.
+    :ivar stderr: the last 8 KiB of its stderr, after the earlier lines that were kept.
+    :ivar overflowed: it was stopped because it wrote more to stdout than the limit.
     """
 
     code: int | None
@@ -62,17 +63,17 @@ class Exit:
 
     @property
     def never_ran(self) -> bool:
-        """Whether a program ahead of it on the command line could not start it."""
+        """Whether the program never ran: the spawn prefix or a wrapper could not start it."""
         return self.code in _NEVER_RAN
 
     @property
     def ok(self) -> bool:
-        """Whether the child ended well and everything it said was read."""
+        """Whether the child exited with 0 and its stdout is complete."""
         return self.code == 0 and not self.overflowed
 
 
 class Child:
-    """A running child. It is waited for, or stopped; either way it is reaped."""
+    """A running child process. It is reaped both if it is awaited and if it is stopped."""
 
     def __init__(
         self,
@@ -86,23 +87,25 @@ class Child:
         self._clock = clock
         self._reaped: SharedResult[Exit] = SharedResult()
         self._expected: IDelayedCall | None = None
-        # Timers and pipes call from outside of it, and their log lines belong to the same request
-        # (D54).
+        # Timers and pipes call back outside of this context, but their log lines belong to the
+        # request that
+        # started the child (D54).
         self._context = copy_context()
 
     async def wait(self, timeout: float) -> Exit:
-        """Return how the child ended, once it is dead and its pipes are read.
+        """Return how the child ended, once it is dead and its pipes are closed.
 
-        A caller that is cancelled stops the child, and still comes back only when it is dead.
+        If the caller is cancelled, the child is stopped. The call still ends only when the child is
+        dead.
 
         :param timeout: seconds; past them the child is stopped.
-        :raises ChildTimeout: when it is dead, having been stopped for the timeout.
+        :raises ChildTimeout: when the child is dead after it was stopped for the timeout.
         """
         deadline = self._clock.callLater(timeout, self.stop)
         try:
             ended = await self._reaped.wait()
         except CancelledError:
-            # One cancellation may follow another while the child dies.
+            # More cancellations may follow while the child dies.
             while not self._reaped.fired:
                 self.stop()
                 with suppress(CancelledError):
@@ -117,19 +120,21 @@ class Child:
         return ended
 
     def renice(self, niceness: int) -> None:
-        """Let other processes go first; one that has ended already needs not be told."""
+        """Raise the child's niceness; do nothing if the child has already ended."""
         pid = self.protocol.pid
         if pid is not None:
-            # After the spawn, since Twisted could otherwise not take posix_spawn.
+            # After the spawn: for a spawn that sets it, Twisted could not use posix_spawn.
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
 
     def limit_output(self, size: int) -> None:
         """Limit the files that the child writes to ``size`` bytes each (D52).
 
-        It ends by SIGXFSZ then, without a core dump. The limit is in force before the child writes:
-        Twisted leaves no way to set it ahead of the spawn, but the child first starts a second
-        program and loads its libraries.
+        At the limit the child ends by SIGXFSZ, without a core dump. Twisted offers no way to set
+        the limit
+        before the spawn. It still takes effect before the first write, because the child first
+        starts a
+        second program and loads its libraries.
         """
         pid = self.protocol.pid
         # Only Linux can limit another process.
@@ -137,29 +142,29 @@ class Child:
             return
         try:
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-            # A lower limit of the service's own stays.
+            # A lower limit of the service itself stays in force.
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
             limit = size if hard == resource.RLIM_INFINITY else min(size, hard)
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
         except ProcessLookupError:
-            pass  # it has ended
+            pass  # the child has already ended
         except OSError as error:
             _log.warn("no limit can be set on a child's output: {error}", error=error)
 
     def stop(self) -> None:
-        """Ask the child to end, and kill it where it does not."""
+        """Send TERM to the child, and KILL if it does not end in time."""
         if not self._reaped.fired and self._expected is None:
             self._expect_end(_TERM_GRACE, self.kill)
             self._signal("TERM")
 
     def kill(self) -> None:
-        """End the child at once."""
+        """Send KILL to the child."""
         if not self._reaped.fired:
             self._expect_end(_KILL_GRACE, self._report_survival)
             self._signal("KILL")
 
     def ended(self, how: Exit) -> None:
-        """Record that the child is reaped; its protocol calls this."""
+        """Record how the child ended; called by its protocol when the child is reaped."""
         self._forget_expectation()
         if how.never_ran:
             self._not_started()
@@ -174,7 +179,7 @@ class Child:
             self._expected.cancel()
 
     def _report_survival(self) -> None:
-        self._log_error("child {pid} survived a kill, and is waited for", pid=self.protocol.pid)
+        self._log_error("child {pid} has survived SIGKILL; waiting until it ends", pid=self.protocol.pid)
 
     def _log_error(self, words: str, **fields: object) -> None:
         self._context.run(partial(_log.error, words, **fields))
@@ -191,7 +196,7 @@ class Child:
 
 @dataclass(slots=True, eq=False)
 class _Captured:
-    """The beginning of what a child writes."""
+    """The beginning of a child's output, up to a limit."""
 
     limit: int
     data: bytearray = field(default_factory=bytearray)
@@ -206,7 +211,7 @@ class _Captured:
 
 @dataclass(slots=True, eq=False)
 class _StderrTail:
-    """The end of stderr, and those of the earlier lines that match a pattern."""
+    """The end of a child's stderr, and the earlier lines that match a pattern."""
 
     keep_pattern: re.Pattern[bytes] | None
     kept: bytearray = field(default_factory=bytearray)
@@ -219,7 +224,7 @@ class _StderrTail:
         if excess <= 0:
             return
         self.overflowed = True
-        # Whole lines go, where there are any.
+        # Drop whole lines where there are any.
         excess = self.data.rfind(b"\n", 0, excess) + 1 or excess
         if self.keep_pattern is not None and len(self.kept) < _KEPT_LIMIT:
             lines = self.data[:excess].splitlines(keepends=True)
@@ -228,13 +233,16 @@ class _StderrTail:
         del self.data[:excess]
 
     def whole_words(self) -> bytes:
-        """Return what was kept, without half a word at its beginning: that may be half a secret."""
+        """Return the kept lines and the end of stderr.
+
+        If stderr was cut, the first word of its end is dropped: it may be a part of a secret.
+        """
         end = self.data.split(maxsplit=1)[-1] if self.overflowed else self.data
         return bytes(self.kept + end)
 
 
 class _ChildProtocol(ProcessProtocol):
-    """Twisted's side of a child: collects what it says and notices its end."""
+    """Process protocol of a child: collects its output and reports its end."""
 
     transport: IProcessTransport | None = None
 
@@ -264,8 +272,9 @@ class _ChildProtocol(ProcessProtocol):
         self._stderr.add(data)
 
     def processExited(self, reason: Failure) -> None:
-        # The end is reported when every pipe is closed. A process that the child left behind
-        # may hold one open for ever.
+        # Twisted reports the end when every pipe is closed. A process that the child left behind
+        # may hold a
+        # pipe open forever.
         self._hang_up = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
 
     def processEnded(self, reason: Failure) -> None:
@@ -288,7 +297,7 @@ class _ChildProtocol(ProcessProtocol):
 
 
 def describe_exit(ended: Exit) -> str:
-    """Return how a child ended, in words for a log line."""
+    """Return how a child ended, as text for a log line."""
     if ended.signal is not None:
         # Most real-time signals have no name.
         names = {each.value: each.name for each in signal.Signals}

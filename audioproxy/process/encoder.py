@@ -1,4 +1,4 @@
-"""ffmpeg as a child: into a file that we watch grow, into a pipe, or for its report alone."""
+"""ffmpeg as a child process: with a growing output file, with a pipe, or to measure a source."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from audioproxy.media.diagnostics import (
 from audioproxy.process.child import Child, ChildTimeout, Exit, describe_exit
 from audioproxy.process.spawn import Launcher, SpawnFailed
 
-# Seconds between two looks at the output: often until there is something to be heard, since a
-# client waits for it; then seldom enough that each look finds a worthwhile chunk, which is some
-# seconds of sound.
+# Seconds between two checks of the output's size. Until the first audio, checks are frequent, since
+# clients wait for it. Later they are rare, so that each finds a large chunk: some seconds of audio.
 _FIRST_LOOK = 0.001
 _NEXT_LOOK = 0.03
 
-# Encoders take all there is of a CPU for as long as a render lasts, while a stored variant takes
-# microseconds of it. Where both want it, requests are answered first.
+# An encoder uses a whole CPU for as long as its render lasts, while the response with a stored
+# variant takes microseconds. So requests have priority over encoders.
 _NICENESS = 10
 
-# What `-progress` may print in one decode pass; it repeats a dozen short lines twice a second.
+# Bytes that `-progress` may print in one decode pass. By default ffmpeg repeats a dozen short lines
+# twice a second.
 _PROGRESS_LIMIT = 8 * 1024 * 1024
 _OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
 
@@ -41,7 +41,7 @@ _log = Logger()
 
 
 class Encoder:
-    """Runs ffmpeg and turns every way that it can end into a value or a refusal."""
+    """Runs ffmpeg, and maps each of its possible ends to a return value or a refusal."""
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
@@ -55,27 +55,29 @@ class Encoder:
         grown: Callable[[], bool],
         limit: int,
     ) -> None:
-        """Run an encoder to its good end.
+        """Run an encoder and return when it has succeeded.
 
-        The child's stdout is the file itself: no byte passes through this process on its way
-        to the disk, and no reader of it can slow the encoder (D38).
+        The child's stdout is the output file itself. No byte passes through this process on its way
+        to the
+        disk, and no slow client can slow the encoder (D38).
 
         :param output: the descriptor that becomes the child's stdout.
         :param timeout: seconds.
-        :param grown: called again and again while the child runs, and once after its end;
-            returns whether there is anything to be heard yet. A `Refusal` from it stops the child.
-        :param limit: bytes; the system stops a child that writes more (D52).
+        :param grown: called repeatedly while the child runs, and once after its end. It returns
+            whether
+            the output has audio yet. If it raises a `Refusal`, the child is stopped.
+        :param limit: bytes; the kernel stops a child that writes more (D52).
         :raises OutputTooLarge: past ``limit``.
         :raises RenderTimeout: past ``timeout``.
-        :raises UndecodableSource: where the source is to blame.
-        :raises RenderFailed: for every other end.
+        :raises UndecodableSource: where the source is at fault.
+        :raises RenderFailed: for every other failure.
         """
         child = self._launch(arguments, {**descriptors, 1: output}, output_limit=limit)
         watch = _Watch(self._launcher.clock, child, grown)
         try:
             ended = await child.wait(timeout)
         except ChildTimeout:
-            # A child that was stopped for a refusal may take its time to die.
+            # A child that was stopped for a refusal may die only after the timeout.
             raise _stopped(watch.refusal or RenderTimeout()) from None
         finally:
             watch.stop()
@@ -90,10 +92,11 @@ class Encoder:
     async def pour(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], pipe: int, timeout: float
     ) -> None:
-        """Run ffmpeg to its good end, with its stdout in a pipe.
+        """Run ffmpeg with a pipe as its stdout, and return when it has succeeded.
 
-        :param pipe: the end to write to. It is closed here, so that its reader sees the end
-            when the child has gone.
+        :param pipe: the write end. It is closed here, so that the reader sees the end of the pipe
+            when
+            the child has ended.
         :param timeout: seconds.
         :raises RenderTimeout, UndecodableSource, RenderFailed: as for `encode`.
         """
@@ -152,23 +155,23 @@ def _stopped(refusal: Refusal) -> Refusal:
 
 
 def _check(ended: Exit) -> None:
-    """Raise where the encoder failed.
+    """Raise a refusal if the encoder failed.
 
-    ffmpeg 5 ends with 0 where a connection was lost, and where its last bytes could not be written.
+    ffmpeg 5 exits with 0 after a lost connection, and if it could not write its last bytes.
     """
     if not ended.ok or was_cut_short(ended.stderr) or lacks_end(ended.stderr):
         raise _refusal(ended)
 
 
 def _refusal(ended: Exit) -> Refusal:
-    # The limit is a signal; where that is ignored, it is an error of each write.
+    # At the limit the child gets SIGXFSZ. If it ignores the signal, each write fails with EFBIG.
     if ended.signal == signal.SIGXFSZ or passed_limit(ended.stderr):
         return _stopped(OutputTooLarge())
-    # The words of a child that was killed explain nothing.
+    # The stderr of a child that a signal ended explains nothing.
     blamed = classify(ended.stderr) if ended.signal is None else None
     how, diagnostic = describe_exit(ended), redact(ended.stderr)
     if blamed is NothingDecoded:
-        # The caller may know why and try again, so it is logged there.
+        # The caller may know the cause and try again, so the caller logs it.
         return NothingDecoded(f"{how}: {diagnostic}")
     log = _log.error if ended.never_ran else _log.warn
     log("the encoder failed ({how}): {diagnostic}", how=how, diagnostic=diagnostic)
@@ -176,7 +179,7 @@ def _refusal(ended: Exit) -> Refusal:
 
 
 class _Watch:
-    """Looks at a growing file until it is told to stop."""
+    """Checks a growing file repeatedly until it is stopped."""
 
     def __init__(self, clock: IReactorTime, child: Child, grown: Callable[[], bool]) -> None:
         self.refusal: Refusal | None = None
@@ -186,7 +189,7 @@ class _Watch:
         self._next: IDelayedCall | None = clock.callLater(_FIRST_LOOK, self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         if self._next is not None:
             self._next.cancel()
             self._next = None

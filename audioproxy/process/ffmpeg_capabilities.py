@@ -25,7 +25,7 @@ _FILTERS = (
 # A line of `-encoders` or `-filters`: flags, a name, a description.
 _LISTED = re.compile(rb"^ [A-Z.|]{2,6} +(\S+)", re.MULTILINE)
 
-#: Each list that ffmpeg is asked for, with what must be on it.
+#: The lists that ffmpeg prints: its option, the kind of entry, and the names that must be listed.
 LISTS: tuple[tuple[str, str, list[str]], ...] = (
     ("-encoders", "encoder", _ENCODERS),
     ("-filters", "filter", _FILTERS),
@@ -43,23 +43,23 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """ffmpeg and ffprobe by their paths, and what starts them."""
+    """The paths of ffmpeg and ffprobe, and the launcher that starts them."""
 
     launcher: Launcher
     ffmpeg: str
     ffprobe: str
 
     async def find_missing(self) -> list[str]:
-        """Return what is missing, in words: programs first, then encoders and filters."""
+        """Return what is missing, as text: unusable programs, or else encoders and filters."""
         return await self.find_unusable() or await self.find_lacking()
 
     async def find_unusable(self) -> list[str]:
-        """Return why programs cannot be run at all, in words."""
+        """Return why programs cannot be run, as text; an empty list if both can."""
         runs = [await self._run_for_version(program) for program in (self.ffmpeg, self.ffprobe)]
         return [run.failure for run in runs if run.failure]
 
     async def find_lacking(self) -> list[str]:
-        """Return which encoders and filters ffmpeg lacks, in words."""
+        """Return which encoders and filters ffmpeg lacks, as text."""
         missing = []
         for flag, kind, needed in LISTS:
             run = await self._run(list_arguments(self.ffmpeg, flag))
@@ -71,7 +71,7 @@ class Programs:
         return missing
 
     async def find_versions(self) -> dict[str, str]:
-        """Return the version that each program states, by its path; empty where it states none."""
+        """Return the version that each program reports, by path; empty where it reports none."""
         versions = {}
         for program in (self.ffmpeg, self.ffprobe):
             match = _VERSION.match((await self._run_for_version(program)).output)
@@ -97,7 +97,7 @@ class Programs:
 
 
 class _Run(NamedTuple):
-    """What a program printed, or why it could not be run, in words."""
+    """The output of a program, or the reason why it could not be run."""
 
     output: bytes = b""
     failure: str = ""
@@ -107,7 +107,7 @@ class ProgramsMonitor:
     """Checks the programs at the start, and whenever one of them could not be started (D34)."""
 
     def __init__(self, programs: Programs, report: Callable[[bool], object]) -> None:
-        """Prepare to check.
+        """Create a monitor that is not started.
 
         :param report: called after each check with whether both programs can be run.
         """
@@ -118,22 +118,23 @@ class ProgramsMonitor:
         self._stopped = True
 
     def start(self) -> None:
-        """Begin: check now."""
+        """Start, with a first check at once."""
         self._stopped = False
         self.check()
 
     async def stop(self) -> None:
-        """End a check that is under way; there is none after it."""
+        """Cancel a running check, and start no more checks."""
         self._stopped = True
         if self._running is not None:
             self._running.cancel()
             await self._running
 
     def check(self) -> None:
-        """Check the programs; while a check is under way, check again after it."""
+        """Check the programs; if a check is running, check again after it."""
         self._wanted = True
         if not self._stopped and (self._running is None or self._running.called):
-            # Not in the context of the request that found them missing.
+            # An empty context: the log lines do not belong to the request that found a program
+            # missing.
             self._running = Context().run(Deferred.fromCoroutine, self._check_while_wanted())
 
     async def _check_while_wanted(self) -> None:
@@ -174,11 +175,11 @@ def _log_missing(missing: list[str]) -> None:
 
 
 def list_arguments(ffmpeg: str, flag: str) -> list[str]:
-    """Return the command line that prints one list."""
+    """Return the command line that prints one of ffmpeg's lists."""
     return [ffmpeg, "-hide_banner", "-v", "error", flag]
 
 
 def missing_from(listing: bytes, needed: list[str]) -> list[str]:
-    """Return what a list does not name."""
+    """Return the needed names that a listing does not contain."""
     listed = {match.decode("ascii", "replace") for match in _LISTED.findall(listing)}
     return [name for name in needed if name not in listed]

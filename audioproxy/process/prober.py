@@ -1,4 +1,4 @@
-"""ffprobe as a child, one for all who ask about one source at a time."""
+"""ffprobe child processes; concurrent requests for one source share one process."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from audioproxy.process.slots import Slots
 from audioproxy.process.spawn import Launcher, SpawnFailed
 from audioproxy.shared_result import SharedResult
 
-# Bytes of an answer. A file may hold thousands of streams, and tags as long as a book; what is
-# needed comes first.
+# Bytes of ffprobe's output. A file may hold thousands of streams and very long tags. The needed
+# fields come first.
 _ANSWER_LIMIT = 1024 * 1024
 
-# Sources that are remembered. Each takes some kilobytes, most of them tags, of which the info
-# document has a limited number.
+# Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
+# length
+# `SourceInfo` limits.
 _KNOWN = 512
 
 _log = Logger()
@@ -47,7 +48,7 @@ class Examined(Protocol):
 
 
 class Prober:
-    """Examines sources, in a pool of slots of its own that has no queue."""
+    """Probes sources, in a slot pool of its own that has no queue."""
 
     def __init__(self, launcher: Launcher, ffprobe: str, slots: Slots, timeout: float) -> None:
         self._launcher = launcher
@@ -58,15 +59,16 @@ class Prober:
         self._known: LRUCache[tuple[bytes, bytes], Probe] = LRUCache(_KNOWN)
 
     async def probe(self, identity: bytes, source: Examined) -> Probe:
-        """Return what ffprobe finds in a source, or found while the source was what it is now.
+        """Return the probe of a source: cached, shared with a running probe, or new.
 
-        Whoever asks while a probe of the same source runs shares its answer. One who is
-        cancelled leaves the others theirs.
+        A cached probe is used while the source's fingerprint is the same. Requests for a source
+        that is
+        being probed share the result. If one of them is cancelled, the others still get it.
 
-        :param identity: equal for two sources only where their bytes are the same.
-        :raises QueueFull: with no free probe slot.
-        :raises UndecodableSource, VideoSource: for what the source is.
-        :raises ProbeFailed, ProbeTimeout: for what went wrong here.
+        :param identity: equal for two sources only if their bytes are the same.
+        :raises QueueFull: where no probe slot is free.
+        :raises UndecodableSource, VideoSource: for a source that cannot be rendered.
+        :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
         fingerprint = source.fingerprint()
         if fingerprint and (known := self._known.get((identity, fingerprint))) is not None:
@@ -77,18 +79,18 @@ class Prober:
         return await shared.wait()
 
     def arguments(self, opened: Input) -> list[str]:
-        """Return the command line that examines an opened source."""
+        """Return the command line that probes an opened source."""
         return probe_arguments(self._ffprobe, opened)
 
     def _start(self, identity: bytes, fingerprint: bytes, source: Examined) -> SharedResult[Probe]:
-        """Start a probe that all who ask for it meanwhile share; the last one to leave ends it."""
+        """Start a probe that several requests can share; it is cancelled with the last of them."""
 
         def unregister() -> None:
             if self._running.get(identity) is shared:
                 del self._running[identity]
 
         def abandon() -> None:
-            # A request that comes while the child dies starts another probe.
+            # A request that arrives while the child dies starts another probe.
             unregister()
             running.cancel()
 
@@ -104,7 +106,7 @@ class Prober:
 
     async def _learn(self, identity: bytes, fingerprint: bytes, source: Examined) -> Probe:
         probe = await self._probe(source)
-        # The source may have been written to meanwhile.
+        # The source may have been modified during the probe.
         if fingerprint and source.fingerprint() == fingerprint:
             self._known[identity, fingerprint] = probe
         return probe
@@ -140,14 +142,15 @@ class Prober:
                     seekable=opened.bounded,
                 )
             except ValueError:
-                _log.error("the probe's answer cannot be read")
+                _log.error("the output of ffprobe cannot be parsed")
                 raise ProbeFailed from None
         if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
             if refusal in (NotFound, UpstreamUnavailable):
-                # It was there a moment ago. A clock that is wrong, or a right to ask for an object
-                # and not to read it, look like that.
+                # The source was available a moment ago. Possible causes are a wrong clock, and
+                # credentials that may
+                # request an object's headers but not read the object.
                 _log.warn(
-                    "a source that was found is not given to the probe: {diagnostic}",
+                    "ffprobe cannot read a source that exists: {diagnostic}",
                     diagnostic=redact(ended.stderr),
                 )
             raise refusal

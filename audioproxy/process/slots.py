@@ -1,4 +1,4 @@
-"""Render slots and the queue in front of them; the probe pool is one without a queue."""
+"""Slot pools: render slots with a queue, and probe slots without one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NEWEST = 0.3
 
 
 class Slots:
-    """So many holders at a time, and so many more who wait in order.
+    """A pool with a bounded number of slots and a bounded queue, served in order.
 
-    :param depth_changed: told the number of those who wait whenever it changes.
-    :param rejected: told whenever someone gets no slot.
+    :param depth_changed: called with the number of waiters whenever it changes.
+    :param rejected: called whenever a request for a slot is rejected.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class Slots:
 
     @property
     def depth(self) -> int:
-        """How many wait."""
+        """The number of waiters."""
         return len(self._queue)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
-        """Hold a slot for the length of a block, after waiting for one where all are taken.
+        """Hold a slot for the length of a block, after waiting for one if none is free.
 
         A waiter that is cancelled leaves the queue at once.
 
-        :raises QueueFull: where the queue is full, or the wait was longer than the limit.
+        :raises QueueFull: if the queue is full, or the wait exceeds its limit.
         """
         await self._acquire()
         since = self._clock.seconds()
@@ -67,7 +67,7 @@ class Slots:
             self._release()
 
     def retry_after(self) -> int:
-        """Estimate in how many whole seconds a slot may be free (D21)."""
+        """Return an estimate of the whole seconds until a slot is free (D21)."""
         estimate = math.ceil(self._mean_hold * (self.depth + 1) / self.capacity)
         return max(1, min(estimate, math.floor(self._longest_wait)))
 
@@ -100,12 +100,13 @@ class Slots:
     def _release(self) -> None:
         self._passing += 1
         if self._passing > 1:
-            # Whoever got a slot was done with it at once. The loop below goes on: a long queue
-            # of such would be as many calls inside each other, more than Python allows.
+            # The holder that was just resumed has released its slot at once, within the loop below.
+            # That loop
+            # continues. Recursion would exceed Python's limit for a long queue of such holders.
             return
         while self._passing:
             if self._queue:
-                # The slot passes to the first in the queue without ever being free.
+                # The slot passes to the first waiter without becoming free in between.
                 turn, _ = self._queue.popitem(last=False)
                 self._depth_changed(self.depth)
                 turn.callback(None)

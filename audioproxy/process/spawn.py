@@ -1,7 +1,7 @@
-"""Starts child processes, with what all of them have in common.
+"""Start of child processes, with the settings that all of them share.
 
-The spawn prefix is a list of words ahead of a child's command line: programs such as ``setpriv``
-that set something up and then become the child.
+The spawn prefix is a list of words ahead of a child's command line. It names programs such as
+``setpriv``, which change a setting and then replace themselves with the child's program.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from twisted.logger import Logger
 
 from audioproxy.process.child import Child
 
-# Seconds for setpriv to show that it knows the option.
+# Seconds within which setpriv has to show that it supports the option.
 _SECONDS = 5
 
-# Errors of a start that are the program's own, and do not pass by themselves.
+# Start errors that the program itself causes, and that persist until somebody repairs it.
 _UNUSABLE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOEXEC)
 
 _log = Logger()
 
 
 class SpawnFailed(Exception):
-    """The program could not be started at all."""
+    """The program could not be started."""
 
 
 class Spawner(Protocol):
@@ -50,10 +50,11 @@ class Spawner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Everything that all children have in common.
+    """The settings that all children share.
 
-    :ivar environment: their whole environment; nothing of the service's own leaks in (D45).
-    :ivar parent_death_prefix: has a child killed when this process ends (D40).
+    :ivar environment: the children's whole environment; nothing of the service's own leaks in
+        (D45).
+    :ivar parent_death_prefix: makes the kernel kill a child when this process ends (D40).
     :ivar session_prefix: gives a child a session of its own; it goes ahead of the other prefix.
     :ivar not_started: called where a program could not be started.
     """
@@ -76,17 +77,18 @@ class Launcher:
         output_limit: int | None = None,
         parent_death_signal: bool = True,
     ) -> Child:
-        """Start a program; its stdin is empty and its stderr is kept.
+        """Start a program with an empty stdin and a captured stderr.
 
-        :param descriptors: the child's descriptor numbers, each with the one of ours it gets.
-            They stay ours to close.
-        :param stdout_limit: capture at most so many bytes of stdout; 0 where ``descriptors``
-            says what stdout is.
-        :param keep_pattern: lines of stderr to keep, however much comes after them.
+        :param descriptors: the child's descriptor numbers, each with the descriptor of this process
+            that
+            it inherits. The caller closes its own descriptors.
+        :param stdout_limit: bytes of stdout to capture; 0 where ``descriptors`` sets stdout.
+        :param keep_pattern: matching lines of stderr are kept, however much output follows them.
         :param niceness: added to the niceness of this process.
-        :param output_limit: bytes that a file may grow to by its writes.
+        :param output_limit: bytes to which the child's writes may grow a file.
         :param parent_death_signal: kill the child when this process ends. A child that writes into
-            a pipe of ours ends by itself, and is spared the start of one more program.
+            a
+            pipe of this process ends without it, and then starts without the additional program.
         :raises SpawnFailed: where the program cannot be started.
         """
         child = Child(self.clock, stdout_limit, keep_pattern, self.not_started)
@@ -115,25 +117,26 @@ class Launcher:
 
 
 def find_parent_death_prefix() -> tuple[str, ...]:
-    """Return the words that end a child when this process dies, however that happens (D40).
+    """Return the prefix that has a child killed when this process dies for any reason (D40).
 
-    The encoder writes into a file, so no broken pipe would tell it. Where util-linux is
-    missing, a child of a killed service runs to its own end, into a file without a name.
+    The encoder writes into a file, so no broken pipe ends it. Without util-linux, a child of a
+    killed
+    service runs to its own end, and writes into a file without a name.
     """
     prefix: tuple[str, ...] = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
     try:
-        # Other programs of that name do not know the option.
+        # Other programs named setpriv do not support the option.
         subprocess.run([*prefix, "true"], check=True, capture_output=True, timeout=_SECONDS)
     except (OSError, subprocess.SubprocessError):
-        _log.warn("util-linux's setpriv is not there: encoders may outlive a killed service")
+        _log.warn("setpriv not found: encoders may outlive a killed service; install util-linux")
         return ()
     return prefix
 
 
 def find_session_prefix() -> tuple[str, ...]:
-    """Return the words that keep a terminal's Ctrl-C from a child.
+    """Return the prefix that keeps a terminal's Ctrl-C from a child.
 
-    Encoders would get it too, which would leave the drain nothing to wait for.
+    Ctrl-C would also end the encoders, and leave the drain no render to wait for.
     """
     setsid = shutil.which("setsid") if os.isatty(0) else None
     return () if setsid is None else (setsid,)

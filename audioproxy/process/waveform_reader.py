@@ -1,4 +1,4 @@
-"""A waveform while it is drawn, in a thread: from the pipe of a decoder to a document."""
+"""Rendering of one waveform in a thread: from a decoder's pipe to a document."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from audioproxy.errors import OutputTooLarge
 from audioproxy.media.waveform import SAMPLE, Reduction, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
 
-# Bytes that are reduced at a time: whole frames, and few enough to stay in a CPU's cache.
+# Bytes that are reduced at a time: whole frames, and few enough for a CPU's cache.
 _CHUNK = 256 * 1024
-# Milliseconds without a sample after which a reader looks whether the child is still there.
+# Milliseconds without a sample after which `read` checks whether the child has ended.
 _PATIENCE = 500
 
 
 class WaveformReader:
-    """One waveform."""
+    """Reads the samples of one waveform from a pipe, and writes its document."""
 
     def __init__(self, shape: WaveformSpec, spool: IO[bytes]) -> None:
-        """Begin with nothing.
+        """Begin without samples.
 
         :param spool: see `Reduction`.
         """
@@ -31,10 +31,11 @@ class WaveformReader:
         self._reduction = Reduction(shape, spool)
 
     def read(self, pipe: RawIOBase, ended: Event) -> None:
-        """Reduce what comes out of a pipe until its end.
+        """Read and reduce samples from a pipe until its end.
 
-        :param ended: set when the child is dead. A process that it left behind may hold the pipe
-            open for ever.
+        :param ended: set when the child is dead. A process that the child left behind may hold the
+            pipe
+            open forever.
         """
         reduction = self._reduction
         buffer = bytearray(_CHUNK)
@@ -55,16 +56,16 @@ class WaveformReader:
             if filled == _CHUNK:
                 reduction.add(np.frombuffer(buffer, SAMPLE))
                 filled = 0
-        # Whole frames alone: a child that was killed may have left a part of one.
+        # Only whole frames: a child that was killed may have written a part of one.
         filled -= filled % reduction.frame_bytes
         reduction.add(np.frombuffer(room[:filled], SAMPLE))
 
     def write(self, output: int, limit: int) -> None:
-        """Write the document of all that was read.
+        """Write the document of all samples that were read.
 
-        :param limit: bytes; not one more is written (D52).
-        :raises NothingDecoded: where that is nothing.
-        :raises InvalidOptions: where the serialization cannot hold it.
+        :param limit: bytes; no byte past it is written (D52).
+        :raises NothingDecoded: where no sample was read.
+        :raises InvalidOptions: where the serialization cannot hold the waveform.
         :raises OutputTooLarge: past ``limit``.
         """
         size = 0

@@ -1,4 +1,4 @@
-"""Waveforms: ffmpeg decodes into a pipe, and a thread reduces what comes out of it."""
+"""Waveforms: ffmpeg decodes into a pipe, and a thread reduces the samples that it reads there."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from audioproxy.threads import ThreadRunner, await_uncancelled, run_detached
 if TYPE_CHECKING:
     from audioproxy.process.waveform_reader import WaveformReader
 
-# Bytes of blocks that are kept in memory; more of them, for many pixels, go into a file.
+# Bytes of blocks that are kept in memory. More blocks, for many pixels, go into a file.
 _IN_MEMORY = 4 * 1024 * 1024
-# Bytes that wait between the two, as many as Linux gives to anyone.
+# Bytes that the pipe can hold: the most that Linux grants to every user by default.
 _PIPE = 1024 * 1024
 
 _log = Logger()
 
 
 class Waveforms:
-    """Draws the waveform of what an ffmpeg decodes."""
+    """Renders the waveforms of sources that ffmpeg decodes."""
 
     def __init__(self, encoder: Encoder, in_thread: ThreadRunner) -> None:
-        """Prepare to draw.
+        """Use an encoder as the decoder of all waveforms.
 
-        :param in_thread: each drawing takes one thread for as long as its child runs.
+        :param in_thread: each waveform takes one thread for as long as its child runs.
         """
         self._encoder = encoder
         self._in_thread = in_thread
@@ -48,14 +48,14 @@ class Waveforms:
         shape: WaveformSpec,
         limit: int,
     ) -> None:
-        """Decode once and write the document of the waveform.
+        """Decode a source once, and write the document of its waveform.
 
-        :param arguments: a command that puts out bare samples of 16 bits.
-        :param output: the descriptor that is written to, when everything is decoded.
+        :param arguments: a command that outputs raw 16-bit samples.
+        :param output: the descriptor that the document is written to after decoding.
         :param timeout: seconds.
         :param limit: bytes of the document.
-        :raises OutputTooLarge: for a document of more.
-        :raises NothingDecoded: where there is not one sample.
+        :raises OutputTooLarge: for a larger document.
+        :raises NothingDecoded: where no sample is decoded.
         :raises InvalidOptions: for a waveform that its serialization cannot hold.
         :raises RenderTimeout, UndecodableSource, RenderFailed: as `Encoder.encode`.
         """
@@ -68,10 +68,10 @@ class Waveforms:
             _log.warn("a waveform was dropped: {why}", why=refusal.message)
             raise
         except OSError as error:
-            _log.warn("a waveform cannot be kept: {error}", error=error)
-            raise RenderFailed("The waveform could not be kept.") from error
+            _log.warn("a waveform cannot be written: {error}", error=error)
+            raise RenderFailed("The waveform could not be written to the disk.") from error
         finally:
-            # A large file takes its time to be removed.
+            # The removal of a large file takes time.
             run_detached(self._in_thread, spool.close)
 
     async def _decode(
@@ -82,8 +82,9 @@ class Waveforms:
         read: Callable[[int, Event], WaveformReader],
     ) -> WaveformReader:
         readable, writable = os.pipe()
-        # A decoder that waits for its reader at every turn is a fifth slower. Where all have taken
-        # too much for their pipes already, or there is no such call, the usual size has to do.
+        # A decoder that often waits for its reader is a fifth slower. The pipe keeps its default
+        # size where
+        # all pipes together have reached the user's limit, or where the system has no such call.
         with suppress(OSError, AttributeError):
             fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, _PIPE)
         ended = Event()
@@ -100,7 +101,7 @@ class Waveforms:
             refusal = failed
         finally:
             ended.set()
-            # The reader's own failure goes first: ffmpeg knows of a broken pipe only.
+            # The reader's own failure comes first: ffmpeg reports it only as a broken pipe.
             drawing = await await_uncancelled(reading)
         if refusal is not None:
             raise refusal
@@ -110,9 +111,9 @@ class Waveforms:
 def _read_pipe(
     shape: WaveformSpec, spool: IO[bytes], readable: int, ended: Event
 ) -> WaveformReader:
-    # The decoder hears of whatever goes wrong here by the end of its pipe.
+    # Any failure here closes the pipe, which ends the decoder.
     with open(readable, "rb", buffering=0) as pipe:
-        # numpy is a fifth of the memory of a service that draws nothing, and of its start's time.
+        # Imported late: a service without waveforms saves a fifth of its memory and its start time.
         from audioproxy.process.waveform_reader import WaveformReader
 
         drawing = WaveformReader(shape, spool)

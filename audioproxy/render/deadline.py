@@ -1,4 +1,4 @@
-"""How long a render may take, and how much of that time is left."""
+"""The limits of a render, and the deadline that follows from its time limit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from audioproxy.errors import RenderTimeout
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """How long a render may take, and how much it may put out.
+    """The limits of a render in time and size.
 
     :ivar timeout: seconds that a render may hold its slot.
-    :ivar max_variant: bytes; a render that puts out more is stopped.
+    :ivar max_variant: bytes; a render that outputs more is stopped.
     """
 
     clock: IReactorTime
@@ -24,9 +24,9 @@ class RenderLimits:
 
 
 class Deadline:
-    """The moment by which something has to be done.
+    """A deadline with an alarm.
 
-    :ivar expired: the moment has passed before `cancel` was called.
+    :ivar expired: the deadline passed before `cancel` was called.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Deadline:
         seconds: float,
         on_expiry: Callable[[], object] = lambda: None,
     ) -> None:
-        """Set an alarm.
+        """Start the alarm.
 
         :param seconds: from now to the deadline.
         :param on_expiry: called at the deadline, unless `cancel` was called before.
@@ -47,9 +47,9 @@ class Deadline:
         self._alarm = clock.callLater(seconds, self._expire)
 
     def left(self) -> float:
-        """Return the seconds that are left.
+        """Return the remaining seconds.
 
-        :raises RenderTimeout: where none are.
+        :raises RenderTimeout: where none remain.
         """
         left = self._end - self._clock.seconds()
         if left <= 0:
@@ -57,7 +57,7 @@ class Deadline:
         return left
 
     def cancel(self) -> None:
-        """Stop the alarm; again is harmless."""
+        """Stop the alarm; repeated calls are harmless."""
         if self._alarm.active():
             self._alarm.cancel()
 

@@ -1,4 +1,4 @@
-"""Everything that one render has produced so far, on disk, for any number of readers."""
+"""The output of one render, on disk, which any number of clients read while it grows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from audioproxy.scratch_files import ScratchFile
 
 
 class RenderOutput:
-    """A growing file and those who follow it.
+    """A growing file and its followers.
 
-    The encoder appends; each reader keeps an offset of its own and reads at its own pace, so
-    the memory that a reader costs does not depend on how far it lags (D38). The file is closed
-    when its render and its last reader have let go of it.
+    The encoder appends to the file. Each reader keeps its own offset and reads at its own pace, so
+    a
+    reader that lags costs no more memory than any other (D38). The file is closed when the render
+    and
+    the last reader have released it.
 
-    :ivar size: bytes so far that readers are given.
-    :ivar limit: bytes that readers are given at most, however large the file is (D52).
-    :ivar ended: nothing will be added.
-    :ivar failure: why the bytes are not the whole variant and never will be, or None.
+    :ivar size: bytes that readers can read so far.
+    :ivar limit: bytes that readers get at most, however large the file is (D52).
+    :ivar ended: no bytes will be added.
+    :ivar failure: why the bytes are not and will not become the whole variant, or None.
     """
 
     def __init__(self, scratch: ScratchFile, limit: int) -> None:
@@ -33,16 +35,16 @@ class RenderOutput:
 
     @property
     def descriptor(self) -> int:
-        """What the encoder inherits as its stdout."""
+        """The descriptor that the encoder inherits as its stdout."""
         return self._scratch.descriptor
 
     @property
     def scratch(self) -> ScratchFile:
-        """The file, for the store to take over."""
+        """The scratch file, which the store takes over."""
         return self._scratch
 
     def grow(self) -> int:
-        """Look at the file, notify the followers of new bytes and return its size."""
+        """Check the file's size, notify the followers of new bytes, and return the size."""
         size = os.fstat(self._scratch.descriptor).st_size
         readable = min(size, self.limit)
         if readable > self.size:
@@ -52,20 +54,20 @@ class RenderOutput:
         return size
 
     def end(self, failure: Refusal | None = None) -> None:
-        """Say that nothing will be added; only the first word on it counts."""
+        """Record that no bytes will be added; only the first call has an effect."""
         if not self.ended:
             self.ended = True
             self.failure = failure
             self._tell()
 
     def read(self, offset: int, limit: int) -> bytes:
-        """Return up to ``limit`` bytes from ``offset``; none where there are none yet."""
+        """Return up to ``limit`` bytes from ``offset``; ``b""`` where there are none yet."""
         return os.pread(self._scratch.descriptor, max(0, min(limit, self.size - offset)), offset)
 
     def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
-        """Call ``follower`` on every change from now on; returns what ends that.
+        """Call ``follower`` on every change from now on; return the function that ends this.
 
-        The caller holds the file until then.
+        The follower keeps the file open until then.
         """
         token = object()
         self._followers[token] = follower
@@ -78,13 +80,13 @@ class RenderOutput:
         return leave
 
     def release(self) -> None:
-        """Let go of the file, which is closed when nobody holds it."""
+        """Release one hold on the file; the last release closes it."""
         self._holders -= 1
         if not self._holders:
             self._scratch.close()
 
     def _tell(self) -> None:
-        # Telling one may make others come or go.
+        # A notified follower may add or remove others.
         for token, follower in list(self._followers.items()):
             if token in self._followers:
                 follower()

@@ -1,4 +1,4 @@
-"""Runs the child that makes one output: an encoder, or a decoder whose samples are reduced."""
+"""The child process behind one output: an encoder, or the decoder for a waveform."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ class OutputEncoder:
         deadline: Deadline,
         grown: Callable[[], bool],
     ) -> None:
-        """Run a command to its good end, with its output in ``output``.
+        """Run a command, and return when ``output`` is complete.
 
-        :param grown: see `Encoder.encode`; it is not called for waveforms, which are written whole.
+        :param grown: see `Encoder.encode`; it is not called for waveforms, which are written at the
+            end.
         :raises NothingDecoded: where the output holds no audio.
-        :raises Refusal: for every other bad end.
+        :raises Refusal: for every other failure.
         """
         left, limit = deadline.left(), output.limit
         if options.f == "peaks":

@@ -1,6 +1,6 @@
-"""What a render does before it encodes: open the source, probe it, measure it, find the commands.
+"""The steps before the encoder: open, probe and measure the source, and build the commands.
 
-``explain`` prepares a render with the same functions, and shows the commands.
+``explain`` prepares a render with the same functions, and prints the commands.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = Logger()
 class Preparer:
     """Prepares renders.
 
-    :ivar encoder: measures sources whose length no header states exactly.
+    :ivar encoder: measures sources whose headers do not state their exact length.
     :ivar ffmpeg: path of the program.
     :ivar max_source: bytes; larger sources are refused.
     """
@@ -48,9 +48,9 @@ class Preparer:
     max_source: int
 
     async def open(self, source: Source) -> OpenSource:
-        """Open a source that is not too large.
+        """Open a source, and refuse one that is too large.
 
-        :raises Refusal: where there is none, or a larger one.
+        :raises Refusal: where the source is missing or too large.
         """
         opened = await self.sources.open(source)
         try:
@@ -63,7 +63,7 @@ class Preparer:
     async def prepare(self, request: VariantRequest) -> Preparation:
         """Open and probe the source of a request.
 
-        A refusal that the probe alone decides costs no slot, and no look at the whole source.
+        If the probe alone decides a refusal, no slot is taken and the whole source is not read.
 
         :raises Refusal: for a source, or options, that cannot be rendered.
         """
@@ -80,9 +80,9 @@ class Preparer:
 
 
 class Preparation:
-    """One open source, what is known of it, and the commands of one render.
+    """One open source, its probe, and the commands of one render.
 
-    :ivar probe: what is known of the source so far.
+    :ivar probe: what is known about the source so far.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class Preparation:
         return self._opened.descriptors
 
     async def command(self, deadline: Deadline) -> list[str]:
-        """Return the command line of the render, once the source is measured where needed.
+        """Return the command line of the render, after measuring the source where needed.
 
         :raises NothingDecoded: where a source that had to be measured holds no audio.
-        :raises Refusal: for options that this source has no answer to.
+        :raises Refusal: for options that do not fit this source.
         """
         if needs_measuring(self._options, self.probe):
             await self._measure(deadline)
@@ -111,9 +111,9 @@ class Preparation:
         return encoder_arguments(self._preparer.ffmpeg, opened, self._options, self.probe)
 
     async def command_after_nothing(self, deadline: Deadline) -> list[str]:
-        """Return the command line for a source whose render gave no audio.
+        """Return the command line of a second attempt, for a source whose render gave no audio.
 
-        Where measuring the source may help, it is measured.
+        The source is measured, unless that cannot change the outcome.
 
         :raises NothingDecoded: where the source is not known to hold audio.
         """
@@ -127,13 +127,13 @@ class Preparation:
         return await self.command(deadline)
 
     async def measure_command(self, deadline: Deadline) -> list[str] | None:
-        """Return the command line that measures the source; None where its length is known."""
+        """Return the command line that measures the source; None where that is not needed."""
         if not needs_measuring(self._options, self.probe):
             return None
         return measure_arguments(self._preparer.ffmpeg, await self.input(deadline))
 
     async def input(self, deadline: Deadline) -> Input:
-        """Return how ffmpeg opens the source."""
+        """Return the input with which ffmpeg opens the source."""
         try:
             return await self._opened.input(deadline.left(), whole=True)
         except TimeoutError:
@@ -142,13 +142,14 @@ class Preparation:
     async def check_unchanged(self) -> None:
         """Refuse, and log, a source that has changed since it was opened.
 
-        The open descriptor guards against a replaced file, but not against a writer such as an
-        upload that still goes on.
+        The open descriptor protects against a replaced file, but not against a file that is still
+        being
+        written, such as an upload.
 
-        :raises RenderFailed: where it has.
+        :raises RenderFailed: where the source has changed.
         """
         if not await self._opened.unchanged():
-            _log.warn("a source changed while it was read; {key} is dropped", key=self._key)
+            _log.warn("a source changed while it was read; the output {key} is discarded", key=self._key)
             raise RenderFailed("The source changed while it was read.")
 
     def close(self) -> None:
@@ -156,7 +157,7 @@ class Preparation:
         self._opened.close()
 
     async def _measure(self, deadline: Deadline) -> None:
-        """Decode the source to its end, and note how long it is.
+        """Decode the source to its end, and record its length.
 
         :raises NothingDecoded: where it holds no audio.
         """
@@ -170,9 +171,9 @@ class Preparation:
 class Commands:
     """The command lines of one render, in the order in which they run.
 
-    :ivar probe: what is known of the source in the end.
+    :ivar probe: what is known about the source when all commands are known.
     :ivar measure: the decode pass that measures the source, where one is needed.
-    :ivar ffmpeg: None for an info document, which takes none.
+    :ivar ffmpeg: None for an info document.
     """
 
     probe: Probe
@@ -184,9 +185,9 @@ class Commands:
 async def find_commands(
     preparer: Preparer, request: VariantRequest | InfoRequest, limits: RenderLimits
 ) -> Commands:
-    """Prepare a render, and return what it would run.
+    """Prepare a render, and return the commands that it would run.
 
-    :raises Refusal: for all that a request would be refused for before its render.
+    :raises Refusal: as the request would be refused before its render.
     """
     if isinstance(request, InfoRequest):
         return await _find_info_command(preparer, request.source, limits.timeout)
@@ -216,10 +217,10 @@ async def _find_info_command(preparer: Preparer, source: Source, timeout: float)
 
 
 def assume_commands(opened: Input, options: VariantOptions | None, probe: Probe) -> Commands:
-    """Return the commands for a source of which only this is assumed.
+    """Return the commands for an assumed input and an assumed probe.
 
     :param options: None for an info document.
-    :raises InvalidOptions: for options that it has no answer to.
+    :raises InvalidOptions: for options that do not fit the probe.
     """
     render = None if options is None else encoder_arguments("ffmpeg", opened, options, probe)
     return Commands(probe, probe_arguments("ffprobe", opened), None, render)

@@ -1,4 +1,4 @@
-"""Which renders run on this node: one for each cache key, shared by all who ask for it."""
+"""The renders on this node: one for each cache key, shared by all clients that request it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from audioproxy.shared_result import SharedResult
 # Seconds for which a stored render can still be joined (D37).
 _LINGER = 1.0
 
-# Seconds for a child to die, or a write-back to end, after the time to drain is over.
+# Seconds after the time limit of the drain, for children to die and write-backs to end.
 _LAST_WAIT = 5.0
 
-# Seconds after which another node, or this one after its restart, may be asked.
+# Seconds for Retry-After during a drain. By then another node, or this one after its restart, may
+# accept the request.
 _RETRY_AFTER = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One client's part in a render.
+    """One client's subscription to a render.
 
-    :ivar started: the render began with this client; others joined it.
+    :ivar started: this request started the render; other requests joined it.
     :ivar output: fires when there are bytes, or fails with the refusal.
     """
 
@@ -39,7 +40,7 @@ class Subscription:
     output: Deferred[RenderOutput]
 
     def leave(self) -> None:
-        """End the subscription, when everything was read or the client is gone."""
+        """End the subscription; called when everything was read, or the client has disconnected."""
         self.render.unsubscribe()
 
 
@@ -54,16 +55,17 @@ class RenderRegistry:
         self._draining: SharedResult[None] = SharedResult()
 
     def find(self, key: str) -> Subscription | None:
-        """Join the render of ``key``, where one runs."""
+        """Join the render of ``key``; return None where there is none to join."""
         render = self._joinable.get(key)
         return None if render is None else Subscription(render, False, render.subscribe())
 
     @contextmanager
     def admission(self) -> Iterator[bool]:
-        """Let a request in, which may begin a render within the block.
+        """Admit a request that may start a render within the block.
 
-        True is for one that came before a drain. Its lookup in the store may take until after the
-        drain has begun, which waits for it then.
+        The block gets True if the request arrived before a drain. Its store lookup may end only
+        after the
+        drain has begun, so the drain waits for the block.
         """
         if self._draining.fired:
             yield False
@@ -77,8 +79,8 @@ class RenderRegistry:
     def join(self, request: VariantRequest, admitted: bool) -> Subscription:
         """Join the render of a request's key, or start it.
 
-        :param admitted: what `admission` said.
-        :raises QueueFull: for one that is not running, where the request was not admitted.
+        :param admitted: the value that `admission` gave.
+        :raises QueueFull: where there is no render to join, and the request was not admitted.
         """
         subscription = self.find(request.key)
         if subscription is not None:
@@ -96,8 +98,9 @@ class RenderRegistry:
     async def drain(self, seconds: float) -> None:
         """Wait until every render has ended and is stored (D39).
 
-        Those that still run after ``seconds`` are ended; what does not even end is left alone
-        a few seconds later.
+        Renders that still run after ``seconds`` are cancelled. The wait ends a few seconds later,
+        even if
+        some of them have not ended.
         """
         clock = self._context.limits.clock
         self._draining.fire(None)
@@ -119,8 +122,9 @@ class RenderRegistry:
     async def _linger(self) -> None:
         """Keep a stored render joinable a little longer, unless the service stops.
 
-        A request whose lookup began just before the write-back ended joins just after it. Where
-        nothing is stored, each later request renders anew (D37).
+        A request may look the variant up just before the write-back ends, and join just after it.
+        Without a
+        stored variant, each later request starts a new render (D37).
         """
         clock = self._context.limits.clock
         await self._draining.wait().addTimeout(_LINGER, clock, lambda _outcome, _seconds: None)

@@ -1,4 +1,4 @@
-"""One render from its request to the stored variant, as a state machine."""
+"""One render as a state machine, from its request to the stored variant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log = Logger()
 
 
 class State(Enum):
-    """What a render is doing."""
+    """The state of a render."""
 
     PROBING = "opens and probes the source"
     QUEUED = "waits for a slot"
@@ -38,7 +38,7 @@ class State(Enum):
     STREAMING = "has audio that clients read, and more to come"
     FINISHED = "has all of the output; the write-back is under way, or failed, or there is no store"
     STORED = "the store has the variant"
-    FAILED = "has no output, or not all of it, and never will"
+    FAILED = "has ended without an output, or with an incomplete one"
 
 
 #: The states that may follow each state.
@@ -59,18 +59,19 @@ _HAS_SLOT = (State.ENCODING, State.STREAMING)
 class Render:
     """One render and its subscribers.
 
-    Nobody gets a byte before the encoder has put out more than container headers, so that
-    every refusal that is known until then can still be a response with a status.
+    No client gets a byte before the encoder has output more than container headers. So every
+    refusal
+    until then can still be a response with a status.
 
-    :ivar state: what it is doing.
+    :ivar state: its current state.
     """
 
     def __init__(
         self, context: RenderContext, request: VariantRequest, unregister: Callable[[], None]
     ) -> None:
-        """Prepare a render.
+        """Create a render that is not started.
 
-        :param unregister: called, perhaps more than once, when nobody may join any more.
+        :param unregister: called, perhaps more than once, when no more requests may join.
         """
         self.state = State.PROBING
         self._context = context
@@ -83,26 +84,28 @@ class Render:
         self._running: Deferred[bool] | None = None
 
     def start(self) -> Deferred[bool]:
-        """Begin; the render is registered by now.
+        """Start the render; it is already registered.
 
-        :returns: fires, without a failure ever, when the child is dead and the write-back over,
-            with whether the variant is stored. `close` has to follow.
+        :returns: fires when the child is dead and the write-back is over, with whether the variant
+            is
+            stored. It never fails. `close` has to follow.
         """
         self._running = Deferred.fromCoroutine(self._run())
         return self._running
 
     def subscribe(self) -> Deferred[RenderOutput]:
-        """Wait for the first bytes; every call is followed by one `unsubscribe`.
+        """Subscribe to the output; every call is followed by one `unsubscribe`.
 
-        :returns: fires with the output, or fails with the refusal of the render.
+        :returns: fires with the output when there are bytes, or fails with the refusal of the
+            render.
         """
         self._subscribers += 1
         return self._readable.wait()
 
     def unsubscribe(self) -> None:
-        """Leave. The last subscriber to leave may end the render (D36).
+        """End one subscription; without subscribers, the render may be cancelled (D36).
 
-        A render that has its slot and can be stored runs on.
+        A render that has its slot and can be stored continues.
         """
         self._subscribers -= 1
         if not self._subscribers and self.state not in _ENDED and not self._runs_on:
@@ -113,13 +116,13 @@ class Render:
         return self.state in _HAS_SLOT and self._write_back.possible
 
     def cancel(self) -> None:
-        """Stop the render and drop its output; a finished one is stored all the same."""
+        """Stop the render and discard its output; a finished output is stored all the same."""
         self._unregister()
         if self.state not in _ENDED and self._running is not None:
             self._running.cancel()
 
     def close(self) -> None:
-        """Release the output. Those who still read it keep it open."""
+        """Release the output. Clients that still read it keep it open."""
         if self._output is not None:
             self._output.release()
 
@@ -160,8 +163,9 @@ class Render:
     async def _encode_in_time(self, preparation: Preparation) -> None:
         """Encode before the deadline.
 
-        Past it all subscribers are told at once. Whatever holds the render up, a child that does
-        not die or a disk that hangs, keeps its slot for as long as that takes.
+        At the deadline, all subscribers get the refusal at once. If a child does not die or a disk
+        hangs,
+        the render keeps its slot until that is over.
         """
         limits = self._context.limits
         deadline = Deadline(limits.clock, limits.timeout, lambda: self._fail(RenderTimeout()))
@@ -188,12 +192,12 @@ class Render:
         except UndecodableSource as refusal:
             if isinstance(refusal, NothingDecoded):
                 _log.warn("the encoder put out no audio{why}", why=refusal.diagnostic)
-            # A source that was replaced meanwhile may look broken.
+            # A source that was replaced during the render may look broken.
             await preparation.check_unchanged()
             raise
         if self.state is State.FAILED:
             raise RenderTimeout
-        # The end comes first: the last subscriber may leave when it hears of it.
+        # The state changes first: the last subscriber may leave as soon as the output ends.
         self._enter(State.FINISHED)
         output.end()
         self._readable.fire(output)
@@ -215,7 +219,7 @@ class Render:
         earlier, self._output = self._output, None
         if earlier is not None:
             earlier.release()
-        # The other half is for a render beside a store that does not answer.
+        # If the store does not respond, the other half is left for an output that is not stored.
         scratch = await self._write_back.create_in_store(deadline.left() / 2)
         if scratch is None:
             if not self._subscribers:
@@ -225,13 +229,13 @@ class Render:
         return self._output
 
     def _output_grown(self) -> bool:
-        """Look at the output, and return whether its first audio has come (or never will)."""
+        """Check the output, and return whether it has audio or the render has ended."""
         output = self._output
         assert output is not None
         size = output.grow()
         if size > output.limit:
             refusal = OutputTooLarge()
-            # The child may take its time to die.
+            # The refusal does not wait for the child, which may take some time to die.
             self._fail(refusal)
             raise refusal
         if self.state is State.ENCODING and size > ENCODERS[self._request.options.f].empty:
@@ -240,7 +244,7 @@ class Render:
         return self.state is not State.ENCODING
 
     async def _store(self) -> bool:
-        """Hand the finished output to the store, and return whether the store has it."""
+        """Write the finished output back, and return whether the store has it."""
         context = self._context
         if context.storage.store is None:
             return False
@@ -253,7 +257,7 @@ class Render:
         return stored
 
     def _fail(self, refusal: Refusal) -> None:
-        # A request that comes from now on starts another render.
+        # A request that arrives from now on starts another render.
         self._unregister()
         if self.state in _ENDED:
             return

@@ -1,4 +1,4 @@
-"""Where the output of a render grows, and its way into the variant store."""
+"""The scratch files of a render's output, and the write-back to the variant store."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class RenderStorage:
-    """Where all renders put their output.
+    """Where renders write their output.
 
     :ivar store: None where nothing is stored.
-    :ivar space: where output grows, when the store has no room for it or there is none.
+    :ivar space: where output is written without a store, and when the store accepts no new file.
     """
 
     store: VariantStore | None
@@ -30,7 +30,7 @@ class RenderStorage:
 class WriteBack:
     """The scratch files of one render, and the write-back of the last of them.
 
-    :ivar possible: the output is where the store can take it over.
+    :ivar possible: the store can take over the scratch file.
     """
 
     def __init__(self, storage: RenderStorage) -> None:
@@ -39,26 +39,26 @@ class WriteBack:
         self._space = storage.space
 
     async def create_in_store(self, seconds: float) -> ScratchFile | None:
-        """Return a scratch file that the store can take over; None where it gives none."""
+        """Return a scratch file that the store can take over; None where the store creates none."""
         if self._store is None:
             return None
         try:
             return await self._store.create(seconds)
         except OSError as error:
-            _log.warn("the store takes nothing, rendering beside it: {error}", error=error)
+            _log.warn("the store accepts no new file, so a render is not stored: {error}", error=error)
             self.possible = False
             return None
 
     async def create_beside_store(self, seconds: float) -> ScratchFile:
         """Return a scratch file for an output that is not stored.
 
-        :raises RenderFailed: where there is no room.
+        :raises RenderFailed: where none can be created.
         """
         try:
             return await self._space.create(seconds)
         except OSError as error:
-            _log.warn("no scratch file: {error}", error=error)
-            raise RenderFailed("There is no place for the output.") from error
+            _log.warn("no scratch file can be created: {error}", error=error)
+            raise RenderFailed("No file could be created for the output.") from error
 
     async def commit(self, request: VariantRequest, output: RenderOutput) -> bool:
         """Store a complete output, and return whether the store has it now."""

@@ -1,4 +1,4 @@
-"""A store whose node dies, or whose disk hangs: never a torn variant, and nothing left behind."""
+"""Killed nodes and hanging disks: no truncated variant, and no leftover files or processes."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from tests.support.service import (
     until,
 )
 
-# Python runs this at its start: the process is killed in the middle of its first write-back.
+# Python runs this at its start. It kills the process in the middle of its first write-back.
 DEADLY = "import os; os.fsync = lambda descriptor: os.kill(os.getpid(), 9)"
 
-# What the store has of a write-back that was late.
+# Cache states that are right after a late write-back, which may or may not have succeeded.
 MAYBE = (b"HIT", b"MISS")
 
 HEADERS = VariantHeaders("audio/mpeg", "no-store")
@@ -67,16 +67,16 @@ class KillCase(ActorCase):
         return node, await node.port()
 
     def variants(self) -> dict[str, bytes]:
-        """Return everything in the store that has a name of its own."""
+        """Return the contents of all variants in the store, by name."""
         return {path.name: path.read_bytes() for path in self.store.glob("??/*")}
 
 
 @skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder runs to its own end.")
 class KillTests(KillCase):
-    """kill -9 (D40)"""
+    """Nodes that are killed with kill -9 (D40)"""
 
     async def test_at_any_moment(self) -> None:
-        """Before a byte, half way, in the write-back: no encoder and no file survives (D40)."""
+        """A node that is killed at any stage of a render leaves no encoder and no file (D40)."""
         node, port = await self.boot(AP_MAX_CONCURRENCY="1")
         reference = await ask(port, target("good", "mp3"))
         await until_hit(port, target("good", "mp3"))
@@ -87,7 +87,7 @@ class KillTests(KillCase):
             waiting = await send(port, target("good", "flac"))
             await self.until_queued(node)
             if act == "end":
-                # It dies of its write-back.
+                # Continue the encoder: the write-back then kills the node.
                 os.kill(encoder, signal.SIGCONT)
             else:
                 node.signal(signal.SIGKILL)
@@ -100,10 +100,11 @@ class KillTests(KillCase):
             self.assertLessEqual(1, len(scratch_files(self.store)))
             deadly = {"PYTHONPATH": self.deadly()} if act == "middle" else {}
             node, port = await self.boot(AP_MAX_CONCURRENCY="1", **deadly)
-            # The proof that the store is writable is removed a moment after the start.
+            # The file of the writability check is removed a moment after the start.
             await until(lambda: not scratch_files(self.store), "the scratch files to go")
             self.assertEqual(before, self.variants())
-            # One folder and its lock are the living node's; those of the dead are gone.
+            # The scratch folder and lock of the running node remain; those of killed nodes are
+            # gone.
             self.assertEqual(2, len(list((self.store / ".scratch").iterdir())))
             hit = await ask(port, target("good", "mp3"))
             self.assertEqual((b"HIT", reference.body), (hit["x-audio-proxy"], hit.body))
@@ -111,13 +112,13 @@ class KillTests(KillCase):
             self.assertEqual(b"MISS", head["x-audio-proxy"])
 
     async def until_queued(self, node: Process) -> None:
-        """Wait until one render waits for its slot."""
+        """Wait until one render waits for a slot."""
         port = await node.metrics_port()
         while (await scrape(port))["audio_proxy_render_queue_depth"] != 1:
             self.assertIsNone(node.code)
 
     def deadly(self) -> str:
-        """Return a path for Python on which it finds `DEADLY`."""
+        """Return a PYTHONPATH with `DEADLY` on it."""
         trap = self.root.with_name("trap")
         trap.mkdir()
         (trap / "sitecustomize.py").write_text(DEADLY)
@@ -125,12 +126,12 @@ class KillTests(KillCase):
 
 
 class WriteBackTests(SynchronousTestCase):
-    """A process that dies between two system calls of a write-back (D40)"""
+    """A process that dies around one system call of a write-back (D40)"""
 
     DATA = b"x" * 100_000
 
     def test_every_step(self) -> None:
-        """Around each of them: the next boot finds the whole variant or nothing, and sweeps."""
+        """After a crash at any step, the store has the whole variant or none; boot cleans up."""
         for call in ("open", "pwrite", "fsync", "close", "mkdir", "rename"):
             for after in (False, True):
                 root = Path(self.mktemp()).absolute()
@@ -152,7 +153,7 @@ class WriteBackTests(SynchronousTestCase):
         self.successResultOf(Deferred.fromCoroutine(store.open()))
 
     def die(self, root: Path, call: str, after: bool) -> None:
-        """Have a process store a variant, and die just before or after a step of that."""
+        """Let a child process store a variant, and kill it just before or after a system call."""
         process = os.fork()
         if not process:
             try:
@@ -163,7 +164,7 @@ class WriteBackTests(SynchronousTestCase):
         self.assertEqual(signal.SIGKILL, os.waitstatus_to_exitcode(status) * -1, call)
 
     def store_and_die(self, root: Path, call: str, after: bool) -> None:
-        """Be that process."""
+        """Store a variant, and kill this process in the middle."""
         store = FileVariantStore(str(root), BlockingCalls(Clock(), execute))
         self.open(store)
         scratch = self.successResultOf(Deferred.fromCoroutine(store.create()))
@@ -183,7 +184,7 @@ class NeighbourTests(KillCase):
     """Several nodes that write one store at the same time"""
 
     async def test_same_keys(self) -> None:
-        """All bytes are equal, whoever renders, reads or overwrites; one is killed meanwhile."""
+        """Nodes that share a store send equal bytes for a URL, even after one of them is killed."""
         nodes = [await self.boot(), await self.boot()]
         targets = [target("good", form) for form in ("mp3", "opus", "flac", "wav", "peaks")]
         asked = [
@@ -220,7 +221,7 @@ class NeighbourTests(KillCase):
             self.assertEqual(response.body, hit.body)
         survivor.signal(signal.SIGTERM)
         self.assertEqual(0, await survivor.end())
-        # What the dead one left is swept by the next who boots, and all variants are whole.
+        # The next boot removes the scratch files of the killed node, and all variants are complete.
         _, port = await self.boot()
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         for path in targets:
@@ -228,7 +229,7 @@ class NeighbourTests(KillCase):
 
 
 class HungDiskTests(ActorCase):
-    """A disk that takes nothing any more, in the middle of everything"""
+    """A disk that suddenly hangs on writes"""
 
     acts: ClassVar[dict[str, str]] = {
         "steady": "say; wait_here; exit 0",
@@ -239,7 +240,7 @@ class HungDiskTests(ActorCase):
         super().setUp()
         path = f"{self.programs}:{os.environ['PATH']}"
         self.patch(os, "environ", {**os.environ, "PATH": path})
-        # What takes minutes in earnest.
+        # Shorten timeouts that are up to minutes long.
         self.patch(files_module, "_CREATE_TIMEOUT", 1.0)
         self.patch(files_module, "_COMMIT_TIMEOUT", 1.0)
         self.patch(child_module, "_TERM_GRACE", 0.1)
@@ -250,36 +251,36 @@ class HungDiskTests(ActorCase):
         self.addCleanup(self.log.keep())
 
     def children(self) -> list[int]:
-        """Return the children of the service, which is this process."""
+        """Return the children of the service, which runs in this process."""
         return [child for child in children() if child not in self.guards]
 
     def texts(self, level: LogLevel) -> list[str]:
-        """Return what was logged at a level, without what differs from run to run."""
+        """Return the messages logged at a level, with numbers and digests replaced by N."""
         events = [event for event in self.log.events if event["log_level"] is level]
         return [re.sub(r"\b([0-9a-f]{64}|\d+)\b", "N", formatEvent(event)) for event in events]
 
     async def steady(self, port: int, act: str = "steady") -> tuple[Client, int]:
-        """Have a client ask for what stands still half way; return the encoder too."""
+        """Request a render that stops half way; return its client and encoder."""
         client: Client = await send(port, target(act, "mp3"))
         await until(lambda: client.response, "the headers")
         encoder = await until_standing(but=self.guards)
         return client, encoder
 
     async def assert_whole(self, client: Client, cache: bytes) -> None:
-        """Require that a client has everything, though the disk has nothing."""
+        """Require that a client gets the complete body although the disk hangs."""
         response = await client.end()
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual((cache, bytes(65536)), (response["x-audio-proxy"], response.body))
 
     async def assert_serves(self, port: int, hit: bytes) -> None:
-        """Require that the service answers whatever needs no write."""
+        """Require that the service still serves requests that need no write."""
         self.assertEqual(b"HIT", (await ask(port, hit))["x-audio-proxy"])
         self.assertEqual(b"HIT", (await ask(port, hit, b"HEAD"))["x-audio-proxy"])
         for path in (b"/health", b"/ready"):
             self.assertEqual(200, (await ask(port, path)).status)
 
     async def test_sync_that_hangs(self) -> None:
-        """Everything but the write-back goes on, and a shutdown does not wait for it (D39)."""
+        """A hanging fsync delays only its own write-back; shutdown does not wait for it (D39)."""
         gate, hanging, real = threading.Event(), threading.Event(), os.fsync
         self.addCleanup(gate.set)
 
@@ -310,14 +311,15 @@ class HungDiskTests(ActorCase):
         self.assertEqual(
             [
                 "write-back of N failed: no answer for N seconds",
-                "the store takes nothing, rendering beside it: an earlier call has not come back",
+                "the store accepts no new file, so a render is not stored: an earlier call has not"
+                " come back",
             ],
             self.texts(LogLevel.warn),
         )
         self.assertEqual([], self.log.errors)
 
     async def test_frozen(self) -> None:
-        """A frozen disk costs its encoder's slot, and no more; thawed, all is as before."""
+        """A frozen disk costs one failed write-back; once thawed, the store works as before."""
         freeze = self.mount_frozen_at_will()
         service = self.start(render_timeout=1, max_concurrency=2, max_variant_bytes=5_000_000)
         port = service.port
@@ -339,7 +341,7 @@ class HungDiskTests(ActorCase):
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         counted = moved(before, await scrape(service.metrics_port))
         self.assertEqual(2, counted["variant_store_write_failures_total"])
-        # The late write-back was all or nothing, and renders are stored again.
+        # The late write-back succeeded or failed completely, and new renders are stored again.
         self.assertIn((await ask(port, target("steady", "mp3"), b"HEAD"))["x-audio-proxy"], MAYBE)
         await ask(port, target("good", "wav"))
         await until_hit(port, target("good", "wav"))
@@ -348,20 +350,20 @@ class HungDiskTests(ActorCase):
         self.assertEqual([], self.log.errors)
 
     async def test_encoder_that_no_signal_reaches(self) -> None:
-        """An encoder that hangs in the disk is told of, and holds its slot until it is dead."""
+        """An encoder that cannot be killed is logged, and holds its slot until it is dead."""
         freeze = self.mount_frozen_at_will()
         service = self.start(render_timeout=1, max_concurrency=1, queue_size=0)
         client, encoder = await self.steady(service.port, "writer")
         freeze("--freeze")
         os.kill(encoder, signal.SIGCONT)
         await until(lambda: self.log.errors, "the error line")
-        line = "child N survived a kill, and is waited for"
+        line = "child N has survived SIGKILL; waiting until it ends"
         self.assertEqual([line], self.texts(LogLevel.error))
         self.assertEqual([encoder], self.children())
         held = await scrape(service.metrics_port)
         self.assertEqual(1, held["audio_proxy_render_slots_held"])
         self.assertEqual(429, (await ask(service.port, target("good", "mp3"))).status)
-        # Its client was told in time.
+        # Its client did not have to wait for that.
         self.assertFalse((await client.end()).complete)
         freeze("--unfreeze")
         await until(lambda: not self.children(), "the encoder to be reaped")
@@ -369,7 +371,7 @@ class HungDiskTests(ActorCase):
         self.assertEqual([line], self.texts(LogLevel.error))
 
     def mount_frozen_at_will(self) -> Callable[[str], None]:
-        """Put the store on a disk of its own; return what freezes and thaws it.
+        """Put the store on an ext4 of its own; return a function that freezes and thaws it.
 
         :raises SkipTest: where that is not possible.
         """
@@ -381,7 +383,7 @@ class HungDiskTests(ActorCase):
         except (OSError, subprocess.SubprocessError) as error:
             raise SkipTest(f"There is no ext4 to be had: {error}") from error
         mount(self, "-o", "loop", str(image), str(self.store))
-        # Whatever becomes of this process, nothing stays frozen.
+        # This shell thaws the disk if the test process dies.
         thaw = f"read line; fsfreeze --unfreeze {shlex.quote(str(self.store))} 2>&1"
         guard = subprocess.Popen(["/bin/sh", "-c", thaw], stdin=-1, stdout=-1)
         self.guards.append(guard.pid)
@@ -394,5 +396,5 @@ class HungDiskTests(ActorCase):
 
 
 def run(*words: str) -> None:
-    """Run a program to its good end."""
+    """Run a program, which must succeed."""
     subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE)

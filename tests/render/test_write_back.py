@@ -1,4 +1,4 @@
-"""A store in trouble, as a render sees it: it costs the hit to come, and nobody who is there."""
+"""A failing variant store: clients still get their bytes; only later requests miss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.processes import FakeChild, open_descriptors
 from tests.support.service import moved, read_metrics
 from tests.support.threads import FakeThreads
 
-# What the file store gives a disk to answer in.
+# Seconds that the file store allows a disk to create a file and to commit it.
 CREATE, COMMIT = 10, 120
 
 SUCCESS = 'renders_total{format="mp3",outcome="success"}'
@@ -32,9 +32,9 @@ LOST = "variant_store_write_failures_total"
 
 
 class DiskHarness(RenderHarness):
-    """A node with a real file store on a disk that answers when a test says so.
+    """A node with a real file store on a disk that responds only when a test runs its threads.
 
-    :ivar disk: the threads that wait for it.
+    :ivar disk: the threads that wait for the disk.
     """
 
     def __init__(self, root: Path, **settings: Any) -> None:
@@ -48,19 +48,19 @@ class DiskHarness(RenderHarness):
         self.renders = RenderRegistry(self.context)
 
     def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
-        """Have a client come, the store give a file, and the encoder start."""
+        """Start a client, let the store provide a scratch file, and start the encoder."""
         client = self.come(options, path)
         self.answer_probe()
         self.disk.run()
         return client, self.encoder()
 
     def finish(self, data: bytes = b"abc") -> None:
-        """Have the encoder put out all there is."""
+        """Make the encoder write its whole output and exit."""
         self.encoder().say(data)
         self.encoder().die()
 
     def found(self, options: str = "") -> bytes | None:
-        """Return what the store has."""
+        """Return the stored bytes of a variant, or None."""
         looking: list[Any] = []
         key = self.request(options).key
         Deferred.fromCoroutine(self.variants.lookup(key)).addCallback(looking.append)
@@ -74,7 +74,7 @@ class DiskHarness(RenderHarness):
             stored.close()
 
     def close(self) -> None:
-        """Let everything come to its end, and the disk answer."""
+        """End all renders, then let the disk respond."""
         super().close()
         self.disk.run()
         self.clock.advance(1)
@@ -82,7 +82,7 @@ class DiskHarness(RenderHarness):
 
 
 class StoreCase(SynchronousTestCase):
-    """A node after which nothing may be left, open or running or in the store's scratch folder."""
+    """A node that must leave no open file, no running thread and no scratch file in the store."""
 
     def setUp(self) -> None:
         self.root = Path(self.mktemp()).absolute()
@@ -103,15 +103,15 @@ class StoreCase(SynchronousTestCase):
         self.assertEqual(open_descriptors(), self.before)
 
     def scrape(self) -> dict[str, float]:
-        """Return all metrics."""
+        """Return the current values of all metrics."""
         return read_metrics(exposition(self.harness.metrics.registry))
 
     def counted(self) -> dict[str, float]:
-        """Return what was counted since the test began."""
+        """Return the changes of all metrics since the test began."""
         return moved(self.counts, self.scrape())
 
     def warnings(self) -> list[str]:
-        """Return how each warning begins; there may be no error."""
+        """Return the beginning of each logged warning; assert that no error was logged."""
         levels = [event["log_level"] for event in self.events]
         self.assertNotIn(LogLevel.error, levels)
         self.assertNotIn(LogLevel.critical, levels)
@@ -119,23 +119,23 @@ class StoreCase(SynchronousTestCase):
         return [form.partition(",")[0].partition(" of ")[0] for form in forms]
 
     def scratch_files(self) -> list[str]:
-        """Return the files that renders have in the store."""
+        """Return the names of the scratch files of renders in the store."""
         return [name for _, _, names in os.walk(self.root) for name in names if len(name) == 32]
 
     def break_store(self) -> None:
-        """Have the store refuse whatever is asked of it."""
+        """Remove the store's folder, so that every operation on the store fails."""
         shutil.rmtree(self.root)
 
     def assert_served_beside(self, client: Client) -> None:
-        """Require that a client has everything, and the loss is counted and told, once."""
+        """Assert that a client received all bytes, and one write failure was counted and logged."""
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
         self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
-        self.assertEqual(self.warnings(), ["the store takes nothing"])
+        self.assertEqual(self.warnings(), ["the store accepts no new file"])
         self.assertEqual(self.harness.slots.held, 0)
 
 
 class NoFileTests(StoreCase):
-    """A store that gives no file to render into"""
+    """Stores that provide no scratch file."""
 
     def test_refused(self) -> None:
         """A store that refuses is rendered beside: all bytes, one loss counted, one warning."""
@@ -145,7 +145,7 @@ class NoFileTests(StoreCase):
         self.assert_served_beside(client)
 
     def test_refused_peaks(self) -> None:
-        """A waveform is kept from nobody either."""
+        """If the store refuses a scratch file, a waveform is still rendered and served."""
         self.break_store()
         client, encoder = self.harness.render("f:peaks/pts:1/pk_fmt:dat")
         os.write(encoder.inherited[1], b"\1\0\2\0")
@@ -164,13 +164,13 @@ class NoFileTests(StoreCase):
         self.harness.clock.advance(0.1)
         self.harness.finish()
         self.assert_served_beside(client)
-        # What it gives in the end is thrown away.
+        # A scratch file that the store provides too late is removed.
         self.harness.disk.run()
         self.assertEqual(self.scratch_files(), [])
         self.assertIsNone(self.harness.found())
 
     def test_next_does_not_wait(self) -> None:
-        """While the disk hangs, the next render does not wait for it (Metrics, 5)."""
+        """While the disk hangs, later renders do not wait for the store (Metrics, 5)."""
         self.harness.come()
         self.harness.answer_probe()
         self.harness.clock.advance(CREATE)
@@ -180,10 +180,10 @@ class NoFileTests(StoreCase):
         self.harness.finish(b"x" * 100)
         self.assertEqual(client.outcome, "whole")
         self.assertEqual(self.counted()[LOST], 2)
-        self.assertEqual(self.warnings(), ["the store takes nothing"] * 2)
+        self.assertEqual(self.warnings(), ["the store accepts no new file"] * 2)
 
     def test_comes_back(self) -> None:
-        """When the disk answers again, renders are stored again."""
+        """When the disk responds again, renders are stored again."""
         self.harness.come()
         self.harness.answer_probe()
         self.harness.clock.advance(CREATE)
@@ -196,7 +196,7 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.counted()[LOST], 1)
 
     def test_time_that_is_left(self) -> None:
-        """Waiting for the store is a part of AP_RENDER_TIMEOUT, and does not add to it."""
+        """AP_RENDER_TIMEOUT includes the wait for the store."""
         self.harness.come()
         self.harness.answer_probe()
         self.harness.clock.advance(CREATE)
@@ -204,7 +204,7 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.harness.encoder().signals, ["TERM"])
 
     def test_joined_beside(self) -> None:
-        """A render beside the store is joined like any other, up to its end (D37)."""
+        """Clients can join a render that will not be stored, up to its end (D37)."""
         self.break_store()
         self.harness.render()
         half_way = self.harness.come()
@@ -225,7 +225,7 @@ class NoFileTests(StoreCase):
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
 
     def test_nobody_left_and_late(self) -> None:
-        """The same where the store does not even refuse (D36)."""
+        """An abandoned render does not start its encoder if the store does not respond (D36)."""
         client = self.harness.come()
         self.harness.answer_probe()
         client.go_away()
@@ -234,7 +234,7 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.counted(), {CANCELLED: 1})
 
     def test_nobody_left_and_slow(self) -> None:
-        """Where the store answers in the end, what nobody waits for runs on into it (D36)."""
+        """An abandoned render is completed and stored if the store responds in time (D36)."""
         client = self.harness.come()
         self.harness.answer_probe()
         client.go_away()
@@ -245,7 +245,7 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.harness.found(), b"abc")
 
     def test_all_leave(self) -> None:
-        """A render beside the store is stopped when the last one leaves, and not before (D36)."""
+        """A render that will not be stored is stopped when its last client leaves (D36)."""
         self.break_store()
         client, encoder = self.harness.render()
         other = self.harness.come()
@@ -261,10 +261,10 @@ class NoFileTests(StoreCase):
 
 
 class WriteBackTests(StoreCase):
-    """A store that gives a file, and does not take it"""
+    """Stores that provide a scratch file, and then fail to store it."""
 
     def hang(self) -> Client:
-        """Have a render end, and the disk not take what it put out."""
+        """Complete a render whose write-back then hangs."""
         client, _ = self.harness.render()
         self.harness.finish()
         self.assertEqual(self.harness.disk.waiting, 1)
@@ -282,14 +282,14 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.warnings(), ["write-back"])
 
     def test_nobody_waits(self) -> None:
-        """Clients have had their last byte, and the slot is free, before the disk answers."""
+        """The client has its last byte and the slot is free before the disk responds."""
         client = self.hang()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
         self.assertEqual(self.counted(), {SUCCESS: 1})
 
     def test_attached(self) -> None:
-        """While the disk hangs, whoever asks is given the finished bytes (COALESCED, D37)."""
+        """While a write-back hangs, clients receive the finished output (COALESCED) (D37)."""
         self.hang()
         self.assertIsNone(self.harness.found())
         for _ in range(4):
@@ -308,14 +308,14 @@ class WriteBackTests(StoreCase):
         self.harness.clock.advance(0.1)
         self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
         self.assertEqual(self.warnings(), ["write-back"])
-        # Bytes that no store has are given to no later request (D37).
+        # Output that no store has is not given to later requests (D37).
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assertNotEqual(self.scratch_files(), [])
         self.harness.disk.run()
         self.assertEqual(self.scratch_files(), [])
 
     def test_late_is_all_or_nothing(self) -> None:
-        """What the disk does of it in the end is a whole variant, found by the next request."""
+        """If a late write-back succeeds after all, later requests find the complete variant."""
         self.hang()
         self.harness.clock.advance(COMMIT)
         self.harness.clock.advance(1)
@@ -324,7 +324,7 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.harness.found(), b"abc")
 
     def test_next_does_not_wait(self) -> None:
-        """While a write-back is late, the next render is made beside the store, at once."""
+        """While a write-back is late, the next render starts at once without the store."""
         self.hang()
         self.harness.clock.advance(COMMIT)
         self.harness.clock.advance(1)
@@ -334,10 +334,10 @@ class WriteBackTests(StoreCase):
         self.harness.finish()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
         self.assertEqual(self.counted(), {SUCCESS: 2, LOST: 2})
-        self.assertEqual(self.warnings(), ["write-back", "the store takes nothing"])
+        self.assertEqual(self.warnings(), ["write-back", "the store accepts no new file"])
 
     def test_slow_reader(self) -> None:
-        """One who reads slowly keeps the bytes of a lost render until it has them all (D38)."""
+        """A slow client can read the whole output after its write-back was given up (D38)."""
         _, encoder = self.harness.render("", b"a.wav")
         slow = self.harness.come(room=0)
         encoder.say(b"a")
@@ -352,7 +352,7 @@ class WriteBackTests(StoreCase):
         self.assertEqual((slow.data, slow.outcome), (b"abc", "whole"))
 
     def test_drain(self) -> None:
-        """A shutdown waits for a hung disk no longer than for all else (D39)."""
+        """A hung disk does not extend the time limit of a shutdown (D39)."""
         self.hang()
         draining = Deferred.fromCoroutine(self.harness.renders.drain(30))
         self.harness.clock.advance(30)
@@ -364,7 +364,7 @@ class WriteBackTests(StoreCase):
         self.successResultOf(closing)
 
     def test_drain_while_a_file_is_made(self) -> None:
-        """A render that still waits for its file is ended with the others (D39)."""
+        """A shutdown ends a render that still waits for its scratch file (D39)."""
         client = self.harness.come()
         self.harness.answer_probe()
         draining = Deferred.fromCoroutine(self.harness.renders.drain(5))

@@ -223,8 +223,8 @@ BUGS = [
     Bug(
         "a store that accepts no file fails renders",
         "render/write_back.py",
-        '        except OSError as error:\n            _log.warn("the store takes',
-        '        except KeyError as error:\n            _log.warn("the store takes',
+        '        except OSError as error:\n            _log.warn("the store accepts',
+        '        except KeyError as error:\n            _log.warn("the store accepts',
         "responses",
     ),
     Bug(
