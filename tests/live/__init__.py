@@ -1,1 +1,1 @@
-"""Tests with the real ffmpeg, real files and real sockets."""
+"""Tests with a real ffmpeg, real files and real sockets."""

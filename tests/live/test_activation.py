@@ -1,4 +1,4 @@
-"""A service that systemd starts: with a socket that is open already, and somebody to report to."""
+"""systemd integration: socket activation and readiness notification."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from tests.support.service import (
 
 PATH = signed("/f:opus/plain/local://short.flac")
 
-#: twistd, as it is where its cache of plugins cannot be written: then it imports what takes the
-#: variables of systemd for itself.
+#: twistd, as it behaves if its plugin cache cannot be written. It then imports
+#: twisted.internet.endpoints itself, which reads systemd's variables.
 TWISTD = """\
 import sys, twisted.internet.endpoints
 from twisted.scripts.twistd import run
 sys.exit(run())
 """
 
-#: The process that is to be started is the one that the variable names.
+#: Sets LISTEN_PID to the id of the process that becomes the service.
 HAND_OVER = 'LISTEN_PID=${LISTEN_PID:-$$} exec "$@"'
 
 
 class SystemdCase(ServiceCase):
-    """A service that is started as systemd starts it."""
+    """Service that is started as systemd starts it."""
 
     def hand_over(self, given: socket.socket, **variables: str) -> Process:
-        """Start a service with a socket; it is killed at the end at the latest."""
+        """Start a service with an open socket; kill it at the end of the test."""
         words = ("-c", TWISTD, "--nodaemon", "--pidfile=", "audioproxy")
         command = ("/bin/sh", "-c", HAND_OVER, "sh", sys.executable, *words)
         environ = self.environment(**{"LISTEN_FDS": "1", **variables})
@@ -55,27 +55,27 @@ class SystemdCase(ServiceCase):
         return process
 
     def open(self) -> socket.socket:
-        """Open a port; it is closed at the end."""
+        """Open a listening socket; close it at the end of the test."""
         opened = socket.create_server(("", 0))
         self.addCleanup(opened.close)
         return opened
 
 
 class SocketTests(SystemdCase):
-    """The port that systemd holds open"""
+    """Socket activation: the listening socket that systemd holds open"""
 
     async def test_restart(self) -> None:
-        """Who connects before the start, or between an end and the next start, is served."""
+        """Clients that connect before a start or during a restart are served."""
         self.add("short.flac", short_flac())
         given = self.open()
         port = given.getsockname()[1]
         early = await send(port, PATH)
-        # That port is taken, and that does not matter.
+        # AP_PORT names a port that is already taken, but the service ignores AP_PORT here.
         node = self.hand_over(given, AP_PORT=str(port))
         self.assertEqual(port, await node.port())
         answer = await early.end()
         self.assertEqual((200, b"MISS"), (answer.status, answer["x-audio-proxy"]))
-        await until(lambda: not children(node.pid), "the look at ffmpeg to end")
+        await until(lambda: not children(node.pid), "the check of ffmpeg to end")
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
         between = await send(port, PATH)
@@ -85,13 +85,13 @@ class SocketTests(SystemdCase):
         self.assertEqual(200, (await ask(port, b"/health")).status)
 
     async def test_meant_for_another(self) -> None:
-        """What was handed to another process is left alone, and AP_PORT holds."""
+        """A socket for another process (LISTEN_PID) is ignored, and AP_PORT applies."""
         given = self.open()
         node = self.hand_over(given, LISTEN_PID=str(os.getpid()))
         self.assertNotEqual(given.getsockname()[1], await node.port())
 
     async def test_refused(self) -> None:
-        """What cannot be listened on is refused at boot, in one line with the remedy."""
+        """A socket that does not listen fails the boot, with one line that names the remedy."""
         with socket.socket() as given:
             for count in ("1", "two"):
                 node = self.hand_over(given, LISTEN_FDS=count)
@@ -102,37 +102,37 @@ class SocketTests(SystemdCase):
 
 
 class NotifierTests(SystemdCase):
-    """What systemd is told"""
+    """Notifications to systemd (NOTIFY_SOCKET)"""
 
     def setUp(self) -> None:
         super().setUp()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.addCleanup(self.listener.close)
-        # An abstract name, which is chosen by the system.
+        # Linux chooses an abstract name.
         self.listener.bind("")
         self.listener.setblocking(False)
         self.name = self.listener.getsockname().decode().replace("\0", "@")
 
     def heard(self) -> bytes:
-        """Return what was said next; nothing as long as nothing was."""
+        """Return the next notification, or nothing if there is none."""
         try:
             return self.listener.recv(100)
         except BlockingIOError:
             return b""
 
     async def test_life(self) -> None:
-        """It is ready when its port is open, and says when it stops."""
+        """The service notifies systemd when its port is open and when it stops."""
         given = self.open()
         node = self.hand_over(given, NOTIFY_SOCKET=self.name, LISTEN_FDS="0")
-        self.assertEqual(b"READY=1", await until(self.heard, "a word"))
+        self.assertEqual(b"READY=1", await until(self.heard, "READY=1"))
         self.assertEqual(200, (await ask(await node.port(), b"/ready")).status)
         self.assertEqual(b"", self.heard())
         node.signal(signal.SIGTERM)
-        self.assertEqual(b"STOPPING=1", await until(self.heard, "another word"))
+        self.assertEqual(b"STOPPING=1", await until(self.heard, "STOPPING=1"))
         self.assertEqual(0, await node.end())
 
     async def test_failed_start(self) -> None:
-        """A start that fails is never ready."""
+        """A service that fails to start sends no notification."""
         taken = self.open()
         port = str(taken.getsockname()[1])
         node = self.hand_over(taken, NOTIFY_SOCKET=self.name, LISTEN_FDS="0", AP_PORT=port)

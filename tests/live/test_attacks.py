@@ -1,7 +1,7 @@
-"""Sources and URLs that try to lead the encoder astray, each one shown to work without us.
+"""Malicious local sources and URLs; each attack works on a plain ffmpeg without the service.
 
-What must not be read is a sound outside the root, whose folder is watched, and hosts that take
-note of every connection.
+Two kinds of targets must stay unread: a sound in a folder outside AP_LOCAL_ROOT, which is watched,
+and hosts that record every connection.
 """
 
 from __future__ import annotations
@@ -43,46 +43,46 @@ from tests.support.http import KEY, SALT, Response
 from tests.support.origins import open_origin
 from tests.support.service import ServiceCase, ask, children, signed, until
 
-#: Names under which a crafted file is a source like any other.
+#: File name extensions of crafted sources.
 EXTENSIONS = ("mp3", "wav", "m3u8", "flac")
 
-#: The two kinds of requests that open a source, each in its own way.
+#: Options of the two kinds of requests that open a source.
 KINDS = ("f:wav", "info")
 
 
 @cache
 def secret(form: str) -> bytes:
-    """Return the sound that nobody may have."""
+    """Return the sound outside the root, which no response may contain."""
     wav = write_wav(tone(44100, 22050, 3000))
     return wav if form == "wav" else convert(wav, name=f"secret.{form}")
 
 
 @cache
 def inside() -> bytes:
-    """Return a sound that everyone may have."""
+    """Return the sound inside the root, which every client may get."""
     return write_wav(tone(22050, 4410, 440))
 
 
 async def together(answers: Iterable[Coroutine[Any, Any, Response]]) -> list[Response]:
-    """Wait for several answers, a few at once, as many as the service has slots for."""
+    """Wait for several responses, two at a time."""
     few = DeferredSemaphore(2)
     return await gatherResults([few.run(Deferred.fromCoroutine, answer) for answer in answers])
 
 
 def local(path: str | bytes, options: str = "f:wav") -> bytes:
-    """Return the URL of a local source, whatever stands in its name."""
+    """Return the signed path of a local source, with all special characters escaped."""
     return signed(f"/{options}/plain/local://{quote(path, safe='/')}")
 
 
 def names_of(answer: Response) -> list[bytes]:
-    """Return the names of the headers of an answer."""
+    """Return the header names of a response."""
     return sorted(name for name, _ in answer.headers)
 
 
 class AttackCase(ServiceCase):
-    """A root with a sound in it, and a folder outside that is watched.
+    """Root with a sound in it, and a watched folder outside the root.
 
-    :ivar outside: the folder; ``secret.wav`` and the same in other formats are in it.
+    :ivar outside: the watched folder; it contains ``secret.wav``, also as mp3 and mp4.
     """
 
     def setUp(self) -> None:
@@ -96,7 +96,7 @@ class AttackCase(ServiceCase):
         self.watch = Watch(self, self.outside)
 
     async def assert_refused(self, port: int, names: Iterable[str], *statuses: int) -> None:
-        """Assert that sources are refused, by all that open one in turn."""
+        """Assert that sources are refused, alternating the kinds of requests that open them."""
         asked = [*zip(names, cycle((*KINDS, "f:peaks")), strict=False)]
         answers = await together(ask(port, local(name, kind)) for name, kind in asked)
         for (name, kind), answer in zip(asked, answers, strict=True):
@@ -106,10 +106,10 @@ class AttackCase(ServiceCase):
 
 
 class ListTests(AttackCase):
-    """Files that are lists of other files."""
+    """Source files that are playlists of other files."""
 
     def lists(self) -> dict[str, bytes]:
-        """Return lists by the names of their kinds; each names the sound outside."""
+        """Return playlists by name; each refers to the sound outside the root."""
         above = os.path.relpath(self.outside, self.root)
         mp3, mp4 = self.outside / "secret.mp3", self.outside / "secret.mp4"
         return {
@@ -124,23 +124,23 @@ class ListTests(AttackCase):
             "dash-above": manifest(f"{above}/secret.mp4"),
             "dash-file": manifest(f"file://{mp4}"),
             "dash-behind-tag": behind_tag(manifest(f"{mp4}")),
-            # This demuxer takes no absolute names, but follows links.
+            # The concat demuxer refuses absolute names, but follows symlinks.
             "concat-link": concat_script("inside.wav", "link.wav"),
             "concat-behind-tag": behind_tag(concat_script("link.wav")),
         }
 
     async def test_files(self) -> None:
-        """HLS, DASH and concat, under any name, read nothing outside and are a 415 (D43)."""
+        """HLS, DASH and concat files under any name are a 415, and read no other file (D43)."""
         names = []
         for number, (kind, content) in enumerate(self.lists().items()):
             names.append(f"{kind}.{EXTENSIONS[number % len(EXTENSIONS)]}")
             self.add(names[-1], content)
         self.add("dash.mpd", manifest(f"{self.outside}/secret.mp4"))
         names.append("dash.mpd")
-        # The master names it so.
+        # The master playlist refers to this name.
         self.add("hls-absolute.m3u8", playlist(f"{self.outside}/secret.mp3"))
         for name in names:
-            # The whitelist of protocols alone is no help.
+            # The protocol whitelist alone does not prevent the attack.
             heard = await plain(f"{self.root}/{name}", "-protocol_whitelist", "file")
             self.assertGreater(len(heard), 40_000, name)
             self.assertTrue(await self.watch.opened(), name)
@@ -148,7 +148,7 @@ class ListTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_every_name(self) -> None:
-        """It makes no difference what a list is called (D43)."""
+        """An HLS playlist is a 415 under any file name extension (D43)."""
         names = [f"list.{extension}" for extension in ("m3u8", "mp3", "ogg", "m4a", "mpd", "txt")]
         for name in names:
             self.add(name, playlist(f"{self.outside}/secret.mp3"))
@@ -157,7 +157,7 @@ class ListTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_hosts(self) -> None:
-        """A list of URLs makes no connection, to any host and by any protocol (D43)."""
+        """A playlist of URLs opens no connection, to any host and with any protocol (D43)."""
         certificate = Authority(self.root.with_name("authority")).issue("localhost")
         origins = [open_origin(self), open_origin(self, certificate)]
         names = []
@@ -180,7 +180,7 @@ class ListTests(AttackCase):
         self.assertEqual([[], []], [origin.visits for origin in origins])
 
     async def test_data_reference(self) -> None:
-        """A movie whose sound stands in another file is not rendered from that file (D43)."""
+        """A movie file whose audio data is in another file is a 415 (D43)."""
         self.add("movie.mov", movie_elsewhere(f"{self.outside}/secret.wav", 22050))
         self.add("movie.m4a", movie_elsewhere(f"{self.outside}/secret.wav", 22050))
         words = ("-enable_drefs", "1", "-use_absolute_path", "1")
@@ -193,7 +193,7 @@ class ListTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_companions(self) -> None:
-        """What a name or an index implies is not opened: image sequences, subtitles (D43)."""
+        """Files that a name or an index implies stay unread: image sequences, subtitles (D43)."""
         for name in ("frame-1.jpg", "titles.sub"):
             (self.root / name).symlink_to(self.outside / "secret.mp3")
         self.add("titles.idx", b"# VobSub index file, v7\n")
@@ -203,17 +203,17 @@ class ListTests(AttackCase):
             self.assertIn("secret.mp3", await self.watch.opened(), name)
         port = self.start().port
         await self.assert_refused(port, ["titles.idx"], 415)
-        # A file with such a name is a sound like any other.
+        # An audio file whose name is an image sequence pattern renders normally.
         expected = await ask(port, local("inside.wav"))
         self.assertEqual(expected.body, (await ask(port, local("frame-%d.jpg"))).body)
         self.assertEqual(set(), await self.watch.opened())
 
 
 class NameTests(AttackCase):
-    """Names that mean something to ffmpeg, to a shell, or to HTTP."""
+    """File names with a special meaning for ffmpeg, a shell or HTTP."""
 
     async def test_names_of_files(self) -> None:
-        """A file of any name is itself and nothing else: not an option, protocol or filter."""
+        """A file name never acts as an option, protocol or filter: any file renders as itself."""
         telling = [
             *"-i -- pipe:0 %d.wav concat:link.wav|link.wav cache:link.wav".split(),
             *"subfile,,start,0,end,0,,:link.wav amovie=link.wav[out]".split(),
@@ -241,7 +241,9 @@ class NameTests(AttackCase):
         answers = await together(ask(port, local(name)) for name in telling)
         for name, answer in zip(telling, answers, strict=True):
             self.assertEqual((200, expected.body), (answer.status, answer.body), name)
-        # What a program would make of a name has been seen; a HEAD shows that there is the file.
+        # The names above cover what ffmpeg might interpret. For the others, a HEAD shows that the
+        # file is
+        # found.
         model = await ask(port, local("inside.wav", "info"), b"HEAD")
         heads = await together(ask(port, local(name, "info"), b"HEAD") for name in odd)
         for name, head in zip(odd, heads, strict=True):
@@ -252,7 +254,7 @@ class NameTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_names_of_no_file(self) -> None:
-        """A name that leads out of the root, or to none of its files, is a 404 (Source forms)."""
+        """A name that leads out of the root or to no file is a 404 (Local source confinement)."""
         above = os.path.relpath(self.outside, self.root)
         origin = open_origin(self)
         url = origin.put("/secret.wav", secret("wav"))
@@ -277,7 +279,7 @@ class NameTests(AttackCase):
         missing = await ask(port, local("missing.wav"))
         self.assertEqual(404, missing.status)
         targets = [local(name, kind) for name in names for kind in KINDS]
-        # These are decoded once, and twice by nobody.
+        # The service decodes these once, never twice.
         for source in ("%2e%2e/outside/secret.wav", "..%2Foutside%2Fsecret.wav", "%252e%252e/x"):
             targets.append(signed(f"/f:wav/plain/local://{source}"))
         for name in (f"{self.outside}/secret.wav", f"{above}/secret.wav", "link.wav", "%2e%2e/x"):
@@ -290,7 +292,7 @@ class NameTests(AttackCase):
         self.assertEqual([], origin.visits)
 
     async def test_no_file(self) -> None:
-        """A FIFO, a socket, a device or a directory is a 404 at once (Source forms)."""
+        """A FIFO, socket, device or directory is a 404 at once (Local source confinement, 3)."""
         os.mkfifo(self.root / "fifo.wav")
         (self.root / "folder.wav").mkdir()
         (self.root / "device.wav").symlink_to("/dev/zero")
@@ -299,14 +301,14 @@ class NameTests(AttackCase):
         folder = os.open(self.root, os.O_RDONLY)
         self.addCleanup(os.close, folder)
         with socket.socket(socket.AF_UNIX) as listener:
-            # The whole path is longer than the address of a socket may be.
+            # The complete path is too long for a socket address.
             listener.bind(f"/proc/self/fd/{folder}/socket.wav")
             names = [f"{it}.wav" for it in "fifo folder device fifo-link loop socket".split()]
             await self.assert_refused(self.start().port, names, 404)
 
 
-#: Swaps a name between a file and a link until it is killed. Each stays for about half a
-#: millisecond, so that a check has time to be right.
+#: Swaps a name between a file and a symlink until it is killed. Each stays for about half a
+#: millisecond, so that a check often sees the file.
 SWAP_FILES = """
 import os, random, sys, time
 name, file, elsewhere = sys.argv[1:]
@@ -321,7 +323,7 @@ while True:
     stay()
 """
 
-#: The same for a folder and a link to another one.
+#: Swaps a name between a folder and a symlink to another folder, in the same way.
 SWAP_FOLDERS = """
 import os, random, sys, time
 name, folder, elsewhere = sys.argv[1:]
@@ -338,7 +340,7 @@ while True:
 
 
 class SwapTests(AttackCase):
-    """A path that is changed between the check and the opening."""
+    """Paths that change between the check and the opening of a file."""
 
     def swap(self, script: str, *names: Path) -> None:
         """Run a script until the end of the test."""
@@ -348,10 +350,10 @@ class SwapTests(AttackCase):
         self.addCleanup(process.kill)
 
     async def assert_held(self, name: str) -> None:
-        """Assert that a name is checked in vain without us, and leads to the inside with us."""
+        """Assert that a swapped name fools a plain check, but never the service."""
         path, heard = self.root / name, b""
         while heard != secret("wav")[44:]:
-            # Right when it is looked at, and perhaps another file a moment later.
+            # The file passes this check, and may be a symlink a moment later.
             if not path.parent.is_symlink() and not path.is_symlink():
                 heard = await plain(str(path))
         self.assertTrue(await self.watch.opened())
@@ -370,7 +372,7 @@ class SwapTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def assert_same_file(self, name: str) -> None:
-        """Assert that what is opened is the file inside, however often it is tried."""
+        """Assert that `LocalSources.open` only ever opens the file inside the root."""
         files, source = LocalSources(str(self.root)), LocalSource(name.encode())
         size = len(inside())
         for _ in range(2000):
@@ -382,20 +384,20 @@ class SwapTests(AttackCase):
                 self.assertEqual(size, opened.size)
 
     async def test_file(self) -> None:
-        """A file that is swapped for a link is served as it was checked, or is a 404 (D43)."""
+        """A file that is swapped for a symlink is served as it was checked, or is a 404 (D43)."""
         inner, outer = self.root / "inside.wav", self.outside / "secret.wav"
         self.swap(SWAP_FILES, self.root / "it.wav", inner, outer)
         await self.assert_held("it.wav")
 
     async def test_folder(self) -> None:
-        """So is one below a folder that is swapped for a link (D43)."""
+        """A file in a folder that is swapped for a symlink is served as checked, or a 404 (D43)."""
         (self.outside / "secret.wav").rename(self.outside / "it.wav")
         self.add("real/it.wav", inside())
         self.swap(SWAP_FOLDERS, self.root / "folder", self.root / "real", self.outside)
         await self.assert_held("folder/it.wav")
 
 
-#: Segments with more in them than a value.
+#: Segments that try to smuggle in more than a value.
 SMUGGLING = (
     *"enhance:voice,volume=9 enhance:voice[out] enhance:voice:amovie=x enhance:../voice".split(),
     *"norm:ebu,volume=9 norm:ebu:-16,volume=9 norm:ebu:-16:-1.5:11:print_format=json".split(),
@@ -406,14 +408,15 @@ SMUGGLING = (
     *"pts:8,8 pk_fmt:json,dat -i:x i:x filter_complex:amovie=x map:0 af:volume=9 y:1".split(),
 )
 
-#: The same behind a percent sign, which only two options know of, and their own escapes.
+#: Smuggling with percent-encoding, which only the options dl and cb decode, and invalid values of
+#: these two options.
 ESCAPED = (
     *"t:0%2C1 t:0%3A1 gain:1%2Camovie%3Dx enhance:voice%2Cvolume%3D9 f:wav%20-i%20x".split(),
     *"f:wav%00 norm:ebu%3A-16 dl:a%0d%0aX-Injected:1 dl:a%0aX-Injected:1 dl:a%00b".split(),
     *"dl:..%2Fa dl:a%5Cb dl:%0d dl:%7f dl:%ff dl: dl:%zz cb:%ff%zz".split(),
 )
 
-#: What is taken as it is, being no one's syntax but its own.
+#: Values that are accepted unchanged, because no program interprets them.
 HARMLESS = (
     *"cb:a%0d%0aX-Injected:1 cb:a,volume=9 cb:[out] cb:-i cb:%00 cb:a;b cb:'\" cb:$(id)".split(),
     *"dl:a%22;X-Injected=1 dl:a%22b.mp3 dl:-i dl:a;filename=b dl:a,b[c]'d dl:a:b dl:%25s".split(),
@@ -425,7 +428,7 @@ class OptionTests(AttackCase):
     """Options that carry more than their value."""
 
     async def test_smuggled(self) -> None:
-        """Nothing reaches a filter, a command line or a header by way of an option (D2, D10)."""
+        """No option value reaches a filter, a command line or a header unescaped (D2, D10)."""
         recorder = Recorder(self.root.with_name("recorder"))
         self.patch(os, "environ", {**os.environ, "PATH": recorder.path})
         port = self.start().port
@@ -447,13 +450,13 @@ class OptionTests(AttackCase):
         some = [local("inside.wav", f"f:wav/{segment}") for segment in HARMLESS[::4]]
         for answer in await together(ask(port, target) for target in some):
             self.assertEqual((200, usual.body), (answer.status, answer.body))
-        # The command lines of the two programs are the same for all of them.
+        # All of these requests run ffmpeg and ffprobe with the same command lines.
         self.assertEqual(before, {run.words for run in recorder.inputs()})
 
     def assert_one_name(self, header: bytes, segment: str) -> None:
-        """Assert that a Content-Disposition is an attachment with the name that was asked for."""
+        """Assert that a Content-Disposition is an attachment with the requested file name."""
         match = re.fullmatch(
-            # RFC 6266, and RFC 8187 for the second form.
+            # RFC 6266, and RFC 8187 for the second form of the name.
             rb'attachment; filename="((?:[ !#-[\]-~]|\\.)*)"'
             rb"(?:; filename\*=UTF-8''((?:[A-Za-z0-9!#$&+.^_`|~-]|%[0-9A-F]{2})+))?",
             header,
@@ -465,7 +468,7 @@ class OptionTests(AttackCase):
         self.assertEqual(unquote(segment.removeprefix("dl:")), name, header)
 
     async def test_request_id(self) -> None:
-        """A request id that is not one visible word is replaced and not repeated (D27)."""
+        """A request id that is not one word of visible ASCII is replaced, not echoed (D27)."""
         port = self.start().port
         for sent in (b"a\tb", b"a b", b"\xff", b"a" * 201, b"a\x7f", b"\xc3\xa9"):
             answer = await ask(port, local("none.wav"), x_request_id=sent)
@@ -475,7 +478,7 @@ class OptionTests(AttackCase):
             self.assertEqual(sent, answer["x-request-id"])
 
 
-#: What a service may have in its environment, and nobody else.
+#: Secrets in the environment of the service, which child processes must not get.
 SECRETS = {
     "AWS_ACCESS_KEY_ID": "AKIASECRET",
     "AWS_SECRET_ACCESS_KEY": "aws-secret",
@@ -485,7 +488,7 @@ SECRETS = {
     "SECRET": "another-secret",
 }
 
-#: What would change ffmpeg from afar.
+#: Environment variables that would change the behavior of ffmpeg.
 MEDDLING = {
     "FFREPORT": "file=report.log:level=56",
     "AV_LOG_FORCE_COLOR": "1",
@@ -495,13 +498,13 @@ MEDDLING = {
 
 
 class ChildTests(AttackCase):
-    """What the two programs are told and shown."""
+    """Arguments and environments of ffmpeg and ffprobe."""
 
-    # Then, too.
+    # The runs that check ffmpeg at boot are tested, too.
     looks_at_ffmpeg = True
 
     async def test_children(self) -> None:
-        """They see a whitelist, the source, and none of the service's environment (D43, D45)."""
+        """Children get whitelists and the source, but not the service's environment (D43, D45)."""
         recorder = Recorder(self.root.with_name("recorder"))
         self.add("a\nINFO injected.wav", inside())
         node = self.twistd(**{**SECRETS, **MEDDLING, "PATH": recorder.path})
@@ -540,5 +543,5 @@ class ChildTests(AttackCase):
 
 
 def without_shell(run: Run) -> dict[str, str]:
-    """Return the environment of a program without what a shell adds on its own."""
+    """Return the environment of a program without the variables that a shell adds."""
     return {name: run.environment[name] for name in run.environment if name not in ("PWD", "_")}

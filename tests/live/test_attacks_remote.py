@@ -1,7 +1,7 @@
-"""Origins that try to lead the service astray, each attempt shown to work without us.
+"""Malicious origins; each attack works on a plain ffmpeg without the service.
 
-The service admits ``localhost`` and trusts a private authority. What must not be reached is the
-same machine under its other name, ``127.0.0.1``, and anything in cleartext.
+The service allows the host ``localhost`` and trusts a private authority. Two kinds of targets must
+stay unreached: the same machine under its other name, ``127.0.0.1``, and servers without TLS.
 """
 
 from __future__ import annotations
@@ -45,26 +45,28 @@ from tests.support.service import (
     until,
 )
 
-#: What the contract lets ffmpeg use for a remote source; without our other words it is no help.
+#: The protocols that the contract permits for a remote source. This option alone prevents none of
+#: the
+#: attacks.
 PROTOCOLS = ("-protocol_whitelist", "https,tls,tcp")
 
-#: Statuses that send a client elsewhere.
+#: Statuses of redirects.
 REDIRECTS = (301, 302, 303, 307, 308)
 
 
 def remote(url: str, options: str = "f:wav") -> bytes:
-    """Return the signed URL of an https source, whatever stands in it."""
+    """Return the signed path of an https source, with all special characters escaped."""
     return signed(f"/{options}/plain/{quote(url, safe='/:')}")
 
 
 class Shared:
-    """A service in a process of its own, for all tests of this module, and whom it trusts.
+    """Service in a separate process that all tests of this module share, and its authority.
 
-    It has no store: what a test sees was rendered for that test. Trial wants a reactor without
-    processes between two tests, so this one is none of the reactor's.
+    It has no variant store, so that every request renders. Trial permits no child process of the
+    reactor to survive a test, so this process is started with ``subprocess``.
 
     :ivar root: the folder of its local sources.
-    :ivar certificate: what a good origin has.
+    :ivar certificate: certificate for a good origin.
     :ivar lines: everything that it wrote.
     """
 
@@ -110,7 +112,7 @@ class Shared:
 
     @cached_property
     def port(self) -> int:
-        """The port, once it listens."""
+        """The port; reading it waits until the service listens."""
         try:
             return self._port.get(timeout=PATIENCE)
         except Empty:
@@ -118,21 +120,21 @@ class Shared:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs."""
+        """Whether the process still runs."""
         return self._process.poll() is None
 
 
 @cache
 def shared() -> Shared:
-    """Return the service, which runs from now on until the last test is over."""
+    """Return the service, started once and killed at the exit of the test run."""
     return Shared(Path("attacks").resolve())
 
 
 class OriginCase(ServiceCase):
-    """A service that admits one name, an origin of that name, and hosts that are none of its.
+    """Service that allows one host, an origin on that host, and servers that it must not reach.
 
-    :ivar origin: an origin that is admitted and trusted.
-    :ivar foreign: one that is trusted, but not admitted under the URLs that are used here.
+    :ivar origin: an allowed and trusted origin.
+    :ivar foreign: a trusted origin on a host that is not allowed.
     :ivar cleartext: a server without TLS.
     """
 
@@ -146,7 +148,7 @@ class OriginCase(ServiceCase):
         self.bare = self.cleartext.put("/secret.wav", secret("wav"))
 
     async def serve(self, port: int | None = None) -> None:
-        """Show that a service, the shared one by default, serves what it should."""
+        """Check that a service, the shared one by default, serves a good source; note its port."""
         self.port = shared().port if port is None else port
         self.usual = await ask(self.port, remote(self.good))
         self.assertEqual(200, self.usual.status, self.usual)
@@ -155,7 +157,7 @@ class OriginCase(ServiceCase):
         self.missing = missing.body
 
     async def assert_followed(self, urls: Iterable[str], origin: Origin, *words: str) -> None:
-        """Assert that ffmpeg as it comes is led to an origin by each URL; then forget it."""
+        """Assert that each URL leads a plain ffmpeg to an origin; then clear its record."""
         for url in urls:
             self.assertTrue(await plain(url, *PROTOCOLS, *words), url)
             self.assertTrue(origin.requests, url)
@@ -164,7 +166,7 @@ class OriginCase(ServiceCase):
     async def assert_answers(
         self, urls: Iterable[str], *statuses: int, options: str = "f:wav"
     ) -> None:
-        """Assert that sources are refused with a status, and in the same words where it is 404."""
+        """Assert that responses have one of the statuses, and that all 404 bodies are equal."""
         urls = list(urls)
         answers = await together(ask(self.port, remote(url, options)) for url in urls)
         for url, answer in zip(urls, answers, strict=True):
@@ -175,16 +177,16 @@ class OriginCase(ServiceCase):
                 self.assertEqual(self.missing, answer.body, url)
 
     def assert_nobody_came(self, *origins: Origin) -> None:
-        """Assert that hosts had not a single connection."""
+        """Assert that servers got no connection."""
         for origin in origins or (self.foreign, self.cleartext):
             self.assertEqual([], origin.visits)
 
 
 class RedirectTests(OriginCase):
-    """Answers that lead elsewhere."""
+    """Origins that redirect."""
 
     async def test_to_cleartext(self) -> None:
-        """A redirect to cleartext is a 404, by every status and after any hop (rule 5; D48)."""
+        """Any redirect to cleartext, at any hop, is a 404 (Format and encoding options, 5; D48)."""
         urls = [
             self.origin.put(f"/to-{status}", Redirect(self.bare, status)) for status in REDIRECTS
         ]
@@ -196,7 +198,7 @@ class RedirectTests(OriginCase):
         self.assert_nobody_came()
 
     async def test_to_another_host(self) -> None:
-        """A redirect to a host that is not admitted is a 404, at any hop (Source allowlist)."""
+        """A redirect to a host that is not allowed is a 404, at any hop (Source allowlist)."""
         urls = [
             self.origin.put(f"/to-{status}", Redirect(self.strange, status)) for status in REDIRECTS
         ]
@@ -205,7 +207,7 @@ class RedirectTests(OriginCase):
             self.origin.put("/half", Redirect(self.strange.removeprefix("https:"))),
             self.origin.put("/capitals", Redirect(self.strange.replace("https", "HTTPS"))),
         ]
-        # By way of a host that is not admitted and back.
+        # Through a host that is not allowed, and back.
         back = self.foreign.put("/back", Redirect(self.good), host="127.0.0.1")
         urls.append(self.origin.put("/there-and-back", Redirect(back)))
         await self.assert_followed(urls[:4], self.foreign)
@@ -215,7 +217,7 @@ class RedirectTests(OriginCase):
         self.assert_nobody_came()
 
     async def test_odd_locations(self) -> None:
-        """A location that is no plain https URL leads nowhere, and no file of ours is read."""
+        """A redirect to anything but a plain https URL is refused, and reads no local file."""
         path = shared().root / "inside.wav"
         path.write_bytes(inside())
         foreign, origin = self.foreign.port, self.origin.port
@@ -247,7 +249,7 @@ class RedirectTests(OriginCase):
         self.assert_nobody_came()
 
     async def test_endless(self) -> None:
-        """Five redirects are followed and six are not; a loop ends as well (D41)."""
+        """Five redirects are followed, six are refused, and a redirect loop ends (D41)."""
         five = self.origin.put_chain("/five", 5, self.good)
         six = self.origin.put_chain("/six", 6, self.good)
         here, there = (self.origin.url(path) for path in ("/here", "/there"))
@@ -263,7 +265,7 @@ class RedirectTests(OriginCase):
             self.assertLessEqual(len(self.origin.asked(path)), 12, path)
 
     async def test_body_of_a_redirect(self) -> None:
-        """A sound in an answer that is no success is none (D41)."""
+        """A sound in the body of a response that is not a success is not a source (D41)."""
         urls = [
             self.origin.put(f"/{status}", Status(status, (), inside()))
             for status in (300, 302, 304, 204)
@@ -273,7 +275,7 @@ class RedirectTests(OriginCase):
         await self.assert_answers(urls, 404, 415, 502)
 
     async def test_behind_the_check(self) -> None:
-        """An origin that redirects the encoder alone leads it nowhere (rule 5, D41)."""
+        """Redirects only for the encoder are not followed (Format and encoding options, 5; D41)."""
         urls = []
         for name, there in (("cleartext", self.bare), ("foreign", self.strange)):
             away, sound = Redirect(there), File(inside())
@@ -288,25 +290,26 @@ class RedirectTests(OriginCase):
             await self.assert_followed([self.origin.url(f"/{name}-get")], origin)
         await self.serve()
         for options in ("f:wav", "info", "f:peaks"):
-            # Whether the check or the encoder sees the redirect is the service's affair; how
-            # often each asks too, so that an answer without a detour may be a good one.
+            # The test does not fix which of the service's requests meets the redirect. If none
+            # does, the response
+            # is a good one.
             answers = await together(ask(self.port, remote(url, options)) for url in urls)
             for url, answer in zip(urls, answers, strict=True):
                 self.assertTrue(answer.status in (404, 415, 502) or self.is_inside(answer), url)
         self.assert_nobody_came()
 
     def is_inside(self, answer: Response) -> bool:
-        """Tell whether an answer was made of the sound that everyone may have."""
+        """Return whether a response contains only the sound that every client may get."""
         if answer.status != 200 or answer["content-type"] != b"audio/wav":
             return answer.status == 200
         return not answer.complete or answer.body == self.usual.body
 
 
 class CertificateTests(OriginCase):
-    """Origins that are not what they say they are."""
+    """Origins with wrong certificates."""
 
     async def test_wrong(self) -> None:
-        """A certificate that proves nothing is a 502, and nothing is asked over it (D42, D48)."""
+        """An origin with an invalid certificate is a 502 and gets no request (D42, D48)."""
         other = Authority(self.root.with_name("other"))
         origins = {
             "self-signed": self.authority.make_self_signed("localhost"),
@@ -321,7 +324,7 @@ class CertificateTests(OriginCase):
             urls[origin.put("/good.wav", inside())] = origin
             self.assertTrue(await plain(origin.url("/good.wav"), *PROTOCOLS), what)
             origin.visits.clear()
-        # A good origin may lead to a bad one; that is no way in either.
+        # A good origin that redirects to an invalid one does not help the attacker.
         led = [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(urls)]
         await self.serve()
         await self.assert_answers([*urls, *led], 502)
@@ -331,7 +334,7 @@ class CertificateTests(OriginCase):
             self.assertEqual([], origin.requests)
 
     async def test_after_the_check(self) -> None:
-        """An origin that proves itself once is to prove itself to the encoder too (D42)."""
+        """The encoder verifies the certificate itself: an origin that changes it is a 502 (D42)."""
         good, bad = (self.authority.issue(name) for name in ("localhost", "another.test"))
         await self.serve()
         for options in ("f:wav", "info"):
@@ -343,7 +346,7 @@ class CertificateTests(OriginCase):
             self.assertEqual([], [asked for visit in others for asked in visit.requests])
 
     async def test_system_store(self) -> None:
-        """Without SSL_CERT_FILE a private authority is trusted by nobody (D42)."""
+        """Without SSL_CERT_FILE, the service does not trust a private authority (D42)."""
         self.assertTrue(await plain(self.good, *PROTOCOLS))
         self.origin.visits.clear()
         node = self.twistd(AP_SOURCE_ALLOWLIST="localhost")
@@ -352,7 +355,7 @@ class CertificateTests(OriginCase):
         self.assertEqual([], self.origin.requests)
 
     async def test_cleartext_port(self) -> None:
-        """A server that does not speak TLS is told nothing of what was wanted."""
+        """A server that does not speak TLS gets no request."""
         url = self.bare.replace("http:", "https:")
         await self.serve()
         answer = await ask(self.port, remote(url))
@@ -362,10 +365,10 @@ class CertificateTests(OriginCase):
 
 
 class ListTests(OriginCase):
-    """Origins that serve lists of other files."""
+    """Origins that serve playlists of other files."""
 
     async def test_lists(self) -> None:
-        """HLS, DASH and concat from an origin make no further request, to anyone (D43)."""
+        """HLS, DASH and concat from an origin are a 415, and cause no further request (D43)."""
         foreign = self.foreign.put("/secret.mp3", secret("mp3"), host="127.0.0.1")
         movie = self.foreign.put("/secret.mp4", secret("mp4"), host="127.0.0.1")
         bare = self.cleartext.put("/secret.mp3", secret("mp3"))
@@ -386,7 +389,7 @@ class ListTests(OriginCase):
         self.origin.put("/next.mp3", secret("mp3"))
         self.origin.put("/next.wav", secret("wav"))
         await self.assert_followed(urls[:4], self.foreign)
-        # Where a development endpoint in cleartext is configured, its protocol is allowed.
+        # The http protocol is in the whitelist if a development endpoint without TLS is configured.
         await self.assert_followed(urls[4:5], self.cleartext, PROTOCOLS[0], "https,tls,tcp,http")
         for url in urls[5:]:
             self.assertTrue(await plain(url, *PROTOCOLS), url)
@@ -400,10 +403,10 @@ class ListTests(OriginCase):
 
 
 class NameTests(OriginCase):
-    """URLs that are spelled so as to be taken for others."""
+    """URLs whose spelling imitates other URLs."""
 
     async def test_hosts(self) -> None:
-        """Whatever is not a name on the list is the same 404, however it is written."""
+        """A host that is not on the allowlist is the same 404 in every spelling."""
         port = self.foreign.port
         hosts = [
             *"127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0177.0.0.1 127.0.0.1. [::1]".split(),
@@ -437,7 +440,7 @@ class NameTests(OriginCase):
         self.assert_nobody_came()
 
     async def test_spellings(self) -> None:
-        """The admitted name is admitted however it is written, to one and the same effect."""
+        """An allowed host is allowed in every spelling, and gives the same variant."""
         await self.serve()
         port = self.origin.port
         for host in ("LOCALHOST", "localhost.", "LocalHost."):
@@ -445,7 +448,7 @@ class NameTests(OriginCase):
             self.assertEqual((200, self.usual["etag"]), (answer.status, answer["etag"]), host)
 
     async def test_paths(self) -> None:
-        """A path reaches the origin as it is spelled, and is no header, option or command."""
+        """A path reaches the origin as spelled, and never acts as a header, option or command."""
         paths = [
             "/a%0d%0aX-Injected:%201",
             "/a%20HTTP/1.1%0d%0aHost:%20b",
@@ -474,7 +477,7 @@ class NameTests(OriginCase):
         targets = []
         for number, path in enumerate(paths):
             bare = path.partition("?")[0]
-            # ffmpeg escapes what may not stand in a URL.
+            # ffmpeg escapes characters that a URL may not contain.
             for spelling in (bare, quote(bare, safe="/-;&$()'%*:,@.")):
                 self.origin.put(spelling, inside())
             targets.append(remote(self.origin.url(path), ("f:wav", "info")[number % 2]))
@@ -492,14 +495,14 @@ class NameTests(OriginCase):
         self.assert_nobody_came()
 
     async def test_sequences(self) -> None:
-        """A URL that reads like the pattern of an image sequence is one URL (D43)."""
+        """A URL that looks like an image sequence pattern is requested as one URL (D43)."""
         paths = ("/%d.jpg", "/a-%03d.png", "/b%25d.bmp")
         urls = [self.origin.put(path, inside()) for path in paths]
         for url in urls[:2]:
             await plain(url, *PROTOCOLS)
         self.assertFalse({*paths} & {request.target for request in self.origin.requests})
         self.assertGreater(len(self.origin.requests), 4)
-        # A percent sign that is none of the URL's own travels as what stands for one.
+        # A percent sign that is not part of an escape is sent as %25.
         self.origin.put("/%25d.jpg", inside())
         await self.serve()
         self.origin.visits.clear()
@@ -509,7 +512,7 @@ class NameTests(OriginCase):
         self.assertLessEqual(asked, {"/%25d.jpg", *paths[1:]})
 
     async def test_headers_of_an_origin(self) -> None:
-        """What an origin says of itself adds no header and no line to what we say."""
+        """Headers of an origin add no header and no line to the service's responses."""
         odd = {
             "quotes": (b'ETag: "a"b", "c"',),
             "return": (b'ETag: "a\rX-Injected: 1"', b"Last-Modified: a\rX-Injected: 1"),
@@ -537,10 +540,10 @@ class NameTests(OriginCase):
 
 
 class ChildTests(OriginCase):
-    """What the two programs are told and shown of a remote source."""
+    """Arguments and environments of ffmpeg and ffprobe for a remote source."""
 
     async def test_children(self) -> None:
-        """They verify, follow nothing, and see none of the service's environment (D42 to D45)."""
+        """Children verify TLS, follow no redirect, and get no secrets (D42 to D45)."""
         recorder = Recorder(self.root.with_name("recorder"))
         proxy = f"http://127.0.0.1:{self.cleartext.port}"
         meddling = {**MEDDLING, "http_proxy": proxy, "https_proxy": proxy, "ALL_PROXY": proxy}
@@ -563,7 +566,7 @@ class ChildTests(OriginCase):
         inputs = recorder.inputs()
         self.assertEqual({"ffmpeg", "ffprobe"}, {run.words[0] for run in inputs})
         for run in inputs:
-            # The redirect was walked before: they are given its end.
+            # The service has followed the redirect; the programs get the final URL.
             self.assertEqual([self.good], run.after("-i"), run.words)
             for option, values in {
                 "-protocol_whitelist": ["https,tls,tcp"],

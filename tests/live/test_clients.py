@@ -1,8 +1,8 @@
-"""Clients that mean no good, or cannot help it, and all the others, who do not notice."""
+"""Hostile or broken clients, which do not affect other clients."""
 
 from __future__ import annotations
 
-import contextlib  # trial takes a module's `suppress` for a setting of its own
+import contextlib  # trial would take a module attribute `suppress` as a setting
 import os
 import resource
 import signal
@@ -37,14 +37,14 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 def get(target: bytes) -> bytes:
-    """Return a request."""
+    """Return a GET request."""
     return b"GET " + target + b" HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 def knock(port: int, data: bytes = b"", window: int | None = None) -> socket.socket:
-    """Connect, and send something.
+    """Connect, and send bytes.
 
-    :param window: bytes that the system takes for the client, where not as many as it likes.
+    :param window: size of the receive buffer in bytes, if not the system's default.
     """
     client = socket.socket()
     client.settimeout(PATIENCE)
@@ -56,18 +56,18 @@ def knock(port: int, data: bytes = b"", window: int | None = None) -> socket.soc
 
 
 def reset(client: socket.socket) -> None:
-    """Break a connection off, as a system does for a program that has crashed."""
+    """Reset a connection, as the system does when a program crashes."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
 
 
 def hang_up(client: socket.socket) -> None:
-    """Say that nothing more will be sent, and stay."""
+    """Close the sending side of a connection."""
     client.shutdown(socket.SHUT_WR)
 
 
 def has_answer(client: socket.socket) -> bool:
-    """Tell whether something has come that the client has not read."""
+    """Return whether bytes have arrived that the client has not read."""
     client.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         return bool(client.recv(1, socket.MSG_PEEK))
@@ -75,13 +75,13 @@ def has_answer(client: socket.socket) -> bool:
 
 
 def read_to_end(client: socket.socket) -> Response | None:
-    """Read until the server closes its side."""
+    """Read until the server closes the connection."""
     received = b"".join(iter(lambda: client.recv(65_536), b""))
     return read_response(received, closed=True)
 
 
 class ClientCase(ServiceCase):
-    """What the cases below share: a source of ten minutes and one of a second."""
+    """Service with a source of ten minutes and a source of one second."""
 
     def setUp(self) -> None:
         """Add the sources."""
@@ -92,7 +92,7 @@ class ClientCase(ServiceCase):
         self.addCleanup(self.leave)
 
     def knock(self, port: int, data: bytes = b"", window: int | None = None) -> socket.socket:
-        """Do as `knock` does; the socket is closed at the end of the test at the latest."""
+        """Call `knock`; close the socket at the end of the test."""
         client = knock(port, data, window)
         self._sockets.append(client)
         return client
@@ -103,16 +103,16 @@ class ClientCase(ServiceCase):
             client.close()
 
     def assert_quiet(self, process: Process) -> None:
-        """Assert that a service has had no error to report."""
+        """Assert that a service logged no errors."""
         for word in ("[error]", "Traceback", "Unhandled"):
             self.assertNotIn(word, process.stdout + process.stderr)
 
 
 class CrowdTests(ClientCase):
-    """Many connections that want nothing, or take nothing."""
+    """Many connections that are idle or stalled."""
 
     async def test_crowd(self) -> None:
-        """Hundreds that idle, dribble and stall keep nobody else from any answer."""
+        """Hundreds of idle, slow and stalled connections do not delay other clients."""
         process = self.twistd()
         port, metrics_port = await process.port(), await process.metrics_port()
         miss = await ask(port, SHORT)
@@ -129,7 +129,7 @@ class CrowdTests(ClientCase):
         for _ in range(100):
             self.knock(port, HEALTH[:-2] + b"X-Slow: ")
         stalled = [self.knock(port, get(LONG), window=4096) for _ in range(40)]
-        await until(lambda: all(map(has_answer, stalled)), "answers to begin")
+        await until(lambda: all(map(has_answer, stalled)), "responses to begin")
 
         for _ in range(3):
             hit = await ask(port, SHORT)
@@ -153,8 +153,8 @@ class CrowdTests(ClientCase):
         self.assert_quiet(process)
 
     async def test_more_than_fit(self) -> None:
-        """Where there is no room, a new client has the place of one that waits for nothing."""
-        # Whatever the system gives, it is too little for more than the fewest.
+        """When no connection is left, a new client replaces the client that was idle longest."""
+        # With so few descriptors, the service admits only its minimum of connections.
         self.patch(resource, "getrlimit", lambda which: (64, 64))
         port = self.start().port
         idle = [self.knock(port) for _ in range(40)]
@@ -168,7 +168,7 @@ class CrowdTests(ClientCase):
         self.assertTrue((await answering.end()).complete)
 
     async def test_thousands_of_requests_at_once(self) -> None:
-        """Who asks for thousands of things in one go is answered, between the others."""
+        """A client that pipelines thousands of requests is served, and does not block others."""
         port = self.start().port
         greedy = self.knock(port, b"GET /health HTTP/1.1\r\n\r\n" * 2500)
         await ask(port, b"/health")
@@ -181,11 +181,11 @@ class CrowdTests(ClientCase):
             return received.count(b"HTTP/1.1 200")
 
         self.assertLess(count(), 2500)
-        await until(lambda: count() == 2500, "all the answers")
+        await until(lambda: count() == 2500, "all responses")
 
 
 def has_ended(client: socket.socket) -> bool:
-    """Tell whether the server has closed a connection on which nothing came."""
+    """Return whether the server has closed a connection without sending anything."""
     client.setblocking(False)
     try:
         return not client.recv(1)
@@ -199,7 +199,7 @@ class EndTests(ClientCase):
     """Connections that end in unusual ways."""
 
     async def test_huge_headers(self) -> None:
-        """Who sends too much has the answer, though it came while they were still sending."""
+        """A client that sends oversized headers gets the 400, even while it is still sending."""
         process = self.twistd()
         port = await process.port()
         for size in (20_000, 2_000_000):
@@ -213,22 +213,24 @@ class EndTests(ClientCase):
             self.assertEqual(
                 (b"close", b"mine"), (response["connection"], response["x-request-id"])
             )
-            # Nobody listens any more, and still nobody is hurt.
+            # The service has stopped reading; further bytes do no harm.
             client.sendall(b"a" * 100_000)
             client.close()
         await until(lambda: process.stdout.count("unknown 400 bad_request") == 2, "the log")
         self.assert_quiet(process)
 
     async def test_half_closed(self) -> None:
-        """Who says that they will send no more counts as gone, with what they asked for."""
+        """A client that closes its sending side counts as gone, and its render is cancelled."""
         service = self.start(variant_store=None)
-        # The first child of all leaves something behind, which is the reactor's.
+        # The reactor opens a pipe with its first child process, and keeps it.
         await ask(service.port, signed("/info/plain/local://long.flac"))
         before = descriptors(os.getpid())
         for data in (b"", HEALTH[:10], HEALTH):
             client = knock(service.port, data)
             hang_up(client)
-            await until(lambda client=client: has_ended_or_answered(client), "the end")
+            await until(
+                lambda client=client: has_ended_or_answered(client), "the connection to be closed"
+            )
             client.close()
         client = knock(service.port, get(signed("/plain/local://long.flac")), window=4096)
         await until(lambda: has_answer(client), "the stream to begin")
@@ -240,7 +242,7 @@ class EndTests(ClientCase):
         await until(lambda: descriptors(os.getpid()) <= before, "the descriptors to be closed")
 
     async def test_reset(self) -> None:
-        """A connection that breaks, wherever it does, leaves nothing behind and breaks no other."""
+        """A connection reset at any moment leaks nothing and does not affect other connections."""
         process = self.twistd()
         port = await process.port()
         await ask(port, SHORT)
@@ -255,7 +257,7 @@ class EndTests(ClientCase):
             for waits in (False, True):
                 client = knock(port, data, window=4096)
                 if waits and data.startswith(b"GET /") and data.endswith(b"\r\n\r\n"):
-                    await until(lambda client=client: has_answer(client), "an answer")
+                    await until(lambda client=client: has_answer(client), "a response")
                 reset(client)
         response = await stayed.end()
         self.assertEqual((200, True), (response.status, response.complete))
@@ -263,7 +265,7 @@ class EndTests(ClientCase):
         self.assert_quiet(process)
 
     async def test_leaving_the_queue(self) -> None:
-        """Whoever leaves while they wait for a slot gives up their place at once."""
+        """A client that leaves while it waits for a slot leaves the queue at once."""
         port = self.start(max_concurrency=1, queue_size=1).port
         running = await send(port, LONG)
         await until(lambda: running.response, "the headers")
@@ -284,20 +286,20 @@ class EndTests(ClientCase):
 
 
 async def until_told(question: Callable[[], Awaitable[T]], is_it: Callable[[T], bool]) -> None:
-    """Ask the service until the answer is what one waits for."""
+    """Repeat a request until its response meets a condition."""
     deadline = reactor.seconds() + PATIENCE
     while not is_it(answer := await question()):
         if reactor.seconds() > deadline:
-            raise AssertionError(f"the last answer is {answer}")
+            raise AssertionError(f"the last response is {answer}")
 
 
 async def until_queued(port: int, count: int) -> None:
-    """Wait until so many wait for a slot."""
+    """Wait until so many requests wait for a slot."""
     await until_told(lambda: ask(port, b"/ready"), lambda seen: seen.document["queued"] == count)
 
 
 def has_ended_or_answered(client: socket.socket) -> bool:
-    """Tell whether the server has closed a connection, with or without an answer."""
+    """Return whether the server has closed a connection, with or without a response."""
     client.setblocking(False)
     try:
         while client.recv(65_536):

@@ -1,4 +1,4 @@
-"""Several nodes on one bucket, behind a real HAProxy or nginx that hashes the path of a URL."""
+"""Several nodes on one bucket, behind a real HAProxy or nginx that hashes URL paths."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ FORMS = (
     "/f:peaks/pts:100",
 )
 
-#: Options for variants that are rendered in no time, and sent in one piece.
+#: Options of variants that are rendered quickly, and sent in one piece.
 SMALL_FORMS = ("/f:opus/t:0:0.3", "/f:mp3/t:0:0.3", "/f:aac/t:0:0.3")
 
-#: What a node gives to the system at once: the headers, and so much of a stored variant.
+#: Bytes of a stored variant that a node writes to the socket at once, together with the headers.
 ONE_PIECE = 64 * 1024
 
-#: An encoder that stands still before its first byte, while the gate of its node is closed.
+#: Encoder that stops before its first byte while the gate file of its node exists.
 ENCODER = """#!/bin/sh
 case "$*" in *" pipe:1") [ ! -e "{gate}" ] || kill -STOP $$ ;; esac
 exec "{ffmpeg}" "$@"
@@ -63,9 +63,9 @@ exec "{ffmpeg}" "$@"
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One of the services, which renders one at a time.
+    """One of the services, with one render slot.
 
-    :ivar gate: a file that is there while the gate is closed.
+    :ivar gate: while this file exists, the next encoder stops before its first byte.
     """
 
     process: Process
@@ -74,11 +74,11 @@ class Node:
     gate: Path
 
     def close_gate(self) -> None:
-        """Have the next encoder stand still, and so all renders behind it."""
+        """Stop the next encoder, and thereby all renders that wait behind it."""
         self.gate.touch()
 
     async def open_gate(self) -> None:
-        """Let the encoder that stands there go on, and all that come after it."""
+        """Continue the stopped encoder, and let later ones run."""
         encoder = await until_standing(self.process.pid)
         self.gate.unlink()
         os.kill(encoder, signal.SIGCONT)
@@ -86,11 +86,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Address:
-    """A URL, and what is known of it.
+    """Signed path of a variant, and where it is requested.
 
-    :ivar options: all that its bytes depend on.
-    :ivar port: of the balancer that it is asked through.
-    :ivar home: the node that it goes to while all are up.
+    :ivar options: the options that determine its bytes.
+    :ivar port: port of the balancer.
+    :ivar home: the node that the balancer chooses while all nodes are up.
     """
 
     path: bytes
@@ -100,9 +100,9 @@ class Address:
 
 
 class Visitor:
-    """A client that asks for one URL after another until it is told to leave.
+    """Client that requests one URL after another until it is told to leave.
 
-    :ivar answered: how many it has had answers for.
+    :ivar answered: number of responses so far.
     """
 
     def __init__(
@@ -111,10 +111,10 @@ class Visitor:
         addresses: Iterable[Address],
         pause: float,
     ) -> None:
-        """Come, and ask.
+        """Start to send requests.
 
-        :param see: asks for a URL, and fails where the answer is not what it should be.
-        :param pause: seconds before the next one, which leave the machine to others.
+        :param see: requests a URL, and raises an exception if the response is wrong.
+        :param pause: seconds between two requests, so that other processes can run.
         """
         self.answered = 0
         self._leaving = False
@@ -138,40 +138,40 @@ class Visitor:
             self._failure = failure
 
     def has_had(self, answers: int) -> bool:
-        """Tell whether it has had so many answers.
+        """Return whether so many responses have arrived.
 
-        :raises Exception: what was wrong with one.
+        :raises Exception: if a response was wrong.
         """
         if self._failure is not None:
             raise self._failure
         return self.answered >= answers
 
     def leave(self) -> Deferred[None]:
-        """Ask for nothing more; the result fires after the last answer."""
+        """Send no more requests; the result fires after the last response."""
         self._leaving = True
         return self._left
 
 
 async def fetch(port: int, path: bytes) -> tuple[Response, bytes]:
-    """Return an answer, and the bytes that it brings or points at.
+    """Return a response, and the complete body, from the redirect's target if it is a 302.
 
-    :raises AssertionError: where these are not all there.
+    :raises AssertionError: if the body is incomplete.
     """
     answer = whole = await ask(port, path)
     if answer.status == 302:
         whole = await follow(answer["location"] or b"")
     if (whole.status, whole.complete) != (200, True):
-        raise AssertionError(f"lost: {whole}")
+        raise AssertionError(f"incomplete response: {whole}")
     return answer, whole.body
 
 
 async def follow(location: bytes) -> Response:
-    """Fetch what a redirect points at."""
+    """Request the target of a redirect."""
     where = urlsplit(location.decode())
     client = Client()
     endpoint = TCP4ClientEndpoint(reactor, where.hostname or "", where.port or 80)
     await connectProtocol(endpoint, client)
-    # A URL that is signed for a host holds for no other.
+    # The signature of a presigned URL covers the Host header.
     lines = (f"GET {where.path}?{where.query} HTTP/1.1", f"Host: {where.netloc}")
     text = "\r\n".join([*lines, "Connection: close", "", ""])
     client.transport.write(text.encode())  # type: ignore[union-attr]
@@ -179,9 +179,9 @@ async def follow(location: bytes) -> Response:
 
 
 async def tally(metric: str, *ports: int) -> Counter[str]:
-    """Return the series of a counter or a gauge that are not 0, summed over some nodes.
+    """Return the non-zero series of a counter or a gauge, summed over some nodes.
 
-    :param ports: of their metrics.
+    :param ports: metrics ports of the nodes.
     """
     total: Counter[str] = Counter()
     for port in ports:
@@ -193,16 +193,17 @@ async def tally(metric: str, *ports: int) -> Counter[str]:
 
 
 def short(options: str) -> bytes:
-    """Return the path of a variant of the one source that there is."""
+    """Return the signed path of a variant of the only source."""
     return signed(f"{options}/plain/local://short.flac")
 
 
 class ClusterCase(ServiceCase):
-    """Three nodes with one bucket, behind one address; behind another one they are nginx's.
+    """Nodes with one bucket, behind HAProxy on one port and nginx on another.
 
-    :cvar mode: how they serve what is stored.
-    :cvar settings: of every node. With one render at a time, one that stands still holds up all.
-    :ivar expected: by options, the bytes that a lone node without a store gives for them.
+    :cvar mode: AP_SERVE_MODE of the nodes.
+    :cvar settings: of every node. There is one render slot, so a stopped encoder holds up all
+        renders.
+    :ivar expected: the right bytes by options, from a separate node without a store.
     :ivar tags: the ETag of each path.
     """
 
@@ -223,7 +224,7 @@ class ClusterCase(ServiceCase):
         self.tags: dict[bytes, bytes | None] = {}
 
     def store_variables(self) -> dict[str, str]:
-        """Return the variables that give all nodes one store, and say how a hit is served."""
+        """Return the settings of the shared store and of the serve mode."""
         return {
             "AP_VARIANT_STORE": f"s3://{self.bucket}",
             "AP_SERVE_MODE": self.mode,
@@ -234,7 +235,7 @@ class ClusterCase(ServiceCase):
         }
 
     async def boot(self, *names: str) -> list[Node]:
-        """Start nodes of these names, and the balancers before them."""
+        """Start nodes with these names, and the balancers in front of them."""
         started = [self._start_node(self.root.with_name(name)) for name in names]
         for name, (process, gate) in zip(names, started, strict=True):
             port, metrics_port = await process.port(), await process.metrics_port()
@@ -253,40 +254,40 @@ class ClusterCase(ServiceCase):
         return self.twistd(PATH=path, **self.settings, **self.store_variables()), gate
 
     async def learn(self, forms: Collection[str]) -> None:
-        """Ask a lone node for the bytes of some options."""
+        """Get the right bytes for some options from a separate node."""
         lone = self.start(variant_store=None)
         answers = await together(fetch(lone.port, short(form)) for form in forms)
         self.expected.update(zip(forms, (body for _, body in answers), strict=True))
 
     async def find_home(self, form: str, number: int, balancer: Balancer | None = None) -> Address:
-        """Make a URL that there was not before, and find out where it goes."""
+        """Make a new URL, and find out to which node a balancer sends it."""
         balancer = balancer or self.balancer
         path = short(f"{form}/cb:{balancer.program}-{number}")
-        # HEAD renders nothing.
+        # A HEAD request does not render.
         answer = await ask(balancer.port, path, b"HEAD")
         self.assertEqual(b"MISS", answer["x-audio-proxy"])
         return Address(path, form, balancer.port, (answer[NODE] or b"").decode())
 
     async def at_home_with(self, name: str, form: str, balancer: Balancer) -> Address:
-        """Return a URL that goes to a node."""
+        """Return a new URL that the balancer sends to this node."""
         for number in count():
             address = await self.find_home(form, number, balancer)
             if address.home == name:
                 return address
-        raise AssertionError("numbers have no end")
+        raise AssertionError("count() never ends")
 
     async def see(self, address: Address, port: int = 0) -> Response:
-        """Ask for a URL, and require its bytes, all of them, and the ETag that it always has.
+        """Request a URL, and require the right bytes and the same ETag as before.
 
-        :param port: of a node; otherwise the balancer is asked.
+        :param port: port of a node; by default the balancer's.
         """
         answer, body = await fetch(port or address.port, address.path)
-        self.assertTrue(body == self.expected[address.options], f"other bytes for {address}")
+        self.assertTrue(body == self.expected[address.options], f"wrong bytes for {address}")
         self.assertEqual(self.tags.setdefault(address.path, answer["etag"]), answer["etag"])
         return answer
 
     async def until_stored(self, addresses: Iterable[Address]) -> None:
-        """Wait for write-backs, which come after the last byte is sent."""
+        """Wait for write-backs, which happen after the last byte is sent."""
         for address in addresses:
 
             async def is_hit(address: Address = address) -> bool:
@@ -297,22 +298,22 @@ class ClusterCase(ServiceCase):
 
 
 def together(coroutines: Iterable[Awaitable[object]]) -> Deferred[list]:
-    """Do many things at once."""
+    """Run coroutines concurrently."""
     return gatherResults([Deferred.fromCoroutine(each) for each in coroutines], consumeErrors=True)
 
 
 @skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder outlives a node.")
 class ClusterTests(ClusterCase):
-    """Three nodes that are used as one"""
+    """Three nodes behind one balancer"""
 
     async def test_one_render(self) -> None:
-        """A cold URL is rendered once, however many ask at once, and is a hit on every node.
+        """A cold URL is rendered once for any number of clients, and is then a HIT on every node.
 
-        Neither balancer's log has a URL that works: signatures are left out.
+        The logs of both balancers omit signatures, so they contain no usable URL.
         """
         nodes = await self.boot("one", "two", "three")
         await self.learn(FORMS)
-        # What nginx adds is no matter of formats: one for each node is enough.
+        # nginx treats all formats alike, so one URL for each node is enough.
         asked = (*FORMS, *FORMS[: len(nodes)])
         await self.ask_for_all(self.balancer, FORMS)
         await self.ask_for_all(self.nginx, FORMS[: len(nodes)])
@@ -328,10 +329,10 @@ class ClusterTests(ClusterCase):
                 signature, _, rest = path[1:].partition(b"/")
                 by_it = balancer.program.encode() in rest
                 self.assertEqual(by_it, b" /" + rest + b"\n" in said)
-                self.assertFalse(signature in said, "a log tells a signature")
+                self.assertFalse(signature in said, "a log contains a signature")
 
     async def ask_for_all(self, balancer: Balancer, forms: Collection[str]) -> None:
-        """Have twelve clients ask for a new URL of each form, six of them before it is begun."""
+        """Let twelve clients request a new URL of each form, six of them before the render runs."""
         nodes = list(self.nodes.values())
         metrics = [node.metrics_port for node in nodes]
         before = await tally("cache_lookups_total", *metrics)
@@ -347,10 +348,10 @@ class ClusterTests(ClusterCase):
             lookups = await tally("cache_lookups_total", *metrics)
             return lookups.total() - before.total() == 6 * len(addresses)
 
-        await until_told(all_there, "everyone to be there")
+        await until_told(all_there, "all lookups")
         for node in nodes:
             await node.open_gate()
-        # Others come while the renders run, end, and are stored.
+        # The other six join while the renders run, end, and are stored.
         late = {address: self.crowd(address) for address in addresses}
         for address in addresses:
             first, later = await early[address], await late[address]
@@ -365,24 +366,25 @@ class ClusterTests(ClusterCase):
                 self.assertEqual(b"HIT", answer["x-audio-proxy"])
 
     def crowd(self, address: Address) -> Deferred[list[Response]]:
-        """Have six clients ask for one URL."""
+        """Let six clients request one URL."""
         return together(self.see(address) for _ in range(6))
 
 
 @skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder outlives a node.")
 class LossTests(ClusterCase):
-    """Three nodes, of which one stays
+    """Loss of two of three nodes
 
     :ivar stored: for each node, URLs of variants that are in the store.
-    :ivar fresh: for each node, URLs that nobody has asked for, to be taken one by one.
-    :ivar listeners: visitors who ask for all that is stored, again and again.
-    :ivar seekers: for nodes, a visitor who asks for what is not stored yet.
+    :ivar fresh: for each node, URLs that were never requested; each is used once.
+    :ivar listeners: visitors that request the stored variants again and again.
+    :ivar seekers: by node, a visitor that requests variants that are not stored yet.
     """
 
-    # A redirect leaves a node in one piece. A stream from a bucket through a node that is killed
-    # may be torn.
+    # A redirect leaves a node in one piece. In proxy mode, a stream from the bucket breaks off when
+    # the
+    # node is killed.
     mode = "redirect"
-    # Everything at once takes its time where there is little of it.
+    # Many processes run at once, which takes long on a slow machine.
     timeout = 4 * PATIENCE
 
     async def setUp(self) -> None:
@@ -390,23 +392,34 @@ class LossTests(ClusterCase):
         self.listeners: list[Visitor] = []
         self.seekers: dict[str, Visitor] = {}
         self.may_move = False
-        # At the very end nobody answers any more, and so everyone leaves.
+        # When the nodes end after the test, requests fail; let the visitors leave first.
         self.addCleanup(lambda: gatherResults([visitor.leave() for visitor in self.visitors]))
 
     @property
     def visitors(self) -> list[Visitor]:
-        """Everyone."""
+        """All visitors."""
         return [*self.listeners, *self.seekers.values()]
 
     async def test_nobody_is_lost(self) -> None:
-        """While nodes are drained, killed and stopped, every client gets its whole answer.
+        """While nodes are drained, killed and stopped, every client gets a complete response.
 
-        A node that is not ready, or was told to stop, finishes what it has and gets nothing new,
-        so with these that is everybody. What a node was just sending when it was killed is lost,
-        whatever is in front of it. So with that one it is everybody else: those who had not
-        connected; those whose request was not read, or not answered, be it in the queue or at
-        work; and those who were sent a stored variant of up to 64 KiB, which leaves a node in one
-        system call, and so as a whole or not at all. Who came through nginx is not lost either.
+        A node that is not ready, or that is stopping, completes its requests and gets no new ones.
+        So no
+        client of these nodes loses a response.
+
+        A response that a node is sending when it is killed is lost; no balancer can repair that.
+        The clients
+        of a killed node that get a complete response are:
+
+        - clients that had not connected yet;
+        - clients whose request was not read yet, or waited in the queue, or was being rendered
+          without
+          output;
+        - clients of stored variants up to 64 KiB, which a node sends in one system call: completely
+          or not
+          at all.
+
+        The same holds for clients that came through nginx.
         """
         await self.boot("steady", "drained", "killed")
         await self.learn(SMALL_FORMS)
@@ -426,14 +439,15 @@ class LossTests(ClusterCase):
         for visitor in self.visitors:
             await visitor.leave()
             visitor.has_had(0)
-        # These were variants of their own, each of them, and not one that was found stored.
+        # The variants of all paths are different, so no variant was served for another path.
         self.assertEqual(len(self.tags), len(set(self.tags.values())))
 
     async def drain(self, node: Node) -> list[Client]:
-        """Have more come to a node than its queue should have; return those who wait."""
+        """Fill the queue of a node beyond its readiness threshold; return the waiting clients."""
         node.close_gate()
         fresh = self.fresh["drained"]
-        # The first two come as everyone does, and are in when it is not ready any more.
+        # The first two clients come through the balancer; they are in the queue before the node is
+        # not ready.
         held = [await send(self.balancer.port, next(fresh).path) for _ in range(2)]
         held += [await send(node.port, next(fresh).path) for _ in range(5)]
         await self.balancer.until_state(drained="DOWN")
@@ -441,7 +455,7 @@ class LossTests(ClusterCase):
         for address in [*self.stored["drained"], next(fresh)]:
             answer = await self.see(address)
             self.assertNotEqual(b"drained", answer[NODE])
-        # It could still do what needs no slot.
+        # The node still serves stored variants, which need no render slot.
         for address in self.everything:
             answer = await self.see(address, node.port)
             self.assertEqual(b"HIT", answer["x-audio-proxy"])
@@ -449,7 +463,7 @@ class LossTests(ClusterCase):
         return held
 
     async def hold(self, name: str) -> list[Client]:
-        """Have one client's render stand still in a node, and one wait behind it."""
+        """Stop the render of one client in a node, and queue another client behind it."""
         node = self.nodes[name]
         node.close_gate()
         held = [await send(self.balancer.port, next(self.fresh[name]).path) for _ in range(2)]
@@ -462,16 +476,18 @@ class LossTests(ClusterCase):
         return held
 
     async def kill(self, node: Node) -> list[Client]:
-        """Catch clients at a node at every stage before the first byte, and kill it.
+        """Kill a node that has clients at every stage before the first byte.
 
-        :returns: those who came through nginx. It knows nothing of readiness, so they may be
-            waiting at the one that is drained by now.
+        :returns: the clients that came through nginx. nginx does not know about readiness, so they
+            may now
+            wait at the drained node.
         """
         early, late = [
             await self.at_home_with("killed", form, self.nginx) for form in SMALL_FORMS[:2]
         ]
-        # The only slot is held by a render that has put out nothing, so those before it have
-        # ended; and the node has answered since, and so has sent all that it had of them.
+        # The only slot is held by a render without output, so all earlier renders have ended. The
+        # node has
+        # responded since, so it has sent all of their output.
         held = await self.hold("killed")
         moved = [await send(self.nginx.port, early.path)]
 
@@ -479,7 +495,7 @@ class LossTests(ClusterCase):
             return (await tally("render_queue_depth", node.metrics_port)).total() > 1
 
         await until_told(another_waits, "the queue to grow")
-        # From here on it does not even read, and clients pile up before it.
+        # From here on the node reads nothing, and its clients accumulate.
         node.process.signal(signal.SIGSTOP)
         moved.append(await send(self.nginx.port, late.path))
         caught = [*self.listeners, self.seekers["killed"]]
@@ -487,7 +503,7 @@ class LossTests(ClusterCase):
         async def all_caught() -> bool:
             return await self.balancer.sessions("killed") >= len(held) + len(caught)
 
-        await until_told(all_caught, "everyone to be caught")
+        await until_told(all_caught, "all requests")
         node.process.signal(signal.SIGKILL)
         for client in held:
             await self.assert_served(client, b"steady")
@@ -497,7 +513,7 @@ class LossTests(ClusterCase):
         return moved
 
     async def bring_back(self, node: Node, held: list[Client]) -> None:
-        """Let a node do what waits there; what goes to it is what went to it before."""
+        """Let a drained node run its queue; its URLs then return to it."""
         await node.open_gate()
         for client, way in zip(held, [b"drained"] * 2 + [None] * 5, strict=True):
             await self.assert_served(client, way)
@@ -510,7 +526,7 @@ class LossTests(ClusterCase):
         await self.until_answered(self.listeners)
 
     async def stop(self, node: Node) -> None:
-        """Tell a node to stop that has work to do, and wait for its end."""
+        """Stop a node with SIGTERM while renders are queued, and wait for its exit."""
         held = await self.hold("steady")
         self.may_move = True
         node.process.signal(signal.SIGTERM)
@@ -518,7 +534,7 @@ class LossTests(ClusterCase):
         for address in [*self.stored["steady"], next(self.fresh["steady"])]:
             answer = await self.see(address)
             self.assertEqual(b"drained", answer[NODE])
-        # Not so the seekers, who may be in its queue too.
+        # Do not wait for the seekers: their requests may be in its queue.
         await self.until_answered(self.listeners)
         await node.open_gate()
         for client in held:
@@ -526,7 +542,7 @@ class LossTests(ClusterCase):
         self.assertEqual(0, await node.process.end())
 
     async def prepare(self) -> None:
-        """Make URLs for each node, some of them stored, and have visitors for them."""
+        """Make URLs for each node, store some of them, and start visitors."""
         homes: dict[str, list[Address]] = {name: [] for name in self.nodes}
         forms = zip(cycle(SMALL_FORMS), count(), strict=True)
         while min(len(addresses) for addresses in homes.values()) < 24:
@@ -541,29 +557,29 @@ class LossTests(ClusterCase):
             addresses = self.everything[shift:] + self.everything[:shift]
             self.listeners.append(Visitor(self.visit, cycle(addresses), 0.1))
         for name in ("steady", "killed"):
-            # Past the end of these, it is a listener too.
+            # Once all of these URLs are stored, this visitor requests stored variants.
             self.seekers[name] = Visitor(self.visit, cycle(homes[name][12:]), 0.3)
 
     async def visit(self, address: Address) -> None:
-        """Ask for a URL, and require that it stays where it is while its node does."""
+        """Request a URL; require that URLs of the steady node stay there until it stops."""
         answer = await self.see(address)
         if address.home == "steady" and not self.may_move:
             self.assertEqual(b"steady", answer[NODE])
 
     async def until_answered(self, visitors: Collection[Visitor]) -> None:
-        """Wait until each of some visitors has had two answers more."""
+        """Wait until each of these visitors has had two more responses."""
         goals = [(visitor, visitor.answered + 2) for visitor in visitors]
-        await until(lambda: all(visitor.has_had(goal) for visitor, goal in goals), "answers")
+        await until(lambda: all(visitor.has_had(goal) for visitor, goal in goals), "responses")
 
     async def assert_served(self, client: Client, node: bytes | None) -> None:
-        """Require that a client gets a whole answer, and from whom."""
+        """Require a complete response, and the node that sent it."""
         answer = await client.end()
         self.assertEqual((200, True, node), (answer.status, answer.complete, answer[NODE]))
         self.assertIn(answer.body, self.expected.values())
 
 
 class PassageTests(ActorCase):
-    """What balancers do with an answer: nothing"""
+    """Responses that pass through a balancer unchanged"""
 
     acts: ClassVar[dict[str, str]] = {
         "half": "say; wait_here; say; exit 0",
@@ -577,14 +593,14 @@ class PassageTests(ActorCase):
         self.patch(os, "environ", {**os.environ, "PATH": path})
 
     async def boot(self, **ports: int) -> tuple[HAProxy, Nginx]:
-        """Start both before some services."""
+        """Start both balancers in front of some services."""
         haproxy = await balance(self, HAProxy, self.root.parent, ports)
         return haproxy, await balance(self, Nginx, self.root.parent, ports)
 
     async def test_bytes_pass_as_they_come(self) -> None:
-        """A client has the first bytes before there are others, and a drain takes none from it.
+        """Balancers forward bytes at once, and draining a node interrupts no response.
 
-        Where HAProxy finds no node ready, it asks one that lives all the same.
+        If no node is ready, HAProxy still sends requests to a live one.
         """
         service = self.start(max_concurrency=1, queue_size=5, ready_queue_threshold=1)
         haproxy, nginx = await self.boot(one=service.port)
@@ -593,7 +609,7 @@ class PassageTests(ActorCase):
         def halves() -> bool:
             return all(each.response and len(each.response.body) == 65536 for each in clients)
 
-        await until(halves, "a half")
+        await until(halves, "half of the bodies")
         encoder = await until_standing()
         waiting = await send(service.port, target("good", "mp3"))
         await haproxy.until_state(one="DOWN")
@@ -611,7 +627,7 @@ class PassageTests(ActorCase):
         await haproxy.until_state(one="UP")
 
     async def test_paths_pass_untouched(self) -> None:
-        """A URL arrives as it was signed, however it is spelled and however long, with its id."""
+        """A URL and its request id reach the node unchanged, in any spelling and length."""
         service = self.start()
         for balancer in await self.boot(one=service.port):
             for status, path in (
@@ -627,7 +643,7 @@ class PassageTests(ActorCase):
             self.assertTrue(answer["x-request-id"])
 
     async def test_torn_stays_torn(self) -> None:
-        """An answer that breaks off at the node breaks off for the client; no end is made up."""
+        """A response that breaks off at the node also breaks off for the client."""
         services = [self.start() for _ in range(2)]
         for balancer in await self.boot(one=services[0].port, two=services[1].port):
             client = await send(balancer.port, target("torn", "mp3", f"/cb:{balancer.program}"))
@@ -638,7 +654,7 @@ class PassageTests(ActorCase):
             self.assertEqual((200, False), (answer.status, answer.complete))
 
     async def test_timeout_is_the_nodes_own(self) -> None:
-        """A render that takes too long is a 504 that says so, and is not tried on another node."""
+        """A render that takes too long is a 504 from the node, and no other node retries it."""
         services = [self.start(render_timeout=1, probe_timeout=30) for _ in range(2)]
         metrics = [service.metrics_port for service in services]
         balancers = await self.boot(one=services[0].port, two=services[1].port)
@@ -647,11 +663,11 @@ class PassageTests(ActorCase):
         ):
             self.assertEqual((504, "render_timeout"), (answer.status, answer.error))
 
-        # A render is counted when its encoder is dead, which the client need not wait for.
+        # A render is counted when its encoder is dead; the client does not wait for that.
         async def all_ended() -> bool:
             return not await tally("render_slots_held", *metrics)
 
-        await until_told(all_ended, "the end")
+        await until_told(all_ended, "the renders to end")
         self.assertEqual(
             {'renders_total{format="mp3",outcome="render_timeout"}': 2},
             await tally("renders_total", *metrics),

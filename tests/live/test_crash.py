@@ -280,7 +280,7 @@ class HungDiskTests(ActorCase):
             self.assertEqual(200, (await ask(port, path)).status)
 
     async def test_sync_that_hangs(self) -> None:
-        """A hanging fsync delays only its own write-back; shutdown does not wait for it (D39)."""
+        """While an fsync hangs, clients are served, and a shutdown does not wait for it (D39)."""
         gate, hanging, real = threading.Event(), threading.Event(), os.fsync
         self.addCleanup(gate.set)
 
@@ -301,7 +301,7 @@ class HungDiskTests(ActorCase):
         joined = await send(service.port, target("steady", "mp3"))
         await self.assert_whole(joined, b"COALESCED")
         await self.assert_serves(service.port, target("good", "mp3"))
-        await until(lambda: len(self.texts(LogLevel.warn)) == 1, "the deadline")
+        await until(lambda: len(self.texts(LogLevel.warn)) == 1, "the warning")
         beside = await ask(service.port, target("good", "flac"))
         self.assertEqual((200, True), (beside.status, beside.complete))
         counted = moved(before, await scrape(service.metrics_port))
@@ -319,7 +319,7 @@ class HungDiskTests(ActorCase):
         self.assertEqual([], self.log.errors)
 
     async def test_frozen(self) -> None:
-        """A frozen disk costs one failed write-back; once thawed, the store works as before."""
+        """While the disk is frozen, clients are served; once thawed, renders are stored again."""
         freeze = self.mount_frozen_at_will()
         service = self.start(render_timeout=1, max_concurrency=2, max_variant_bytes=5_000_000)
         port = service.port
@@ -334,7 +334,7 @@ class HungDiskTests(ActorCase):
         await self.assert_whole(client, b"MISS")
         await self.assert_whole(await send(port, target("steady", "mp3")), b"COALESCED")
         await self.assert_serves(port, target("good", "mp3"))
-        await until(lambda: self.texts(LogLevel.warn), "the deadline")
+        await until(lambda: self.texts(LogLevel.warn), "the warning")
         beside = await ask(port, target("good", "flac"))
         self.assertEqual((200, True), (beside.status, beside.complete))
         freeze("--unfreeze")
@@ -381,7 +381,7 @@ class HungDiskTests(ActorCase):
         try:
             run("mkfs.ext4", "-q", "-F", str(image))
         except (OSError, subprocess.SubprocessError) as error:
-            raise SkipTest(f"There is no ext4 to be had: {error}") from error
+            raise SkipTest(f"An ext4 cannot be made here: {error}") from error
         mount(self, "-o", "loop", str(image), str(self.store))
         # This shell thaws the disk if the test process dies.
         thaw = f"read line; fsfreeze --unfreeze {shlex.quote(str(self.store))} 2>&1"

@@ -24,7 +24,7 @@ class EmbeddingTests(ServiceCase):
     """`make_resource`"""
 
     def mount(self, proxy: AudioProxy) -> int:
-        """Serve a site with the proxy at /audio/ beside a text, and return its port."""
+        """Serve a site with the proxy at /audio/ and a text at /text, and return its port."""
         root = Resource()
         root.putChild(b"audio", proxy.resource)
         root.putChild(b"text", Data(b"a text", "text/plain"))
@@ -33,13 +33,13 @@ class EmbeddingTests(ServiceCase):
         return int(port.getHost().port)
 
     def make(self, **settings: Any) -> AudioProxy:
-        """Make a proxy that is stopped at the end at the latest."""
+        """Make a proxy; stop it at the end of the test if it still runs."""
         proxy = make_resource(self.config(**settings), reactor)
         self.addCleanup(lambda: proxy.stopService() if proxy.running else None)
         return proxy
 
     async def test_renders_below_a_prefix(self) -> None:
-        """It renders, stores and serves at /audio/, and what is beside it is untouched."""
+        """A proxy at /audio/ renders and stores, and does not affect other resources."""
         self.add("short.flac", short_flac())
         proxy = self.make()
         await proxy.startService()
@@ -54,11 +54,11 @@ class EmbeddingTests(ServiceCase):
             response = await ask(port, target)
             self.assertEqual(status, response.status)
             self.assertEqual(b"application/json", response["content-type"])
-        # The URL does not change with the place where the resource is mounted.
+        # The signed URL does not contain the prefix; below another one it is not found.
         self.assertEqual(404, (await ask(port, PATH.removeprefix(b"/audio"))).status)
 
     async def test_store_without_urls(self) -> None:
-        """A folder is served from here, also where the default mode is to redirect."""
+        """A file store is served in proxy mode, even if the serve mode is redirect."""
         self.add("short.flac", short_flac())
         proxy = self.make(serve_mode="redirect")
         await proxy.startService()
@@ -70,7 +70,7 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual((206, b"OggS"), (part.status, part.body))
 
     async def test_child_of_an_application(self) -> None:
-        """It starts and stops with the service that it is a child of."""
+        """A proxy starts and stops with its parent service."""
         self.add("short.flac", short_flac())
         proxy = self.make()
         parent = MultiService()
@@ -84,14 +84,14 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual([], list((self.store / ".scratch").iterdir()))
 
     async def test_stop_at_once(self) -> None:
-        """A stop right after the start leaves no child, and no timer for trial to find."""
+        """A stop right after the start leaves no child process and no timer."""
         proxy = self.make()
         await proxy.startService()
         await proxy.stopService()
         self.assertEqual([], children())
 
     async def test_stop_while_it_starts(self) -> None:
-        """A start that waits for a bucket is called off by a stop, and can be made again."""
+        """A stop cancels a start that waits for a bucket; the proxy can be started again."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             proxy = self.make(
                 variant_store=BucketStore("bucket"),
@@ -108,14 +108,14 @@ class EmbeddingTests(ServiceCase):
                 await proxy.stopService()
                 self.failureResultOf(starting, CancelledError)
                 self.assertFalse(proxy.running)
-        # Nobody listens any more.
+        # The silent server is closed now.
         with self.assertRaises(BootError):
             await proxy.startService()
         self.assertFalse(proxy.running)
         self.assertEqual([], children())
 
     async def test_stop_waits_for_answers(self) -> None:
-        """A stop lets the renders that run come to their end, with all of their bytes (D39)."""
+        """A stop waits for running renders and their responses (D39)."""
         self.add("short.flac", short_flac())
         proxy = self.make()
         await proxy.startService()
@@ -128,7 +128,7 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual([], children())
 
     async def test_start_again(self) -> None:
-        """After a stop it can be started anew."""
+        """A stopped proxy can be started again."""
         self.add("short.flac", short_flac())
         proxy = self.make()
         port = self.mount(proxy)
@@ -140,7 +140,7 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual([b"MISS", b"HIT"], states)
 
     def test_store_not_writable(self) -> None:
-        """An embedding application is told by a failure that names the setting."""
+        """If the store is not writable, the start fails with an error that names the setting."""
         self.store.rmdir()
         self.store.write_bytes(b"")
         proxy = self.make()
@@ -149,10 +149,10 @@ class EmbeddingTests(ServiceCase):
         self.assertFalse(proxy.running)
 
     def test_settings_that_do_not_go_together(self) -> None:
-        """A configuration made in code is refused when it is built, by the variable's name."""
+        """Conflicting settings in code are refused by `make_resource`, with the variable's name."""
         bundle = self.root / "bundle.pem"
         bundle.write_text("nothing")
-        # A loopback address where nobody is asked anything.
+        # An address on the loopback interface; the test sends no request to it.
         identity: dict[str, Any] = {
             "endpoint": "http://127.0.0.1:9",
             "access_key_id": "id",
@@ -183,9 +183,9 @@ class EmbeddingTests(ServiceCase):
             self.assertNotIn("\n", str(error))
 
     def test_trust_of_the_process(self) -> None:
-        """SSL_CERT_FILE is what https origins are verified against, and is named when broken."""
+        """A broken SSL_CERT_FILE fails the start if https sources are allowed."""
         self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": "/nowhere.pem"})
-        # Where no host is admitted nobody is verified.
+        # If no host is allowed, no certificate is ever verified.
         make_resource(self.config(), reactor)
         config = self.config(source_allowlist=("a.test",))
         error = self.assertRaises(BootError, make_resource, config, reactor)

@@ -1,4 +1,4 @@
-"""Every way that a render can end badly, in a service of its own process with real children."""
+"""Every way in which a render can fail, in a separate service process with real children."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ from tests.support.service import (
 )
 from tests.test_tap import LINE
 
-# An encoder that does as the name of its source says, once it has put out 64 KiB or nothing and
-# stands still; a test says when it goes on. For other sources it is the real one.
+# An encoder that acts as the name of its source says. It writes 64 KiB or nothing and then stops,
+# and
+# the test continues it. For other sources it runs the real ffmpeg.
 ENCODER = f"""#!/bin/sh
 case " $* " in
 *" pipe:1 "*) ;;
@@ -54,9 +55,9 @@ exec {shutil.which("ffmpeg")} "$@"
 
 
 class ActorCase(ServiceCase):
-    """A service whose encoder acts up where a test wants it to.
+    """Service whose encoder misbehaves for some sources.
 
-    :cvar acts: what to do for a source of that name, in the language of the shell.
+    :cvar acts: shell commands of the encoder by the name of the source.
     """
 
     acts: ClassVar[dict[str, str]] = {}
@@ -71,12 +72,12 @@ class ActorCase(ServiceCase):
             self.add(f"{name}.flac", short_flac())
 
     def write_program(self, name: str, text: str) -> None:
-        """Put a program ahead of all others of its name."""
+        """Write a program into the folder that is first in PATH."""
         (self.programs / name).write_text(text)
         (self.programs / name).chmod(0o755)
 
     async def act(self, **variables: str) -> Process:
-        """Start a service that has had its first render, and knows all of its programs."""
+        """Start a service and let it finish one good render."""
         path = f"{self.programs}:{os.environ['PATH']}"
         node = self.twistd(**{"PATH": path, "AP_LOG_LEVEL": "debug", **variables})
         port = await node.port()
@@ -86,7 +87,7 @@ class ActorCase(ServiceCase):
         return node
 
     async def until_idle(self, node: Process) -> dict[str, float]:
-        """Wait until nothing of a render is left, and return all metrics."""
+        """Wait until no render has left-over resources; return all metrics."""
         await until(lambda: not children(node.pid), "all children to be reaped")
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         port = await node.metrics_port()
@@ -101,22 +102,22 @@ class ActorCase(ServiceCase):
 
 
 async def until_standing(pid: int | None = None, but: Collection[int] = ()) -> int:
-    """Wait until a child of a process stands still, other than some, and return it."""
+    """Wait until a child of a process is stopped, except those in ``but``; return its id."""
 
     def standing() -> list[int]:
         return [child for child in children(pid) if child not in but and stands_still(child)]
 
-    (found,) = await until(standing, "the encoder to stand still")
+    (found,) = await until(standing, "the encoder to stop")
     return found
 
 
 def target(act: str, form: str, more: str = "") -> bytes:
-    """Return the URL of a source in a format."""
+    """Return the signed path of a variant."""
     return signed(f"/f:{form}{more}/plain/local://{act}.flac")
 
 
 def troubles(node: Process, since: int = 0) -> list[tuple[str, str]]:
-    """Return level and text of each log line that is a warning or worse, or a request's."""
+    """Return level and text of warnings, errors and access log lines of renders."""
     lines = [LINE.fullmatch(line) for line in node.stdout[since:].splitlines()]
     found = [(line["level"], line["text"]) for line in lines if line is not None]
     return [
@@ -128,13 +129,13 @@ def troubles(node: Process, since: int = 0) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class End:
-    """How a render ends, and what everyone is told of it.
+    """End of a render, and how the client, the log and the metrics report it.
 
-    :ivar status: what the client gets; 200 with no ``code`` is the whole variant.
-    :ivar code: of the error, also where the status was sent before it was known.
-    :ivar outcome: the label of the metric.
-    :ivar line: what the log says beside the line of the request.
-    :ivar level: the level of that.
+    :ivar status: status of the response; 200 without a ``code`` means the complete variant.
+    :ivar code: error code, also if the status was sent before the error.
+    :ivar outcome: label of the metric.
+    :ivar line: log line of the failure, besides the access log line.
+    :ivar level: log level of ``line``.
     """
 
     act: str
@@ -147,7 +148,7 @@ class End:
 
     @property
     def request_line(self) -> tuple[str, str]:
-        """Level and shape of the request's own line."""
+        """Level and pattern of the access log line."""
         level = "warning" if self.code not in (None, "undecodable_source") else "info"
         code = f" {self.code}" if self.code else ""
         options = r"(ch:1/)?" + f"f:{self.form}" + r"(/pk_bits:16/pk_fmt:json/pts:800)?"
@@ -156,12 +157,12 @@ class End:
 
     @property
     def histogram(self) -> str:
-        """The series that counts its time."""
+        """Name of the series that counts the duration of the render."""
         labels = f'format="{self.form}",outcome="{self.outcome}"'
         return f"audio_proxy_render_duration_seconds_count{{{labels}}}"
 
     def counts(self) -> dict[str, int]:
-        """Return the metrics that move."""
+        """Return the counters that change, and by how much."""
         return {
             f'cache_lookups_total{{format="{self.form}",outcome="miss"}}': 1,
             f'renders_total{{format="{self.form}",outcome="{self.outcome}"}}': 1,
@@ -204,7 +205,7 @@ LATE = (
 
 
 class EndTests(ActorCase):
-    """Each end has its status, its log line and its metric, and leaves nothing behind"""
+    """Status, log line and metric of each kind of failure"""
 
     acts: ClassVar[dict[str, str]] = {
         "early": "echo out of luck >&2; wait_here; exit 1",
@@ -220,7 +221,7 @@ class EndTests(ActorCase):
     }
 
     async def perform(self, node: Process, end: End) -> Client:
-        """Have a render come as far as it does, and then go on to its end."""
+        """Start a render, wait until its encoder stops, and continue the encoder."""
         before = set(children(node.pid))
         client: Client = await send(await node.port(), target(end.act, end.form))
         encoder = await until_standing(node.pid, but=before)
@@ -230,7 +231,7 @@ class EndTests(ActorCase):
         return client
 
     async def assert_answered(self, client: Client, end: End) -> None:
-        """Require that a client is told of the end, or cannot take what it has for whole."""
+        """Require the right status and error; a failed body must not look complete."""
         response = await client.end()
         self.assertEqual(end.status, response.status, end)
         if end.status == 200:
@@ -241,7 +242,7 @@ class EndTests(ActorCase):
             self.assertEqual(end.code, response.error, end)
 
     def assert_logged(self, lines: list[tuple[str, str]], ends: tuple[End, ...]) -> None:
-        """Require the lines of some ends, in any order, and no other."""
+        """Require exactly the log lines of some ends, in any order."""
         expected = [end.request_line for end in ends]
         expected += [(end.level, end.line) for end in ends if end.line is not None]
         for level, shape in expected:
@@ -251,7 +252,7 @@ class EndTests(ActorCase):
         self.assertEqual([], lines)
 
     async def assert_ends(self, node: Process, *ends: End) -> None:
-        """Have renders come to their ends at the same time; require all that is to be of them."""
+        """Run renders concurrently; require the right responses, metrics and log lines."""
         before, stored, said = await self.until_idle(node), self.stored(), len(node.stdout)
         clients = [await self.perform(node, end) for end in ends]
         for client, end in zip(clients, ends, strict=True):
@@ -267,13 +268,13 @@ class EndTests(ActorCase):
         self.assertEqual(len([end for end in ends if end.code is None]), len(new))
 
     async def assert_unharmed(self, node: Process, descriptors_before: int) -> None:
-        """Require that a service is as it was, and renders on."""
+        """Require that a service has leaked no descriptor, and renders again."""
         await until(lambda: descriptors(node.pid) <= descriptors_before, "descriptors to close")
         whole = await ask(await node.port(), target("good", "mp3"))
         self.assertEqual((200, True), (whole.status, whole.complete))
 
     async def test_failures(self) -> None:
-        """Whatever an encoder does, its client is told the truth, and the slot is free again."""
+        """Every failure of an encoder is reported to the client, and frees the render slot."""
         node = await self.act(AP_MAX_CONCURRENCY="1", AP_MAX_VARIANT_BYTES="1000000")
         before = descriptors(node.pid)
         for end in QUICK:
@@ -281,7 +282,7 @@ class EndTests(ActorCase):
         await self.assert_unharmed(node, before)
 
     async def test_process_left_behind(self) -> None:
-        """One who leaves a process behind, which holds all pipes, has come to a good end."""
+        """An encoder that leaves a process behind, which holds its pipes, still succeeds."""
         node = await self.act()
         before = descriptors(node.pid)
         self.addCleanup(self.end_heirs)
@@ -289,12 +290,12 @@ class EndTests(ActorCase):
         await self.assert_unharmed(node, before)
 
     def end_heirs(self) -> None:
-        """End what the encoders left behind."""
+        """Kill the processes that the encoders left behind."""
         for pid in (self.root / "heirs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
 
     async def test_timeouts(self) -> None:
-        """A child that will not end is ended, whatever it does, and all it had is free again."""
+        """A child that does not end by itself is ended, and its slot and descriptors are freed."""
         seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
         node = await self.act(AP_MAX_CONCURRENCY=str(len(LATE)), **seconds)
         before = descriptors(node.pid)
@@ -312,7 +313,7 @@ class FullDiskTests(ActorCase):
         mount(self, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(self.store))
 
     async def test_full(self) -> None:
-        """A render that fills the disk fails, and what it took is free for the next one."""
+        """A render that fills the disk fails, and its disk space is freed."""
         self.add("long.flac", long_flac())
         node = await self.act()
         before = await self.until_idle(node)
@@ -332,7 +333,7 @@ class FullDiskTests(ActorCase):
         await until_hit(await node.port(), target("good", "mp3"))
 
     async def test_full_at_the_last_moment(self) -> None:
-        """Without room for the very last page the client has it all, and the store nothing."""
+        """If the disk is full at the write-back, the client gets all, and nothing is stored."""
         node = await self.act()
         port = await node.port()
         before = await self.until_idle(node)
@@ -347,7 +348,7 @@ class FullDiskTests(ActorCase):
         response = await client.end()
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual(bytes(65536), response.body)
-        await until(lambda: "write-back" in node.stdout, "the line")
+        await until(lambda: "write-back" in node.stdout, "the log line")
         counted = moved(before, await self.until_idle(node))
         self.assertEqual(1, counted["variant_store_write_failures_total"])
         self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
@@ -361,7 +362,7 @@ class FullDiskTests(ActorCase):
 
 
 def mount(case: ServiceCase, *words: str) -> None:
-    """Mount something for the length of a test.
+    """Mount a file system for the duration of a test.
 
     :raises SkipTest: where that is not possible.
     """
@@ -370,7 +371,7 @@ def mount(case: ServiceCase, *words: str) -> None:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", "") or error
-        raise SkipTest(f"Nothing can be mounted here: {said}") from error
+        raise SkipTest(f"File systems cannot be mounted here: {said}") from error
     where = words[-1]
 
     def unmount() -> None:
@@ -380,5 +381,5 @@ def mount(case: ServiceCase, *words: str) -> None:
 
 
 def without_scrapes(counted: dict[str, float]) -> dict[str, float]:
-    """Leave out what it cost to look."""
+    """Leave out the requests for the metrics themselves."""
     return {series: count for series, count in counted.items() if '"metrics"' not in series}

@@ -1,4 +1,4 @@
-"""The examples, as programs of their own."""
+"""The examples, run as separate programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EmbedTests(ServiceCase):
     """`examples/embed.py`"""
 
     def start(self, root: Path, store: Path) -> Process:
-        """Start the example with folders and a port of this test's own in place of its."""
+        """Start the example with its folders and its port replaced by those of the test."""
         with socket.create_server(("127.0.0.1", 0)) as found:
             self.port = found.getsockname()[1]
         text = (EXAMPLES / "embed.py").read_text()
@@ -36,7 +36,7 @@ class EmbedTests(ServiceCase):
         return process
 
     async def test_renders(self) -> None:
-        """It prints a URL that renders a source, and ends well when it is asked to."""
+        """The example prints a URL that renders a source, and SIGTERM ends it cleanly."""
         folder = Path(self.mktemp()).resolve()
         (folder / "variants").mkdir(parents=True)
         (folder / "tone.flac").write_bytes(short_flac().read_bytes())
@@ -53,7 +53,7 @@ class EmbedTests(ServiceCase):
         self.assertEqual("", process.stderr)
 
     async def test_refused(self) -> None:
-        """Where the store is not there it says so in one line, and ends."""
+        """If its store is missing, the example prints one line and exits."""
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()
         process = self.start(folder, folder / "missing")

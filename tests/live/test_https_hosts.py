@@ -1,4 +1,4 @@
-"""Where https sources may be, who has to prove what, and how an address travels to its host."""
+"""Hosts of https sources: redirects, certificates, spelling of URLs, and the allowlist."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.support.service import ask, reactor, send, short_flac, signed
 
 @implementer(IHostnameResolver)
 class Names:
-    """Resolves the names of hosts that a test makes up: to this machine, or to nothing.
+    """Resolver for made-up host names: to this machine, or to no address.
 
-    :ivar asked: which were looked up.
+    :ivar asked: the names that were looked up.
     """
 
     def __init__(self, *unknown: str) -> None:
@@ -44,19 +44,19 @@ class Names:
         return self
 
     def install(self, case: Any) -> None:
-        """Take the place of the system until a test is over; ffmpeg asks the system still."""
+        """Replace the reactor's resolver until the end of a test; ffmpeg uses the system's."""
         case.addCleanup(reactor.installNameResolver, reactor.installNameResolver(self))
 
 
 class RedirectTests(HttpsCase):
-    """Redirects, walked one by one"""
+    """Redirects, which the service follows one by one"""
 
     def setUp(self) -> None:
         super().setUp()
         self.service = self.start()
 
     async def refused(self, url: str, status: int) -> Response:
-        """Require that a source is refused to everyone alike, and return the answer to a GET."""
+        """Require a refusal for HEAD and GET, info and render; return the last response."""
         for options in ("info", "f:wav"):
             head = await ask(self.service.port, self.path(url, options), b"HEAD")
             answer = await ask(self.service.port, self.path(url, options))
@@ -64,7 +64,7 @@ class RedirectTests(HttpsCase):
         return answer
 
     async def test_every_kind(self) -> None:
-        """Five are followed, of each status and spelled in each way; a sixth is a 502 (D48)."""
+        """Five redirects of any status and spelling are followed; a sixth is a 502 (D48)."""
         port = self.origin.port
         first = self.origin.put("/a/1", Redirect("2", 301))
         self.origin.put("/a/2", Redirect("../b/./3", 302))
@@ -81,16 +81,16 @@ class RedirectTests(HttpsCase):
         self.assertEqual("upstream_unavailable", (await self.refused(one_more, 502)).error)
 
     async def test_loop(self) -> None:
-        """One that leads back is asked six times, and is a 502, on HEAD too (D48)."""
+        """A redirect loop is a 502 after six requests, on HEAD too (D48)."""
         url = self.origin.put("/a", Redirect("/b"))
         self.origin.put("/b", Redirect("/a"))
         answer = await self.refused(url, 502)
         self.assertEqual("upstream_unavailable", answer.error)
-        # Two HEADs and two GETs.
+        # Two HEAD and two GET requests to the service.
         self.assertEqual(4 * 6, len(self.origin.requests))
 
     async def test_not_allowed(self) -> None:
-        """A hop to a host that is not on the allowlist is the 404 of a missing source."""
+        """A redirect to a host that is not on the allowlist is the same 404 as a missing source."""
         elsewhere = open_origin(self, certificate("localhost", "127.0.0.1"))
         there = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
         url = self.origin.put("/a", Redirect(there))
@@ -100,7 +100,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], elsewhere.visits)
 
     async def test_nowhere(self) -> None:
-        """One without an address, or to no plain https address, is a 404; nobody is asked (D48)."""
+        """A redirect without a location, or to no plain https URL, is a 404 (D48)."""
         cleartext = open_origin(self)
         there = cleartext.put("/a", short_flac().read_bytes())
         places = [None, there, f"https://me@localhost:{self.origin.port}/", "data:,a"]
@@ -110,7 +110,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], cleartext.visits)
 
     async def test_for_the_encoder_alone(self) -> None:
-        """Who redirects ffmpeg, and not us, gets nobody to follow (415)."""
+        """A redirect that only ffmpeg gets is not followed: the response is a 415."""
         elsewhere = open_origin(self, certificate("localhost"))
         there = elsewhere.put("/a", short_flac().read_bytes())
         good = File(short_flac().read_bytes(), ranges=False)
@@ -121,7 +121,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], self.origin.asked("/good"))
 
     async def test_short_lived(self) -> None:
-        """One to an address that is good for a while is asked for anew, and at the end."""
+        """A redirect to a short-lived URL is followed anew before each use, and at the end."""
         data, moves = short_flac().read_bytes(), Moves()
         url = self.origin.put("/a", moves)
         moves.data = data
@@ -133,7 +133,7 @@ class RedirectTests(HttpsCase):
 
 
 class Moves:
-    """Redirects to an address that is good until its place is asked for again."""
+    """Redirect to a URL that is valid until the next redirect."""
 
     data = b""
 
@@ -145,10 +145,10 @@ class Moves:
 
 
 class TrustTests(HttpsCase):
-    """Certificates"""
+    """Verification of certificates"""
 
     async def test_not_trusted(self) -> None:
-        """A certificate that proves nothing is a 502, and the origin gets no request (D48)."""
+        """An invalid certificate is a 502, and the origin gets no request (D48)."""
         stranger = Authority(Path(self.mktemp()).resolve())
         service = self.start(source_allowlist=("localhost", "127.0.0.1"))
         for name, bad, host in (
@@ -168,7 +168,7 @@ class TrustTests(HttpsCase):
             self.assertEqual([], origin.requests, name)
 
     async def test_for_the_encoder_alone(self) -> None:
-        """An origin that shows ffmpeg another certificate is a 502 all the same (D48)."""
+        """An origin that sends an invalid certificate only to ffmpeg is a 502 (D48)."""
         bad = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         origin = open_origin(self, certificate("localhost"), bad)
         url = origin.put("/a", short_flac().read_bytes())
@@ -177,7 +177,7 @@ class TrustTests(HttpsCase):
         self.assertEqual([], [v.requests for v in origin.visits[1:] if v.requests])
 
     async def test_trusted(self) -> None:
-        """A chain with an intermediate is trusted by us and by ffmpeg, and one for addresses."""
+        """Chains with an intermediate and certificates for IPv4 addresses are trusted."""
         chained = open_origin(self, authority().issue_through_another("localhost"))
         numbered = open_origin(self, certificate("127.0.0.1"))
         service = self.start(source_allowlist=("localhost", "127.0.0.1"))
@@ -187,7 +187,7 @@ class TrustTests(HttpsCase):
             self.assertEqual((200, True), (answer.status, answer.complete), answer.body[:200])
 
     async def test_ipv6(self) -> None:
-        """So is one for an IPv6 address, which stands in brackets in a URL."""
+        """A certificate for an IPv6 address is trusted; the URL has the address in brackets."""
         origin = open_origin(self, certificate("::1"))
         road = ProxyFactory("127.0.0.1", origin.port)
         road.noisy = False
@@ -205,7 +205,7 @@ class TrustTests(HttpsCase):
         self.assertEqual({host}, {asked.headers["host"] for asked in origin.requests})
 
     def test_files_that_are_no_trust(self) -> None:
-        """SSL_CERT_FILE that cannot be used fails the boot, by its name."""
+        """An SSL_CERT_FILE that cannot be used fails the boot with an error that names it."""
         folder = Path(self.mktemp())
         folder.mkdir()
         key = certificate("localhost").key.read_bytes()
@@ -219,7 +219,7 @@ class TrustTests(HttpsCase):
             self.assertRegex(str(error), r"\ASSL_CERT_FILE: ", name)
 
     async def test_program(self) -> None:
-        """The program takes it from its environment, or says what is wrong with it and ends."""
+        """The program reads SSL_CERT_FILE from its environment; if that is broken, it exits."""
         url = self.origin.put("/a", short_flac().read_bytes())
         settings = {"AP_SOURCE_ALLOWLIST": "localhost"}
         empty = self.root / "empty.pem"
@@ -234,10 +234,10 @@ class TrustTests(HttpsCase):
 
 
 class SpellingTests(HttpsCase):
-    """What is asked of an origin is the canonical spelling, by us and by ffmpeg"""
+    """Request targets at the origin: the canonical spelling, from the service and from ffmpeg"""
 
     async def check(self, targets: Mapping[str, str]) -> None:
-        """Require that each of these is asked for in its spelling, whoever asks."""
+        """Require that the service and ffprobe request each URL in its canonical spelling."""
         service = self.start()
         clients = {}
         for target, spelled in targets.items():
@@ -259,11 +259,11 @@ class SpellingTests(HttpsCase):
         )
 
     async def test_parameter_without_text(self) -> None:
-        """So is a semicolon at the end of a path."""
+        """A semicolon at the end of a path is kept."""
         await self.check({target: target for target in ("/a;", "/a;b;", "/a;?b")})
 
     async def test_escaped(self) -> None:
-        """What may not stand in a URL is escaped, since ffmpeg would do it."""
+        """Characters that a URL may not contain are escaped, as ffmpeg does it."""
         marks = '|"<>^`{}\\'
         escaped = {f"/a{'-'.join(marks)}b": f"/a{'-'.join(f'%{ord(it):02X}' for it in marks)}b"}
         await self.check({**escaped, "/a%zz": "/a%25zz", "/100%": "/100%25"})
@@ -275,7 +275,7 @@ class AllowlistTests(HttpsCase):
     HOSTS = ("origin.test", "a.origin.test", "b.a.origin.test", "xorigin.test", "127.0.0.1")
 
     async def test_entries(self) -> None:
-        """Each form of an entry admits the hosts that it should, and nobody asks for others."""
+        """Each form of an entry allows the right hosts; other hosts are not even looked up."""
         origin = open_origin(self, certificate(*self.HOSTS))
         origin.put("/a", short_flac().read_bytes())
         names = Names()
@@ -310,7 +310,7 @@ class AllowlistTests(HttpsCase):
             self.assertEqual(len(admitted), len(origin.requests) - before)
 
     async def test_address(self) -> None:
-        """An IPv6 address is admitted without brackets, in its one spelling."""
+        """An entry for an IPv6 address has no brackets, and matches any spelling of the address."""
         names = Names()
         names.install(self)
         refused = self.path("https://[::1]:1/a"), self.path("https://[0:0::1]:1/a")
@@ -320,7 +320,7 @@ class AllowlistTests(HttpsCase):
                 self.assertEqual(status, (await ask(service.port, path)).status, entry)
 
     async def test_one_404(self) -> None:
-        """Refused and missing are the same bytes and headers, and nobody visits who is refused."""
+        """Refused and missing sources get equal responses; refused hosts get no connection."""
         elsewhere = open_origin(self, certificate("127.0.0.1"))
         refused = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
         gone = [self.origin.put(f"/{status}", Status(status)) for status in (401, 403, 410)]

@@ -1,4 +1,4 @@
-"""Sources at https addresses: the same sound as from a file, wherever and however it is served."""
+"""Sources at https origins: equal to local files, however the origin serves them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from tests.support.service import (
 )
 
 SINE = "sine=frequency=330:sample_rate=16000:duration="
-#: One has its index ahead of the sound, one behind it. Others are read as well further below.
+#: Names of sources. first.m4a has its index before the audio, last.m4a after it. `WAYS` below
+#: covers
+#: more formats.
 FORMS = ("first.m4a", "a.flac", "a.ogg", "last.m4a")
 
 NO_RANGES: dict[str, Any] = {"ranges": False}
@@ -44,7 +46,7 @@ UNTIL_CLOSE: dict[str, Any] = {"ranges": False, "framing": "close", "version": "
 
 @cache
 def sound(name: str, seconds: str = "1") -> bytes:
-    """Return a second of a tone, or more of it, made once for all tests."""
+    """Return a tone in the format of a file name, made once for all tests."""
     how = ("-movflags", "+faststart") if name == "first.m4a" else ()
     words = ("-f", "lavfi", "-i", SINE + seconds, *how)
     return make_sound(Path("sounds/https", f"{seconds}-{name}").resolve(), *words).read_bytes()
@@ -52,7 +54,7 @@ def sound(name: str, seconds: str = "1") -> bytes:
 
 @cache
 def authority() -> Authority:
-    """Return an authority that is trusted by the services here."""
+    """Return the authority that services in these tests trust."""
     return Authority(Path("authority").resolve())
 
 
@@ -64,7 +66,7 @@ def certificate(*names: str) -> Certificate:
 
 @dataclass(frozen=True, slots=True)
 class WithoutTotal:
-    """Serves ranges, and never says of how much."""
+    """File whose ranges do not name the total size."""
 
     data: bytes
 
@@ -83,7 +85,7 @@ class WithoutTotal:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Serves ranges, and never much at once."""
+    """File whose ranges are at most 10 000 bytes long."""
 
     data: bytes
 
@@ -98,7 +100,7 @@ class Pieces:
 
 @dataclass(slots=True)
 class Later:
-    """Answers in one way until it has heard so many requests of a kind, then in another."""
+    """Behavior that changes with the second request of a kind."""
 
     first: Behaviour
     then: Behaviour
@@ -111,19 +113,19 @@ class Later:
 
 
 def is_head(asked: Asked) -> bool:
-    """Tell whether nothing but headers is asked for."""
+    """Return whether a request is a HEAD."""
     return asked.method == "HEAD"
 
 
 def is_whole(asked: Asked) -> bool:
-    """Tell whether all is asked for: by ffprobe first, and then for the render."""
+    """Return whether a GET asks for the whole file, as first ffprobe and then the render do."""
     return asked.method == "GET" and asked.headers.get("range", "bytes=0-") == "bytes=0-"
 
 
 class HttpsCase(ServiceCase):
-    """An origin, and services that trust it and may ask it.
+    """An https origin, and services that trust and allow it.
 
-    :ivar log: what was logged.
+    :ivar log: the log of this process.
     """
 
     def setUp(self) -> None:
@@ -134,7 +136,7 @@ class HttpsCase(ServiceCase):
         self.origin = open_origin(self, certificate("localhost"))
 
     def trust(self, bundle: Path) -> None:
-        """Have the services of this process trust whom a file says."""
+        """Set SSL_CERT_FILE for the services in this process."""
         self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": str(bundle)})
 
     def config(self, **settings: Any) -> Config:
@@ -143,16 +145,16 @@ class HttpsCase(ServiceCase):
         return super().config(**{"source_allowlist": ("localhost",), **many, **settings})
 
     def path(self, url: str, options: str = "f:wav") -> bytes:
-        """Return the signed path of a variant of a source, or of what it is (``info``)."""
+        """Return the signed path of a variant, or of the info document (``info``)."""
         return signed(f"/{options}/plain/{quote(url, safe='')}")
 
     async def ask_all(self, port: int, paths: Sequence[bytes]) -> list[Response]:
-        """Ask for everything at once."""
+        """Send all requests at once."""
         clients = [await send(port, path) for path in paths]
         return [await client.end() for client in clients]
 
     def methods(self) -> Counter[str]:
-        """Return how many requests of each method the origin has heard."""
+        """Return how many requests of each method the origin got."""
         return Counter(asked.method for asked in self.origin.requests)
 
     def stored(self) -> list[str]:
@@ -161,8 +163,9 @@ class HttpsCase(ServiceCase):
         return [path.name for path in files if ".scratch" not in path.parts]
 
 
-#: What origins are like: a name, the source that suffers most, the answers, and whether ffprobe
-#: hears how long the source is, without which it can tell less of it.
+#: Behaviors of origins: a name, the source most affected, the behavior, and whether ffprobe learns
+#: the
+#: size of the source. Without the size, ffprobe reports fewer fields.
 WAYS: tuple[tuple[str, str, Callable[[bytes], Behaviour], bool], ...] = (
     ("no ranges", "last.m4a", lambda data: File(data, **NO_RANGES), True),
     (
@@ -188,10 +191,10 @@ WAYS: tuple[tuple[str, str, Callable[[bytes], Behaviour], bool], ...] = (
 
 
 class SameSoundTests(HttpsCase):
-    """An https source is as good as a file"""
+    """https sources compared with local files"""
 
     async def test_same_as_a_file(self) -> None:
-        """Renders and documents are those of a file with the same bytes, HEADs those of both."""
+        """An https source gives the same renders, info documents and headers as a local file."""
         service = self.start(variant_store=None)
         for form in FORMS:
             self.add(form, sound(form))
@@ -201,7 +204,7 @@ class SameSoundTests(HttpsCase):
                 local, remote = await self.ask_all(service.port, twins)
                 self.assertEqual((200, True), (remote.status, remote.complete), (form, options))
                 self.assertEqual(local.body, remote.body, (form, options))
-                # The source is part of what a variant is.
+                # The ETag depends on the canonical source, which differs.
                 different = {b"etag", b"x-request-id", b"content-length", b"transfer-encoding"}
                 same = [h for h in remote.settled if h[0] not in different]
                 for twin in twins:
@@ -210,7 +213,7 @@ class SameSoundTests(HttpsCase):
                 self.assertEqual(remote["etag"], head["etag"])
 
     async def test_origins(self) -> None:
-        """It does not matter how an origin serves: not for a render, and not for what is told."""
+        """Renders and info documents do not depend on how the origin serves the source."""
         service = self.start(variant_store=None)
         urls = {
             name: self.origin.put(f"/{number}-{form}", make(sound(form)))
@@ -234,12 +237,12 @@ class SameSoundTests(HttpsCase):
             told = info.document
             if has_length:
                 self.assertEqual(described.document, told, name)
-            # Without a length, the bit rate is that of the stream.
+            # Without the size of the source, the bit rate is that of the stream.
             told["bitrate"] = described.document["bitrate"]
             self.assertLessEqual(told.items(), described.document.items(), name)
 
     async def test_info_without_ranges(self) -> None:
-        """A duration that ffprobe could not find out is left out, and never a wrong one."""
+        """A duration that ffprobe cannot determine is omitted, never wrong."""
         data = sound("long.ogg", "8")
         service = self.start()
         for number, more in enumerate((NO_RANGES, CHUNKED)):
@@ -248,7 +251,7 @@ class SameSoundTests(HttpsCase):
             self.assertIn(told.get("duration"), (8, None), told)
 
     async def test_until_close(self) -> None:
-        """A body of unknown length that TLS ends is whole: it renders, as a file does (D48)."""
+        """A body that ends with a clean TLS close is complete, even without a length (D48)."""
         service = self.start()
         for name in ("a.wav", "last.m4a"):
             self.add(name, sound(name))
@@ -260,7 +263,7 @@ class SameSoundTests(HttpsCase):
                 self.assertEqual(local.body, remote.body, (name, options))
 
     async def test_until_a_torn_close(self) -> None:
-        """Without a mark of its end, which a last chunk is too, it is a 502, but for HEAD (D48)."""
+        """A body without length, last chunk or TLS close is a 502; HEAD is a 200 (D48)."""
         service = self.start()
         before = await scrape(service.metrics_port)
         data = sound("a.wav", "20")
@@ -278,18 +281,18 @@ class SameSoundTests(HttpsCase):
         self.assertEqual([], self.stored())
 
     async def test_until_close_without_a_limit(self) -> None:
-        """AP_MAX_SRC_BYTES bounds a render of such a source, and not its document (Info, 4)."""
+        """AP_MAX_SRC_BYTES limits renders of sources without a length (Info endpoint, 4)."""
         data = sound("a.wav", "20")
         service = self.start(max_src_bytes=len(data) - 1)
         url = self.origin.put("/a.wav", File(data, **UNTIL_CLOSE))
         info = await ask(service.port, self.path(url, "info"))
-        # It is not copied for that, so that its size stays unknown.
+        # /info does not download such a source, so its size stays unknown.
         self.assertEqual((200, False), (info.status, "size" in info.document))
         answer = await ask(service.port, self.path(url))
         self.assertEqual((413, "source_too_large"), (answer.status, answer.error))
 
     async def test_compressed(self) -> None:
-        """An origin that compresses unasked gives no source that can be read (415; D48)."""
+        """A source that the origin compresses without being asked is a 415 (D48)."""
         url = self.origin.put("/a.wav", File(sound("a.wav"), zipped="always"))
         service = self.start()
         for options in ("f:wav", "info"):
@@ -302,7 +305,7 @@ class SameSoundTests(HttpsCase):
         self.assertEqual({"identity"}, asked)
 
     async def test_coalescing(self) -> None:
-        """Ten who ask at once share one render, one probe, and five requests to the origin."""
+        """Ten concurrent requests share one render, one probe and five requests to the origin."""
         url = self.origin.put("/a.flac", short_flac().read_bytes())
         service = self.start()
         before = await scrape(service.metrics_port)
@@ -313,16 +316,16 @@ class SameSoundTests(HttpsCase):
         self.assertEqual(1, grown['renders_total{format="wav",outcome="success"}'])
         asked = [f"{a.method} {a.headers.get('range', '')}" for a in self.origin.requests]
         last = short_flac().stat().st_size - 1
-        # Asked about, tried for ranges, probed, rendered, and asked about once more.
+        # Look at the source, test for ranges, probe, render, and look at the source again.
         expected = ["HEAD ", f"GET bytes={last}-{last}", *["GET bytes=0-"] * 2, "HEAD "]
         self.assertEqual(sorted(expected), sorted(asked))
 
 
 class InfoTests(HttpsCase):
-    """The document of a source, what it says of the source's size, and how long it is kept"""
+    """Validators, lifetime and size limit of info documents"""
 
     async def test_validators(self) -> None:
-        """The origin's ETag, or else its Last-Modified, makes one that stands until it changes."""
+        """An info document is valid until the origin's ETag, date or size changes."""
         data, service = short_flac().read_bytes(), self.start()
         for number, (first, second) in enumerate(
             (
@@ -346,7 +349,7 @@ class InfoTests(HttpsCase):
             self.assertNotEqual(full["etag"], head["etag"])
 
     async def test_no_validator(self) -> None:
-        """Where the origin has neither, the document is kept for a minute, and has none."""
+        """If the origin sends no validator, the info document has no ETag and max-age=60."""
         data = File(short_flac().read_bytes(), etag=None, modified=None)
         path, service = self.path(self.origin.put("/a", data), "info"), self.start()
         for method in (b"GET", b"HEAD"):
@@ -355,7 +358,7 @@ class InfoTests(HttpsCase):
             self.assertEqual(b"public, max-age=60", answer["cache-control"])
 
     async def test_too_large(self) -> None:
-        """Past AP_MAX_SRC_BYTES a render is a 413, whenever that is known, and /info is not."""
+        """A render of a source above AP_MAX_SRC_BYTES is a 413; its /info is a 200."""
         data = sound("a.wav")
         service = self.start(max_src_bytes=len(data) - 1)
         fits = self.start(max_src_bytes=len(data), variant_store=None)
@@ -364,7 +367,7 @@ class InfoTests(HttpsCase):
             answer = await ask(service.port, self.path(url))
             self.assertEqual((413, "source_too_large"), (answer.status, answer.error))
             self.assertEqual([b"max-age=10"], answer.all("cache-control"))
-            # Nobody fetches a source to answer a HEAD.
+            # HEAD does not download the source, so it may not know the size.
             head = await ask(service.port, self.path(url), b"HEAD")
             self.assertEqual(413 if known else 200, head.status)
             info = await ask(service.port, self.path(url, "info"))
@@ -375,7 +378,7 @@ class InfoTests(HttpsCase):
 
 _STARTED = re.compile(r"starting on (\d+)")
 
-#: Python's own server of files, over TLS: HTTP/1.0, without ranges.
+#: Python's http.server over TLS: HTTP/1.0, without ranges.
 HTTP_SERVER = """
 import http.server, ssl, sys
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
@@ -388,12 +391,12 @@ server.serve_forever()
 
 
 class RealServerTests(HttpsCase):
-    """Servers of files that other people wrote, in processes of their own"""
+    """File servers of other projects, each in a separate process"""
 
     async def check(self, *command: str) -> None:
-        """Have a server serve the folder of the sources, and compare."""
+        """Start a file server, and compare its sources with local files."""
         environ = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
-        # It runs in the folder that it serves.
+        # Run the server in the folder that it serves.
         words = ["sh", "-c", 'cd "$0" && exec "$@"', str(self.root), sys.executable, *command]
         server = Server(words, environ, self.store.parent / "server.log")
         self.addCleanup(server.kill)
@@ -416,12 +419,12 @@ class RealServerTests(HttpsCase):
             self.assertEqual(status, answer.status, path)
 
     async def test_twisted(self) -> None:
-        """Twisted's static files, which have ranges and no ETag."""
+        """Sources on Twisted's static file server (ranges, no ETag) work like local files."""
         keys = certificate("localhost")
         listen = f"ssl:0:interface=127.0.0.1:privateKey={keys.key}:certKey={keys.chain}"
         await self.check("-m", "twisted", "web", "--path", ".", "--listen", listen)
 
     async def test_python(self) -> None:
-        """Python's http.server, which has neither ranges nor ETags nor HTTP/1.1."""
+        """Sources on Python's http.server (HTTP/1.0, no ranges, no ETag) work like local files."""
         keys = certificate("localhost")
         await self.check("-c", HTTP_SERVER, str(keys.chain), str(keys.key))

@@ -1,4 +1,4 @@
-"""Origins that refuse, stall, break off and change: no torn render, no long wait, nothing left."""
+"""Faulty origins: no truncated render, no long wait, no leftover resources."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ from tests.support.service import (
 )
 
 OK = b"HTTP/1.1 200 OK\r\n"
-#: How a connection may end too early.
+#: Ways in which a connection may end too early.
 ENDS = ("close", "tear", "abort")
 
 
 @implementer(IPushProducer)
 class _Tap:
-    """Writes one thing again and again, as fast as it is read."""
+    """Push producer that writes the same bytes again and again."""
 
     def __init__(self, call: Call, endless: Endless) -> None:
         self._call, self._endless = call, endless
@@ -90,10 +90,10 @@ class _Tap:
 
 @dataclass(slots=True)
 class Endless:
-    """Begins with something and goes on without end.
+    """Response that never ends.
 
-    :ivar every: seconds between one piece and the next.
-    :ivar sent: bytes so far.
+    :ivar every: seconds between two pieces.
+    :ivar sent: bytes sent so far.
     """
 
     head: bytes
@@ -109,7 +109,7 @@ class Endless:
 
 
 class Fickle:
-    """A file whose servers do not agree on its entity tag."""
+    """File whose ETag differs on every request."""
 
     def answer(self, call: Call) -> None:
         File(short_flac().read_bytes(), etag=f'"{call.turn}"').answer(call)
@@ -117,11 +117,11 @@ class Fickle:
 
 @dataclass(slots=True)
 class Odd:
-    """Answers in one way, but for requests of a kind from the second on.
+    """Behavior that is odd for requests of a kind, from the second such request on.
 
-    The first of them is ffprobe's, and the second ffmpeg's.
+    ffprobe sends the first such request, ffmpeg the second.
 
-    :ivar times: how many of them are answered in the other way.
+    :ivar times: number of requests with the odd response.
     """
 
     usual: Behaviour
@@ -137,17 +137,17 @@ class Odd:
 
 
 def is_part(asked: Asked) -> bool:
-    """Tell whether all behind a place is asked for, as ffprobe and ffmpeg do."""
+    """Return whether a request asks for everything after an offset, as ffprobe and ffmpeg do."""
     wanted = asked.headers.get("range", "")
     return wanted.endswith("-") and wanted != "bytes=0-"
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A file of which nothing behind a place can be had, however often it is asked for.
+    """File whose bytes after an offset can never be read.
 
-    :ivar end: the place.
-    :ivar then: what happens there, as in a `File`.
+    :ivar end: the offset.
+    :ivar then: what happens there, as in `File`.
     """
 
     file: File
@@ -160,14 +160,14 @@ class Lost:
 
 
 class TroubleCase(HttpsCase):
-    """Origins with which something is wrong."""
+    """Service with faulty origins."""
 
     async def refused(
         self, service: ProxyService, rows: Sequence[tuple[str, int]], options: str = "f:wav"
     ) -> list[Response]:
-        """Ask for everything at once, and require these statuses and that nothing is stored.
+        """Send all requests at once; require these statuses, and that nothing is stored.
 
-        In place of a status of the service's own, an answer may break off.
+        Where a 5xx is expected, a 200 that breaks off is right, too.
         """
         answers = await self.ask_all(service.port, [self.path(url, options) for url, _ in rows])
         for (url, status), answer in zip(rows, answers, strict=True):
@@ -180,7 +180,7 @@ class TroubleCase(HttpsCase):
         return answers
 
     def put_all(self, rows: Sequence[tuple[Behaviour, int]]) -> list[tuple[str, int]]:
-        """Put behaviours at addresses, and return each address with the status."""
+        """Serve behaviors from the origin, and return each URL with its expected status."""
         first = len(self.origin._behaviours)
         return [
             (self.origin.put(f"/{number}", behaviour), status)
@@ -189,10 +189,10 @@ class TroubleCase(HttpsCase):
 
 
 class StatusTests(TroubleCase):
-    """What an origin answers, and what becomes of it"""
+    """Statuses of an origin, and the statuses that clients get for them"""
 
     async def test_every_request(self) -> None:
-        """Refusals are a 404, what passes is a 502; neither sound nor redirect is a 415 (D48)."""
+        """Permanent errors are a 404, temporary ones a 502, others without audio a 415 (D48)."""
         service = self.start()
         for status, codes in (
             (404, (400, 401, 402, 403, 404, 405, 406, 410, 412, 418, 451)),
@@ -206,21 +206,21 @@ class StatusTests(TroubleCase):
                     self.assertEqual(cached, answer["cache-control"])
                 for url, _ in rows:
                     head = await ask(service.port, self.path(url, options), b"HEAD")
-                    # HEAD reads no source, so it finds no fault in one.
+                    # HEAD does not read the source, so it cannot detect a 415.
                     self.assertEqual(200 if status == 415 else status, head.status, url)
 
     async def test_later_request(self) -> None:
-        """It is the same where an origin answers ffprobe so, or ffmpeg, and not us."""
+        """An error that the origin sends only to ffprobe or ffmpeg gives the same status."""
         good = File(short_flac().read_bytes())
         service, table = self.start(), ((403, 404), (404, 404), (410, 502), (503, 502), (302, 415))
         rows = self.put_all([(Methods(good, Status(code)), status) for code, status in table])
         rows += self.put_all([(Odd(good, Status(c), is_whole), status) for c, status in table[::2]])
-        # Where nothing else is to be had from now on, it is another source.
+        # If the origin keeps redirecting, the source has changed.
         rows += self.put_all([(Later(good, Status(302), is_whole), 500)])
         await self.refused(service, rows)
 
     async def test_nobody(self) -> None:
-        """Hosts without an address, ports without a server and servers without HTTP are a 502."""
+        """Unknown hosts, closed ports and servers that do not speak HTTP are a 502."""
         Names("nowhere.test").install(self)
         service = self.start(source_allowlist=("localhost", "nowhere.test"))
         rows = self.put_all([(Raw(b""), 502), (Raw(b"", "abort"), 502), (Raw(b"SSH-2.0\r\n"), 502)])
@@ -232,10 +232,10 @@ class StatusTests(TroubleCase):
 
 
 class StallTests(TroubleCase):
-    """Every wait has an end"""
+    """Timeouts of origins that stall"""
 
     async def test_headers(self) -> None:
-        """Origins that do not come to the end of a handshake, or of their headers, are a 502."""
+        """An origin that stalls in the TLS handshake or in its headers is a 502."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.5)
         silent = open_origin(self)
         drops, flood = Endless(OK, b"X-A: a\r\n", 0.02), Endless(OK, b"X-A: %b\r\n" % (b"a" * 8000))
@@ -244,11 +244,11 @@ class StallTests(TroubleCase):
         service = self.start()
         for options in ("f:wav", "info"):
             await self.refused(service, rows, options)
-        # The system's buffers take some megabytes for each of two answers.
+        # Socket buffers hold some megabytes for each of the two requests.
         self.assertLess(flood.sent, 24_000_000)
 
     async def test_ranges(self) -> None:
-        """AP_PROBE_TIMEOUT bounds the question after ranges too (504)."""
+        """An origin that stalls when it is tested for ranges is a 504 after AP_PROBE_TIMEOUT."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 3)
         service = self.start(probe_timeout=0.5)
         url = self.origin.put("/a", Methods(File(short_flac().read_bytes()), STALL))
@@ -259,17 +259,17 @@ class StallTests(TroubleCase):
             self.assertLess(reactor.seconds() - began, 2.5)
 
     async def test_probe(self) -> None:
-        """AP_PROBE_TIMEOUT bounds an ffprobe that gets nothing, or nothing but headers (504)."""
+        """An origin that stalls for ffprobe is a 504 after AP_PROBE_TIMEOUT."""
         data = File(short_flac().read_bytes(), **NO_RANGES)
         endless = Endless(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
         stuck = (STALL, endless, File(data.data, sent=9, then="hold"))
-        # The first HEAD, and then the question after ranges, are answered.
+        # The origin answers the first HEAD and the test for ranges.
         rows = self.put_all([(Turns(data, data, each), 504) for each in stuck])
         answers = await self.refused(self.start(probe_timeout=0.5), rows)
         self.assertEqual({"probe_timeout"}, {answer.error for answer in answers})
 
     async def test_body(self) -> None:
-        """A body that stops for good is given up, by ffmpeg and by us, and is a failure."""
+        """A body that stalls for good is given up, and is a 502 or a broken stream."""
         self.patch(inputs, "_STALL", 300_000)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.3)
         good = File(sound("a.wav", "20"))
@@ -281,7 +281,7 @@ class StallTests(TroubleCase):
         await self.refused(self.start(), self.put_all(rows))
 
     async def test_body_once(self) -> None:
-        """One that stops once is asked for again."""
+        """A body that stalls once is requested again, and the render succeeds."""
         self.patch(inputs, "_STALL", 800_000)
         good, service = File(sound("a.wav", "20")), self.start()
         stops = Odd(good, replace(good, sent=300_000, then="hold"), is_part, times=1)
@@ -290,7 +290,7 @@ class StallTests(TroubleCase):
         self.assertGreater(stops.heard, 2)
 
     async def test_render(self) -> None:
-        """AP_RENDER_TIMEOUT bounds a fetch that goes on and on, and one that does not (504)."""
+        """A source that arrives too slowly, or stalls, is a 504 after AP_RENDER_TIMEOUT."""
         data = sound("a.wav", "20")
         good = File(data, **NO_RANGES)
         head = OK + b'Content-Length: %d\r\nETag: "1"\r\n\r\n' % len(data)
@@ -301,17 +301,17 @@ class StallTests(TroubleCase):
         before = await scrape(service.metrics_port)
         answers = await self.refused(service, rows)
         self.assertEqual({"render_timeout"}, {answer.error for answer in answers})
-        # Clients are told at once, and the renders end a little later.
+        # Clients get the 504 at once; the renders end a little later.
         outcome = 'renders_total{format="wav",outcome="render_timeout"}'
         while moved(before, await scrape(service.metrics_port)).get(outcome) != 2:
             self.assertEqual([], self.log.errors)
 
 
 class BrokenTests(TroubleCase):
-    """Bodies that end early, and parts that are lost"""
+    """Bodies that end early, and ranges that are lost"""
 
     def lost(self, data: bytes) -> list[Behaviour]:
-        """Return what is none of the parts that were asked for, and no error."""
+        """Return responses to a range request that are neither the range nor an error."""
         wrong = f"HTTP/1.1 206 So\r\nContent-Range: bytes 9-99/{len(data)}\r\nContent-Length: 91"
         return [
             *(Raw(b""), Raw(b"", "abort"), Raw(b"HTTP/1.1 206 So\r\nContent-R")),
@@ -320,7 +320,7 @@ class BrokenTests(TroubleCase):
         ]
 
     async def test_once(self) -> None:
-        """A part that is lost once, on whatever way, is asked for again, and nobody is told."""
+        """A range that is lost once, in any way, is requested again, and the render is right."""
         data = sound("a.wav", "20")
         self.add("a.wav", data)
         service, good = self.start(max_concurrency=9), File(data)
@@ -337,7 +337,7 @@ class BrokenTests(TroubleCase):
         await until(lambda: len(self.stored()) > len(rows), "everything to be stored")
 
     async def test_render(self) -> None:
-        """One that is lost for good is a 502 or a broken stream, never stored, and counted."""
+        """A range that is lost for good is a 502 or a broken stream, counted and not stored."""
         data = sound("a.wav", "20")
         good, half = File(data), len(data) // 2
         cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
@@ -357,10 +357,10 @@ class BrokenTests(TroubleCase):
         self.assertEqual(counted, grown)
 
     async def test_chunks(self) -> None:
-        """A body of chunks is read to its end before it is probed, so it takes no slot (D48)."""
+        """A truncated chunked body is a 502 before a render slot is taken (D48)."""
         data = sound("a.wav", "20")
         cuts = [File(data, sent=at, then="close", **CHUNKED) for at in (1, 9000, -9000)]
-        # Its end is marked, and is not where HEAD had it.
+        # This body ends with a clean close, but is shorter than the length in HEAD.
         cuts.append(File(data, sent=9000, head_length=f"{len(data)}", **UNTIL_CLOSE))
         rows = self.put_all([(cut, 502) for cut in cuts])
         service = self.start()
@@ -371,7 +371,7 @@ class BrokenTests(TroubleCase):
         self.assertEqual([], [series for series in grown if series.startswith("renders_total")])
 
     async def test_chunks_that_take_their_time(self) -> None:
-        """What is not fetched in half the time of a probe is probed in place."""
+        """A body not downloaded within half of AP_PROBE_TIMEOUT is probed at the origin."""
         data = sound("a.wav", "20")
         slow = File(data, sent=len(data) - 99, then="hold", **CHUNKED)
         url = self.origin.put("/a.wav", slow)
@@ -381,24 +381,24 @@ class BrokenTests(TroubleCase):
         self.origin.release()
 
     async def test_info(self) -> None:
-        """What a part is like that was lost is not guessed (502)."""
+        """An /info whose source loses a range is a 502, and never guesses."""
         good, service = File(sound("last.m4a", "60")), self.start()
         odd = [*self.lost(good.data)[::2], Status(503), Lost(good, len(good.data) - 99, "close")]
         rows = self.put_all([(Odd(good, bad, is_part, heard=1), 502) for bad in odd])
         await self.refused(service, rows, "info")
 
     async def test_too_long(self) -> None:
-        """So is one that is longer than it was said to be, where that can be told."""
+        """A body that is longer than HEAD said is a 502, if the service can detect it."""
         data = sound("a.wav")
         long = Methods(File(data[:-100]), File(data, **CHUNKED))
         await self.refused(self.start(), self.put_all([(long, 502)]))
 
 
 class ReplacedTests(TroubleCase):
-    """Sources that are not the same from the first look to the last byte"""
+    """Sources that change between the first request and the last byte"""
 
     async def test_before_it_is_read(self) -> None:
-        """What was asked about is what is read, or nothing is stored, and nothing is complete."""
+        """A source that changes before it is read gives a 500 or a broken stream, never stored."""
         data, other = sound("a.wav"), sound("a.wav")[:-1000]
         old, new = File(data), File(data, etag='"2"', modified="another")
         rows: list[tuple[Behaviour, int]] = [
@@ -409,7 +409,7 @@ class ReplacedTests(TroubleCase):
         await self.refused(self.start(), self.put_all(rows))
 
     async def test_while_it_is_read(self) -> None:
-        """Nor is it where the source is another one at the end, or gone; so it is for /info."""
+        """A source that changes or disappears while it is read gives a failure, on /info too."""
         data, service = sound("a.wav"), self.start()
         news = (
             File(data, etag='"2"', modified=None),
@@ -426,7 +426,7 @@ class ReplacedTests(TroubleCase):
                 self.assertEqual({500}, {answer.status for answer in answers})
 
     async def test_entity_tags_of_many_servers(self) -> None:
-        """Servers that tag one file each in their own way are believed its date and its size."""
+        """If several servers send different ETags for a file, its date and size decide."""
         service = self.start()
         for options in ("f:wav", "info"):
             url = self.origin.put("/a", Fickle())
@@ -435,10 +435,10 @@ class ReplacedTests(TroubleCase):
 
 
 class LeftoverTests(TroubleCase):
-    """What is left of failures, and what is told of them"""
+    """Leftover resources after failures, and secrets in logs and responses"""
 
     def troubles(self) -> list[str]:
-        """Put every kind of trouble at addresses, and return these."""
+        """Serve every kind of fault, and return the URLs."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 1)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.5)
         self.patch(inputs, "_STALL", 500_000)
@@ -460,9 +460,10 @@ class LeftoverTests(TroubleCase):
         return [*urls, open_origin(self, stranger).url("/a"), self.origin.url("/none")]
 
     async def test_nothing_is_left(self) -> None:
-        """No connection, descriptor, child, thread or file is left, of clients that go neither.
+        """Failures leave no connection, descriptor, child process, thread or file behind.
 
-        Nothing of an address's query is in a line or an answer, whatever its names are (D47).
+        No part of a URL's query appears in a log line or a response, whatever its parameters are
+        (D47).
         """
         folder = Path(self.mktemp())
         folder.mkdir()
@@ -471,7 +472,7 @@ class LeftoverTests(TroubleCase):
         urls = [url + query for url in self.troubles()]
         target = self.origin.put("/secret", File(sound("a.wav"), sent=500))
         urls.append(self.origin.put("/open", Redirect(target + query)))
-        # The reactor opens a pipe of its own with its first child, and keeps it.
+        # The reactor opens a pipe with its first child process, and keeps it.
         first = self.start()
         await ask(first.port, self.path(urls[-3], "info"))
         await first.stopService()
@@ -480,12 +481,12 @@ class LeftoverTests(TroubleCase):
         paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
         answers = await self.ask_all(service.port, paths)
         self.assertLessEqual({200, 404, 415, 502}, {each.status for each in answers})
-        # One fetch that nobody waits for any more.
+        # A download whose client leaves.
         fetched = File(sound("a.wav"), sent=9, then="hold", **NO_RANGES)
         url = self.origin.put("/left", Later(File(fetched.data, **NO_RANGES), fetched, is_whole))
         self.origin.release()
         client = await send(service.port, self.path(url))
-        await until(lambda: self.origin.held, "the fetch to stand still")
+        await until(lambda: self.origin.held, "the download to stall")
         await client.leave()
         await service.stopService()
         self.origin.release()

@@ -1,4 +1,4 @@
-"""Info documents of real files, through the whole service and a real ffprobe."""
+"""Info documents of real files, from the whole service with a real ffprobe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.service import (
     until,
 )
 
-#: Seconds of every sound below.
+#: Duration of every sound below, in seconds.
 LENGTH = 0.5
 
 PICTURE = "-map 0 -map 2 -frames:v 1 -c:v mjpeg -pix_fmt yuvj420p -disposition:v attached_pic"
@@ -38,11 +38,11 @@ SURROUND = "-af pan=5.1|FL=c0|FR=c0|FC=c0|LFE=c0|BL=c0|BR=c0"
 
 @dataclass(frozen=True)
 class Kind:
-    """A file, how ffmpeg makes it of a mono tone at 44.1 kHz, and what is true of it.
+    """File, its ffmpeg options for a mono tone at 44.1 kHz, and its expected info document.
 
-    :ivar exactly: fields beside duration, bitrate and size; one that is not here is absent.
+    :ivar exactly: all expected fields except duration, bitrate, size and tags.
     :ivar within: seconds by which the duration may differ from that of the tone.
-    :ivar bitrate: bits per second, where more is known of it than size by duration.
+    :ivar bitrate: expected bits per second, where it follows from the format.
     """
 
     name: str
@@ -62,7 +62,7 @@ def kind(
     rate: int = 44100,
     channels: int = 1,
 ) -> Kind:
-    """Return a row."""
+    """Return a `Kind`."""
     exactly = {"format": form, "sample_rate": rate, "channels": channels}
     return Kind(name, how, exactly | ({"bit_depth": depth} if depth else {}), within, bitrate)
 
@@ -74,16 +74,17 @@ KINDS = (
     kind("32.wav", "-c:a pcm_s32le", "wav", 32, bitrate=32 * 44100),
     kind("32f.wav", "-c:a pcm_f32le", "wav", 32, bitrate=32 * 44100),
     kind("rf64.wav", "-rf64 always", "wav", 16, bitrate=16 * 44100),
-    # These two are measured by their size, with the header for sound.
+    # ffprobe derives the duration of these two from their size, as if the header were audio.
     kind("a.w64", "", "w64", 16, 0.001, 16 * 44100),
     kind("a.caf", "-c:a pcm_s16be", "caf", 16, 0.001, 16 * 44100),
     kind("16.flac", "", "flac", 16),
     kind("96.flac", "-ar 96000 -sample_fmt s32", "flac", 24, rate=96000),
-    # Of an mp3, whole frames are counted, with the encoder's delay. The rate includes the header.
+    # An mp3 is measured in whole frames, with the encoder's delay. The bit rate includes the
+    # header.
     kind("cbr.mp3", "-b:a 128k", "mp3", None, 0.06),
     kind("cbr-bare.mp3", "-b:a 128k -write_xing 0 -id3v2_version 0", "mp3", None, 0.06, 128_000),
     kind("vbr.mp3", "-q:a 4", "mp3", None, 0.06),
-    # Without a header the length of a variable rate is a guess from its first frames.
+    # Without a Xing header, the duration of a VBR file is estimated from its first frames.
     kind("vbr-bare.mp3", "-q:a 4 -write_xing 0 -id3v2_version 0", "mp3", None, 0.25),
     kind("vorbis.ogg", "-c:a libvorbis", "ogg"),
     kind("flac.ogg", "-c:a flac", "ogg", 16),
@@ -93,7 +94,7 @@ KINDS = (
     kind("aac.mp4", "-c:a aac", "m4a"),
     kind("alac.m4a", "-c:a alac -sample_fmt s16p", "m4a", 16),
     kind("alac24.m4a", "-c:a alac -sample_fmt s32p", "m4a", 24),
-    # ADTS states no length: it is guessed from the size.
+    # ADTS has no duration field: it is estimated from the size.
     kind("a.aac", "-c:a aac", "aac", None, 0.1),
     kind("16.aiff", "", "aiff", 16, bitrate=16 * 44100),
     kind("24.aiff", "-c:a pcm_s24be", "aiff", 24, bitrate=24 * 44100),
@@ -106,17 +107,18 @@ KINDS = (
     kind("a.au", "", "au", 16),
     kind("51.wav", SURROUND, "wav", 16, channels=6, bitrate=6 * 16 * 44100),
     kind("51.ac3", f"{SURROUND} -c:a ac3", "ac3", None, 0.05, channels=6),
-    # Cover art is no video, and nothing of it is described.
+    # Cover art is not video, and adds no fields.
     kind("cover.mp3", PICTURE, "mp3", None, 0.06),
     kind("cover.flac", PICTURE, "flac", 16),
     kind("cover.m4a", PICTURE, "m4a"),
-    # Of two streams the first is described; the other one is shorter and at half the rate.
+    # The document describes the first stream; the other one is shorter and has half the sample
+    # rate.
     kind("two.mka", "-map 0 -map 1 -c:a flac", "matroska", 16),
     kind("two.m4a", "-map 0 -map 1 -c:a aac", "m4a"),
     kind("two-swapped.mka", "-map 1 -map 0 -c:a flac", "matroska", 16, rate=22050),
 )
 
-#: Files with a genuine video stream, the last one without any sound.
+#: Files with a genuine video stream; the last one has no audio.
 FILMS = {
     "film.mp4": f"{FILM} mpeg4 -c:a aac",
     "film.webm": f"{FILM} libvpx -c:a libopus",
@@ -124,7 +126,7 @@ FILMS = {
     "film.mpg": f"{FILM} mpeg2video -r 25 -c:a mp2",
     "film.ts": f"{FILM} mpeg2video -r 25 -c:a mp2",
     "film.flv": f"{FILM} flv -c:a mp3",
-    # This container wants the picture first.
+    # MXF needs the video stream first.
     "film.mxf": "-map 2 -map 0 -r 25 -c:v mpeg2video -c:a pcm_s16le -ar 48000",
     "silent.mp4": "-map 2 -c:v mpeg4",
 }
@@ -132,7 +134,7 @@ FILMS = {
 
 @cache
 def folder() -> Path:
-    """Make all files above in one run of ffmpeg, and return where they are."""
+    """Make all files above in one run of ffmpeg, and return their folder."""
     sine = "-f lavfi -i sine=frequency={}:sample_rate={}:duration={}"
     words = [*sine.format(440, 44100, LENGTH).split(), *sine.format(880, 22050, LENGTH / 2).split()]
     words += "-f lavfi -i color=s=32x32:r=25:d=0.2".split()
@@ -151,10 +153,10 @@ def info(name: str) -> bytes:
 
 
 class FileTests(ServiceCase):
-    """What is said of a file, and which files nothing is said of."""
+    """Info documents and refusals by kind of file."""
 
     async def test_kinds(self) -> None:
-        """Each kind of file is described, exactly so where it says so itself (Info document)."""
+        """Each kind of audio file has a correct info document (Info document)."""
         port = self.start(max_src_bytes=10).port
         for row in KINDS:
             size = self.add(row.name, folder() / row.name).stat().st_size
@@ -172,14 +174,14 @@ class FileTests(ServiceCase):
                 self.assertApproximates(row.bitrate, bitrate, 0.01 * bitrate, row.name)
 
     def assert_tags(self, tags: dict[str, str]) -> None:
-        """Assert that tags are what the contract says that tags are."""
+        """Assert that tags have the types and limits of the contract (Info document; D24)."""
         self.assertTrue(0 < len(tags) <= 32, tags)
         for key, value in tags.items():
             self.assertTrue(key == key.lower() and len(key) <= 512, key)
             self.assertTrue(type(value) is str and len(value) <= 512, value)
 
     async def test_refused(self) -> None:
-        """Video is a 415 video_source; what is no sound is a 415 undecodable_source."""
+        """Video files are a 415 video_source; files without audio are a 415 undecodable_source."""
         rows = dict.fromkeys(FILMS, "video_source")
         for name in FILMS:
             self.add(name, folder() / name)
@@ -201,17 +203,17 @@ class FileTests(ServiceCase):
             self.assertEqual((415, code), (response.status, response.error), name)
             self.assertEqual(b"max-age=10", response["cache-control"])
             self.assertIsNone(response["etag"])
-            # HEAD cannot know (Info endpoint, 3).
+            # HEAD runs no probe (Info endpoint, 3).
             head = await ask(port, info(name), b"HEAD")
             self.assertEqual((200, b""), (head.status, head.body))
 
     async def test_truncated(self) -> None:
-        """A file that was cut off is described as far as it can be, or is a 415; never a 500."""
+        """A truncated file has an info document as far as possible, or is a 415; never a 500."""
         port = self.start().port
         one_of_each = {row.exactly["format"]: row.name for row in KINDS}
         del one_of_each["aac"]
         for name, kept, status, duration in (
-            # What is there counts, or what the header says of the whole.
+            # The duration is that of the remaining data, or that in the header.
             ("16.wav", 0.5, 200, LENGTH / 2),
             ("a.aac", 0.5, 200, LENGTH / 2),
             ("cbr-bare.mp3", 0.5, 200, LENGTH / 2),
@@ -220,9 +222,9 @@ class FileTests(ServiceCase):
             ("16.flac", 0.9, 200, LENGTH),
             ("flac.mka", 0.9, 200, LENGTH),
             ("a.wv", 0.9, 200, LENGTH),
-            # The index is at the end.
+            # The index of this file is at its end.
             ("aac.m4a", 0.9, 415, None),
-            # Nothing of the sound is left, or not even the header.
+            # 24 bytes contain no audio, or not even a complete header.
             *((name, 24, 415, None) for name in one_of_each.values()),
         ):
             data = (folder() / name).read_bytes()
@@ -237,14 +239,14 @@ class FileTests(ServiceCase):
                 self.assertEqual(len(cut), response.document["size"])
 
     async def test_hardly_a_frame(self) -> None:
-        """What cannot be known of a real stump of a file is omitted, never null or zero (2)."""
+        """Unknown fields of a truncated file are omitted, never null or zero (Info document, 2)."""
         self.add("a.aac", (folder() / "a.aac").read_bytes()[:24])
         response = await ask(self.start().port, info("a.aac"))
         expected = {"format": "aac", "channels": 1, "size": 24}
         self.assertEqual((200, expected), (response.status, response.document))
 
     async def test_conditions(self) -> None:
-        """A document is confirmed until its file changes, and follows the file then."""
+        """An info document is revalidated with a 304 until its file changes."""
         path = self.add("a.wav", (folder() / "16.wav").read_bytes())
         port = self.start().port
         first = await ask(port, info("a.wav"))
@@ -263,21 +265,21 @@ class FileTests(ServiceCase):
         self.assertEqual((404, "not_found"), (gone.status, gone.error))
 
     async def test_nothing_is_rendered_or_stored(self) -> None:
-        """A document leaves nothing in the store, and no child behind."""
+        """/info leaves nothing in the store, and no child process."""
         self.add("16.wav", folder() / "16.wav")
         port = self.start().port
         await ask(port, info("16.wav"))
         await until(lambda: not children(), "all children to be reaped")
-        # The lock of the running node alone.
+        # Only the lock of the running node.
         files = [path.suffix for path in self.store.rglob("*") if path.is_file()]
         self.assertEqual([".lock"], files)
 
 
-# Tags by hand
+# Tags, built by hand
 
 
 def id3(version: int, *frames: tuple[bytes, bytes]) -> bytes:
-    """Return an ID3v2 tag of these frames."""
+    """Return an ID3v2 tag with these frames."""
 
     def safe(number: int) -> bytes:
         return bytes(number >> shift & 127 for shift in (21, 14, 7, 0))
@@ -290,14 +292,14 @@ def id3(version: int, *frames: tuple[bytes, bytes]) -> bytes:
 
 
 def id3v1(*texts: bytes) -> bytes:
-    """Return an ID3v1 tag of a title, an artist and an album, with a comment and a genre."""
+    """Return an ID3v1 tag with these texts (title, artist, album), a year and a genre."""
     return (
         b"TAG" + b"".join(text.ljust(30, b"\0") for text in texts) + b"2001" + bytes(30) + b"\x11"
     )
 
 
 def riff_info(wav: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
-    """Return a wav file with a list of information ahead of its sound."""
+    """Return a wav file with an INFO list before its audio data."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return name + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
@@ -309,7 +311,7 @@ def riff_info(wav: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
 
 
 def vorbis_comments(flac: bytes, *comments: bytes) -> bytes:
-    """Return a flac file with these comments in place of its own."""
+    """Return a flac file with its comments replaced."""
     at, last = 4, False
     while not last:
         last, size = flac[at] >= 128, int.from_bytes(flac[at + 1 : at + 4], "big")
@@ -329,7 +331,7 @@ def vorbis_comments(flac: bytes, *comments: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Sample:
-    """A file with tags, and the tags that the document has."""
+    """File with tags, and the tags expected in its info document."""
 
     data: bytes
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -340,7 +342,7 @@ ODD = "�"
 
 
 def samples() -> dict[str, Sample]:
-    """Return files whose tags are all that tags should not be."""
+    """Return files with unusual or broken tags."""
     mp3, flac, wav = (
         (folder() / name).read_bytes() for name in ("cbr-bare.mp3", "16.flac", "16.wav")
     )
@@ -350,7 +352,7 @@ def samples() -> dict[str, Sample]:
             {"title": "Café ÿ", "artist": "AB"},
         ),
         "odd.mp3": Sample(
-            # Half a character at the end of one, a half of a pair in the other.
+            # One text ends in half a UTF-16 code unit, the other has an unpaired surrogate.
             id3(
                 3,
                 (b"TPE1", UTF16 + "Hié".encode("utf-16-le") + b"A"),
@@ -417,7 +419,7 @@ def samples() -> dict[str, Sample]:
                 "note": "\N{MULTIPLE MUSICAL NOTES}",
             },
         ),
-        # ffprobe itself joins what has one key.
+        # ffprobe itself joins the values of equal keys.
         "twice.flac": Sample(vorbis_comments(flac, b"a=1", b"A=2"), {"a": "1;2"}),
         "long.flac": Sample(
             vorbis_comments(flac, b"LYRICS=" + b"x" * 900_000, b"title=kept"),
@@ -427,7 +429,7 @@ def samples() -> dict[str, Sample]:
             vorbis_comments(flac, *(b"K%d=v" % number for number in range(100))),
             {f"k{number}": "v" for number in range(32)},
         ),
-        # Past a megabyte nobody reads on.
+        # The service reads at most one megabyte of ffprobe's output.
         "book.flac": Sample(vorbis_comments(flac, b"LYRICS=" + b"x" * 2_000_000, b"title=x")),
         "books.flac": Sample(
             vorbis_comments(flac, *(b"K%d=" % number + b"v" * 900 for number in range(2000))),
@@ -441,10 +443,10 @@ def samples() -> dict[str, Sample]:
 
 
 class TagTests(ServiceCase):
-    """Tags (Info document, D24)"""
+    """Tags (Info document; D24)"""
 
     async def test_tags(self) -> None:
-        """Whatever a file has for tags, its document is good JSON with all else that is known."""
+        """Any tags give a valid info document, with all other fields."""
         port = self.start().port
         for name, sample in samples().items():
             self.add(name, sample.data)
@@ -457,7 +459,7 @@ class TagTests(ServiceCase):
             self.assertEqual(len(sample.data), document["size"])
 
     async def test_book_is_rendered(self) -> None:
-        """A file with more tags than can be read renders like any other."""
+        """A file renders even if its tags are too large to be read."""
         plain = (folder() / "16.flac").read_bytes()
         self.add("plain.flac", plain)
         self.add("book.flac", vorbis_comments(plain, b"LYRICS=" + b"x" * 2_000_000))
@@ -470,9 +472,9 @@ class TagTests(ServiceCase):
         self.assertEqual(1, len(bodies))
 
 
-# Probes that are slow, stuck or missing
+# Probes that are slow, hang or fail
 
-#: Takes note of each call that examines a source, and then does what the test wants.
+#: Records each call that probes a source, and then runs the commands of the test.
 WRAPPER = """#!/bin/sh
 case "$*" in
 *-show_entries*)
@@ -485,7 +487,7 @@ exec '{ffprobe}' "$@"
 
 
 class ProbeTests(ServiceCase):
-    """The child behind a document"""
+    """The ffprobe process behind an info document"""
 
     def setUp(self) -> None:
         super().setUp()
@@ -496,7 +498,7 @@ class ProbeTests(ServiceCase):
         self.calls = self.bin / "calls"
 
     def use_ffprobe(self, then: str) -> None:
-        """Put another ffprobe ahead of the real one, which runs after it."""
+        """Put a wrapper first in PATH, which runs some commands and then the real ffprobe."""
         text = WRAPPER.format(calls=self.calls, then=then, ffprobe=shutil.which("ffprobe"))
         script = self.bin / "ffprobe"
         script.write_text(text)
@@ -504,16 +506,16 @@ class ProbeTests(ServiceCase):
         self.use_path(f"{self.bin}:{os.environ['PATH']}")
 
     def use_path(self, path: str) -> None:
-        """Set the PATH that a service finds, and the system for it."""
+        """Set PATH for the service and its children until the end of the test."""
         self.addCleanup(os.environ.__setitem__, "PATH", os.environ["PATH"])
         os.environ["PATH"] = path
 
     def count(self) -> int:
-        """Return how many probes have begun."""
+        """Return how many probes have started."""
         return self.calls.read_text().count("x") if self.calls.exists() else 0
 
     def mount(self, **settings: Any) -> tuple[AudioProxy, int]:
-        """Start a proxy whose requests can be counted; return it and its port."""
+        """Start a proxy whose active requests can be counted; return it and its port."""
         proxy = make_resource(self.config(**settings), reactor)
         begin(proxy)
         self.addCleanup(proxy.stopService)
@@ -522,7 +524,7 @@ class ProbeTests(ServiceCase):
         return proxy, int(listening.getHost().port)
 
     async def test_hanging(self) -> None:
-        """A probe past AP_PROBE_TIMEOUT is ended, on info and before a render: a 504."""
+        """A probe that exceeds AP_PROBE_TIMEOUT is ended, and /info and renders are a 504."""
         self.use_ffprobe("exec sleep 600")
         port = self.start(probe_timeout=1).port
         paths = (info("short.flac"), signed("/plain/local://short.flac"))
@@ -535,7 +537,7 @@ class ProbeTests(ServiceCase):
         self.assertEqual(1, self.count())
 
     async def test_head_beside_a_hanging_probe(self) -> None:
-        """HEAD and a 304 need no probe, so they do not wait for one."""
+        """HEAD and conditional requests do not wait for a running probe."""
         self.use_ffprobe("exec sleep 600")
         port = self.start().port
         client = await send(port, info("short.flac"))
@@ -549,7 +551,7 @@ class ProbeTests(ServiceCase):
         await until(lambda: not children(), "the probe to be reaped")
 
     async def test_missing(self) -> None:
-        """Without ffprobe it is a 500 probe_failed, and HEAD is answered (D34)."""
+        """Without ffprobe, /info and renders are a 500 probe_failed; HEAD is a 200 (D34)."""
         for name in ("ffmpeg", "setpriv", "true"):
             if found := shutil.which(name):
                 (self.bin / name).symlink_to(found)
@@ -562,14 +564,14 @@ class ProbeTests(ServiceCase):
             self.assertEqual(200, (await ask(port, path, b"HEAD")).status)
 
     async def test_failing(self) -> None:
-        """A probe that dies of itself is a 500 probe_failed."""
+        """A probe that crashes is a 500 probe_failed."""
         self.use_ffprobe("kill -SEGV $$")
         port = self.start().port
         response = await ask(port, info("short.flac"))
         self.assertEqual((500, "probe_failed"), (response.status, response.error))
 
     async def test_one_probe_for_all(self) -> None:
-        """Documents and renders of one source that are asked for together share one ffprobe."""
+        """Concurrent /info requests and renders of one source share one ffprobe."""
         gate = self.bin / "gate"
         os.mkfifo(gate)
         self.use_ffprobe(f"read line < '{gate}'")
@@ -577,7 +579,7 @@ class ProbeTests(ServiceCase):
         paths = [info("short.flac"), signed("/info/plain/local%3A%2F%2Fshort.flac")]
         paths += [signed(f"/f:{form}/plain/local://short.flac") for form in ("wav", "flac")]
         clients = [await send(port, path) for path in paths]
-        # A request that is being answered has asked for its probe.
+        # Every active request has joined the probe.
         await until(lambda: proxy.resource.active.count == len(paths), "all requests")
         await until(self.count, "the probe")
         refused = await ask(port, info("long.flac"))
@@ -592,7 +594,7 @@ class ProbeTests(ServiceCase):
         self.assertEqual(1, self.count())
 
     async def test_spared(self) -> None:
-        """Neither a HEAD nor a 304 nor a stored variant costs a probe; a GET costs one each."""
+        """HEAD and a 304 run no probe; each GET of an info document runs one."""
         self.use_ffprobe(":")
         port = self.start().port
         tag = (await ask(port, info("short.flac"), b"HEAD"))["etag"] or b""
@@ -603,7 +605,7 @@ class ProbeTests(ServiceCase):
             self.assertEqual(number, self.count())
 
     async def test_client_that_leaves(self) -> None:
-        """The probe of one who left is ended, and its slot is free for the next source."""
+        """If the only client leaves, its probe is ended, and the probe slot is free."""
         stuck = self.bin / "stuck"
         stuck.touch()
         self.use_ffprobe(f"[ -e '{stuck}' ] && exec sleep 600")
@@ -620,7 +622,7 @@ class ProbeTests(ServiceCase):
 
 
 async def until_admitted(port: int, path: bytes) -> Response:
-    """Ask until there is a slot for it, and return the answer."""
+    """Repeat a request until it gets a slot, and return its response."""
     while (response := await ask(port, path)).status == 429:
         pass
     return response

@@ -1,4 +1,4 @@
-"""The metrics of a service that runs, as Prometheus scrapes them and its own tool checks them."""
+"""The metrics of a running service, as Prometheus scrapes them and promtool checks them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from tests.test_metrics import read
 SHORT = signed("/f:mp3/plain/local://short.flac")
 LONG = "/f:mp3/t:0:60/cb:{}/plain/local://long.flac"
 
-#: Set by ``make test``, which installs it: what is missing then is a failure.
+#: Set by ``make test``, which installs promtool: a missing promtool is then a failure.
 REQUIRED = os.environ.get("AUDIOPROXY_PROMTOOL") == "required"
 
-#: An ffprobe that says what it is given, but waits for the test before it looks at a source.
+#: An ffprobe that waits for the test before it probes a source.
 SLOW_FFPROBE = """#!/bin/sh
 case "$*" in *-version*) ;; *) read -r _ <"{gate}" ;; esac
 exec "{ffprobe}" "$@"
@@ -48,17 +48,17 @@ exec "{ffprobe}" "$@"
 def promtool() -> str:
     """Return the path of promtool.
 
-    :raises SkipTest: where it is missing, and may be.
+    :raises SkipTest: if it is missing and not required.
     """
     found = shutil.which("promtool", path=f"{PROJECT}/build/bin:{os.environ['PATH']}")
     if found is None:
-        reason = "there is no promtool on this machine; `make promtool` gets one"
+        reason = "promtool is not installed; `make promtool` installs it"
         raise AssertionError(reason) if REQUIRED else SkipTest(reason)
     return found
 
 
 async def check(exposition: bytes) -> tuple[int | None, str]:
-    """Return the status of ``promtool check metrics``, and all that it says."""
+    """Return the exit status and output of ``promtool check metrics``."""
     process = Process()
     reactor.spawnProcess(process, promtool(), ("promtool", "check", "metrics"), env={})
     process.transport.write(exposition)  # type: ignore[union-attr]
@@ -67,7 +67,7 @@ async def check(exposition: bytes) -> tuple[int | None, str]:
 
 
 class MetricsCase(ServiceCase):
-    """A service with two sources."""
+    """Service with two sources."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -75,21 +75,21 @@ class MetricsCase(ServiceCase):
         self.add("long.flac", long_flac())
 
     async def scrape(self, port: int) -> dict[str, float]:
-        """Return the series that a scrape shows which are not 0, buckets left out."""
+        """Return the non-zero series of a scrape, without histogram buckets."""
         response = await ask(port, b"/metrics")
         self.assertEqual((200, True), (response.status, response.complete))
         series = read(response.body)
         return {name: n for name, n in series.items() if n and "_bucket " not in name}
 
     async def until_shown(self, port: int, expected: dict[str, float]) -> None:
-        """Scrape until the series named have their values."""
+        """Scrape until these series have these values."""
         while True:
             shown = await self.scrape(port)
             if {name: shown.get(name, 0) for name in expected} == expected:
                 return
 
     async def begin(self, service: ProxyService, number: int = 0) -> tuple[Any, int]:
-        """Begin a render, and stop its encoder's clock; return its client and the encoder."""
+        """Start a render, and stop its encoder with SIGSTOP; return its client and encoder."""
         before = encoders()
         client = await send(service.port, signed(LONG.format(number)))
         (encoder,) = await until(lambda: [n for n in encoders() if n not in before], "an encoder")
@@ -103,10 +103,10 @@ class MetricsCase(ServiceCase):
 
 
 class TrafficTests(MetricsCase):
-    """A service that is used"""
+    """Counters and gauges under traffic"""
 
     async def test_mixed_traffic(self) -> None:
-        """Hits, misses and failures are counted as they happened, in a form without fault."""
+        """Hits, misses and failures are counted exactly, and promtool accepts the exposition."""
         self.add("text.mp3", b"No sound, but words.\n" * 500)
         service = self.start(queue_size=5, max_concurrency=2)
         port, scrapes = service.port, service.metrics_port
@@ -156,14 +156,14 @@ class TrafficTests(MetricsCase):
         self.assertEqual((0, ""), await check(exposition))
 
     async def test_the_tool(self) -> None:
-        """The tool that finds no fault would find some: bad syntax, and bad habits."""
+        """promtool reports bad syntax and bad metric names, so its silence means something."""
         for text in (b"a_total{x=1} 1\n", b"# TYPE things counter\nthings 1\n"):
             status, said = await check(text)
             self.assertNotEqual((0, ""), (status, said))
             self.assertTrue(said)
 
     async def test_running(self) -> None:
-        """One render with two clients is one that runs, beside one that waits for its slot."""
+        """A render with two clients counts as one; a waiting render counts as queue depth."""
         service = self.start(max_concurrency=1, variant_store=None)
         scrapes = service.metrics_port
         first, encoder = await self.begin(service)
@@ -178,7 +178,7 @@ class TrafficTests(MetricsCase):
                 "cache_lookups_total mp3 coalesced": 1,
             },
         )
-        # All clients leave, and there is no store: the render is cancelled.
+        # The render is cancelled, because all of its clients leave and there is no store.
         for client in (first, second):
             await client.leave()
         os.kill(encoder, signal.SIGCONT)
@@ -196,7 +196,7 @@ class TrafficTests(MetricsCase):
         )
 
     async def test_queue_full(self) -> None:
-        """A render that finds no place in the queue is a rejection, and no render."""
+        """A request that finds the queue full counts as a rejection, not as a render."""
         service = self.start(max_concurrency=1, queue_size=0)
         client, encoder = await self.begin(service)
         self.assertEqual(429, (await ask(service.port, SHORT)).status)
@@ -210,7 +210,7 @@ class TrafficTests(MetricsCase):
         self.assertEqual({"renders_total mp3 success": 1}, renders)
 
     async def test_probes_busy(self) -> None:
-        """A 429 for want of a probe slot is none of the queue's rejections."""
+        """A 429 for a missing probe slot does not count as a rejection of the render queue."""
         gate, folder = self.root / "gate", self.root / "bin"
         os.mkfifo(gate)
         folder.mkdir()
@@ -240,7 +240,7 @@ class TrafficTests(MetricsCase):
         self.assertEqual(1, shown["http_requests_total render 4xx"])
 
     async def test_store_that_is_gone(self) -> None:
-        """Clients are served beside a store that takes nothing, and the counter grows (5)."""
+        """If the store is gone, clients are served, and write failures are counted (Metrics, 5)."""
         service = self.start()
         shutil.rmtree(self.store)
         for count, form in enumerate(("mp3", "flac"), 1):
@@ -254,10 +254,10 @@ class TrafficTests(MetricsCase):
 
 
 class ListenerTests(MetricsCase):
-    """The listener: where it listens, and for how long"""
+    """Address and lifetime of the metrics listener"""
 
     async def test_until_the_last_render(self) -> None:
-        """While a stop waits for a render, it can still be watched; after it, nothing listens."""
+        """A stopping service serves its metrics until the last render has ended."""
         service = self.start()
         client, encoder = await self.begin(service)
         stopping = service.stopService()
@@ -269,7 +269,7 @@ class ListenerTests(MetricsCase):
         self.assert_refused(service.metrics_port)
 
     async def test_this_machine_only(self) -> None:
-        """The default address is reached from this machine alone, by that address alone."""
+        """By default, the metrics are served on 127.0.0.1 only."""
         service = self.start()
         for port, listens in ((service.metrics_port, False), (service.port, True)):
             with socket.socket() as client:
@@ -277,7 +277,7 @@ class ListenerTests(MetricsCase):
             self.assertEqual(0 if listens else errno.ECONNREFUSED, refusal)
 
     async def test_ipv6(self) -> None:
-        """AP_METRICS_BIND may be an address of IPv6."""
+        """AP_METRICS_BIND may be an IPv6 address."""
         try:
             socket.create_server(("::1", 0), family=socket.AF_INET6).close()
         except OSError as error:
@@ -292,7 +292,7 @@ class ListenerTests(MetricsCase):
         self.assertIn("render_slots_capacity", read((await client.end()).body))
 
     async def test_metrics_port_taken(self) -> None:
-        """A start that cannot open it opens nothing, and leaves nothing in the store."""
+        """If the metrics port is taken, the start fails, and the main port is never opened."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             service, error = self.fail_to_start(metrics_port=port)
@@ -300,7 +300,7 @@ class ListenerTests(MetricsCase):
         self.assertEqual(0, service.port)
 
     async def test_port_taken(self) -> None:
-        """Where the main port is taken, the metrics port that was open is closed again."""
+        """If the main port is taken, the start fails, and the metrics port is closed again."""
         with socket.create_server(("", 0)) as taken:
             port = taken.getsockname()[1]
             service, error = self.fail_to_start(port=port)
@@ -310,13 +310,13 @@ class ListenerTests(MetricsCase):
         await until(lambda: not _listens(service.metrics_port), "the metrics listener to close")
 
     async def test_foreign_address(self) -> None:
-        """An address that is not this machine's is blamed, not the port."""
+        """If the bind address is not local, the error names AP_METRICS_BIND, not the port."""
         for address in ("192.0.2.1", "2001:db8::1"):
             _, error = self.fail_to_start(metrics_bind=address)
             self.assertRegex(error, rf"\AAP_METRICS_BIND: .*{address}")
 
     def fail_to_start(self, **settings: Any) -> tuple[ProxyService, str]:
-        """Have a start fail, and return the service and the reason."""
+        """Start a service, which must fail; return the service and the error message."""
         service = make_service(self.config(**settings), reactor)
         error = self.failureResultOf(service.startService(), BootError).value
         self.addCleanup(service.stopService)
@@ -330,7 +330,7 @@ class EmbeddingTests(MetricsCase):
     """`make_resource`"""
 
     def serve(self, resource: Any, *prefix: bytes) -> int:
-        """Serve a resource below a prefix, in a site of the application's own."""
+        """Serve a resource below a prefix in a site of its own; return the port."""
         root = top = Resource()
         for part in prefix[:-1]:
             root.putChild(part, below := Resource())
@@ -341,7 +341,7 @@ class EmbeddingTests(MetricsCase):
         return int(port.getHost().port)
 
     async def test_below_a_prefix(self) -> None:
-        """The application mounts the metrics where it likes; those of two proxies are apart."""
+        """An application can serve metrics at any path, separately for each proxy."""
         proxies = [make_resource(self.config(), reactor) for _ in range(2)]
         ports = []
         for proxy in proxies:
