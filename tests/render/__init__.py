@@ -1,1 +1,1 @@
-"""One render and all who wait for it."""
+"""Tests of renders and of the clients that wait for them."""

@@ -1,4 +1,4 @@
-"""A table of renders in which only the children, the clock and the bytes at rest are doubles."""
+"""Render registry with fake child processes, clock, threads, sources and stores."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-
 
 
 class Client:
-    """One who asks for a variant: subscribes, takes the bytes, leaves.
+    """Client that requests a variant, receives its bytes, and may disconnect.
 
-    :ivar outcome: None while it goes on; ``whole``, or what it failed with.
+    :ivar outcome: None while the transfer runs; then ``whole``, or the exception that ended it.
     """
 
     def __init__(self, subscription: Subscription, room: int | None = None) -> None:
@@ -50,7 +50,7 @@ class Client:
 
     @property
     def data(self) -> bytes:
-        """What it got."""
+        """The bytes received so far."""
         return bytes(self.consumer.data)
 
     def go_away(self) -> None:
@@ -74,7 +74,7 @@ class Client:
 
 
 class RenderHarness:
-    """A node with one render slot, or more, and with or without a store."""
+    """A node, by default with one render slot and a variant store."""
 
     def __init__(
         self,
@@ -123,13 +123,13 @@ class RenderHarness:
         room: int | None = None,
         admitted: bool = True,
     ) -> Client:
-        """Have a client come."""
+        """Start a client and return it."""
         client = Client(self.renders.join(self.request(options, path), admitted), room)
         self.clients.append(client)
         return client
 
     def answer_probe(self, duration: str | None = "10", container: str = "wav") -> None:
-        """Have the probe that was started last find good audio."""
+        """Make the most recent probe report decodable audio."""
         child = self.spawner.last
         assert child.arguments[0] == "ffprobe", child.arguments
         form = {"format_name": container} | ({} if duration is None else {"duration": duration})
@@ -138,36 +138,36 @@ class RenderHarness:
         child.die()
 
     def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
-        """Have a client come and its encoder start."""
+        """Start a client and its encoder."""
         client = self.come(options, path)
         self.answer_probe()
         return client, self.encoder()
 
     def encoder(self) -> FakeChild:
-        """Return the encoder that was started last."""
+        """Return the encoder that was started most recently."""
         child = self.spawner.last
         assert child.arguments[0] == "ffmpeg", child.arguments
         return child
 
     def look(self) -> None:
-        """Let the service look at the output."""
+        """Advance the clock until the service checks the size of the output."""
         self.clock.advance(0.03)
 
     def stored(self) -> bytes | None:
-        """Return the bytes of the one variant that is stored."""
+        """Return the bytes of the only stored variant, or None."""
         found = [data for data, _ in self.store.variants.values()]
         assert len(found) <= 1
         return found[0] if found else None
 
     def refusals(self) -> set[type[Refusal]]:
-        """Return the kinds of outcome of all clients."""
+        """Return the types of the outcomes of all clients."""
         return {type(client.outcome) for client in self.clients}
 
     def close(self) -> None:
-        """Let everything come to its end."""
+        """Disconnect all clients, end all child processes, and finish all writes to the store."""
         for client in self.clients:
             client.go_away()
-        # The death of one child lets the next one start.
+        # The end of one child process may start the next one.
         while self.spawner.alive or self.threads.waiting:
             self.spawner.put_down()
             self.threads.run()
@@ -177,7 +177,7 @@ class RenderHarness:
         self.clock.advance(1)
 
     def left(self) -> tuple[object, ...]:
-        """Return what should be nothing after the end."""
+        """Return everything that must be released at the end; compare with ``NOTHING_LEFT``."""
         return (
             self.slots.held,
             self.slots.depth,

@@ -1,4 +1,4 @@
-"""The output of a render: a file that grows, and those who follow it."""
+"""The output of a render: a growing file, and the followers that it notifies."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class RenderOutputTests(SynchronousTestCase):
         self.told: list[str] = []
 
     def is_closed(self) -> bool:
-        """Tell whether the file is closed."""
+        """Return whether the file is closed."""
         return open_descriptors() == self.before
 
     def follow(self, name: str = "a") -> Callable[[], None]:
-        """Follow under a name; every change is written down."""
+        """Add a follower that records its name on every change."""
         return self.output.follow(lambda: self.told.append(name))
 
     def put(self, data: bytes) -> int:
-        """Add bytes as an encoder does, and look."""
+        """Write bytes as an encoder does, then update the known size."""
         os.write(self.output.descriptor, data)
         return self.output.grow()
 
     def test_growth(self) -> None:
-        """Followers are told of growth, and of nothing when there is none."""
+        """Followers are notified when the file has grown, and only then."""
         leave = self.follow()
         self.assertEqual((self.output.grow(), self.told), (0, []))
         self.assertEqual((self.put(b"abc"), self.told), (3, ["a"]))
@@ -45,7 +45,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
 
     def test_reads(self) -> None:
-        """Any stretch can be read of what is known to be there, and nothing past it."""
+        """Any range within the known size can be read; later bytes are not returned."""
         self.put(b"01234567")
         os.write(self.output.descriptor, b"not looked at")
         for start, limit, data in (
@@ -60,7 +60,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
 
     def test_limit(self) -> None:
-        """Readers are given no byte past the limit, however large the file is (D52)."""
+        """Readers receive no byte past the limit, however large the file is (D52)."""
         limited = RenderOutput(AnonymousFile(), 5)
         os.write(limited.descriptor, b"0123456789")
         self.assertEqual((limited.grow(), limited.size), (10, 5))
@@ -70,7 +70,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
 
     def test_end(self) -> None:
-        """Followers are told of the end, of which only the first word counts."""
+        """Followers are notified of the end once; the first reported result is final."""
         leave = self.follow()
         failure = RenderTimeout()
         self.output.end(failure)
@@ -82,14 +82,14 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
 
     def test_good_end(self) -> None:
-        """A good end stays one."""
+        """A failure that is reported after a successful end is ignored."""
         self.output.end()
         self.output.end(RenderFailed())
         self.assertIsNone(self.output.failure)
         self.output.release()
 
     def test_closed_by_the_last(self) -> None:
-        """The file is closed when the render and the last reader have let go, in any order."""
+        """The file is closed when the render and the last reader have released it, in any order."""
         first, second = self.follow(), self.follow()
         first()
         self.output.release()
@@ -100,14 +100,14 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertTrue(self.is_closed())
 
     def test_closed_by_the_render(self) -> None:
-        """Without readers the render closes the file."""
+        """If no reader is left, the file is closed when the render releases it."""
         self.follow()()
         self.assertFalse(self.is_closed())
         self.output.release()
         self.assertTrue(self.is_closed())
 
     def test_leave_twice(self) -> None:
-        """To leave again is harmless, and takes nothing from the others."""
+        """A follower that leaves twice does not make the file close for the render."""
         leave = self.follow()
         leave()
         leave()
@@ -117,7 +117,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
 
     def test_leaving_while_told(self) -> None:
-        """One who is told may leave, and make others leave, who are not told any more."""
+        """Followers that are removed during a notification are not notified any more."""
         leavers: list[Callable[[], None]] = []
 
         def leave_all() -> None:
@@ -134,7 +134,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertTrue(self.is_closed())
 
     def test_coming_while_told(self) -> None:
-        """One who comes while others are told hears of the next change."""
+        """A follower that is added during a notification is first notified of the next change."""
         leavers: list[Callable[[], None]] = []
 
         def bring() -> None:
@@ -151,7 +151,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
 
     def test_everyone_leaves_at_the_end(self) -> None:
-        """The render may be the last to let go, right after it said that it ended."""
+        """If the last reader leaves at the notified end, the render's release closes the file."""
         leavers: list[Callable[[], None]] = []
         leavers.append(self.output.follow(lambda: leavers[0]()))
         self.output.end()
@@ -159,7 +159,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertTrue(self.is_closed())
 
     def test_same_follower_twice(self) -> None:
-        """A callable that follows twice is told twice, and leaves twice."""
+        """A callable that is added twice as a follower can be removed separately each time."""
         follower = lambda: self.told.append("a")  # noqa: E731
         one, two = self.output.follow(follower), self.output.follow(follower)
         one()

@@ -1,4 +1,4 @@
-"""A waveform is a render like every other: gate, slot, cap, store, and all who wait for it."""
+"""Renders of waveforms: probe, slot, size limit, store and joining, as for audio."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ DOCUMENT_HEADERS = replace(HEADERS, content_type="application/json")
 
 
 class PeaksCase(RenderCase):
-    """A node that draws."""
+    """A node that renders waveforms."""
 
     def finish(self, encoder: FakeChild, said: bytes = FRAMES, code: int = 0) -> None:
-        """Have the encoder put out samples and end, and the threads do their work."""
+        """Make the encoder write samples and exit, then run the waiting threads."""
         encoder.say(said)
         encoder.die(code)
         self.harness.threads.run()
 
     def assert_dropped(self, client: Client, refusal: type[Exception]) -> None:
-        """Require that a client is refused, and that nothing of the render is left."""
+        """Assert that a client is refused, and that the render leaves nothing behind."""
         self.assertIs(type(client.outcome), refusal)
         self.assertEqual(self.harness.left(), NOTHING_LEFT)
         self.assertEqual(open_descriptors(), self.before)
@@ -44,10 +44,10 @@ class PeaksCase(RenderCase):
 
 
 class GoodEndTests(PeaksCase):
-    """A waveform that is drawn"""
+    """Waveforms that are rendered successfully."""
 
     def test_whole(self) -> None:
-        """The client gets the document and the store the same bytes, under its key (Peaks 6)."""
+        """The client and the variant store receive the same document (Peaks options, 6)."""
         client, encoder = self.harness.render(PEAKS)
         self.assertTrue(client.started)
         self.finish(encoder)
@@ -57,7 +57,7 @@ class GoodEndTests(PeaksCase):
         self.assertEqual(self.harness.store.variants, {key: (client.data, DOCUMENT_HEADERS)})
 
     def test_no_byte_before_the_end(self) -> None:
-        """Nobody gets a byte before the last one is known, however long the encoder runs."""
+        """Clients receive no byte of a waveform before the document is complete."""
         client, encoder = self.harness.render(PEAKS)
         encoder.say(FRAMES)
         for _ in range(50):
@@ -69,7 +69,7 @@ class GoodEndTests(PeaksCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_gate_and_slot(self) -> None:
-        """It is probed first and takes a render slot, until the document is written."""
+        """A waveform is probed first, and holds a render slot until its document is written."""
         client = self.harness.come(PEAKS)
         self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (0, 1))
         self.harness.answer_probe()
@@ -78,7 +78,7 @@ class GoodEndTests(PeaksCase):
         self.assertEqual(encoder.arguments[-3:], ["-f", "s16le", "pipe:1"])
         encoder.say(FRAMES)
         encoder.die()
-        # The encoder is dead, but its samples are not drawn.
+        # The encoder has exited, but its samples are not reduced to a waveform yet.
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
         self.assertIsNone(client.outcome)
         self.harness.threads.run()
@@ -86,7 +86,7 @@ class GoodEndTests(PeaksCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_in_the_queue(self) -> None:
-        """It waits for a slot like every other render, and starts nothing until then."""
+        """A waveform waits in the queue for a render slot, and starts no encoder before."""
         _, other = self.harness.render(path=b"b.wav")
         client = self.harness.come(PEAKS)
         self.harness.answer_probe()
@@ -97,7 +97,7 @@ class GoodEndTests(PeaksCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_joined(self) -> None:
-        """Whoever comes before the end, or just after it, shares the one render (COALESCED)."""
+        """Clients that request a waveform before or just after its end share it (COALESCED)."""
         first = self.harness.come(PEAKS)
         probing = self.harness.come(PEAKS)
         self.harness.answer_probe()
@@ -114,7 +114,7 @@ class GoodEndTests(PeaksCase):
             self.assertEqual(client.data, first.data)
 
     def test_each_shape_is_a_variant(self) -> None:
-        """Another serialization, width, number of pairs or of channels is another variant."""
+        """Each combination of waveform options and filters is a variant with its own cache key."""
         texts = ("", "/pk_fmt:dat", "/pk_bits:8", "/pts:3", "/ch:2", "/t:1", "/gain:1")
         keys = {self.harness.request(f"f:peaks{text}").key for text in texts}
         self.assertEqual(len(keys), len(texts))
@@ -122,7 +122,7 @@ class GoodEndTests(PeaksCase):
         self.assertEqual(self.harness.request(defaults).key, self.harness.request("f:peaks").key)
 
     def test_cap_exactly(self) -> None:
-        """A document of exactly AP_MAX_VARIANT_BYTES is served and stored."""
+        """A waveform document of exactly AP_MAX_VARIANT_BYTES is served and stored."""
         text = "f:peaks/pts:2/pk_fmt:dat"
         self.make(max_variant=24 + 2 * 2 * 2)
         client, encoder = self.harness.render(text)
@@ -130,7 +130,7 @@ class GoodEndTests(PeaksCase):
         self.assertEqual((client.outcome, self.harness.stored()), ("whole", client.data))
 
     def test_without_a_store(self) -> None:
-        """Without a store it is drawn all the same, and anew for each request after it (D37)."""
+        """Without a variant store, every later request renders the waveform again (D37)."""
         self.make(stored=False)
         client, encoder = self.harness.render(PEAKS)
         self.finish(encoder)
@@ -139,10 +139,10 @@ class GoodEndTests(PeaksCase):
 
 
 class RefusalTests(PeaksCase):
-    """A waveform that comes to nothing"""
+    """Waveforms that are refused."""
 
     def test_cap(self) -> None:
-        """A document past AP_MAX_VARIANT_BYTES is a 500 before the first byte (Errors, 10)."""
+        """A waveform past AP_MAX_VARIANT_BYTES is a 500 before its first byte (Errors, 10)."""
         self.make(max_variant=24 + 2 * 2 * 2 - 1)
         client, encoder = self.harness.render("f:peaks/pts:2/pk_fmt:dat")
         self.finish(encoder)
@@ -150,7 +150,7 @@ class RefusalTests(PeaksCase):
         self.assert_dropped(client, OutputTooLarge)
 
     def test_nothing_decoded(self) -> None:
-        """A source that gives not one frame is a 415, whether the encoder noticed or not."""
+        """A waveform without a decodable frame is a 415, whatever ffmpeg's exit status is."""
         for code, stderr in ((0, b""), (1, b"Empty output")):
             self.make()
             client, encoder = self.harness.render(PEAKS)
@@ -161,7 +161,7 @@ class RefusalTests(PeaksCase):
             self.assert_nothing_stored()
 
     def test_trim_past_the_end(self) -> None:
-        """A ``t`` that turns out to start past the end is a 422 that quotes it (D11)."""
+        """A waveform's ``t`` that proves to start past the end is a 422 that quotes it (D11)."""
         for code, stderr in ((0, b""), (1, b"Empty output")):
             self.make()
             client, encoder = self.harness.render("f:peaks/t:5")
@@ -173,14 +173,14 @@ class RefusalTests(PeaksCase):
             self.assert_dropped(client, InvalidOptions)
 
     def test_trim_well_past_the_end(self) -> None:
-        """One that the probe shows to start past the end costs no slot and no encoder (D11)."""
+        """If the probe shows that ``t`` starts past the end, no slot or encoder is used (D11)."""
         client = self.harness.come("f:peaks/t:60")
         self.harness.answer_probe()
         self.assertEqual(len(self.harness.spawner.children), 1)
         self.assert_dropped(client, InvalidOptions)
 
     def test_trim_well_inside(self) -> None:
-        """A source that gives nothing well before its end is a 415, whatever ``t`` is."""
+        """A waveform without a frame is a 415, not a 422, if ``t`` starts before the end."""
         client, encoder = self.harness.render("f:peaks/t:5")
         self.finish(encoder, b"")
         self.harness.encoder().say(b"out_time_us=9000000\nprogress=end\n")
@@ -188,7 +188,7 @@ class RefusalTests(PeaksCase):
         self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_source_written_to(self) -> None:
-        """A waveform of a source that somebody wrote into meanwhile is dropped (D35, D43)."""
+        """A waveform is dropped if its source changes during the render (D35, D43)."""
         client, encoder = self.harness.render(PEAKS)
         encoder.say(FRAMES)
         self.harness.sources.opened[0].written_to = True
@@ -198,7 +198,7 @@ class RefusalTests(PeaksCase):
         self.assert_dropped(client, RenderFailed)
 
     def test_encoder(self) -> None:
-        """An encoder that fails half way is a refusal to all, and not one byte (Errors)."""
+        """An encoder that fails midway fails all clients before their first waveform byte."""
         for stderr, refusal in (
             (b"Invalid data found when processing input", UndecodableSource),
             (b"Conversion failed!", RenderFailed),
@@ -213,7 +213,7 @@ class RefusalTests(PeaksCase):
             self.assert_dropped(client, refusal)
 
     def test_timeout(self) -> None:
-        """Past AP_RENDER_TIMEOUT it is a 504, since nobody got a byte yet (Errors, 10)."""
+        """A waveform past AP_RENDER_TIMEOUT is a 504, since no byte was sent yet (Errors, 10)."""
         self.make(timeout=100)
         client, encoder = self.harness.render(PEAKS)
         encoder.say(FRAMES)
@@ -225,7 +225,7 @@ class RefusalTests(PeaksCase):
         self.assert_dropped(client, RenderTimeout)
 
     def test_no_room(self) -> None:
-        """Without room for the document it is a 500, and no encoder is started."""
+        """If no disk space is left for a waveform, the response is 500; no encoder starts."""
         self.harness.store.no_room = self.harness.spare.no_room = OSError(28, "No space left")
         client = self.harness.come(PEAKS)
         self.harness.answer_probe()
@@ -233,7 +233,7 @@ class RefusalTests(PeaksCase):
         self.assert_dropped(client, RenderFailed)
 
     def test_queue_full(self) -> None:
-        """With a full queue it is a 429 (Errors, 9)."""
+        """A waveform that finds the render queue full is a 429 (Errors, 9)."""
         self.make(queue=0)
         self.harness.render(path=b"b.wav")
         client = self.harness.come(PEAKS)
@@ -241,7 +241,7 @@ class RefusalTests(PeaksCase):
         self.assertIsInstance(client.outcome, QueueFull)
 
     def test_measured(self) -> None:
-        """For a fade-out of unknown end the source is measured first, in the same slot (D12)."""
+        """A waveform with a fade-out measures a source of unknown length in its slot (D12)."""
         client = self.harness.come("f:peaks/pts:2/ch:2/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.harness.encoder().say(b"out_time_us=4000000\n")
@@ -253,10 +253,10 @@ class RefusalTests(PeaksCase):
 
 
 class LeavingTests(PeaksCase):
-    """Every client leaves (D36)"""
+    """Waveforms that every client has left (D36)."""
 
     def test_with_a_store(self) -> None:
-        """With a store, a drawing that has its slot runs on into it (D36)."""
+        """With a variant store, a waveform that has a render slot is completed and stored (D36)."""
         client, encoder = self.harness.render(PEAKS)
         client.go_away()
         self.assertEqual((encoder.signals, self.harness.slots.held), ([], 1))
@@ -264,7 +264,7 @@ class LeavingTests(PeaksCase):
         self.assertEqual(read_drawing(self.harness.stored() or b"").values, VALUES)
 
     def test_without_a_store(self) -> None:
-        """Without a store it is stopped, and its slot is free when the thread is, too (D36)."""
+        """Without a store, an abandoned waveform holds its slot until its thread ends (D36)."""
         self.make(stored=False)
         client, encoder = self.harness.render(PEAKS)
         encoder.say(FRAMES)

@@ -1,4 +1,4 @@
-"""What a render would run, found out up to the render itself."""
+"""Preparation of a render, up to the command lines that it would run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FindCommandsTests(RenderCase):
     """`find_commands`"""
 
     def begin(self, options: str | None = "", path: bytes = b"a.wav") -> Deferred[Commands]:
-        """Begin to look at a source; None asks for the info document."""
+        """Start to find the commands for a source; ``options`` None means the info document."""
         source = LocalSource(path)
         request: VariantRequest | InfoRequest = InfoRequest(source)
         if options is not None:
@@ -34,7 +34,7 @@ class FindCommandsTests(RenderCase):
         return Deferred.fromCoroutine(find_commands(self.harness.preparer, request, limits))
 
     def test_commands(self) -> None:
-        """The commands are those that a render runs, and nothing but the probe has run."""
+        """The returned commands are those that a render runs; only the probe has been run."""
         begun = self.begin("f:opus/t:1:2")
         self.harness.answer_probe()
         plan = self.successResultOf(begun)
@@ -44,7 +44,7 @@ class FindCommandsTests(RenderCase):
         self.assertEqual((plan.ffmpeg, None), (encoder.arguments, plan.measure))
 
     def test_measured(self) -> None:
-        """Where the length decides, the source is measured, and the command has what was found."""
+        """If the filters need an unknown length, the source is measured for the command."""
         begun = self.begin("f:mp3/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.assertEqual(self.harness.encoder().arguments[0], "ffmpeg")
@@ -56,14 +56,14 @@ class FindCommandsTests(RenderCase):
         self.assertIn("ss=132300", " ".join(plan.ffmpeg or []))
 
     def test_info(self) -> None:
-        """An info document takes a probe alone, of a source of any size (Info endpoint, 4)."""
+        """An info document needs only a probe, for a source of any size (Info endpoint, 4)."""
         begun = self.begin(None, b"huge.wav")
         self.harness.answer_probe()
         plan = self.successResultOf(begun)
         self.assertEqual((None, None), (plan.ffmpeg, plan.measure))
 
     def test_refusals(self) -> None:
-        """What a request would be refused for is refused, and the source is let go of."""
+        """Preparation refuses what a render refuses, with the same error, and closes the source."""
         self.failureResultOf(self.begin(path=b"missing.wav"), NotFound)
         self.failureResultOf(self.begin(path=b"huge.wav"), SourceTooLarge)
         begun = self.begin("t:99")

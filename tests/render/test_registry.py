@@ -1,4 +1,4 @@
-"""The end of all renders: a shutdown finishes what it can, and waits for nothing for ever (D39)."""
+"""Shutdown of the render registry: renders may finish, within a time limit (D39)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class DrainTests(RenderCase):
     """`RenderRegistry.drain`"""
 
     def drain(self, seconds: float = 30) -> Deferred[Any]:
-        """Begin to shut down."""
+        """Start the shutdown."""
         return Deferred.fromCoroutine(self.harness.renders.drain(seconds))
 
     def test_nothing(self) -> None:
-        """Where nothing runs there is nothing to wait for."""
+        """Without running renders, a shutdown ends at once."""
         self.successResultOf(self.drain())
 
     def test_finishes(self) -> None:
-        """A running render comes to its end and is stored, and only then all is over (D39)."""
+        """A shutdown ends only after a running render is complete and stored (D39)."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
         draining = self.drain()
@@ -38,7 +38,7 @@ class DrainTests(RenderCase):
         self.assertEqual(self.harness.left(), NOTHING_LEFT)
 
     def test_does_not_linger(self) -> None:
-        """Finished renders that stay attachable are not waited for (D37)."""
+        """A shutdown does not wait for finished renders that can still be joined (D37)."""
         _, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
@@ -47,7 +47,7 @@ class DrainTests(RenderCase):
         self.assertEqual(self.harness.left(), NOTHING_LEFT)
 
     def test_no_new_ones(self) -> None:
-        """While it drains, a running render can be joined, and no other begun (D39)."""
+        """During a shutdown, clients can join running renders but cannot start new ones (D39)."""
         _, encoder = self.harness.render()
         self.drain()
         with self.harness.renders.admission() as admitted:
@@ -57,7 +57,7 @@ class DrainTests(RenderCase):
         encoder.die()
 
     def test_let_in_before(self) -> None:
-        """Who came before the drain, and whose lookup is still out, gets a render (D39)."""
+        """A request that was admitted before the shutdown may still start a render (D39)."""
         with self.harness.renders.admission() as admitted:
             draining = self.drain(30)
             self.assertNoResult(draining)
@@ -73,7 +73,7 @@ class DrainTests(RenderCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_cancels(self) -> None:
-        """What still runs after the time is ended, with its children and its clients (D39)."""
+        """At its time limit, a shutdown ends renders with their children and clients (D39)."""
         client, encoder = self.harness.render()
         queued = self.harness.come("f:flac")
         self.harness.answer_probe()
@@ -93,7 +93,7 @@ class DrainTests(RenderCase):
         self.assert_nothing_stored()
 
     def test_cancels_what_dies_already(self) -> None:
-        """A render that was given up before is not forgotten: its child is dead at the end."""
+        """A shutdown waits for the child process of a render that was cancelled before."""
         self.make(stored=False)
         client, encoder = self.harness.render()
         client.go_away()
@@ -106,7 +106,7 @@ class DrainTests(RenderCase):
         self.assertEqual(self.harness.left(), NOTHING_LEFT)
 
     def test_gives_up(self) -> None:
-        """A write-back that never returns is left alone a few seconds after the time."""
+        """A shutdown stops waiting for a hanging write-back five seconds after the time limit."""
         self.harness.store.slow = True
         _, encoder = self.harness.render()
         encoder.say(b"abc")
@@ -118,7 +118,7 @@ class DrainTests(RenderCase):
         self.successResultOf(draining)
 
     def test_several(self) -> None:
-        """All renders are waited for, those that follow in the queue included."""
+        """A shutdown waits for all renders, including those in the queue."""
         _, first = self.harness.render()
         self.harness.come("f:flac")
         self.harness.answer_probe()
@@ -133,6 +133,6 @@ class DrainTests(RenderCase):
         self.assertEqual(len(self.harness.store.variants), 2)
 
     def test_failed_before(self) -> None:
-        """A render that failed is not waited for."""
+        """A shutdown does not wait for a render that has failed."""
         self.harness.come(path=b"no.wav")
         self.successResultOf(self.drain())

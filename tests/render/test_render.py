@@ -1,4 +1,4 @@
-"""One render: who gets its bytes, what ends it, and what is left of it."""
+"""One render: its clients, its end, and its cleanup."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.support.processes import FakeChild, open_descriptors
 
 
 class RenderCase(SynchronousTestCase):
-    """A node after which nothing may be left open."""
+    """A node that must release all resources at the end of a test."""
 
     def setUp(self) -> None:
         self.before = open_descriptors()
         self.harness = RenderHarness()
 
     def make(self, **settings: Any) -> RenderHarness:
-        """Return another node, in place of the one before."""
+        """Shut down the node, replace it with a new one, and return the new one."""
         self.shut_down()
         self.harness = RenderHarness(**settings)
         return self.harness
@@ -46,13 +46,13 @@ class RenderCase(SynchronousTestCase):
         self.shut_down()
 
     def shut_down(self) -> None:
-        """Let everything come to its end, after which nothing may be held or open."""
+        """Shut down the node, and assert that everything is released."""
         self.harness.close()
         self.assertEqual(self.harness.left(), NOTHING_LEFT)
         self.assertEqual(open_descriptors(), self.before)
 
     def assert_nothing_stored(self) -> None:
-        """Require that nothing is readable in the store, now or ever (D35)."""
+        """Assert that nothing can be read from the store, even after all writes (D35)."""
         self.harness.close()
         self.assertEqual(self.harness.store.variants, {})
 
@@ -61,7 +61,7 @@ class TransitionTests(SynchronousTestCase):
     """`TRANSITIONS`"""
 
     def test_states(self) -> None:
-        """Each state has a row; those that a render ends in have no other end behind them."""
+        """Every state has a row; only STORED and FAILED are final; FINISHED cannot fail."""
         self.assertEqual(set(State), set(TRANSITIONS))
         self.assertEqual(
             {State.STORED, State.FAILED}, {end for end, after in TRANSITIONS.items() if not after}
@@ -70,10 +70,10 @@ class TransitionTests(SynchronousTestCase):
 
 
 class GoodEndTests(RenderCase):
-    """A render that comes to a good end"""
+    """Renders that succeed."""
 
     def test_first_client(self) -> None:
-        """The first client gets bytes as they are made, long before the end (MISS)."""
+        """The first client receives bytes while they are rendered (MISS)."""
         client, encoder = self.harness.render()
         self.assertTrue(client.started)
         encoder.say(b"abc")
@@ -84,7 +84,7 @@ class GoodEndTests(RenderCase):
         self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
 
     def test_stored(self) -> None:
-        """The bytes are stored under their key, with the headers that they were sent with."""
+        """The bytes are stored under the cache key, with the headers that clients received."""
         _, encoder = self.harness.render("f:mp3/br:96")
         encoder.say(b"abcdef")
         self.assertIsNone(self.harness.stored())
@@ -93,7 +93,7 @@ class GoodEndTests(RenderCase):
         self.assertEqual(self.harness.store.variants, {key: (b"abcdef", HEADERS)})
 
     def test_resources(self) -> None:
-        """The slot and the source are let go of when the child is dead, the file a second later."""
+        """The encoder's exit frees the slot and the source; the file closes a second later."""
         _, encoder = self.harness.render()
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
         encoder.say(b"abc")
@@ -104,7 +104,7 @@ class GoodEndTests(RenderCase):
         self.assertEqual(open_descriptors(), self.before)
 
     def test_first_byte(self) -> None:
-        """Nobody gets a byte before there is more than container headers."""
+        """Clients receive no byte while the output has only container headers."""
         client, encoder = self.harness.render("f:wav")
         empty = ENCODERS["wav"].empty
         encoder.say(b"h" * empty)
@@ -116,14 +116,14 @@ class GoodEndTests(RenderCase):
         encoder.die()
 
     def test_very_quick(self) -> None:
-        """A render that is over before anyone looked is whole."""
+        """A render that ends before the service first checks its output is complete."""
         client, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
 
     def test_slow_client(self) -> None:
-        """A client that stalls keeps neither the encoder nor the store waiting (D38)."""
+        """A stalled client delays neither the encoder nor the store (D38)."""
         slow = self.harness.come(room=0)
         self.harness.answer_probe()
         quick = self.harness.come()
@@ -139,7 +139,7 @@ class GoodEndTests(RenderCase):
         self.assertEqual((slow.data, slow.outcome), (quick.data, "whole"))
 
     def test_order_of_resources(self) -> None:
-        """The probe takes no render slot, and the encoder starts only with one."""
+        """The probe takes no render slot; the encoder starts only when the render has one."""
         self.harness.come()
         self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (0, 1))
         self.harness.answer_probe()
@@ -147,16 +147,16 @@ class GoodEndTests(RenderCase):
 
 
 class JoiningTests(RenderCase):
-    """Clients that ask for what is being rendered (COALESCED)"""
+    """Clients that join a running render (COALESCED)."""
 
     def assert_joined(self, client: Client) -> None:
-        """Require that a client shares the one render."""
+        """Assert that a client shares the only render."""
         self.assertFalse(client.started)
         encoders = [c for c in self.harness.spawner.children if c.arguments[0] == "ffmpeg"]
         self.assertLessEqual(len(encoders), 1)
 
     def test_every_moment(self) -> None:
-        """Whoever comes before the end gets every byte from the first, on the same slot."""
+        """Clients that join at any moment before the end get all bytes without another slot."""
         first = self.harness.come()
         probing = self.harness.come()
         self.harness.answer_probe()
@@ -177,7 +177,7 @@ class JoiningTests(RenderCase):
             self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
 
     def test_in_the_queue(self) -> None:
-        """Whoever comes while a render waits for its slot waits with it, in one place."""
+        """Clients that join a queued render take no additional place in the queue."""
         _, other = self.harness.render(path=b"b.wav")
         self.harness.come()
         self.harness.answer_probe()
@@ -190,7 +190,7 @@ class JoiningTests(RenderCase):
         self.assertEqual((joined.data, joined.started), (b"abc", False))
 
     def test_before_the_write_back(self) -> None:
-        """Between the end and its write-back a request is attached, never rendered again (D37)."""
+        """A request between a render's end and its write-back joins the output (D37)."""
         self.harness.store.slow = True
         _, encoder = self.harness.render()
         encoder.say(b"abc")
@@ -204,7 +204,7 @@ class JoiningTests(RenderCase):
         self.assertEqual(self.harness.stored(), b"abc")
 
     def test_just_after_the_write_back(self) -> None:
-        """One who saw nothing stored and comes just after the write-back is attached (D37)."""
+        """A client whose lookup found nothing joins the output just after its write-back (D37)."""
         _, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
@@ -214,7 +214,7 @@ class JoiningTests(RenderCase):
         self.assertEqual(joined.data, b"abc")
 
     def test_without_a_store(self) -> None:
-        """Without a store every request after the end of a render begins another (D37)."""
+        """Without a store, every request after the end of a render starts a new render (D37)."""
         self.make(stored=False)
         _, encoder = self.harness.render()
         encoder.say(b"abc")
@@ -227,7 +227,7 @@ class JoiningTests(RenderCase):
         self.assertEqual((after.data, after.started), (b"", True))
 
     def test_slow_after_the_second(self) -> None:
-        """One who is attached keeps the bytes for as long as it takes, at its own pace (D38)."""
+        """A slow client can read the finished output for as long as it needs (D38)."""
         self.make(max_variant=1_000_000)
         _, encoder = self.harness.render()
         encoder.say(b"x" * 300_000)
@@ -240,7 +240,7 @@ class JoiningTests(RenderCase):
         self.assertEqual((len(slow.data), slow.outcome), (300_000, "whole"))
 
     def test_other_variant(self) -> None:
-        """Another variant of the source shares its probe, and nothing else (Info endpoint, 6)."""
+        """Renders of two variants of one source share only the probe (Info endpoint, 6)."""
         self.make(capacity=2)
         one, two = self.harness.come("f:mp3"), self.harness.come("f:flac")
         self.assertTrue(one.started and two.started)
@@ -248,7 +248,7 @@ class JoiningTests(RenderCase):
         self.assertEqual([c.arguments[0] for c in self.harness.spawner.alive], ["ffmpeg"] * 2)
 
     def test_find(self) -> None:
-        """To look for a render is to join it, where there is one, and starts none."""
+        """``find`` joins a running render if there is one, and never starts a render."""
         request = self.harness.request()
         self.assertIsNone(self.harness.renders.find(request.key))
         self.assertEqual(self.harness.spawner.children, [])
@@ -265,10 +265,10 @@ class JoiningTests(RenderCase):
 
 
 class RefusalTests(RenderCase):
-    """A render that comes to nothing"""
+    """Renders that are refused or fail."""
 
     def assert_refused(self, refusal: type[Exception]) -> None:
-        """Require that all clients are refused alike, and that the next one starts anew."""
+        """Assert that all clients have the same refusal and that nothing of the render is left."""
         self.assertEqual(self.harness.refusals(), {refusal})
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
         self.assertEqual(self.harness.left(), NOTHING_LEFT)
@@ -276,19 +276,19 @@ class RefusalTests(RenderCase):
         self.assert_nothing_stored()
 
     def test_missing_source(self) -> None:
-        """A missing source is a 404, and no child is started for it."""
+        """A missing source is a 404, and no child process is started."""
         self.harness.come(path=b"no.wav")
         self.assertEqual(self.harness.spawner.children, [])
         self.assert_refused(NotFound)
 
     def test_large_source(self) -> None:
-        """A source past AP_MAX_SRC_BYTES is a 413, and no child is started for it."""
+        """A source past AP_MAX_SRC_BYTES is a 413, and no child process is started."""
         self.harness.come(path=b"huge.wav")
         self.assertEqual(self.harness.spawner.children, [])
         self.assert_refused(SourceTooLarge)
 
     def test_probe(self) -> None:
-        """A probe that fails is told to all who wait, and takes no slot."""
+        """A probe that fails refuses all waiting clients without a render slot."""
         for _ in range(3):
             self.harness.come()
         self.harness.spawner.last.die(1)
@@ -303,7 +303,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(ProbeTimeout)
 
     def test_options_that_the_source_refuses(self) -> None:
-        """Options that the probe shows to be impossible are a 422 without waiting for a slot."""
+        """Options that the probe shows to be impossible are a 422, without a wait for a slot."""
         self.harness.render(path=b"b.wav")
         client = self.harness.come("t:60")
         self.harness.answer_probe()
@@ -311,7 +311,7 @@ class RefusalTests(RenderCase):
         self.assertEqual(self.harness.slots.depth, 0)
 
     def test_queue_full(self) -> None:
-        """With a full queue all who wait for the render are told 429."""
+        """If the queue is full, all clients of the render get 429."""
         self.make(queue=0)
         self.harness.render(path=b"b.wav")
         waiting = [self.harness.come(), self.harness.come()]
@@ -331,7 +331,7 @@ class RefusalTests(RenderCase):
         other.die(signal=15)
 
     def test_time_in_the_queue_does_not_count(self) -> None:
-        """A render has all of AP_RENDER_TIMEOUT from when it got its slot."""
+        """AP_RENDER_TIMEOUT counts from the moment when the render gets its slot."""
         _, other = self.harness.render(path=b"b.wav")
         client = self.harness.come()
         self.harness.answer_probe()
@@ -345,7 +345,7 @@ class RefusalTests(RenderCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_timeout(self) -> None:
-        """A render past AP_RENDER_TIMEOUT is a 504 for all at once, and holds its slot on."""
+        """At AP_RENDER_TIMEOUT all clients get 504; the slot is held until the encoder exits."""
         _, encoder = self.harness.render()
         self.harness.come()
         self.harness.clock.advance(100)
@@ -355,7 +355,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(RenderTimeout)
 
     def test_new_client_after_the_timeout(self) -> None:
-        """Whoever asks while the child still dies waits for a render of their own."""
+        """After a timeout, a client gets a new render even if the old encoder still runs."""
         first, encoder = self.harness.render()
         self.harness.clock.advance(100)
         second = self.harness.come()
@@ -369,7 +369,7 @@ class RefusalTests(RenderCase):
         self.assertEqual((second.data, second.outcome), (b"abc", "whole"))
 
     def test_success_that_is_too_late(self) -> None:
-        """What comes out whole past AP_RENDER_TIMEOUT, of a disk that hung, is not stored."""
+        """Output that is complete only after AP_RENDER_TIMEOUT is not stored."""
         client, encoder = self.harness.render()
         encoder.say(b"abc")
         self.harness.clock.advance(100)
@@ -378,7 +378,7 @@ class RefusalTests(RenderCase):
         self.assertIsNone(self.harness.stored())
 
     def test_timeout_of_a_stream(self) -> None:
-        """A render that runs out of time half way fails the streams it began (Errors, 10)."""
+        """A timeout after the first byte breaks the responses in progress (Errors, 10)."""
         client, encoder = self.harness.render()
         encoder.say(b"abc")
         self.harness.look()
@@ -388,7 +388,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(RenderTimeout)
 
     def test_encoder(self) -> None:
-        """An encoder that fails is told to all, before the first byte or after it."""
+        """An encoder that fails, before the first byte or after it, fails all clients."""
         for said in (b"", b"abc"):
             for stderr, refusal in (
                 (b"Invalid data found when processing input", UndecodableSource),
@@ -412,7 +412,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(RenderFailed)
 
     def test_nothing_decoded(self) -> None:
-        """A source that gives not one sample is a 415, even where the encoder saw no fault."""
+        """A source without a decodable sample is a 415, even if ffmpeg exits with 0."""
         _, encoder = self.harness.render("f:flac")
         encoder.say(b"h" * ENCODERS["flac"].empty)
         encoder.die()
@@ -420,7 +420,7 @@ class RefusalTests(RenderCase):
         self.assertIsInstance(self.harness.clients[0].outcome, UndecodableSource)
 
     def test_source_written_to(self) -> None:
-        """A source that somebody wrote into meanwhile gives nothing that is kept (D35, D43)."""
+        """If the source changes during a render, the render fails and is not stored (D35, D43)."""
         client, encoder = self.harness.render("f:flac")
         encoder.say(b"x" * 1000)
         self.harness.sources.opened[0].written_to = True
@@ -429,7 +429,7 @@ class RefusalTests(RenderCase):
         self.assertIsNone(self.harness.stored())
 
     def test_trim_past_the_end(self) -> None:
-        """A ``t`` that turns out to start past the end is a 422 (D11)."""
+        """A ``t`` that proves to start past the end is a 422 that names the real duration (D11)."""
         for ends in ((0, b""), (1, b"Empty output")):
             self.make()
             client, encoder = self.harness.render("t:5")
@@ -443,7 +443,7 @@ class RefusalTests(RenderCase):
             self.assertIn("4.25 seconds", str(client.outcome))
 
     def test_trim_well_inside(self) -> None:
-        """A source that gives nothing well before its end is a 415, whatever ``t`` is."""
+        """If decoding gives no sample although ``t`` starts before the end, the response is 415."""
         for length, code in ((b"9000000", 0), (b"0", 0), (b"0", 1)):
             self.make()
             client, encoder = self.harness.render("t:5")
@@ -455,7 +455,7 @@ class RefusalTests(RenderCase):
             self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_trim_of_what_cannot_be_measured(self) -> None:
-        """A look for the real end that fails does not hide what was found out in time (D13)."""
+        """If the source cannot be measured, the response is 415, or 504 after the timeout (D13)."""
         for late in (False, True):
             self.make()
             client, encoder = self.harness.render("t:5")
@@ -467,7 +467,7 @@ class RefusalTests(RenderCase):
             self.assertIsInstance(client.outcome, RenderTimeout if late else UndecodableSource)
 
     def test_trim_of_a_source_written_to(self) -> None:
-        """An end that somebody is still moving is named to nobody, and is logged (D43)."""
+        """If the source changes while it is measured, the render fails with a warning (D43)."""
         log = Log()
         self.addCleanup(log.keep())
         client, encoder = self.harness.render("t:5")
@@ -481,7 +481,7 @@ class RefusalTests(RenderCase):
         self.assertIn("a source changed while it was read", formatEvent(warning))
 
     def render_too_short(self, measured: bytes) -> tuple[Client, FakeChild]:
-        """End a first render without samples, and the measuring of its source."""
+        """Run a render that yields no samples, and the measuring pass that follows it."""
         client, encoder = self.harness.render("f:wav/sr:8000/t:0:0.002")
         self.assertNotIn("apad", " ".join(encoder.arguments))
         encoder.say(b"headers")
@@ -494,12 +494,12 @@ class RefusalTests(RenderCase):
         return client, measuring
 
     def test_shortest_trim(self) -> None:
-        """Too few samples for a resampler are padded and cut again, and the client waits (D13)."""
+        """A trim that is too short for the resampler is padded in a second pass (D13)."""
         client, measuring = self.render_too_short(b"4000000")
         encoder = self.harness.encoder()
         self.assertIsNot(encoder, measuring)
         chain = encoder.arguments[encoder.arguments.index("-af") + 1]
-        # 88 samples at 44100 Hz are 16 at 8000 Hz.
+        # 88 samples at 44100 Hz become 16 at 8000 Hz.
         self.assertTrue(
             chain.endswith("apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16")
         )
@@ -509,9 +509,9 @@ class RefusalTests(RenderCase):
         self.assertEqual(self.harness.stored(), b"x" * 100)
 
     def test_shortest_trim_that_gives_nothing(self) -> None:
-        """Where a padded render gives nothing either, it is a 415, and there is no third one.
+        """If the padded second pass yields nothing either, the response is 415 without a third.
 
-        What the encoder said is logged once, now that the render has failed.
+        The encoder's diagnostic is logged once, when the render has failed.
         """
         log = Log()
         self.addCleanup(log.keep())
@@ -527,13 +527,13 @@ class RefusalTests(RenderCase):
         )
 
     def test_shortest_trim_of_nothing(self) -> None:
-        """A source without a sample stays a 415, whatever its resampler would make of silence."""
+        """A source that is measured as empty is a 415; no padded second pass is run."""
         client, measuring = self.render_too_short(b"0")
         self.assertIs(measuring, self.harness.spawner.last)
         self.assertIsInstance(client.outcome, NothingDecoded)
 
     def test_cap_before_the_first_byte(self) -> None:
-        """Output past AP_MAX_VARIANT_BYTES at the first look is a 500, and ends the child."""
+        """Output past AP_MAX_VARIANT_BYTES before any byte is sent is a 500; the encoder ends."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
         encoder.say(b"x" * 11)
@@ -544,7 +544,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(OutputTooLarge)
 
     def test_cap_of_the_system(self) -> None:
-        """An encoder that the system stops at the cap is refused like any other (D52)."""
+        """An encoder that the system stops at AP_MAX_VARIANT_BYTES is refused (D52)."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
         encoder.say(b"x" * 10)
@@ -553,7 +553,7 @@ class RefusalTests(RenderCase):
         self.assertLessEqual(len(client.data), 10)
 
     def test_cap_after_the_first_byte(self) -> None:
-        """Output past AP_MAX_VARIANT_BYTES ends the child and fails the stream (Errors, 10)."""
+        """Output past AP_MAX_VARIANT_BYTES ends encoder and response midway (Errors, 10)."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
         encoder.say(b"x" * 10)
@@ -568,7 +568,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(OutputTooLarge)
 
     def test_cap_at_the_very_end(self) -> None:
-        """Output past AP_MAX_VARIANT_BYTES is not stored though the encoder came to a good end."""
+        """Output past AP_MAX_VARIANT_BYTES is not stored, even if the encoder exits with 0."""
         self.make(max_variant=10)
         _, encoder = self.harness.render()
         encoder.say(b"x" * 11)
@@ -584,7 +584,7 @@ class RefusalTests(RenderCase):
         self.assertEqual((client.outcome, self.harness.stored()), ("whole", b"x" * 10))
 
     def test_no_room(self) -> None:
-        """Without room for the output a render is a 500, and its slot is free again."""
+        """If no disk space is left for the output, the response is 500 and the slot is released."""
         self.harness.store.no_room = self.harness.spare.no_room = OSError(28, "No space left")
         self.harness.come()
         self.harness.come()
@@ -592,7 +592,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(RenderFailed)
 
     def test_no_room_in_the_store(self) -> None:
-        """A store that takes nothing costs its clients nothing but the next hit (Metrics, 5)."""
+        """If the store cannot take a variant, clients still receive all bytes (Metrics, 5)."""
         self.harness.store.no_room = FileNotFoundError(2, "No such file or directory")
         client, encoder = self.harness.render()
         encoder.say(b"abc")
@@ -601,7 +601,7 @@ class RefusalTests(RenderCase):
         self.assertIsNone(self.harness.stored())
 
     def test_no_room_for_many(self) -> None:
-        """Without room for the output, a long queue comes to its end."""
+        """If no disk space is left, every render of a long queue ends."""
         self.make(queue=300, capacity=1)
         _, encoder = self.harness.render(path=b"b.wav")
         for number in range(300):
@@ -614,14 +614,14 @@ class RefusalTests(RenderCase):
         self.assertNotIn(None, [client.outcome for client in self.harness.clients])
 
     def test_crash(self) -> None:
-        """What nobody has thought of is a 500, is logged, and leaves nothing behind."""
+        """An unexpected exception is a 500, is logged, and leaves nothing behind."""
         self.harness.sources.crash = ZeroDivisionError()
         self.harness.come()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assert_refused(RenderFailed)
 
     def test_after_a_refusal(self) -> None:
-        """A refusal is not remembered: the next client starts a render of its own."""
+        """Refusals are not cached: the next client starts a new render."""
         self.harness.come()
         self.harness.spawner.last.die(1)
         client, encoder = self.harness.render()
@@ -632,22 +632,22 @@ class RefusalTests(RenderCase):
 
 
 class MeasuringTests(RenderCase):
-    """A render that must know the length of its source first (D12)"""
+    """Renders that must measure the length of their source first (D12)."""
 
     def start(self) -> Client:
-        """Have a client come for a fade-out of a source of unknown length."""
+        """Start a client that requests a fade-out of a source of unknown length."""
         client = self.harness.come("fade:0:1")
         self.harness.answer_probe(duration=None)
         return client
 
     def measure(self, microseconds: int) -> None:
-        """Have the measuring pass end well."""
+        """Make the measuring pass report a length and succeed."""
         self.assertIn("-progress", self.harness.encoder().arguments)
         self.harness.encoder().say(b"out_time_us=%d\nprogress=end\n" % microseconds)
         self.harness.encoder().die()
 
     def test_within_the_slot(self) -> None:
-        """The pass runs in the slot of the render, which then knows where to fade (D12)."""
+        """The measuring pass runs in the render slot, and gives the start of the fade (D12)."""
         client = self.start()
         self.assertEqual(self.harness.slots.held, 1)
         self.measure(4_000_000)
@@ -659,7 +659,7 @@ class MeasuringTests(RenderCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_shared_time(self) -> None:
-        """Both passes together have AP_RENDER_TIMEOUT."""
+        """AP_RENDER_TIMEOUT limits the measuring pass and the encoder together."""
         client = self.start()
         self.harness.clock.advance(60)
         self.measure(4_000_000)
@@ -671,29 +671,29 @@ class MeasuringTests(RenderCase):
         self.assertIsInstance(client.outcome, RenderTimeout)
 
     def test_no_time_left(self) -> None:
-        """A pass that took all the time leaves none for an encoder: 504."""
+        """If the measuring pass ends at the deadline, the response is 504; no encoder starts."""
         client = self.start()
-        # The last report is read at the very deadline.
+        # The last report arrives exactly at the deadline.
         self.harness.clock.rightNow += 100
         self.measure(4_000_000)
         self.assertIsInstance(client.outcome, RenderTimeout)
         self.assertEqual(self.harness.spawner.alive, [])
 
     def test_timeout(self) -> None:
-        """A pass that is too slow is a 504."""
+        """A measuring pass that exceeds AP_RENDER_TIMEOUT is a 504."""
         client = self.start()
         self.harness.clock.advance(100)
         self.harness.encoder().die(signal=15)
         self.assertIsInstance(client.outcome, RenderTimeout)
 
     def test_empty_source(self) -> None:
-        """A source that decodes to nothing is a 415, not a fault of the options."""
+        """A source that is measured as empty is a 415, not a 422 for the options."""
         client = self.start()
         self.measure(0)
         self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_trim_past_the_measured_end(self) -> None:
-        """A ``t`` that starts past the measured end is a 422 with the length (D11)."""
+        """A ``t`` that starts past the measured end is a 422 that names the duration (D11)."""
         client = self.harness.come("t:5/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.measure(4_000_000)
@@ -701,7 +701,7 @@ class MeasuringTests(RenderCase):
         self.assertIn("4 seconds", str(client.outcome))
 
     def test_cancelled(self) -> None:
-        """A client that leaves during the pass ends it, where nothing is stored (D36)."""
+        """Without a store, the measuring pass ends when its only client leaves (D36)."""
         self.make(stored=False)
         client = self.start()
         client.go_away()
@@ -712,10 +712,10 @@ class MeasuringTests(RenderCase):
 
 
 class LeavingTests(RenderCase):
-    """Every client leaves (D36)"""
+    """Renders that every client has left (D36)."""
 
     def test_with_a_store(self) -> None:
-        """With a store, a render that has its slot runs on into it (D36)."""
+        """With a store, a render that has its slot is completed and stored (D36)."""
         for said in (b"", b"abc"):
             self.make()
             client, encoder = self.harness.render()
@@ -729,7 +729,7 @@ class LeavingTests(RenderCase):
             self.assertNotEqual(client.outcome, "whole")
 
     def test_reconnecting(self) -> None:
-        """A browser that reconnects is attached to the render that ran on (D36)."""
+        """A browser that reconnects joins the render that continued without it (D36)."""
         client, encoder = self.harness.render()
         encoder.say(b"abc")
         self.harness.look()
@@ -741,7 +741,7 @@ class LeavingTests(RenderCase):
         self.assertEqual((back.data, back.outcome), (b"abcdef", "whole"))
 
     def test_without_a_store(self) -> None:
-        """Without a store a render is killed at once, and its slot is free at its death (D36)."""
+        """Without a store, an abandoned encoder is stopped; its exit frees the slot (D36)."""
         for said in (b"", b"abc"):
             self.make(stored=False)
             client, encoder = self.harness.render()
@@ -755,7 +755,7 @@ class LeavingTests(RenderCase):
             self.assertEqual(open_descriptors(), self.before)
 
     def test_not_the_last(self) -> None:
-        """While one client is left, nothing is ended."""
+        """A render continues while at least one client is left."""
         self.make(stored=False)
         first, encoder = self.harness.render()
         second = self.harness.come()
@@ -766,7 +766,7 @@ class LeavingTests(RenderCase):
         self.assertEqual(second.outcome, "whole")
 
     def test_in_the_queue(self) -> None:
-        """One that waits for a slot is dropped from the queue, store or no store (D36)."""
+        """An abandoned render in the queue is dropped, with or without a store (D36)."""
         for stored in (True, False):
             self.make(stored=stored)
             _, other = self.harness.render(path=b"b.wav")
@@ -782,7 +782,7 @@ class LeavingTests(RenderCase):
             self.assertEqual(self.harness.spawner.alive, [])
 
     def test_before_the_slot(self) -> None:
-        """One that is being probed comes to nothing; its probe may be somebody else's (D36)."""
+        """A render that is abandoned during its probe ends; a shared probe continues (D36)."""
         client = self.harness.come()
         other = self.harness.come("f:flac")
         client.go_away()
@@ -792,7 +792,7 @@ class LeavingTests(RenderCase):
         self.assertIsNone(other.outcome)
 
     def test_after_the_end(self) -> None:
-        """After the end, to leave changes nothing: what is finished is stored (D37)."""
+        """A client that leaves after the end of a render does not prevent the write-back (D37)."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
         encoder.say(b"abc")
@@ -804,14 +804,14 @@ class LeavingTests(RenderCase):
         self.assertEqual(self.harness.stored(), b"abc")
 
     def test_a_new_client_while_the_child_dies(self) -> None:
-        """Who comes while the child of a render that was given up still dies starts anew."""
+        """A client that arrives while an abandoned encoder is exiting gets a new render."""
         self.make(stored=False)
         client, dying = self.harness.render()
         client.go_away()
         new = self.harness.come()
         self.assertTrue(new.started)
         self.harness.answer_probe()
-        # Its slot is that of the dying one: never more children than slots.
+        # The new render waits for the slot of the old one: never more children than slots.
         self.assertEqual(self.harness.spawner.alive, [dying])
         dying.die(signal=15)
         self.harness.encoder().say(b"abc")
@@ -819,7 +819,7 @@ class LeavingTests(RenderCase):
         self.assertEqual(new.outcome, "whole")
 
     def test_stubborn_child(self) -> None:
-        """A child that does not end is killed, and holds its slot until it is dead."""
+        """An encoder that ignores SIGTERM is killed, and holds its slot until it has exited."""
         self.make(stored=False)
         client, encoder = self.harness.render()
         client.go_away()
@@ -829,7 +829,7 @@ class LeavingTests(RenderCase):
         self.assertEqual(self.harness.slots.held, 0)
 
     def test_on_being_told_of_the_end(self) -> None:
-        """The last client may leave in the moment of the end, and the bytes are stored."""
+        """If the last client leaves at the moment of the end, the bytes are stored."""
         for stored in (True, False):
             self.make(stored=stored)
             client, encoder = self.harness.render()
@@ -841,7 +841,7 @@ class LeavingTests(RenderCase):
             self.assertEqual(self.harness.stored(), b"abcdef" if stored else None)
 
     def test_on_the_first_byte(self) -> None:
-        """The last client may leave in the moment of the first byte."""
+        """Without a store, a client that disconnects on its first byte ends the render."""
         self.make(stored=False)
         client, encoder = self.harness.render()
         client.consumer.on_write = client.consumer.hang_up
@@ -853,10 +853,10 @@ class LeavingTests(RenderCase):
 
 
 class StoringTests(RenderCase):
-    """The write-back"""
+    """The write-back."""
 
     def test_that_fails(self) -> None:
-        """A store that refuses costs no client a byte, and the next one renders again."""
+        """If a write-back fails, clients get all bytes, and the next request renders again."""
         for error in (OSError(28, "No space left on device"), ZeroDivisionError()):
             self.make()
             self.harness.store.refusal = error
@@ -869,7 +869,7 @@ class StoringTests(RenderCase):
             self.assertTrue(self.harness.come().started)
 
     def test_that_never_returns(self) -> None:
-        """A store that hangs holds no slot, and clients are attached for as long as it does."""
+        """While a write-back hangs, no slot is held, and new clients join the finished output."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
         encoder.say(b"abc")
@@ -879,7 +879,7 @@ class StoringTests(RenderCase):
         self.assertEqual(self.harness.come().data, b"abc")
 
     def test_not_for_a_failed_render(self) -> None:
-        """A render that fails in any way is never handed to the store (D35)."""
+        """A failed render is never written back (D35)."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
         encoder.say(b"abc")

@@ -1,4 +1,4 @@
-"""What a render is counted as, and what is counted of a render that never ran."""
+"""Metrics of renders, and of requests that end before a render runs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.test_metrics import FORMATS, OUTCOMES, Counts, parse
 
 
 class MetricsCase(SynchronousTestCase):
-    """A node and what it counts."""
+    """A node and the metrics that it counts."""
 
     def setUp(self) -> None:
         self.make()
 
     def make(self, **settings: Any) -> RenderHarness:
-        """Have another node in place of the one before."""
+        """Replace the node with a new one."""
         self.harness = RenderHarness(**settings)
         self.harness.metrics.watch(self.harness.slots)
         self.addCleanup(self.harness.close)
@@ -32,13 +32,13 @@ class MetricsCase(SynchronousTestCase):
         return self.harness
 
     def settled(self) -> dict[str, float]:
-        """Let everything end, and return all that was counted."""
+        """End everything, and return the changes of all metrics."""
         self.harness.close()
         self.assertEqual(NOTHING_LEFT, self.harness.left())
         return self.counts.changes
 
     def assert_counted(self, outcome: str, seconds: float, form: str = "mp3") -> None:
-        """Require that one render was counted, with its outcome and time, and nothing besides."""
+        """Assert that exactly one render was counted, with this outcome and duration."""
         labels = f"{form} {outcome}"
         expected = {
             f"renders_total {labels}": 1,
@@ -49,10 +49,10 @@ class MetricsCase(SynchronousTestCase):
 
 
 class OutcomeTests(MetricsCase):
-    """Renders that had their slot"""
+    """Renders that had a slot."""
 
     def test_success(self) -> None:
-        """A render of any format that comes to a good end is a success (1)."""
+        """A successful render in any audio format is counted as ``success`` (Metrics, 1)."""
         for form in FORMATS:
             if form != "peaks":
                 self.make()
@@ -63,18 +63,18 @@ class OutcomeTests(MetricsCase):
                 self.assert_counted("success", 2.5, form)
 
     def test_waveform(self) -> None:
-        """A waveform is a render, until its document is written."""
+        """A waveform counts as running until its document is written."""
         _, encoder = self.harness.render("f:peaks")
         self.harness.clock.advance(1)
         encoder.die()
         self.harness.clock.advance(2)
         self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
         self.harness.threads.run()
-        # Not one sample was decoded.
+        # No sample was decoded.
         self.assert_counted("undecodable_source", 3, "peaks")
 
     def test_time_in_the_slot(self) -> None:
-        """The time counts from the slot: neither the probe nor the queue nor the store does."""
+        """A render's duration excludes the probe, the queue and the write-back."""
         self.harness.store.slow = True
         _, other = self.harness.render("f:wav", path=b"b.wav")
         self.harness.clock.advance(3)
@@ -95,7 +95,7 @@ class OutcomeTests(MetricsCase):
         self.assertEqual(expected, durations)
 
     def test_clients_that_share(self) -> None:
-        """However many clients share a render, it is one, running or ended (3)."""
+        """A render is counted once, however many clients share it (Metrics, 3)."""
         _, encoder = self.harness.render()
         for _ in range(3):
             self.harness.come()
@@ -104,12 +104,12 @@ class OutcomeTests(MetricsCase):
         self.harness.come()
         self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
         encoder.die()
-        # One that joins the finished bytes renders nothing.
+        # A client that joins the finished output starts no render.
         self.harness.come()
         self.assert_counted("success", 0.03)
 
     def test_cancelled(self) -> None:
-        """Without a store, a render that all clients have left is cancelled when it is dead (1)."""
+        """Without a store, an abandoned render that has ended is ``cancelled`` (Metrics, 1)."""
         for said in (b"", b"abc"):
             self.make(stored=False)
             client, encoder = self.harness.render()
@@ -122,7 +122,7 @@ class OutcomeTests(MetricsCase):
             self.assert_counted("cancelled", 1.03)
 
     def test_cancelled_in_each_pass(self) -> None:
-        """It is cancelled too where it measures, where it looks for the end and where it draws."""
+        """A render that is abandoned while it measures or decodes counts as ``cancelled``."""
         for options, duration in (("fade:0:1", None), ("t:5", "10"), ("f:peaks", "10")):
             self.make(stored=False)
             client = self.harness.come(options)
@@ -136,7 +136,7 @@ class OutcomeTests(MetricsCase):
             self.assert_counted("cancelled", 0, "peaks" if options == "f:peaks" else "mp3")
 
     def test_stubborn_child(self) -> None:
-        """One that has to be killed is cancelled, and runs until its death."""
+        """An abandoned encoder that ignores SIGTERM counts as running until it has been killed."""
         self.make(stored=False, timeout=2)
         client, encoder = self.harness.render()
         client.go_away()
@@ -148,7 +148,7 @@ class OutcomeTests(MetricsCase):
         self.assert_counted("cancelled", 3)
 
     def test_left_alone_with_a_store(self) -> None:
-        """A render that runs on into the store is none that was cancelled (D36)."""
+        """An abandoned render that is completed for the store counts as ``success`` (D36)."""
         client, encoder = self.harness.render()
         client.go_away()
         encoder.say(b"abc")
@@ -156,7 +156,7 @@ class OutcomeTests(MetricsCase):
         self.assert_counted("success", 0)
 
     def test_shutdown(self) -> None:
-        """A render that a shutdown has no more time for is cancelled (D39)."""
+        """A render that a shutdown ends at its time limit counts as ``cancelled`` (D39)."""
         client, encoder = self.harness.render()
         Deferred.fromCoroutine(self.harness.renders.drain(5))
         self.harness.clock.advance(5)
@@ -165,7 +165,7 @@ class OutcomeTests(MetricsCase):
         self.assert_counted("cancelled", 5)
 
     def test_encoder(self) -> None:
-        """An encoder that fails is the source's fault or the service's, as the client is told."""
+        """The outcome of a failed encoder is the error code that clients receive."""
         for stderr, outcome in (
             (b"Invalid data found when processing input", "undecodable_source"),
             (b"https://a.test/b: Server returned 404 Not Found", "not_found"),
@@ -181,13 +181,13 @@ class OutcomeTests(MetricsCase):
             self.assert_counted(outcome, 0.5, "flac")
 
     def test_nothing_decoded(self) -> None:
-        """An encoder that put out nothing but headers found a source without sound."""
+        """A render that produces no audio counts as ``undecodable_source``."""
         _, encoder = self.harness.render()
         encoder.die()
         self.assert_counted("undecodable_source", 0)
 
     def test_too_large(self) -> None:
-        """Output past AP_MAX_VARIANT_BYTES is a render that failed (Errors, 10)."""
+        """Output past AP_MAX_VARIANT_BYTES counts as ``render_failed`` (Errors, 10)."""
         self.make(max_variant=10)
         _, encoder = self.harness.render()
         encoder.say(b"x" * 11)
@@ -196,7 +196,7 @@ class OutcomeTests(MetricsCase):
         self.assert_counted("render_failed", 0.03)
 
     def test_timeout(self) -> None:
-        """A render past AP_RENDER_TIMEOUT is one whatever of it was sent; it ran that long."""
+        """A render past AP_RENDER_TIMEOUT counts as ``render_timeout``, at any moment."""
         for said in (b"", b"abc"):
             self.make()
             _, encoder = self.harness.render()
@@ -206,7 +206,7 @@ class OutcomeTests(MetricsCase):
             self.assert_counted("render_timeout", 100)
 
     def test_options_found_out_in_the_slot(self) -> None:
-        """A 422 that only decoding could find is a render with that outcome (D11)."""
+        """A 422 that only decoding can find counts as ``invalid_options`` (D11)."""
         self.harness.come("t:5/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.harness.clock.advance(2)
@@ -215,7 +215,7 @@ class OutcomeTests(MetricsCase):
         self.assert_counted("invalid_options", 2)
 
     def test_no_program_and_no_place(self) -> None:
-        """Without an encoder, or a place for its output, a render fails within its slot (D34)."""
+        """A missing ffmpeg, or no disk space for the output, counts as ``render_failed`` (D34)."""
         no_room = OSError(28, "No space left on device")
         for refusal in (FileNotFoundError(2, "No such file or directory"), None):
             self.make()
@@ -228,7 +228,7 @@ class OutcomeTests(MetricsCase):
     @PROMISE
     @given(option_segments(), st.sampled_from(OUTCOMES), st.booleans())
     def test_fixed_sets(self, segments: list[bytes], end: str, stored: bool) -> None:
-        """Whatever is rendered and however it ends, its labels are of the fixed sets (1)."""
+        """Any render, whatever its end, has labels from the fixed sets (Metrics, 1)."""
         harness = self.make(stored=stored)
         segments = [segment for segment in segments if not segment.startswith(b"exp:")]
         client = harness.come(b"/".join(segments).decode())
@@ -251,10 +251,10 @@ class OutcomeTests(MetricsCase):
 
 
 class NeverRanTests(MetricsCase):
-    """Renders that had no slot are no renders"""
+    """Requests that end without a render slot, which are not counted as renders."""
 
     def test_refused_at_the_gate(self) -> None:
-        """404, 413, 415 and 422 that take no slot count nowhere, nor does a probe that fails."""
+        """Requests that are refused before they have a slot, and failed probes, are not counted."""
         self.harness.come(path=b"no.wav")
         self.harness.come(path=b"huge.wav")
         for said, code in ((b"Invalid data found when processing input", 1), (b"", 1)):
@@ -270,7 +270,7 @@ class NeverRanTests(MetricsCase):
         self.assertEqual({}, self.settled())
 
     def test_no_slot(self) -> None:
-        """A 429 is no render, be the queue full or the wait too long (Errors, 9)."""
+        """A 429 is not counted as a render: neither a full queue nor a long wait (Errors, 9)."""
         self.make(queue=1)
         _, other = self.harness.render(path=b"b.wav")
         clients = []
@@ -283,7 +283,7 @@ class NeverRanTests(MetricsCase):
         self.assert_counted("render_timeout", 100)
 
     def test_left_in_the_queue(self) -> None:
-        """One that is given up while it waits, or while it is probed, was no render."""
+        """A render that is abandoned in the queue or during its probe is not counted."""
         _, other = self.harness.render(path=b"b.wav")
         self.harness.come("f:opus").go_away()
         waiting = self.harness.come("f:ogg")
@@ -295,16 +295,16 @@ class NeverRanTests(MetricsCase):
 
 
 class SlotTests(MetricsCase):
-    """The gauges of what runs and what waits"""
+    """The gauges of running and waiting renders."""
 
     def gauges(self) -> tuple[float, ...]:
-        """Return how many run, hold a slot and wait, as the next scrape shows it."""
+        """Return the changes of renders running, slots held and queue depth since the start."""
         names = ("renders_running", "render_slots_held", "render_queue_depth")
         changes = self.counts.changes
         return tuple(changes.get(name, 0) for name in names)
 
     def test_gauges(self) -> None:
-        """They move as renders take slots, wait, and leave."""
+        """The gauges follow renders that take slots, wait, leave the queue and end."""
         self.make(capacity=2, queue=3)
         for number, expected in enumerate(((1, 1, 0), (2, 2, 0), (2, 2, 1), (2, 2, 2))):
             self.harness.come(f"cb:{number}")
@@ -319,16 +319,16 @@ class SlotTests(MetricsCase):
             self.assertEqual(expected, self.gauges())
 
     def test_probes(self) -> None:
-        """A probe takes none of the slots that are shown."""
+        """A probe changes none of the render gauges."""
         self.harness.come()
         self.assertEqual((0, 0, 0), self.gauges())
 
 
 class WriteFailureTests(MetricsCase):
-    """A cache that has stopped filling (5)"""
+    """The counter of failed writes to the variant store (Metrics, 5)."""
 
     def render(self) -> Client:
-        """Have a client get a whole variant."""
+        """Start a client and complete its render."""
         client, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
@@ -336,14 +336,14 @@ class WriteFailureTests(MetricsCase):
         return client
 
     def failures(self) -> float:
-        """Let everything end, and return how many writes have failed."""
+        """End everything, and return the number of failed writes."""
         self.settled()
         return self.counts.of("variant_store_write_failures_total").get(
             "variant_store_write_failures_total", 0
         )
 
     def test_refused(self) -> None:
-        """A commit that is refused is one failure of a successful render."""
+        """A failed commit counts as one write failure, and the render as ``success``."""
         for error in (OSError(28, "No space left on device"), ZeroDivisionError()):
             self.make()
             self.harness.store.refusal = error
@@ -352,7 +352,7 @@ class WriteFailureTests(MetricsCase):
             self.assertEqual(1, self.counts.changes["renders_total mp3 success"])
 
     def test_store_that_takes_nothing(self) -> None:
-        """One that was refused a place at its start is a failure when it could be stored."""
+        """A store without a scratch file counts a write failure when the render succeeds."""
         self.harness.store.no_room = FileNotFoundError(2, "No such file or directory")
         client, encoder = self.harness.render()
         self.assertEqual({}, self.counts.of("variant_store"))
@@ -362,7 +362,7 @@ class WriteFailureTests(MetricsCase):
         self.assertEqual(1, self.failures())
 
     def test_each(self) -> None:
-        """The counter grows with every variant that is not stored."""
+        """Every variant that cannot be stored counts as one write failure."""
         self.harness.store.refusal = OSError(28, "No space left on device")
         for count in range(1, 4):
             self.render()
@@ -370,7 +370,7 @@ class WriteFailureTests(MetricsCase):
             self.assertEqual({"variant_store_write_failures_total": count}, self.counts.of("var"))
 
     def test_slow(self) -> None:
-        """A write-back counts when it has failed, and not before."""
+        """A slow write-back is counted as a failure only when it has failed."""
         self.harness.store.slow = True
         self.harness.store.refusal = OSError(110, "Connection timed out")
         self.render()
@@ -380,7 +380,7 @@ class WriteFailureTests(MetricsCase):
         self.assertEqual(1, self.failures())
 
     def test_none(self) -> None:
-        """What is stored, what nobody stores and what failed to render are no failures."""
+        """Stored variants, nodes without a store and failed renders count no write failure."""
         self.render()
         self.assertEqual(0, self.failures())
         self.make(stored=False)
@@ -394,7 +394,7 @@ class WriteFailureTests(MetricsCase):
             self.assertEqual(0, self.failures())
 
     def test_given_up(self) -> None:
-        """A render beside its store that nobody waits for is cancelled, and is no failure."""
+        """An abandoned render that cannot be stored is cancelled, and counts no write failure."""
         self.harness.store.no_room = OSError(28, "No space left on device")
         client, encoder = self.harness.render()
         client.go_away()

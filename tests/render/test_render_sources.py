@@ -1,4 +1,4 @@
-"""A source that is far away: fetched in a render's own time, and gone when it likes."""
+"""Renders of remote sources: fetched in the render slot, and possibly unavailable."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tests.test_metrics import Counts
 
 
 class SourceCase(SynchronousTestCase):
-    """A node with sources that have to be fetched, after which nothing is left."""
+    """A node whose sources must be fetched; everything must be released at the end of a test."""
 
     def setUp(self) -> None:
         self.make()
 
     def make(self, *, stored: bool = True) -> None:
-        """Have another node in place of the one before."""
+        """Replace the node with a new one."""
         self.harness = RenderHarness(stored=stored)
         self.harness.sources.slow = True
         self.counts = Counts(self.harness.metrics)
         self.addCleanup(self.check, self.harness)
 
     def check(self, harness: RenderHarness) -> None:
-        """Require that nothing of a node goes on."""
+        """Close the node, and assert that everything is released."""
         for source in harness.sources.opened:
             if source.fetching is not None and not source.fetching.called:
                 source.fetching.callback(None)
@@ -39,34 +39,34 @@ class SourceCase(SynchronousTestCase):
         self.assertEqual(harness.left(), NOTHING_LEFT)
 
     def come(self, options: str = "") -> Client:
-        """Have a client come whose source is being fetched."""
+        """Start a client, and answer the probe so that the render fetches the source."""
         client = self.harness.come(options)
         self.harness.answer_probe()
         return client
 
     @property
     def source(self) -> FakeSource:
-        """The source that was opened last."""
+        """The source that was opened most recently."""
         return self.harness.sources.opened[-1]
 
     @property
     def fetching(self) -> Deferred[None]:
-        """What fetches it."""
+        """The running fetch of the most recent source."""
         assert self.source.fetching is not None
         return self.source.fetching
 
     def outcomes(self) -> dict[str, float]:
-        """Return what the renders so far are counted as."""
+        """Return the number of renders for each outcome."""
         return {
             name.split(" ")[2]: value for name, value in self.counts.of("renders_total").items()
         }
 
 
 class FetchTests(SourceCase):
-    """What a render wants of its source"""
+    """Fetches of a render's source."""
 
     def test_order(self) -> None:
-        """A look comes first, all of it in the slot alone, and the encoder when it is there."""
+        """The order is: fetch for the probe, full fetch in the render slot, encoder."""
         client = self.come("t:5")
         self.assertEqual(self.source.asked, [(10, False), (100, True)])
         self.assertEqual((self.harness.slots.held, self.harness.spawner.alive), (1, []))
@@ -78,7 +78,7 @@ class FetchTests(SourceCase):
         self.assertEqual({"success": 1}, self.outcomes())
 
     def test_one_fetch(self) -> None:
-        """Clients that share a render share what it fetches."""
+        """Clients that share a render share one fetch of the source."""
         clients = [self.come(), self.harness.come()]
         self.assertEqual(len(self.harness.sources.opened), 1)
         self.fetching.callback(None)
@@ -87,20 +87,20 @@ class FetchTests(SourceCase):
         self.assertEqual([client.data for client in clients], [b"abc"] * 2)
 
     def test_in_the_queue(self) -> None:
-        """A render that waits for a slot fetches nothing."""
+        """A render that waits for a slot does not fetch its source."""
         self.come()
         self.harness.come(path=b"b.wav")
         self.harness.answer_probe()
         self.assertEqual([whole for _, whole in self.source.asked], [False])
 
     def test_refused_options(self) -> None:
-        """What the probe alone decides costs no fetch (D11)."""
+        """Options that the probe shows to be impossible are refused without a fetch (D11)."""
         client = self.come("t:11")
         self.assertEqual(client.outcome.status, 422)  # type: ignore[attr-defined]
         self.assertEqual([whole for _, whole in self.source.asked], [False])
 
     def test_time_left(self) -> None:
-        """A fetch has the time that is left of the slot, and the encoder what is left of that."""
+        """Fetches, the measuring pass and the encoder share one AP_RENDER_TIMEOUT."""
         client = self.harness.come("fade:0:1")
         self.harness.answer_probe(duration=None)
         self.harness.clock.advance(30)
@@ -115,7 +115,7 @@ class FetchTests(SourceCase):
         self.assertIsInstance(client.outcome, RenderTimeout)
 
     def test_size_unknown(self) -> None:
-        """A source that nothing tells the size of is not too large before it is fetched."""
+        """A source of unknown size passes the size check, and is fetched."""
         self.harness.sources.sizes[b"a.wav"] = None
         client = self.come()
         self.fetching.callback(None)
@@ -125,10 +125,10 @@ class FetchTests(SourceCase):
 
 
 class TroubleTests(SourceCase):
-    """Sources that are not given"""
+    """Sources that cannot be fetched."""
 
     def test_refused(self) -> None:
-        """Whatever a fetch comes to is what its clients are told, without an encoder."""
+        """Clients receive the refusal of a failed fetch, and no encoder is started."""
         for refusal in (NotFound, SourceTooLarge, UpstreamUnavailable, RenderFailed, RenderTimeout):
             self.make()
             clients = [self.come(), self.harness.come()]
@@ -140,7 +140,7 @@ class TroubleTests(SourceCase):
             self.assertEqual(self.harness.left(), NOTHING_LEFT)
 
     def test_too_slow(self) -> None:
-        """Past its time everyone is told at once; the slot is held until the fetch gives up."""
+        """At AP_RENDER_TIMEOUT clients get 504 at once; the slot is held until the fetch ends."""
         client = self.come()
         self.harness.clock.advance(100)
         self.assertIsInstance(client.outcome, RenderTimeout)
@@ -150,7 +150,7 @@ class TroubleTests(SourceCase):
         self.assertEqual({"render_timeout": 1}, self.outcomes())
 
     def test_left_alone(self) -> None:
-        """Without a store, a fetch that nobody waits for any more is called off (D36)."""
+        """Without a store, a fetch is cancelled when its last client leaves (D36)."""
         self.make(stored=False)
         client = self.come()
         client.go_away()
@@ -158,14 +158,14 @@ class TroubleTests(SourceCase):
         self.assertEqual({"cancelled": 1}, self.outcomes())
 
     def test_crash(self) -> None:
-        """A fetch that fails as nobody foresaw is a 500, and is logged."""
+        """An unexpected exception in a fetch is a 500, and is logged."""
         client = self.come()
         self.fetching.errback(ZeroDivisionError())
         self.assertIsInstance(client.outcome, RenderFailed)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_cut_short(self) -> None:
-        """A source that broke off half way is a stream that fails and is not stored (Errors, 8)."""
+        """A source that breaks off midway breaks the response and is not stored (Errors, 8)."""
         client = self.come()
         self.fetching.callback(None)
         self.harness.encoder().say(b"abc")

@@ -138,7 +138,7 @@ class NoFileTests(StoreCase):
     """Stores that provide no scratch file."""
 
     def test_refused(self) -> None:
-        """A store that refuses is rendered beside: all bytes, one loss counted, one warning."""
+        """If the store refuses a scratch file, the client gets all bytes; one loss is counted."""
         self.break_store()
         client, _ = self.harness.render()
         self.harness.finish()
@@ -156,7 +156,7 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.counted(), {success: 1, LOST: 1})
 
     def test_late(self) -> None:
-        """A store that does not answer is waited for ten seconds, and then rendered beside."""
+        """A render waits ten seconds for a scratch file in the store, then goes on without."""
         client = self.harness.come()
         self.harness.answer_probe()
         self.harness.clock.advance(CREATE - 0.1)
@@ -213,7 +213,7 @@ class NoFileTests(StoreCase):
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
 
     def test_nobody_left(self) -> None:
-        """A render that nobody waits for and nothing can store is not begun (D36)."""
+        """If the store refuses a scratch file, an abandoned render starts no encoder (D36)."""
         client = self.harness.come()
         self.harness.answer_probe()
         client.go_away()
@@ -271,7 +271,7 @@ class WriteBackTests(StoreCase):
         return client
 
     def test_refused(self) -> None:
-        """A write-back that fails costs no client a byte; it is counted and told, once."""
+        """If a write-back fails, the client gets all bytes; the failure is logged once."""
         client, encoder = self.harness.render()
         encoder.say(b"abc")
         self.break_store()
@@ -301,7 +301,7 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {SUCCESS: 1})
 
     def test_late(self) -> None:
-        """After two minutes it is given up: counted, told, forgotten at once, its file removed."""
+        """After two minutes a write-back is given up: counted, logged, scratch file removed."""
         self.hang()
         self.harness.clock.advance(COMMIT - 0.1)
         self.assertEqual(self.counted(), {SUCCESS: 1})
