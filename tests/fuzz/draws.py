@@ -45,8 +45,7 @@ def check_words(words: str, longest: int = 600) -> None:
 
 
 #: Whether messages may quote control characters of a segment as they are. JSON escapes them. Set
-#: this
-#: to False to require messages that are safe to print without JSON's escapes.
+#: this to False to require messages that are safe to print without JSON's escapes.
 RAW_CONTROLS_QUOTED = True
 
 

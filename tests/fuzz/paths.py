@@ -90,8 +90,7 @@ def check_source(form: bytes, raw: bytes, read: ReadSource) -> bytes | None:
                 assert again == found, f"{spelling!r} is {again!r}, not {found!r}"
     if len(canonical) > _LONGEST_URL and isinstance(found, HttpsSource):
         # A URL near the length limit grew: it got its root path, or its address became longer. Its
-        # canonical
-        # form is then too long to be parsed again.
+        # canonical form is then too long to be parsed again.
         return canonical
     spellings = (
         (b"plain", percent_encode(canonical).encode("ascii")),

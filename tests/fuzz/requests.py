@@ -99,8 +99,7 @@ def check_answers(
     """Assert that the bytes are responses, one for each request, each as logged.
 
     Log entries are found by request id. The entry of a request that had to wait follows the entries
-    of
-    later requests that were handled at once.
+    of later requests that were handled at once.
 
     :param unfinished: how many requests were in progress when the client left.
     """

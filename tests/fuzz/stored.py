@@ -49,8 +49,7 @@ def check_stored(data: bytes, store: Store = _store) -> None:
     """Assert that the store finds a variant in a file exactly if the file holds one.
 
     :param data: kind of the file, then its content. A file has arbitrary bytes; or is a valid file
-        with
-        one slice replaced; or has an arbitrary record with a right checksum.
+        with one slice replaced; or has an arbitrary record with a right checksum.
     """
     draws = Draws(data)
     kind = draws.one_of(("any", "mutated", "sealed"))

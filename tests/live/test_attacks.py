@@ -242,8 +242,7 @@ class NameTests(AttackCase):
         for name, answer in zip(telling, answers, strict=True):
             self.assertEqual((200, expected.body), (answer.status, answer.body), name)
         # The names above cover what ffmpeg might interpret. For the others, a HEAD shows that the
-        # file is
-        # found.
+        # file is found.
         model = await ask(port, local("inside.wav", "info"), b"HEAD")
         heads = await together(ask(port, local(name, "info"), b"HEAD") for name in odd)
         for name, head in zip(odd, heads, strict=True):

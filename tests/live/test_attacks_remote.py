@@ -46,8 +46,7 @@ from tests.support.service import (
 )
 
 #: The protocols that the contract permits for a remote source. This option alone prevents none of
-#: the
-#: attacks.
+#: the attacks.
 PROTOCOLS = ("-protocol_whitelist", "https,tls,tcp")
 
 #: Statuses of redirects.
@@ -291,8 +290,7 @@ class RedirectTests(OriginCase):
         await self.serve()
         for options in ("f:wav", "info", "f:peaks"):
             # The test does not fix which of the service's requests meets the redirect. If none
-            # does, the response
-            # is a good one.
+            # does, the response is a good one.
             answers = await together(ask(self.port, remote(url, options)) for url in urls)
             for url, answer in zip(urls, answers, strict=True):
                 self.assertTrue(answer.status in (404, 415, 502) or self.is_inside(answer), url)

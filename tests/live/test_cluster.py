@@ -381,8 +381,7 @@ class LossTests(ClusterCase):
     """
 
     # A redirect leaves a node in one piece. In proxy mode, a stream from the bucket breaks off when
-    # the
-    # node is killed.
+    # the node is killed.
     mode = "redirect"
     # Many processes run at once, which takes long on a slow machine.
     timeout = 4 * PATIENCE
@@ -404,20 +403,16 @@ class LossTests(ClusterCase):
         """While nodes are drained, killed and stopped, every client gets a complete response.
 
         A node that is not ready, or that is stopping, completes its requests and gets no new ones.
-        So no
-        client of these nodes loses a response.
+        So no client of these nodes loses a response.
 
         A response that a node is sending when it is killed is lost; no balancer can repair that.
-        The clients
-        of a killed node that get a complete response are:
+        The clients of a killed node that get a complete response are:
 
         - clients that had not connected yet;
         - clients whose request was not read yet, or waited in the queue, or was being rendered
-          without
-          output;
+          without output;
         - clients of stored variants up to 64 KiB, which a node sends in one system call: completely
-          or not
-          at all.
+          or not at all.
 
         The same holds for clients that came through nginx.
         """
@@ -479,15 +474,13 @@ class LossTests(ClusterCase):
         """Kill a node that has clients at every stage before the first byte.
 
         :returns: the clients that came through nginx. nginx does not know about readiness, so they
-            may now
-            wait at the drained node.
+            may now wait at the drained node.
         """
         early, late = [
             await self.at_home_with("killed", form, self.nginx) for form in SMALL_FORMS[:2]
         ]
         # The only slot is held by a render without output, so all earlier renders have ended. The
-        # node has
-        # responded since, so it has sent all of their output.
+        # node has responded since, so it has sent all of their output.
         held = await self.hold("killed")
         moved = [await send(self.nginx.port, early.path)]
 

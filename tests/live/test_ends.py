@@ -37,8 +37,7 @@ from tests.support.service import (
 from tests.test_tap import LINE
 
 # An encoder that acts as the name of its source says. It writes 64 KiB or nothing and then stops,
-# and
-# the test continues it. For other sources it runs the real ffmpeg.
+# and the test continues it. For other sources it runs the real ffmpeg.
 ENCODER = f"""#!/bin/sh
 case " $* " in
 *" pipe:1 "*) ;;

@@ -33,8 +33,7 @@ from tests.support.service import (
 
 SINE = "sine=frequency=330:sample_rate=16000:duration="
 #: Names of sources. first.m4a has its index before the audio, last.m4a after it. `WAYS` below
-#: covers
-#: more formats.
+#: covers more formats.
 FORMS = ("first.m4a", "a.flac", "a.ogg", "last.m4a")
 
 NO_RANGES: dict[str, Any] = {"ranges": False}
@@ -164,8 +163,7 @@ class HttpsCase(ServiceCase):
 
 
 #: Behaviors of origins: a name, the source most affected, the behavior, and whether ffprobe learns
-#: the
-#: size of the source. Without the size, ffprobe reports fewer fields.
+#: the size of the source. Without the size, ffprobe reports fewer fields.
 WAYS: tuple[tuple[str, str, Callable[[bytes], Behaviour], bool], ...] = (
     ("no ranges", "last.m4a", lambda data: File(data, **NO_RANGES), True),
     (

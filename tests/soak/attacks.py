@@ -24,7 +24,7 @@ Harm = Callable[[bytes, Random], bytes]
 
 _SOURCE = "fd/3"
 _LOOK = 0.01
-# Longer than a finished render can be joined, in seconds.
+# Longer, in seconds, than requests can join a render that has ended.
 _LINGER = 1.3
 
 

@@ -12,8 +12,7 @@ class Bug:
     :ivar path: of the changed file, relative to the package.
     :ivar old: source text that the bug replaces; it occurs exactly once in the file.
     :ivar sight: check of a fault run that has to fail. Where a short run cannot provoke the bug,
-        the
-        test module that has to fail.
+        the test module that has to fail.
     """
 
     name: str

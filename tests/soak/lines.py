@@ -15,7 +15,7 @@ from tests.support.service import PATIENCE, Client, reactor
 
 
 async def pause(seconds: float) -> None:
-    """Wait: for a fault that lasts, or one that comes later."""
+    """Wait for so many seconds."""
     await deferLater(reactor, seconds)
 
 
@@ -130,7 +130,7 @@ def leaving(seconds: float, size: int, gently: bool) -> Manner:
 
 
 def stalling(size: int, seconds: float) -> Manner:
-    """Stop reading after so many bytes, continue after so many seconds."""
+    """Stop reading after so many bytes; continue after so many seconds."""
 
     async def behave(line: Line, visit: Visit) -> None:
         if not await line.wait(lambda: len(line.received) > size):

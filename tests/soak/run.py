@@ -19,9 +19,9 @@ from tests.soak.troubles import Troubles
 from tests.support.service import reactor
 
 _SAMPLE_EVERY = 0.2
-# Runs of this many seconds also have a client that sends its headers for over a minute.
+# Runs of at least this many seconds include a client that sends headers for over a minute.
 _LONG_RUN = 100
-# Runs of this many seconds also check a separate node with a full store.
+# Runs of at least this many seconds also check a separate node with a full store.
 _MEDIUM_RUN = 30
 
 Action = Callable[[Rig, Random], Awaitable[None]]

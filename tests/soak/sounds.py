@@ -64,8 +64,7 @@ class Sounds:
         """Write one half of a version into the source that changes, in place.
 
         Wait longer than a tick of the file system's clock between the two halves. Otherwise both
-        writes
-        give the same modification time, and a reader between them cannot notice the second.
+        writes give the same modification time, and a reader between them cannot notice the second.
         """
         data = self.versions[version]
         middle = len(data) // 2

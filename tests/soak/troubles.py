@@ -64,7 +64,7 @@ class Troubles:
         for visit in rig.in_flight(node):
             visit.causes.add("node killed")
         # A stopped encoder dies only from the parent-death signal. Leave out children that have not
-        # started their program yet: they have no parent-death signal.
+        # started their program yet: they have no parent-death signal yet.
         orphans = [pid for pid in node.children() if encodes(pid)]
         for pid in orphans:
             _signal(pid, signal.SIGSTOP)

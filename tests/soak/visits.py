@@ -1,4 +1,4 @@
-"""Requests of a run: each with its expected response, and the causes that excuse others."""
+"""Requests of a run, their expected responses, and causes that excuse other responses."""
 
 from __future__ import annotations
 
