@@ -179,7 +179,7 @@ class Child:
             self._expected.cancel()
 
     def _report_survival(self) -> None:
-        self._log_error("child {pid} has survived SIGKILL; waiting until it ends", pid=self.protocol.pid)
+        self._log_error("child {pid} survived SIGKILL; waiting for its end", pid=self.protocol.pid)
 
     def _log_error(self, words: str, **fields: object) -> None:
         self._context.run(partial(_log.error, words, **fields))

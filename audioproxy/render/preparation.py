@@ -149,7 +149,7 @@ class Preparation:
         :raises RenderFailed: where the source has changed.
         """
         if not await self._opened.unchanged():
-            _log.warn("a source changed while it was read; the output {key} is discarded", key=self._key)
+            _log.warn("a source changed while it was read; {key} is discarded", key=self._key)
             raise RenderFailed("The source changed while it was read.")
 
     def close(self) -> None:

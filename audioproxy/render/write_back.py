@@ -45,7 +45,7 @@ class WriteBack:
         try:
             return await self._store.create(seconds)
         except OSError as error:
-            _log.warn("the store accepts no new file, so a render is not stored: {error}", error=error)
+            _log.warn("the store accepts no file, so a render is not stored: {error}", error=error)
             self.possible = False
             return None
 

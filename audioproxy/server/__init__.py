@@ -1,1 +1,1 @@
-"""The service's own HTTP server: connections and their limits, the fast path, sendfile."""
+"""The service's own HTTP server: connections and their limits, the fast path, and sendfile."""

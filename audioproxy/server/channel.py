@@ -21,23 +21,25 @@ from audioproxy.errors import BadRequest, Refusal
 from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
 
-# Bytes of further requests that a client may send ahead of its answers. Twisted keeps them, and
-# would stop reading at its own limit, and then not notice that the client is gone.
+# Bytes of further requests that a client may send before it has its responses. Twisted buffers
+# them.
+# At its own limit Twisted would stop reading, and then not notice that the client has disconnected.
 _MOST_PIPELINED = 64 * 1024
-# Requests that are answered in a row where all came at once, before others have their turn.
+# Pipelined requests that are answered in a row, before other connections get their turn.
 _MOST_IN_A_ROW = 4
-# Bytes that wait to be sent before the feed of an answer is told to pause: less than one chunk of
-# it, so that a client that stalls has one chunk in memory and not two. Twisted reads as much at a
-# time, too.
+# Unsent bytes of a response at which its producer is paused. This is less than one chunk of the
+# producer, so that a client that stalls has one chunk in memory and not two. Twisted reads as much
+# at
+# a time, too.
 _SEND_BUFFER = 32 * 1024
 
 
 class Server(Protocol):
-    """What a connection needs of the site that it belongs to.
+    """The part of a site that its connections use.
 
-    :ivar connections: the table that the connection is in.
-    :ivar fast_path: answers common requests at once; None to have the resource answer all.
-    :ivar stopping: no connection outlasts the response that it is at.
+    :ivar connections: the open connections.
+    :ivar fast_path: responds to common requests at once; None to have the resource handle all.
+    :ivar stopping: each connection closes after its current response.
     """
 
     connections: Connections
@@ -58,9 +60,9 @@ IGNORING_INPUT = (Phase.REFUSED, Phase.CLOSING, Phase.ABORTED)
 
 
 class ProxyChannel(HookedChannel):
-    """A connection, in the table of connections of its site (`audioproxy.server.connections`).
+    """A connection that is registered in its site's `audioproxy.server.connections`.
 
-    :ivar is_plain_tcp: the transport is a socket, with nothing between, so sendfile can serve it.
+    :ivar is_plain_tcp: the transport is a socket without TLS, so sendfile can serve it.
     """
 
     phase: Phase
@@ -70,8 +72,8 @@ class ProxyChannel(HookedChannel):
     transport: Any
 
     def connectionMade(self) -> None:
-        """Begin to wait for a request."""
-        # More than is ever kept, so that reading never stops.
+        """Register the connection, and wait for a request."""
+        # More than the channel ever buffers, so that reading never stops.
         self.set_read_ahead(2 * _MOST_PIPELINED)
         self._pipelined_bytes = 0
         self._in_a_row = 0
@@ -81,14 +83,14 @@ class ProxyChannel(HookedChannel):
         HTTPChannel.connectionMade(self)
         transport = self.transport
         if ITCPTransport.providedBy(transport):
-            # The system notices a peer that vanished, within hours.
+            # The system notices a peer that vanished within hours.
             transport.setTcpKeepAlive(True)
         set_send_buffer(transport, _SEND_BUFFER)
         self.is_plain_tcp = is_plain_tcp(transport)
         self.site.connections.opened(self)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """End with the connection."""
+        """Unregister the connection."""
         self._enter(Phase.ABORTED)
         self.site.connections.closed(self)
         if self._next_turn is not None:
@@ -97,7 +99,7 @@ class ProxyChannel(HookedChannel):
         HTTPChannel.connectionLost(self, reason)
 
     def dataReceived(self, data: bytes) -> None:
-        """Take a part of a request."""
+        """Process received bytes."""
         if self.phase in IGNORING_INPUT:
             return
         if self.phase is Phase.IDLE:
@@ -111,7 +113,7 @@ class ProxyChannel(HookedChannel):
         HTTPChannel.dataReceived(self, data)
 
     def _answer_at_once(self, data: bytes) -> bool:
-        """Answer what is a whole request of the common kind, and nothing more."""
+        """Send the fast path's response, and return whether it has one for the data."""
         site = self.site
         if site.fast_path is None or site.stopping or self.unparsed or not self.all_sent:
             return False
@@ -127,7 +129,7 @@ class ProxyChannel(HookedChannel):
         return True
 
     def rawDataReceived(self, data: bytes) -> None:
-        """Take a part of a body, or what comes ahead of an answer."""
+        """Process bytes of a body, or of requests that are pipelined behind the current one."""
         if self.phase in IGNORING_INPUT:
             return
         if self.phase is Phase.ANSWERING:
@@ -138,7 +140,7 @@ class ProxyChannel(HookedChannel):
         HTTPChannel.rawDataReceived(self, data)
 
     def allContentReceived(self) -> None:
-        """Begin to answer, unless the body was too long."""
+        """Start the response, unless the body was too long."""
         if self.phase not in IGNORING_INPUT:
             self._enter(Phase.ANSWERING)
             HTTPChannel.allContentReceived(self)
@@ -151,10 +153,10 @@ class ProxyChannel(HookedChannel):
         return bool(HTTPChannel.checkPersistence(self, request, version))
 
     def requestDone(self, request: Any) -> None:
-        """Wait for the next request, or begin with the next pipelined one.
+        """Wait for the next request, or start with the next pipelined one.
 
-        The next one waits for a later turn where the client takes none of its responses, or where
-        several were answered in a row.
+        A pipelined request waits for a later turn of the reactor if the client does not receive its
+        responses, or if several requests were answered in a row.
         """
         self._pipelined_bytes = 0
         self._in_a_row += 1
@@ -172,8 +174,9 @@ class ProxyChannel(HookedChannel):
     def loseConnection(self) -> None:
         """Close when everything is sent.
 
-        A refused client may still be sending. To close then would reset the connection, and the
-        response with it, so only our side is closed, and the client's soon after.
+        A refused client may still be sending. Closing now would reset the connection, and the
+        client would
+        lose the response. So only the sending side is closed, and the connection soon after.
         """
         if self.phase is Phase.REFUSED and ITCPTransport.providedBy(self.transport):
             self.transport.loseWriteConnection()
@@ -189,47 +192,48 @@ class ProxyChannel(HookedChannel):
         HTTPChannel.pauseProducing(self)
 
     def resumeProducing(self) -> None:
-        """Resume: the client has taken what was waiting for it."""
+        """Resume: the client has received what was buffered for it."""
         self.stalled_since = None
         self.phase_since = self.site.seconds()
         self.site.connections.changed(self)
         HTTPChannel.resumeProducing(self)
         if self.phase is Phase.REFUSED:
-            # Twisted 26.10 forgets that it was told to, where there is a producer to resume.
+            # Twisted 26.10 forgets an earlier call of loseConnection if it resumes a producer.
             self.loseConnection()
         self._go_on_later()
 
     def headerReceived(self, line: bytes) -> bool:
-        """Take a header."""
+        """Process a header line."""
         try:
             return bool(HTTPChannel.headerReceived(self, line))
         except ValueError:
-            # A Content-Length of more digits than Python reads (4300) passes for a number.
+            # Twisted accepts a Content-Length with more digits (4300) than Python converts to an
+            # integer.
             self.reject()
             return False
 
     def lineLengthExceeded(self, line: bytes) -> None:
-        """Refuse a line that does not end."""
+        """Refuse a line that is too long."""
         self.reject()
 
     def abortConnection(self) -> None:
-        """Close at once, with whatever has come and not been looked at."""
+        """Close at once, and discard received bytes that are not processed yet."""
         self._enter(Phase.ABORTED)
         self.transport.abortConnection()
 
     @property
     def all_sent(self) -> bool:
-        """Whether the system has all that was ever written."""
+        """Whether the system has accepted everything that was written."""
         return has_sent_all(self.transport)
 
     def bad_request_received(self) -> None:
-        """Refuse bytes that are no request."""
+        """Refuse bytes that are not a valid request."""
         self.reject()
 
     def reject(self, refusal: Refusal | None = None) -> None:
-        """Refuse bytes that are no request, or a request that is too large.
+        """Refuse bytes that are not a valid request, or a request that is too large.
 
-        :param refusal: left out, `BadRequest`.
+        :param refusal: `BadRequest` by default.
         """
         if self.phase is Phase.REFUSED:
             return

@@ -1,4 +1,4 @@
-"""The open connections: what each is doing, how long it may, and which one is evicted."""
+"""The open connections: their phases, their time limits, and which one is evicted."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from twisted.logger import Logger
 
 from audioproxy.in_flight_counter import InFlightCounter
 
-# Seconds between two looks for connections whose time is over.
+# Seconds between two checks for connections past their time limit.
 _CHECK_INTERVAL = 5.0
-# Closable connections that are looked at for one to evict: the first will do, nearly always.
+# Closable connections that are checked for one to evict: nearly always the first one can be.
 _CANDIDATES = 64
-# Seconds for which a client may take nothing, where others find no room.
+# Seconds for which a client may stall before its connection can be evicted for a new one.
 _STALL_UNDER_PRESSURE = 30.0
-# Seconds between two log lines about new connections for which there was no room.
+# Seconds between two log lines about new connections that were refused.
 _LOG_INTERVAL = 60.0
 
 _log = Logger()
 
 
 class Phase(Enum):
-    """What a connection is doing."""
+    """The phase of a connection."""
 
     IDLE = "waits for a request"
     READING = "has a part of a request"
-    ANSWERING = "has a whole request"
-    REFUSED = "sent what is no request"
+    ANSWERING = "has a whole request, and its response is under way"
+    REFUSED = "was refused, and its input is ignored"
     CLOSING = "is closed once all is sent"
     ABORTED = "is closed at once"
 
 
-#: The phases in which a connection can be closed for another one, once everything is sent.
+#: The phases in which a connection can be evicted for a new one, once everything is sent.
 CLOSABLE = (Phase.IDLE, Phase.READING, Phase.REFUSED, Phase.CLOSING)
 
-#: Seconds for each phase. A response takes as long as it takes.
+#: The time limit of each phase in seconds. A response has no time limit.
 LIMITS: Mapping[Phase, float] = {
     Phase.IDLE: 60.0,
     Phase.READING: 60.0,
@@ -46,19 +46,20 @@ LIMITS: Mapping[Phase, float] = {
     Phase.CLOSING: 600.0,
 }
 
-#: Seconds for which a client may take nothing of what is ready for it. A listener who pauses a
-#: player does just that.
+#: Seconds for which a client may receive nothing although bytes are ready for it. A paused player
+#: does
+#: just that.
 STALL = 600.0
 
 
 class Connection(Protocol):
-    """One connection, as the table of connections sees it.
+    """One connection, as `Connections` uses it.
 
-    :ivar phase: what it is doing.
-    :ivar phase_since: when that began or last made progress, in seconds of the clock.
-    :ivar stalled_since: when the client last took something of what waits for it; None where
-        nothing much waits.
-    :ivar all_sent: the system has all that was ever written.
+    :ivar phase: its current phase.
+    :ivar phase_since: when the phase began or last made progress, in seconds of the clock.
+    :ivar stalled_since: when the client last received bytes of a full send buffer; None where the
+        buffer is not full.
+    :ivar all_sent: the system has accepted everything that was written.
     """
 
     phase: Phase
@@ -78,22 +79,26 @@ class Connection(Protocol):
 class Connections:
     """The open connections, bounded in number and in time.
 
-    Twisted's own timer starts anew with every byte that comes, so a client that sends one a minute
-    would be served for ever; and it runs while the end of a response is still being read.
+    Twisted's own timer restarts with every byte that arrives, so a client that sends one byte a
+    minute
+    would stay connected forever. It also runs while a client still receives the end of a response.
     """
 
     def __init__(self, clock: IReactorTime, most: int | None = None) -> None:
         """Begin without connections.
 
-        :param most: for one more, the connection is closed that has waited longest for a request
-            and has nothing left to take; else the one that has taken nothing for longest, if that
-            is half a minute or more; else the new one is refused. None is no limit.
+        :param most: the number of connections, or None for no limit. At the limit, a new connection
+            evicts the one that has waited longest for a request and has everything sent. If there
+            is none,
+            it evicts the one that has stalled longest, for more than half a minute. Otherwise the
+            new
+            connection is refused.
         """
         self._clock = clock
         self._most = most
         self._open: set[Connection] = set()
         self._in_flight = InFlightCounter()
-        # Both in the order in which connections were added.
+        # Both are in the order in which connections were added.
         self._closable: dict[Connection, None] = {}
         self._stalled: dict[Connection, None] = {}
         self._logged: float | None = None
@@ -103,26 +108,26 @@ class Connections:
         return len(self._open)
 
     def make_room(self) -> bool:
-        """Evict a connection where a new one needs its place; False where there is no room."""
+        """Evict a connection if the limit is reached; return whether there is room for another."""
         if self._most is None or len(self._open) < self._most:
             return True
         connection = self._find_evictable()
         if connection is None:
             self._log_no_room()
             return False
-        # Once all is sent, there is nothing that an abort would cut off.
+        # If everything is sent, closing in order loses no time, and an abort would lose nothing.
         _close(connection, in_order=connection.all_sent)
         return True
 
     def opened(self, connection: Connection) -> None:
-        """Add a new connection."""
+        """Register a new connection."""
         self._open.add(connection)
         self._in_flight.begin()
         if self._next_check is None:
             self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._close_expired)
 
     def changed(self, connection: Connection) -> None:
-        """Take note that the phase of a connection changed, or that it stalls or moves again."""
+        """Record that a connection's phase changed, or that it stalls or makes progress again."""
         if connection.phase in CLOSABLE:
             self._closable.setdefault(connection)
         else:
@@ -133,12 +138,12 @@ class Connections:
             self._stalled.pop(connection, None)
 
     def answered_at_once(self, connection: Connection) -> None:
-        """Put an idle connection that was answered in no time behind those that wait longer."""
+        """Move an idle connection that the fast path answered behind those that wait longer."""
         del self._closable[connection]
         self._closable[connection] = None
 
     def closed(self, connection: Connection) -> None:
-        """Remove a connection."""
+        """Unregister a connection."""
         self._open.discard(connection)
         self._in_flight.end()
         if not self._open and self._next_check is not None:
@@ -146,15 +151,16 @@ class Connections:
             self._next_check = None
 
     def close_idle(self) -> None:
-        """Close the connections that wait for a request, or are closed soon anyway."""
+        """Close the connections that wait for a request, or would be closed soon anyway."""
         for connection in list(self._closable):
             connection.loseConnection()
 
     async def wait_until_closed(self, seconds: float) -> None:
         """Wait until every connection is closed, for ``seconds`` at most.
 
-        A response is finished when its last bytes are handed over, which may be long before they
-        are sent.
+        A response counts as finished when its last bytes are handed to Twisted. They may be sent
+        long
+        after that.
         """
         await self._in_flight.wait_until_idle(self._clock, seconds)
 
@@ -169,7 +175,7 @@ class Connections:
         return None
 
     def _waited(self, connection: Connection) -> float:
-        """Return the seconds since anything happened on a connection."""
+        """Return the seconds since the connection last made progress."""
         since = connection.stalled_since
         return self._clock.seconds() - (connection.phase_since if since is None else since)
 
@@ -177,7 +183,7 @@ class Connections:
         now = self._clock.seconds()
         if self._logged is None or now - self._logged > _LOG_INTERVAL:
             self._logged = now
-            _log.warn("no room for more connections: {count} are there", count=len(self._open))
+            _log.warn("no room for more connections: {count} are open", count=len(self._open))
 
     def _close_expired(self) -> None:
         self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._close_expired)

@@ -1,11 +1,12 @@
-"""Responses without a wait, for the requests of the commonest form: the fast path.
+"""The fast path: responses to the most common requests, without a wait.
 
-Most requests of a busy node are one packet, of a common form, for a URL that was verified lately,
-and what they ask for is a small file, or nothing since it has not changed. This module parses such
-a packet and writes the whole response at once. It decides nothing: the URL is read by
-`audioproxy.grammar.request`, and what is answered by `audioproxy.web.response_plan`, as on the
-ordinary path, whose bytes it repeats. Every other request is left to that path, which would answer
-all requests without this module.
+Most requests of a busy node have three properties. They arrive as one packet of a common form.
+Their
+URL was verified lately. Their response is a small file, or a 304. This module parses such a packet
+and returns the whole response at once. It makes no decisions of its own:
+`audioproxy.grammar.request` parses the URL, and `audioproxy.web.response_plan` decides the
+response, as on the ordinary path. The response has the same bytes as there. All other requests are
+left to the ordinary path, which could handle every request without this module.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from audioproxy.web.response_plan import Conditions, Lookup, Outcome, ResponsePl
 from audioproxy.web.variant import VariantHandler
 from audioproxy.web.verified_path_cache import VerifiedPathCache
 
-# A whole request of the commonest form, of printable ASCII, without a line that goes on in the
-# next (RFC 9112, 3 and 5). Names are tokens.
+# A whole request of the most common form: printable ASCII, header names that are tokens, and no
+# header line that continues on the next line (RFC 9112, 3 and 5).
 _REQUEST = re.compile(
     rb"GET (/[!-~]+) HTTP/1\.1\r\n((?:[!#$%&'*+.^`|~\w-]+:[ -~\t]*\r\n){0,64})\r\n"
 )
 _LONGEST = 8192
-# The headers that a response depends on; each at most once.
+# The headers that a response depends on. Each may occur at most once.
 _RELEVANT = {b"if-none-match", b"if-range", b"range", b"x-request-id"}
-# Requests with one of these are left alone: they have a body, or change the connection.
+# Requests with one of these headers go to the ordinary path: they have a body, or change the
+# connection.
 _EXCLUDING = {
     b"connection",
     b"content-length",
@@ -50,12 +52,12 @@ _STATUS_LINES = {
 }
 _UNCONDITIONAL = Conditions(b"GET")
 _CACHE_STATES = {"": b"", "HIT": b"X-Audio-Proxy: HIT\r\n"}
-# How Twisted spells what is no word with capitals at each part.
+# Header names that Twisted does not spell with a capital at each part.
 _SPELLINGS = {b"etag": b"ETag"}
 
 
 class FastPath:
-    """Answers one request, or leaves it alone."""
+    """Responds to one request, or leaves it to the ordinary path."""
 
     def __init__(
         self,
@@ -64,13 +66,13 @@ class FastPath:
         small_variants: SmallVariantReader | None,
         instrumentation: Instrumentation,
     ) -> None:
-        """Take what the ordinary path works with.
+        """Use the objects of the ordinary path.
 
-        :param small_variants: None where a lookup in the store takes a wait.
+        :param small_variants: None where a lookup in the store has to wait.
         """
         self._find = verified_paths.find
         self._small_variants = small_variants
-        # Looked up once: this path is taken some ten thousand times a second.
+        # Looked up once: `answer` runs some ten thousand times a second.
         self._now = variants.now
         self._presign_ttl = variants.presign_ttl
         self._seconds = instrumentation.seconds
@@ -83,7 +85,7 @@ class FastPath:
     def answer(self, packet: bytes) -> bytes | None:
         """Return the whole response to a request, or None to leave it to the ordinary path.
 
-        :param packet: all that has come since the last request.
+        :param packet: all bytes that were received since the last request.
         """
         if len(packet) > _LONGEST or (match := _REQUEST.fullmatch(packet)) is None:
             return None
@@ -136,7 +138,7 @@ class FastPath:
     def _plan(
         self, request: VariantRequest, headers: dict[bytes, bytes], now: float
     ) -> tuple[ResponsePlan, bytes] | None:
-        """Return what a request is answered with; None where that takes more than a small file."""
+        """Return the plan and body of a response; None where it takes more than a small file."""
         if request.is_expired(now):
             return None
         conditions = _UNCONDITIONAL
@@ -165,7 +167,7 @@ class FastPath:
 
 
 def _read_headers(lines: bytes) -> dict[bytes, bytes] | None:
-    """Return the headers that matter; None where one of them makes the request uncommon."""
+    """Return the relevant headers; None where one of them makes the request uncommon."""
     relevant: dict[bytes, bytes] = {}
     for line in lines.split(b"\r\n"):
         name, _, value = line.partition(b":")
@@ -183,7 +185,7 @@ def _spell(headers: Mapping[bytes, bytes]) -> bytes:
     return _spell_lines(*headers.items())
 
 
-# Few variants are requested most of the time, and their headers are the same each time.
+# Most requests are for few variants, and the headers of a variant are the same each time.
 @lru_cache(4096)
 def _spell_lines(*headers: tuple[bytes, bytes]) -> bytes:
     return b"".join(

@@ -1,4 +1,4 @@
-"""Ports: opened one by one, closed with what hangs on them, and no more clients than will fit."""
+"""Listening ports, and the number of clients that the process can serve."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from audioproxy.server.site import ProxySite
 
 _BACKLOG = 1024
 
-# Descriptors that are kept for other things than clients: the process's own, those of the metrics
-# and of connections that are just being closed for others, and for each render or probe a source,
-# an output, pipes, and copies of them at the moment of a spawn.
+# Descriptors that are reserved. _OWN is for the process itself, the metrics listener, and
+# connections
+# that are just being closed for new ones. _PER_CHILD is for a render or probe: a source, an output,
+# pipes, and copies of them during a spawn.
 _OWN = 256
 _PER_CHILD = 8
-# A client's connection and the file that it is sent.
+# A client's connection, and the file that is sent to it.
 _PER_CLIENT = 2
 _FEWEST_CLIENTS = 16
-# What counts as the limit where there is none.
+# The assumed limit where the system sets none.
 _UNLIMITED = 16_384
 
 
 class Listener:
-    """One port with its site."""
+    """One listening port with its site."""
 
     def __init__(self, reactor: Any, site: ProxySite) -> None:
         self._reactor = reactor
@@ -33,7 +34,7 @@ class Listener:
         self._listening: IListeningPort | None = None
 
     def open(self, port: int, bind: str = "") -> int:
-        """Listen, on every interface where no address is given.
+        """Listen on an address, or on every interface without one.
 
         :returns: the port, which the system chooses for port 0.
         :raises OSError: where the system refuses.
@@ -41,7 +42,7 @@ class Listener:
         return self.adopt(_open_socket(bind, port))
 
     def adopt(self, opened: socket.socket) -> int:
-        """Listen on a socket that listens already; it is the listener's from here on.
+        """Listen on a socket that already listens; from here on the listener owns it.
 
         :returns: its port.
         """
@@ -54,7 +55,7 @@ class Listener:
         return int(address.port)
 
     async def close(self) -> None:
-        """Take no more clients, and let those that are being answered have their answers."""
+        """Accept no more clients, and close each connection after its current response."""
         listening, self._listening = self._listening, None
         if listening is not None:
             stopping = listening.stopListening()
@@ -67,18 +68,18 @@ class Listener:
         await self._site.connections.wait_until_closed(seconds)
 
     def give_up(self) -> None:
-        """Close the port at once, at a start that comes to nothing."""
+        """Close the port at once, after a boot that failed."""
         listening, self._listening = self._listening, None
         if listening is not None:
             listening.stopListening()
 
 
 def most_clients(children: int) -> int:
-    """Return how many connections leave enough descriptors for the work.
+    """Return how many connections leave enough descriptors for renders and probes.
 
-    A service that is out of descriptors can open no source and start no child.
+    A service without free descriptors can open no source and start no child.
 
-    :param children: that may run at a time.
+    :param children: the most children that may run at a time.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:

@@ -1,4 +1,4 @@
-"""A request as the service's own server reads it: any target, and no body."""
+"""A request of the service's own server: any target is accepted, and bodies are discarded."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from twisted.web.server import Request
 from audioproxy.errors import BadRequest, NotFound, Refusal
 from audioproxy.server.sendfile import SendfileBody
 
-# Bytes of a body that are read and discarded: nothing here has a use for one.
+# Bytes of a body that are read and discarded: no endpoint uses a body.
 _LONGEST_BODY = 64 * 1024
 
 
 class ProxyRequest(Request):
-    """A request that reaches the resource whatever its target is, and leaves its body behind."""
+    """A request that reaches the resource with any target, and whose body is discarded."""
 
     _body_length = 0
     _sendfile: SendfileBody | None = None
 
     def gotLength(self, length: int | None) -> None:
-        """Provide an empty body, whatever length is stated."""
+        """Provide an empty body, whatever length the request states."""
         self.content = io.BytesIO()
 
     def handleContentChunk(self, data: bytes) -> None:
-        """Keep nothing of a body, and refuse one that has no end."""
-        # What came in the same packet may be handed over still.
+        """Discard the data of a body, and refuse a body that is too long."""
+        # After a refusal, Twisted may still deliver the rest of the same packet.
         if not self.finished:
             self._body_length += len(data)
             if self._body_length > _LONGEST_BODY:
@@ -48,7 +48,7 @@ class ProxyRequest(Request):
         return taken
 
     def process(self) -> None:
-        """Hand ``*`` to the resource too, which Twisted would answer with 405 itself."""
+        """Pass the target ``*`` to the resource too; Twisted itself would respond with 405."""
         if self.path != b"*":
             Request.process(self)
             return
@@ -59,7 +59,7 @@ class ProxyRequest(Request):
         Request.render(self, channel.site.resource)
 
     def reject(self, refusal: Refusal) -> None:
-        """Answer with a refusal, and close the connection."""
+        """Respond with a refusal, and close the connection."""
         channel: Any = self.channel
         self.clientproto = b"HTTP/1.1"
         Request.setHeader(self, b"connection", b"close")
@@ -68,8 +68,8 @@ class ProxyRequest(Request):
 
 
 def _refusal_of_body(channel: Any) -> Refusal:
-    """Return what a body that is too long is refused with.
+    """Return the refusal for a body that is too long.
 
-    A method that is not served is a 404, whatever comes with it (contract: Endpoints).
+    A method that is not supported is a 404, with any body (Endpoints).
     """
     return BadRequest() if channel.site.resource.serves(channel.command) else NotFound()

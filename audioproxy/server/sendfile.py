@@ -1,4 +1,4 @@
-"""A body's way from a file to a plain TCP connection without passing through this process."""
+"""Response bodies sent from a file to a plain TCP connection by ``sendfile``."""
 
 from __future__ import annotations
 
@@ -7,25 +7,28 @@ from typing import Any
 
 from audioproxy._twisted import pause_until_writable
 
-# Bytes for which it is worth the while. Fewer are what an encoder has just put out: one write with
-# its chunk's frame around it is cheaper for those.
+# Bytes from which sendfile pays off. Fewer are what an encoder has just written. For those, a
+# single
+# write together with the chunk's framing is cheaper.
 _LEAST = 32 * 1024
-# Bytes that are moved before others have their turn: more than a connection has room for, mostly.
+# Bytes that are sent before other connections get their turn: mostly more than a socket's buffer
+# holds.
 _MOST = 1024 * 1024
 
 
 class SendfileBody:
-    """The body of one answer, as far as it is moved by ``sendfile``.
+    """The part of one response's body that ``sendfile`` sends.
 
-    It speaks to the transport behind Twisted's back, so it does so only while Twisted has nothing
-    left to send, and makes it believe that its buffer is full: then the producer is asked for more
-    when there is room, and is stopped when the connection is lost, as ever.
+    It bypasses Twisted's transport, so it sends only while Twisted has nothing left to send. It
+    makes
+    the transport believe that its buffer is full. Then the transport resumes the producer when the
+    socket is writable, and stops the producer when the connection is lost, as for any response.
     """
 
     __slots__ = ("_channel", "_chunk_left", "_chunked")
 
     def __init__(self, channel: Any, chunked: bool) -> None:
-        """Take over after the headers.
+        """Begin after the headers were written.
 
         :param channel: a `ProxyChannel` with a transport that is plain TCP.
         """
@@ -34,11 +37,11 @@ class SendfileBody:
         self._chunk_left = 0
 
     def take(self, descriptor: int, offset: int, count: int) -> int | None:
-        """Move some of the bytes from ``offset`` on, of which there are ``count``.
+        """Send some of the ``count`` bytes from ``offset``.
 
-        :returns: how many were moved; the producer is paused. None for bytes that are better
-            written.
-        :raises EOFError: where the file has fewer.
+        :returns: how many bytes were sent; the producer is paused. None where the bytes should be
+            written instead.
+        :raises EOFError: where the file has fewer bytes.
         """
         if not self._chunk_left and count < _LEAST:
             return None
@@ -65,8 +68,9 @@ class SendfileBody:
         except BlockingIOError:
             return 0
         except OSError:
-            # The file system may be without it. Or one of the two is broken: then a read fails as
-            # it should, or the transport finds out when it sends.
+            # The file system may not support sendfile. Or the file or the socket is broken: then
+            # the read fails,
+            # or the transport notices when it sends.
             data = os.pread(descriptor, min(count, _LEAST), offset)
             transport.write(data)
             moved = len(data)

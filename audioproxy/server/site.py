@@ -17,11 +17,11 @@ from audioproxy.web.base_resource import BaseResource
 
 
 class ProxySite(Site):
-    """A site that bounds the number of its connections, and what each may take.
+    """Site that bounds the number of its connections and the time of each.
 
     :ivar connections: the open connections.
-    :ivar fast_path: answers common requests at once; None to have the resource answer all.
-    :ivar stopping: no connection outlasts the response that it is at.
+    :ivar fast_path: responds to common requests at once; None to have the resource handle all.
+    :ivar stopping: each connection closes after its current response.
     """
 
     protocol: Any = ProxyChannel
@@ -58,7 +58,7 @@ class ProxySite(Site):
         return Site.buildProtocol(self, addr) if self.connections.make_room() else None
 
     def finish(self) -> None:
-        """Close the connections that wait, and let no other outlast its response."""
+        """Close the idle connections, and each other connection after its response."""
         self.stopping = True
         self.connections.close_idle()
 

@@ -311,7 +311,7 @@ class HungDiskTests(ActorCase):
         self.assertEqual(
             [
                 "write-back of N failed: no answer for N seconds",
-                "the store accepts no new file, so a render is not stored: an earlier call has not"
+                "the store accepts no file, so a render is not stored: an earlier call has not"
                 " come back",
             ],
             self.texts(LogLevel.warn),
@@ -357,7 +357,7 @@ class HungDiskTests(ActorCase):
         freeze("--freeze")
         os.kill(encoder, signal.SIGCONT)
         await until(lambda: self.log.errors, "the error line")
-        line = "child N has survived SIGKILL; waiting until it ends"
+        line = "child N survived SIGKILL; waiting for its end"
         self.assertEqual([line], self.texts(LogLevel.error))
         self.assertEqual([encoder], self.children())
         held = await scrape(service.metrics_port)

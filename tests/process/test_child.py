@@ -453,7 +453,7 @@ class LauncherTests(SynchronousTestCase):
         self.clock.advance(4.9)
         self.assertEqual(lines, [])
         self.clock.advance(0.1)
-        self.assertEqual(lines, ["child 77 has survived SIGKILL; waiting until it ends"])
+        self.assertEqual(lines, ["child 77 survived SIGKILL; waiting for its end"])
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.clock.advance(1000)
         self.assertNoResult(waiting)

@@ -268,7 +268,7 @@ class BadEndTests(DrawCase):
         """Require a 500 and one line for the operator."""
         message = self.refused(drawing, RenderFailed).message
         self.assertEqual(message, "The waveform could not be written to the disk.")
-        (event,) = [event for event in events if "cannot be kept" in event["log_format"]]
+        (event,) = [event for event in events if "cannot be written" in event["log_format"]]
         self.assertIs(LogLevel.warn, event["log_level"])
         self.assertIn("No space left on device", event["log_format"].format(**event))
 

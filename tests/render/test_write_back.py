@@ -130,7 +130,7 @@ class StoreCase(SynchronousTestCase):
         """Assert that a client received all bytes, and one write failure was counted and logged."""
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
         self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
-        self.assertEqual(self.warnings(), ["the store accepts no new file"])
+        self.assertEqual(self.warnings(), ["the store accepts no file"])
         self.assertEqual(self.harness.slots.held, 0)
 
 
@@ -180,7 +180,7 @@ class NoFileTests(StoreCase):
         self.harness.finish(b"x" * 100)
         self.assertEqual(client.outcome, "whole")
         self.assertEqual(self.counted()[LOST], 2)
-        self.assertEqual(self.warnings(), ["the store accepts no new file"] * 2)
+        self.assertEqual(self.warnings(), ["the store accepts no file"] * 2)
 
     def test_comes_back(self) -> None:
         """When the disk responds again, renders are stored again."""
@@ -225,7 +225,7 @@ class NoFileTests(StoreCase):
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
 
     def test_nobody_left_and_late(self) -> None:
-        """An abandoned render does not start its encoder if the store does not respond (D36)."""
+        """If the store does not respond, an abandoned render starts no encoder (D36)."""
         client = self.harness.come()
         self.harness.answer_probe()
         client.go_away()
@@ -334,7 +334,7 @@ class WriteBackTests(StoreCase):
         self.harness.finish()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
         self.assertEqual(self.counted(), {SUCCESS: 2, LOST: 2})
-        self.assertEqual(self.warnings(), ["write-back", "the store accepts no new file"])
+        self.assertEqual(self.warnings(), ["write-back", "the store accepts no file"])
 
     def test_slow_reader(self) -> None:
         """A slow client can read the whole output after its write-back was given up (D38)."""
