@@ -92,7 +92,7 @@ REQUESTS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /\r\n\r\n",
 )
-#: Input bytes that set up a service with the first of all choices.
+#: Input bytes that set up a service: the first option of each choice.
 PLAIN_HOUSE = bytes(FURNISHING)
 
 

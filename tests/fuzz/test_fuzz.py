@@ -105,7 +105,7 @@ class FoundTests(SynchronousTestCase):
         check_diagnostic(b"opening\n@\nh\nq\nfailed")
 
     def test_depth(self) -> None:
-        """JSON beyond Python's nesting limit is neither valid ffprobe output nor a valid record."""
+        """JSON nested too deeply for Python is neither a probe result nor a valid record."""
         check_probe(bytes(2) + b"[" * 9999)
         check_stored(b"\2" + b"[" * 9999)
 

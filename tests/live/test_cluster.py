@@ -400,13 +400,13 @@ class LossTests(ClusterCase):
         return [*self.listeners, *self.seekers.values()]
 
     async def test_nobody_is_lost(self) -> None:
-        """While nodes are drained, killed and stopped, every client gets a complete response.
+        """Clients of drained, killed and stopped nodes get complete responses, with one exception.
 
         A node that is not ready, or that is stopping, completes its requests and gets no new ones.
         So no client of these nodes loses a response.
 
-        A response that a node is sending when it is killed is lost; no balancer can repair that.
-        The clients of a killed node that get a complete response are:
+        The exception is a response that a node is sending when it is killed: it is lost, and no
+        balancer can repair that. These clients of a killed node still get complete responses:
 
         - clients that had not connected yet;
         - clients whose request was not read yet, or waited in the queue, or was being rendered

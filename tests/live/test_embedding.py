@@ -54,7 +54,8 @@ class EmbeddingTests(ServiceCase):
             response = await ask(port, target)
             self.assertEqual(status, response.status)
             self.assertEqual(b"application/json", response["content-type"])
-        # The signed URL does not contain the prefix; below another one it is not found.
+        # The prefix is not part of the signed path, but of the URL: without it there is no
+        # resource.
         self.assertEqual(404, (await ask(port, PATH.removeprefix(b"/audio"))).status)
 
     async def test_store_without_urls(self) -> None:

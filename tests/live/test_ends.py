@@ -332,7 +332,7 @@ class FullDiskTests(ActorCase):
         await until_hit(await node.port(), target("good", "mp3"))
 
     async def test_full_at_the_last_moment(self) -> None:
-        """If the disk is full at the write-back, the client gets all, and nothing is stored."""
+        """If the disk is full at write-back, the client gets all bytes, and nothing is stored."""
         node = await self.act()
         port = await node.port()
         before = await self.until_idle(node)

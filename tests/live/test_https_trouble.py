@@ -215,7 +215,7 @@ class StatusTests(TroubleCase):
         service, table = self.start(), ((403, 404), (404, 404), (410, 502), (503, 502), (302, 415))
         rows = self.put_all([(Methods(good, Status(code)), status) for code, status in table])
         rows += self.put_all([(Odd(good, Status(c), is_whole), status) for c, status in table[::2]])
-        # If the origin keeps redirecting, the source has changed.
+        # From then on the origin only redirects, so the last check finds a changed source.
         rows += self.put_all([(Later(good, Status(302), is_whole), 500)])
         await self.refused(service, rows)
 
@@ -235,7 +235,7 @@ class StallTests(TroubleCase):
     """Timeouts of origins that stall"""
 
     async def test_headers(self) -> None:
-        """An origin that stalls in the TLS handshake or in its headers is a 502."""
+        """An origin that stalls in the TLS handshake, or never ends its headers, is a 502."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.5)
         silent = open_origin(self)
         drops, flood = Endless(OK, b"X-A: a\r\n", 0.02), Endless(OK, b"X-A: %b\r\n" % (b"a" * 8000))
@@ -259,7 +259,7 @@ class StallTests(TroubleCase):
             self.assertLess(reactor.seconds() - began, 2.5)
 
     async def test_probe(self) -> None:
-        """An origin that stalls for ffprobe is a 504 after AP_PROBE_TIMEOUT."""
+        """An ffprobe that gets no data within AP_PROBE_TIMEOUT is a 504."""
         data = File(short_flac().read_bytes(), **NO_RANGES)
         endless = Endless(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
         stuck = (STALL, endless, File(data.data, sent=9, then="hold"))
@@ -357,7 +357,7 @@ class BrokenTests(TroubleCase):
         self.assertEqual(counted, grown)
 
     async def test_chunks(self) -> None:
-        """A truncated chunked body is a 502 before a render slot is taken (D48)."""
+        """A chunked body is downloaded before the probe; a truncated one takes no slot (D48)."""
         data = sound("a.wav", "20")
         cuts = [File(data, sent=at, then="close", **CHUNKED) for at in (1, 9000, -9000)]
         # This body ends with a clean close, but is shorter than the length in HEAD.
