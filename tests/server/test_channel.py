@@ -1,4 +1,4 @@
-"""How long a connection may take over what it does, and how much of it is kept meanwhile."""
+"""Connections of the HTTP server: time limits, stalled clients and pipelined requests."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ AHEAD = 64 * 1024
 
 
 class LineCase(SynchronousTestCase):
-    """Tests of connections, whose clock is the test's; when all have left, nothing is left.
+    """Connections with a fake clock; everything must be released at the end of a test.
 
-    :ivar harness: has one stored variant; whatever else it is asked for is rendered.
+    :ivar harness: has one stored variant; other variants are rendered.
     """
 
     def setUp(self) -> None:
@@ -37,33 +37,33 @@ class LineCase(SynchronousTestCase):
         self.assertEqual(self.stored.opened, self.stored.closed)
 
     def connect(self, window: int | None = None) -> Connection:
-        """Open a connection, which leaves at the end of the test at the latest."""
+        """Open a connection that is closed at the end of the test at the latest."""
         connection = self.harness.connect(window)
         self._connections.append(connection)
         return connection
 
     def get(self, rest: bytes, window: int | None = None, **headers: bytes) -> Connection:
-        """Ask for a variant."""
+        """Request a variant on a new connection."""
         connection = self.connect(window)
         connection.send(self.harness.path(rest), **headers)
         return connection
 
     def elapse(self, seconds: int) -> None:
-        """Let time pass for the connections."""
+        """Advance the clock of the connections, second by second."""
         self.harness.line_clock.pump([1.0] * seconds)
 
     def turn(self) -> None:
-        """Let the reactor come round."""
+        """Run one turn of the reactor."""
         self.harness.line_clock.advance(0)
 
     def finish(self, rest: bytes, data: bytes = b"sound") -> None:
-        """Let a render put out all that it has."""
+        """Let a render produce all of its output and end."""
         render = self.harness.render(rest)
         render.put_out(data)
         render.end()
 
     def assert_ends(self, connection: Connection, limit: int, abort: bool = False) -> None:
-        """Assert that a connection is closed once a limit is reached, and not before."""
+        """Assert that a connection is closed shortly after a time limit, and not before."""
         self.elapse(limit)
         self.assertFalse(connection.closed, "closed too early")
         self.elapse(6)
@@ -72,7 +72,7 @@ class LineCase(SynchronousTestCase):
 
 
 def answers(connection: Connection) -> list[Response]:
-    """Return all answers to GET on a connection that are there so far."""
+    """Return all responses to GET that a connection has received so far."""
     found: list[Response] = []
     rest = connection.received
     while rest:
@@ -84,20 +84,20 @@ def answers(connection: Connection) -> list[Response]:
 
 
 def count(connection: Connection) -> int:
-    """Return how many good answers there are, which is quicker than to read hundreds."""
+    """Return the number of 200 responses; faster than parsing hundreds of responses."""
     return connection.received.count(b"HTTP/1.1 200 OK\r\n")
 
 
 class TimeTests(LineCase):
-    """Each phase of a connection has its time; what the client does within it does not count."""
+    """Time limits of each phase of a connection; received bytes do not extend them."""
 
     def test_idle(self) -> None:
-        """A connection on which nothing is asked is closed after a minute."""
+        """A connection without a request is closed after one minute."""
         self.assert_ends(self.connect(), 60)
         self.assertEqual([], self.log.requests)
 
     def test_slow_headers(self) -> None:
-        """A request has a minute from its first byte, and no byte of it gains a second."""
+        """A request must be complete one minute after its first byte; later bytes add no time."""
         connection = self.connect()
         self.elapse(58)
         for letter in b"GET /health HTTP/1.1\r\nX-Filler: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"[:60]:
@@ -109,7 +109,7 @@ class TimeTests(LineCase):
         self.assertEqual([], self.log.requests)
 
     def test_slow_body(self) -> None:
-        """A body is a part of the request: it gets no time of its own, in either framing."""
+        """A request body must arrive within the same minute as its headers, in either framing."""
         for framing, part in (
             (b"Content-Length: 1000", b"x"),
             (b"Transfer-Encoding: chunked", b"1\r\nx\r\n"),
@@ -124,7 +124,7 @@ class TimeTests(LineCase):
             self.assertEqual(b"", connection.received)
 
     def test_request_within_its_time(self) -> None:
-        """A client that takes a minute to connect and another to ask is answered."""
+        """A client may wait almost a minute before a request, and almost another to send it."""
         connection = self.connect()
         self.elapse(59)
         connection.send_raw(HEALTH[:10])
@@ -134,7 +134,7 @@ class TimeTests(LineCase):
         self.assert_ends(connection, 60)
 
     def test_keep_alive(self) -> None:
-        """With each answer the minute starts anew."""
+        """Each response restarts the one minute in which the next request must begin."""
         connection = self.connect()
         for number in range(20):
             self.elapse(55)
@@ -143,7 +143,7 @@ class TimeTests(LineCase):
         self.assert_ends(connection, 60)
 
     def test_waiting_for_a_render(self) -> None:
-        """An answer takes as long as it takes: to begin, to go on, and to end."""
+        """A response has no time limit while its render makes the client wait."""
         connection = self.get(MISS)
         self.elapse(3000)
         self.harness.render(MISS).put_out(b"so")
@@ -154,7 +154,7 @@ class TimeTests(LineCase):
         self.assert_ends(connection, 60)
 
     def test_half_a_request_ahead(self) -> None:
-        """Whoever begins another request during an answer has a minute for it from its end."""
+        """A request that begins during a response has one minute from the response's end."""
         connection = self.get(MISS)
         connection.send_raw(HEALTH[:10])
         self.elapse(300)
@@ -162,7 +162,7 @@ class TimeTests(LineCase):
         self.assert_ends(connection, 60)
 
     def test_one_timer(self) -> None:
-        """All connections share one timer, and the last one takes it along."""
+        """All connections share one timer, which stops when the last connection is closed."""
         clock = self.harness.line_clock
         self.assertEqual([], clock.getDelayedCalls())
         first, second = self.connect(), self.connect()
@@ -178,10 +178,10 @@ class TimeTests(LineCase):
 
 
 class StallTests(LineCase):
-    """Readers that pause, and how long they may."""
+    """Clients that stop reading their response."""
 
     def test_stalled(self) -> None:
-        """Who takes nothing for ten minutes is cut off, with one line in the log."""
+        """A client that reads nothing for ten minutes is disconnected and logged once."""
         connection = self.get(HIT, window=1)
         self.assertEqual((1, 0), (self.stored.opened, self.stored.closed))
         self.assert_ends(connection, 600, abort=True)
@@ -190,7 +190,7 @@ class StallTests(LineCase):
         self.assertRegex(str(record), r"\Arender 200 \S+ \S+ cache=HIT \d+ bytes in 0ms\Z")
 
     def test_stalled_on_a_render(self) -> None:
-        """The same goes for a render that runs, from which the reader's place is taken."""
+        """A client that reads nothing of a running render for ten minutes leaves the render."""
         connection = self.get(MISS, window=1)
         self.harness.render(MISS).put_out(b"sound")
         self.elapse(300)
@@ -199,7 +199,7 @@ class StallTests(LineCase):
         self.assertEqual(1, self.harness.render(MISS).left)
 
     def test_waiting_is_not_stalling(self) -> None:
-        """It is the render that lets this reader wait, however long ago its last byte came."""
+        """A client that waits for a slow render does not count as stalled."""
         connection = self.get(MISS, window=1)
         self.harness.render(MISS).put_out(b"sound")
         connection.resume()
@@ -209,7 +209,7 @@ class StallTests(LineCase):
         self.assert_ends(connection, 600, abort=True)
 
     def test_slow_reader(self) -> None:
-        """Who takes something within ten minutes may go on, to the end."""
+        """A slow client that reads something every ten minutes receives the whole response."""
         connection = self.get(HIT, window=1)
         while not connection.response.complete:
             self.elapse(599)
@@ -221,7 +221,7 @@ class StallTests(LineCase):
         self.assert_ends(connection, 60)
 
     def test_end_that_is_still_read(self) -> None:
-        """An answer that is complete here and not there is no idle connection."""
+        """A connection whose client still has to read the end of a response is not idle."""
         connection = self.connect(window=1)
         connection.send(b"/health")
         self.assertEqual(1, len(self.log.requests))
@@ -232,13 +232,13 @@ class StallTests(LineCase):
         self.assert_ends(connection, 60)
 
     def test_end_that_is_never_read(self) -> None:
-        """It is given as long as any other part of an answer."""
+        """A client that does not read the end of a response is disconnected after ten minutes."""
         connection = self.connect(window=1)
         connection.send(b"/health")
         self.assert_ends(connection, 600, abort=True)
 
     def test_closing(self) -> None:
-        """A connection that closes after its answer waits ten minutes for the reader."""
+        """A connection that closes after its response waits up to ten minutes for the client."""
         for resumes in (True, False):
             connection = self.connect(window=1)
             connection.send(b"/health", connection=b"close")
@@ -252,7 +252,7 @@ class StallTests(LineCase):
                 self.assert_ends(connection, 5, abort=True)
 
     def test_closing_hears_nothing(self) -> None:
-        """What is asked on a connection that closes is not answered."""
+        """Requests on a connection that is closing get no response."""
         connection = self.connect(window=1)
         connection.send(b"/health", connection=b"close")
         connection.send_raw(HEALTH)
@@ -262,10 +262,10 @@ class StallTests(LineCase):
 
 
 class PipelineTests(LineCase):
-    """Requests that come before the answers to those in front of them."""
+    """Pipelined requests, which arrive before earlier requests have a response."""
 
     def ask_ahead(self, size: int) -> Connection:
-        """Ask for a render, and send so many bytes of requests and part of one behind it."""
+        """Request a render, then pipeline this many bytes of requests, the last one cut off."""
         connection = self.get(MISS)
         rest = (HEALTH * (size // len(HEALTH) + 1))[:size]
         for at in range(0, size, 5000):
@@ -273,7 +273,7 @@ class PipelineTests(LineCase):
         return connection
 
     def test_order(self) -> None:
-        """Answers come in the order of their requests, however long one takes."""
+        """Responses are sent in the order of the requests, however long one takes."""
         connection = self.connect()
         targets = (
             b"/health",
@@ -291,18 +291,18 @@ class PipelineTests(LineCase):
         self.assertFalse(connection.closed)
 
     def test_ahead(self) -> None:
-        """64 KiB of requests are kept while an answer takes its time, and all are answered."""
+        """64 KiB of requests that arrive during a response are kept, and all get a response."""
         connection = self.ask_ahead(AHEAD)
         self.assertFalse(connection.closed)
         self.finish(MISS)
         self.turn()
         self.assertEqual(1 + AHEAD // len(HEALTH), count(connection))
-        # One was cut through by the limit.
+        # The limit cut off the last request.
         connection.send_raw(HEALTH[AHEAD % len(HEALTH) :])
         self.assertEqual(2 + AHEAD // len(HEALTH), count(connection))
 
     def test_ahead_again(self) -> None:
-        """Each answer has room for as much."""
+        """64 KiB of requests may arrive during each response."""
         connection = self.ask_ahead(AHEAD // len(HEALTH) * len(HEALTH))
         self.finish(MISS)
         self.turn()
@@ -311,14 +311,14 @@ class PipelineTests(LineCase):
         self.assertFalse(connection.closed)
 
     def test_too_far_ahead(self) -> None:
-        """Who sends more is cut off, and gives up the place at the render."""
+        """A client that pipelines more than 64 KiB is disconnected and leaves its render."""
         connection = self.ask_ahead(AHEAD + 1)
         self.assertTrue(connection.aborted)
         self.assertEqual(1, self.harness.render(MISS).left)
         self.assertEqual(1, len(self.log.requests))
 
     def test_leaving(self) -> None:
-        """A client that leaves is noticed at once, whatever it sent ahead."""
+        """A client that disconnects leaves its render at once, whatever it pipelined."""
         for count, size in enumerate((0, 20_000, AHEAD), start=1):
             connection = self.ask_ahead(size)
             self.assertEqual(count - 1, self.harness.render(MISS).left)
@@ -326,7 +326,7 @@ class PipelineTests(LineCase):
             self.assertEqual(count, self.harness.render(MISS).left)
 
     def test_hundreds_at_once(self) -> None:
-        """Who asks for a thousand things at once lets others have their turn in between."""
+        """A thousand pipelined requests are split over turns of the reactor, for other clients."""
         connection = self.connect()
         connection.send_raw(HEALTH * 1000)
         self.assertIn(count(connection), range(1, 50))
@@ -335,14 +335,14 @@ class PipelineTests(LineCase):
         self.assert_ends(connection, 60)
 
     def test_hundreds_again_and_again(self) -> None:
-        """Who asks faster than that is cut off too, once there is 64 KiB of it."""
+        """A client with over 64 KiB of pipelined requests without response is disconnected."""
         connection = self.connect()
         for _ in range(5):
             connection.send_raw(HEALTH * 1000)
         self.assertTrue(connection.aborted)
 
     def test_leaving_in_between(self) -> None:
-        """Requests of a client that has left are not answered any more."""
+        """Pipelined requests of a client that has disconnected are dropped."""
         connection = self.connect()
         connection.send_raw(HEALTH * 1000)
         connection.leave()
@@ -351,7 +351,7 @@ class PipelineTests(LineCase):
         self.assertEqual(count, len(self.log.requests))
 
     def test_answers_nobody_takes(self) -> None:
-        """No answer is made for a client that has yet to take the ones before."""
+        """Pipelined requests wait while the client does not read earlier responses."""
         connection = self.connect(window=2000)
         connection.send_raw(HEALTH * 1000)
         self.turn()
@@ -366,13 +366,13 @@ class PipelineTests(LineCase):
         self.assert_ends(connection, 60)
 
     def test_answers_nobody_ever_takes(self) -> None:
-        """After ten minutes such a client is cut off."""
+        """A pipelining client that reads no response for ten minutes is disconnected."""
         connection = self.connect(window=2000)
         connection.send_raw(HEALTH * 1000)
         self.assert_ends(connection, 600, abort=True)
 
     def test_requests_with_bodies(self) -> None:
-        """A body between two requests does not change any of this."""
+        """Pipelined requests may have bodies."""
         connection = self.connect()
         request = b"GET /health HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
         connection.send_raw(request * 500)
@@ -382,7 +382,7 @@ class PipelineTests(LineCase):
         self.assertEqual({200}, {answer.status for answer in answers(connection)})
 
     def test_last_request(self) -> None:
-        """What stands behind a request to close is dropped."""
+        """Requests after one that closes the connection are dropped."""
         for version, close in ((b"1.1", b"Connection: close\r\n"), (b"1.0", b"")):
             connection = self.connect()
             last = b"GET /health HTTP/" + version + b"\r\n" + close + b"\r\n"

@@ -1,4 +1,4 @@
-"""The table of connections alone: who is evicted for a new one, and whose time is over."""
+"""The registry of open connections: eviction and time limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.http import Log
 
 
 class FakeConnection:
-    """A connection that does what a test says."""
+    """Connection whose state a test sets."""
 
     def __init__(self, table: Connections, clock: Clock, phase: Phase = Phase.IDLE) -> None:
         self.phase = phase
@@ -24,12 +24,12 @@ class FakeConnection:
         table.changed(self)
 
     def enter(self, phase: Phase) -> None:
-        """Begin something else."""
+        """Enter a phase."""
         self.phase, self.phase_since = phase, self._clock.seconds()
         self._table.changed(self)
 
     def stall(self) -> None:
-        """Take nothing from now on."""
+        """Start to stall: the client reads nothing from now on."""
         self.stalled_since, self.all_sent = self._clock.seconds(), False
         self._table.changed(self)
 
@@ -53,32 +53,32 @@ class ConnectionsTests(SynchronousTestCase):
         self.table = Connections(self.clock, 2)
 
     def connect(self, phase: Phase = Phase.IDLE) -> FakeConnection:
-        """Open a connection."""
+        """Open a connection, one second after the previous one."""
         self.clock.advance(1)
         return FakeConnection(self.table, self.clock, phase)
 
     def test_room(self) -> None:
-        """While there is room nobody is evicted, and without a limit there always is."""
+        """Below the limit, or without a limit, no connection is evicted."""
         connections = [self.connect()]
         self.assertTrue(self.table.make_room())
         self.assertEqual(("", 1), (connections[0].end, len(self.table)))
         self.assertTrue(Connections(self.clock).make_room())
 
     def test_longest_idle(self) -> None:
-        """The connection that has waited longest for a request makes room, in good order."""
+        """The connection that has waited longest for a request is closed in order."""
         first, second = self.connect(), self.connect()
         self.assertTrue(self.table.make_room())
         self.assertEqual(("in order", ""), (first.end, second.end))
 
     def test_answered_at_once(self) -> None:
-        """A connection that was just answered waits anew, behind the others."""
+        """A connection that has just sent a response is evicted after those that wait longer."""
         first, second = self.connect(), self.connect()
         self.table.answered_at_once(first)
         self.assertTrue(self.table.make_room())
         self.assertEqual(("", "in order"), (first.end, second.end))
 
     def test_busy(self) -> None:
-        """A response is not torn for a new connection; the log says so once a minute."""
+        """Connections with a response in progress stay; a lack of room is logged once a minute."""
         log = Log()
         self.addCleanup(log.keep())
         busy = [self.connect(Phase.ANSWERING) for _ in range(2)]
@@ -88,7 +88,7 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual(1, len(log.events))
 
     def test_unsent(self) -> None:
-        """A connection with something left to take gives way to one without, and later none."""
+        """A connection with unsent bytes is evicted last, and only after half a minute."""
         waiting, free = self.connect(), self.connect()
         waiting.all_sent = False
         self.assertTrue(self.table.make_room())
@@ -100,7 +100,7 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual("aborted", waiting.end)
 
     def test_stalled(self) -> None:
-        """A client that takes nothing of its response for half a minute makes room."""
+        """A client that reads nothing of its response for half a minute can be evicted."""
         stalled, _ = self.connect(Phase.ANSWERING), self.connect(Phase.ANSWERING)
         stalled.stall()
         self.clock.advance(30)
@@ -110,7 +110,7 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual("aborted", stalled.end)
 
     def test_limits(self) -> None:
-        """Each phase but answering has its time, after which the connection is closed."""
+        """Every phase except ANSWERING has a time limit, after which the connection is closed."""
         for phase, seconds in LIMITS.items():
             connection = self.connect(phase)
             self.clock.advance(seconds)
@@ -128,7 +128,7 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual("aborted", answering.end)
 
     def test_close_idle(self) -> None:
-        """At the end the idle connections close, and the wait is over with the last response."""
+        """At shutdown idle connections are closed, and the last response ends the wait."""
         idle, busy = self.connect(), self.connect(Phase.ANSWERING)
         self.table.close_idle()
         self.assertEqual(("in order", ""), (idle.end, busy.end))

@@ -1,4 +1,4 @@
-"""The fast path: the same bytes, the same counts and the same line as on the ordinary one."""
+"""The fast path: same bytes, metrics and access log lines as the ordinary path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DATA = bytes(range(256)) * 3
 _DATE = re.compile(rb"\r\nDate: [A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT\r\n")
 _OUR_ID = re.compile(rb"(?<=\r\nX-Request-Id: )[0-9a-f]{32}(?=\r\n)")
 
-#: Headers of requests that are answered on the fast path, where the variant is stored.
+#: Headers of requests that the fast path serves if the variant is stored.
 COMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
     {},
     {"X-Request-Id": b"theirs"},
@@ -40,7 +40,7 @@ COMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
     {"Connection": b"Keep-Alive", "Accept": b"*/*", "User-Agent": b"a (b; c) d/1.0"},
 )
 
-#: Requests that are not, whatever is stored.
+#: Headers of requests that the fast path never serves.
 UNCOMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
     {"Connection": b"close"},
     {"Connection": b"upgrade", "Upgrade": b"h2c"},
@@ -57,18 +57,18 @@ UNCOMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
 
 
 def comparable(answer: bytes) -> bytes:
-    """Return an answer without what the clock and chance have put in."""
+    """Return a response with fixed values in place of its Date and its generated request id."""
     return _OUR_ID.sub(b"ours", _DATE.sub(b"\r\nDate\r\n", answer))
 
 
 class FastPathCase(SynchronousTestCase):
-    """Two services with one variant each, of which one has the fast path."""
+    """Two services with the same stored variant, without and with the fast path."""
 
     def setUp(self) -> None:
         self.harnesses = self.build()
 
     def build(self, **options: Any) -> tuple[ResourceHarness, ResourceHarness]:
-        """Return a service without and one with the fast path; both know the path."""
+        """Return a service without and one with the fast path; both have verified the path."""
         plain, fast = ResourceHarness(**options), ResourceHarness(fast=True, **options)
         for harness in (plain, fast):
             harness.store_variant(PATH, DATA)
@@ -89,7 +89,7 @@ class FastPathCase(SynchronousTestCase):
     def assert_equal_answers(
         self, harnesses: tuple[ResourceHarness, ResourceHarness], **headers: Any
     ) -> ResourceHarness:
-        """Assert that both answer with the same bytes, and return the one with the fast path."""
+        """Assert that responses and metrics are equal; return the service with the fast path."""
         plain, fast = harnesses
         answers = [comparable(self.raw(harness, **headers).received) for harness in harnesses]
         self.assertEqual(*answers)
@@ -98,16 +98,16 @@ class FastPathCase(SynchronousTestCase):
 
 
 class SameTests(FastPathCase):
-    """What is answered on the fast path"""
+    """Requests that the fast path serves."""
 
     def test_answers(self) -> None:
-        """Status, headers and their order, body, counters: all as on the ordinary path."""
+        """Status, header order, body and metrics are the same as on the ordinary path."""
         for headers in COMMON:
             fast = self.assert_equal_answers(self.harnesses, **headers)
             self.assertNotIn("lookup", fast.touched(), headers)
 
     def test_other_configurations(self) -> None:
-        """With CORS for all or one, for a download, and for a URL with an end."""
+        """The fast path serves the same with CORS, with ``dl`` and with ``exp``."""
         for origin in ("*", "https://app.example"):
             fast = self.assert_equal_answers(self.build(origin=origin))
             self.assertNotIn("lookup", fast.touched())
@@ -122,7 +122,7 @@ class SameTests(FastPathCase):
             self.assertEqual(harnesses[1].touched(), ["read_small"])
 
     def test_lines(self) -> None:
-        """Each request has the line that the ordinary path writes of it (Request log)."""
+        """Each request has the same access log line as on the ordinary path (Request log)."""
         for headers in COMMON:
             records = []
             for harness in self.harnesses:
@@ -135,7 +135,7 @@ class SameTests(FastPathCase):
             self.assertEqual(len(records[0]), 1)
 
     def test_in_turn(self) -> None:
-        """One connection takes one request after the other, on either path."""
+        """One connection can use the fast path and the ordinary path in turn."""
         _, fast = self.harnesses
         connection = fast.connect()
         for headers in (*COMMON, *UNCOMMON[2:3], *COMMON):
@@ -148,16 +148,16 @@ class SameTests(FastPathCase):
 
 
 class LeftTests(FastPathCase):
-    """What is left to the ordinary path"""
+    """Requests that the fast path leaves to the ordinary path."""
 
     def test_uncommon(self) -> None:
-        """Whatever is unusual is answered as if there were no fast path."""
+        """Requests with unusual headers take the ordinary path and get the same response."""
         for headers in UNCOMMON:
             fast = self.assert_equal_answers(self.harnesses, **headers)
             self.assertEqual(fast.touched()[-1], "lookup", headers)
 
     def test_pieces(self) -> None:
-        """A request that comes in pieces, and two that come at once, are answered as ever."""
+        """Split requests and pipelined requests get the same response with the fast path."""
         for plain_or_fast in self.harnesses:
             path = plain_or_fast.path(PATH)
             request = b"GET %s HTTP/1.1\r\nX-Request-Id: a\r\n\r\n" % path
@@ -173,7 +173,7 @@ class LeftTests(FastPathCase):
             self.assertEqual(len(twice.received), 2 * (len(whole) - 31))
 
     def test_other_forms(self) -> None:
-        """Another method, version or form of the target, and what is no HTTP."""
+        """Other methods, versions, target forms and malformed requests take the ordinary path."""
         path = self.harnesses[0].path(PATH)
         for request in (
             b"HEAD %s HTTP/1.1\r\n\r\n" % path,
@@ -197,7 +197,7 @@ class LeftTests(FastPathCase):
             self.assertNotIn("read_small", self.harnesses[1].touched(), request)
 
     def test_unknown(self) -> None:
-        """A path that differs in one byte is verified for itself (Authentication)."""
+        """A path that differs from a verified one in one byte is verified (Authentication)."""
         _, fast = self.harnesses
         path = bytearray(fast.path(PATH))
         path[-1] ^= 1
@@ -205,7 +205,7 @@ class LeftTests(FastPathCase):
         self.assertEqual(fast.touched(), [])
 
     def test_expired(self) -> None:
-        """A URL whose time is over is refused, however often it was served (D14)."""
+        """An expired URL is a 410, even if it was served on the fast path before (D14)."""
         path = b"/exp:%d" % (NOW + 1) + PATH
         _, fast = self.harnesses
         fast.store_variant(path, DATA)
@@ -214,7 +214,7 @@ class LeftTests(FastPathCase):
         self.assertEqual([fast.ask_signed(path).status for _ in range(2)], [410, 410])
 
     def test_gone(self) -> None:
-        """A variant that is removed is rendered anew."""
+        """A variant that was removed from the store is rendered again."""
         _, fast = self.harnesses
         assert isinstance(fast.stored, dict)
         fast.stored.clear()
@@ -223,7 +223,7 @@ class LeftTests(FastPathCase):
         self.assertEqual(fast.touched(), ["read_small", "lookup", "join"])
 
     def test_stores(self) -> None:
-        """Without a store, and while the service stops, there is nothing fast."""
+        """Without a store, and during shutdown, requests take the ordinary path."""
         harness = ResourceHarness(fast=True, with_store=False)
         connection = harness.connect()
         connection.send(harness.path(PATH))
@@ -238,7 +238,7 @@ class LeftTests(FastPathCase):
         self.assertEqual(open_connection.response["connection"], b"close")
 
     def test_a_client_that_takes_nothing(self) -> None:
-        """Answers do not pile up for a client that reads none of them."""
+        """The fast path makes no response while the client does not read earlier ones."""
         _, fast = self.harnesses
         connection = fast.connect()
         connection.pause()
@@ -249,7 +249,7 @@ class LeftTests(FastPathCase):
     @PROMISE
     @given(st.binary(max_size=60), st.binary(max_size=20), st.integers(0, 200))
     def test_anything(self, noise: bytes, more: bytes, at: int) -> None:
-        """No bytes whatever are answered in another way than on the ordinary path."""
+        """Arbitrary bytes get the same response with and without the fast path."""
         request = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % self.harnesses[0].path(PATH)
         request = request[:at] + noise + request[at:] + more
         answers = []
@@ -262,10 +262,10 @@ class LeftTests(FastPathCase):
 
 
 class SendTests(FastPathCase):
-    """How an answer goes out"""
+    """Sending of responses on the fast path."""
 
     def test_partly_sent(self) -> None:
-        """What the system does not take at once follows behind it, byte for byte."""
+        """Bytes that the socket does not accept at once are sent later, without loss."""
         _, fast = self.harnesses
         expected = comparable(self.raw(fast).received)
         for taken in (0, 1, 100, ValueError()):
@@ -279,7 +279,7 @@ class SendTests(FastPathCase):
 
 
 class _PartialTransport(StringTransport):
-    """A transport of which the system takes some bytes at once, or refuses to."""
+    """Transport whose socket accepts some bytes at once, or fails."""
 
     def __init__(self, taking: int | Exception) -> None:
         super().__init__()
@@ -288,7 +288,7 @@ class _PartialTransport(StringTransport):
         self.attempts = 0
 
     def writeSomeData(self, data: bytes) -> int | Exception:
-        """Take the first bytes."""
+        """Accept the first bytes."""
         self.attempts += 1
         if isinstance(self.taking, int):
             self.taken = data[: self.taking]

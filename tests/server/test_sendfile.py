@@ -1,4 +1,4 @@
-"""Bodies on real sockets: the same bytes and ends, moved by the kernel or written by us."""
+"""Response bodies on real sockets, with sendfile and without it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MANY = os.urandom(1 << 20) * 4
 
 
 class Files(BaseResource):
-    """Sends one file, whole at ``/whole`` and as far as it has grown at ``/growing``."""
+    """Resource that sends a range of a file at ``/START-STOP``, or all of it at ``/growing``."""
 
     def __init__(self, output: RenderOutput) -> None:
         instrumentation = Instrumentation(reactor.seconds, Metrics(), Cors(None), log_request)
@@ -38,7 +38,7 @@ class Files(BaseResource):
         self.output = output
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Answer."""
+        """Send the range of the path, or the growing file."""
         descriptor = self.output.descriptor
         if path == b"/growing":
             await exchange.stream(200, FileProducer(self.output, descriptor=descriptor))
@@ -49,7 +49,7 @@ class Files(BaseResource):
 
 
 class SendfileTests(TestCase):
-    """Bytes that the kernel moves"""
+    """Bodies that are sent with sendfile."""
 
     #: Whether sendfile is used at all.
     uses_sendfile = True
@@ -78,7 +78,7 @@ class SendfileTests(TestCase):
         self.addCleanup(self.log.keep())
 
     def sendfile(self, *words: int, real: Callable[..., int] = os.sendfile) -> int:
-        """Count what is moved, or fail as a test says."""
+        """Call the real sendfile and record its results, or raise the set failure."""
         if self.failure is not None:
             raise self.failure
         self.moves.append(real(*words))
@@ -90,7 +90,7 @@ class SendfileTests(TestCase):
         self.output.grow()
 
     async def test_stretches(self) -> None:
-        """A stretch of a file goes out exactly, whatever its length."""
+        """A range of a file of any length is sent exactly."""
         self.grow(MANY)
         for start, stop in ((0, len(MANY)), (1, len(MANY) - 1), (5, 6), (7, 7), (9, 70_000)):
             response = await ask(self.port, b"/%d-%d" % (start, stop))
@@ -100,7 +100,7 @@ class SendfileTests(TestCase):
         self.assertEqual(bool(self.moves), self.uses_sendfile)
 
     async def test_growing(self) -> None:
-        """A file that grows goes out in chunks as it grows, in large and in small pieces."""
+        """A growing file is sent in chunks while it grows, by small or large amounts."""
         self.grow(MANY[:1_000_000])
         client: Client = await send(self.port, b"/growing")
         at = 1_000_000
@@ -117,16 +117,16 @@ class SendfileTests(TestCase):
         self.assertEqual(bool(self.moves), self.uses_sendfile)
 
     async def test_without_chunks(self) -> None:
-        """So it does for a client of HTTP/1.0, which hears of the end by the connection's."""
+        """An HTTP/1.0 client receives a growing file without chunks, until the close."""
         self.grow(MANY)
         self.output.end()
         client: Client = await send(self.port, b"/growing HTTP/1.0\r\nX:")
         self.assertTrue((await client.end()).body.endswith(MANY))
 
     async def test_slow_client(self) -> None:
-        """A client that stops and goes on has every byte, and costs no memory meanwhile."""
+        """A client that pauses receives every byte, and its pause takes no memory."""
         self.grow(MANY)
-        # More than the system keeps for a connection.
+        # More than the socket buffers of a connection can hold.
         for _ in range(4):
             self.grow(MANY)
         self.output.end()
@@ -138,7 +138,7 @@ class SendfileTests(TestCase):
             self.assertEqual((await client.end()).body, MANY * 5)
 
     def stalled(self) -> bool:
-        """Tell whether the one client takes nothing; little is in memory for it by then."""
+        """Return whether the client has stalled; assert that few bytes are buffered for it."""
         for channel in self.site.connections._open:
             self.assertLess(_unsent(channel), 200_000)
             if channel.stalled_since is not None:
@@ -146,7 +146,7 @@ class SendfileTests(TestCase):
         return False
 
     async def test_next_request(self) -> None:
-        """The next request on the connection is answered behind it."""
+        """After a body was sent, the next request on the connection is served."""
         self.grow(MANY)
         self.output.end()
         client: Client = await send(
@@ -158,7 +158,7 @@ class SendfileTests(TestCase):
         self.assertEqual(received.count(b"HTTP/1.1 200 OK"), 2)
 
     async def test_failure(self) -> None:
-        """A render that fails breaks the answer off, in the middle of a chunk or not."""
+        """A render that fails ends the response early, within a chunk or between chunks."""
         for size in (100_000, 3_000_000):
             self.output.size = 0
             os.ftruncate(self.file.descriptor, 0)
@@ -173,14 +173,14 @@ class SendfileTests(TestCase):
             self.assertTrue(MANY.startswith(response.body))
 
     async def test_shorter_than_it_says(self) -> None:
-        """A file that has lost its end breaks the answer off, and a line of the log says so."""
+        """A file that is shorter than Content-Length ends the response early and is logged."""
         self.grow(MANY)
         client: Client = await send(self.port, b"/0-%d" % (len(MANY) + 1))
         self.assertFalse((await client.end()).complete)
         self.assertEqual(len(self.flushLoggedErrors(EOFError)), 1)
 
     async def test_client_that_leaves(self) -> None:
-        """Of a client that is gone nothing is left but its line."""
+        """A request of a client that has disconnected ends, and logs no error."""
         self.grow(MANY)
         for path in (b"/growing", b"/0-%d" % len(MANY)):
             client: Client = await send(self.port, path)
@@ -192,13 +192,13 @@ class SendfileTests(TestCase):
 
 
 class WrittenTests(SendfileTests):
-    """The same where sendfile cannot be used: behind TLS, say"""
+    """The same tests where sendfile cannot be used, for example behind TLS."""
 
     uses_sendfile = False
 
 
 class TroubleTests(SendfileTests):
-    """A file system that has no sendfile, of which every test goes through reads"""
+    """The same tests on a file system that rejects sendfile, and failures of sendfile."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -206,7 +206,7 @@ class TroubleTests(SendfileTests):
         self.moves = [0]
 
     async def test_lost(self) -> None:
-        """A connection that is lost meanwhile is closed, without a word in the log."""
+        """A connection that is lost during sendfile is closed without a logged error."""
         self.grow(MANY)
         for number in (errno.EPIPE, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ETIMEDOUT):
             self.failure = OSError(number, os.strerror(number))
@@ -218,7 +218,7 @@ class TroubleTests(SendfileTests):
         self.assertEqual(self.log.errors, [])
 
     async def test_full_socket(self) -> None:
-        """A connection that has no room is asked again."""
+        """If the socket buffer is full, sending is retried later."""
         self.grow(MANY)
         self.failure = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
         client: Client = await send(self.port, b"/0-%d" % len(MANY))
@@ -227,7 +227,7 @@ class TroubleTests(SendfileTests):
         self.assertEqual((await client.end()).body, MANY)
 
     async def test_broken_disk(self) -> None:
-        """A disk that fails breaks the answer off, and is an error in the log."""
+        """A read error of the disk ends the response early and is logged."""
         self.grow(MANY)
         self.failure = OSError(errno.EIO, "Input/output error")
         self.patch(sendfile_module.os, "pread", self.sendfile)

@@ -1,4 +1,4 @@
-"""What is no request, what is too much of one, and how many connections there may be."""
+"""Malformed requests, request bodies, limits of connections, and shutdown of the site."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from tests.support.http import Connection, read_response
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 START = b"GET /health HTTP/1.1\r\nX-Request-Id: theirs\r\nHost: h\r\n"
 
-#: What is refused before there is as much as a header.
+#: Bytes that are refused before any header was read.
 BAD_LINES = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n",
     "SSH": b"SSH-2.0-OpenSSH_9.6\r\n",
     "HTTP/0.9": b"GET /health\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-    "no words": b" \r\n",
+    "only a space": b" \r\n",
     "a method alone": b"GET\r\n",
     "two blank lines": b"\r\n\r\n",
     "a space in the target": b"GET /a b HTTP/1.1\r\n",
     "a tab in the target": b"GET /a\tb HTTP/1.1\r\n",
     "NUL in the target": b"GET /a\0b HTTP/1.1\r\n",
     "no target": b"GET  HTTP/1.1\r\n",
-    "no token as method": b"G(E)T /health HTTP/1.1\r\n",
+    "a method that is not a token": b"G(E)T /health HTTP/1.1\r\n",
     "a version in small letters": b"GET /health http/1.1\r\n",
-    "a version to come": b"GET /health HTTP/1.2\r\n",
+    "a future version": b"GET /health HTTP/1.2\r\n",
     "bare line feeds": b"GET /health HTTP/1.1\nHost: h\n\n\r\n",
     "a line that is too long": b"GET /" + b"a" * 17_000 + b" HTTP/1.1\r\n\r\n",
     "a line without an end": b"GET /" + b"a" * 17_000,
 }
 
-#: What is refused after a header that was good.
+#: Headers and bodies that are refused after a valid header.
 BAD_HEADERS = {
     "a line that is too long": b"X: " + b"a" * 17_000 + b"\r\n\r\n",
     "a line without an end": b"X: " + b"a" * 17_000,
-    "lines that are too long together": b"X: %b\r\n" % (b"a" * 1000) * 17 + b"\r\n",
-    "a line that goes on and on": b"X: a\r\n" + b" %b\r\n" % (b"a" * 1000) * 17 + b"\r\n",
-    "too many": b"X: a\r\n" * 501 + b"\r\n",
+    "headers that are too long together": b"X: %b\r\n" % (b"a" * 1000) * 17 + b"\r\n",
+    "a folded line that is too long": b"X: a\r\n" + b" %b\r\n" % (b"a" * 1000) * 17 + b"\r\n",
+    "too many headers": b"X: a\r\n" * 501 + b"\r\n",
     "no colon": b"nonsense\r\n\r\n",
     "no name": b": value\r\n\r\n",
     "a space in the name": b"X Y: value\r\n\r\n",
@@ -61,19 +61,19 @@ BAD_HEADERS = {
     "chunks twice": b"Transfer-Encoding: chunked\r\n" * 2 + b"\r\n0\r\n\r\n",
     "another encoding": b"Transfer-Encoding: gzip\r\n\r\nabc",
     "another encoding in chunks": b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-    "a chunk's size that is none": b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
-    "a chunk's size with a sign": b"Transfer-Encoding: chunked\r\n\r\n-1\r\nabc",
+    "an invalid chunk size": b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    "a chunk size with a sign": b"Transfer-Encoding: chunked\r\n\r\n-1\r\nabc",
     "a chunk without an end": b"Transfer-Encoding: chunked\r\n\r\n3\r\nabcdef\r\n",
-    "a chunk's size without an end": b"Transfer-Encoding: chunked\r\n\r\n3;" + b"x" * 2000,
+    "a chunk size without an end": b"Transfer-Encoding: chunked\r\n\r\n3;" + b"x" * 2000,
     "trailers without an end": b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 20_000,
 }
 
 
 class BadRequestTests(LineCase):
-    """What is no request of HTTP/1.1: one answer, one line in the log, and an end."""
+    """Malformed requests: one 400 response, one access log line, and a closed connection."""
 
     def assert_refused(self, connection: Connection, request_id: bytes | None, name: str) -> None:
-        """Assert that a connection has had its last answer, and how it ends."""
+        """Assert that the last response is a 400, and that the sending side is closed after it."""
         (*_, response) = answers(connection)
         self.assertEqual((400, "bad_request"), (response.status, response.error), name)
         self.assertEqual((b"close", True), (response["connection"], response.complete), name)
@@ -88,7 +88,7 @@ class BadRequestTests(LineCase):
         self.assertFalse(connection.closed, name)
 
     def test_everything(self) -> None:
-        """Each gets its answer, with the id of the request where one was read before the fault."""
+        """Malformed requests are a 400, with the client's request id if it was read before."""
         hidden = b"GET %b HTTP/1.1\r\n\r\n" % self.harness.path(HIT)
         bad = {name: (line, None) for name, line in BAD_LINES.items()}
         bad |= {name: (START + headers, b"theirs") for name, headers in BAD_HEADERS.items()}
@@ -96,7 +96,7 @@ class BadRequestTests(LineCase):
             for in_parts in (False, True):
                 self.log.events.clear()
                 connection = self.connect()
-                # What stands behind it was never asked for, though it looks like a request.
+                # Bytes after a malformed request are ignored, even if they look like a request.
                 for part in [data, hidden] if in_parts else [data + hidden]:
                     connection.send_raw(part)
                 connection.send_raw(hidden * 1000)
@@ -106,7 +106,7 @@ class BadRequestTests(LineCase):
         self.assertEqual([], self.harness.calls)
 
     def test_end(self) -> None:
-        """A client that is still sending has seconds to read the answer, and no more."""
+        """A refused client that is still sending is disconnected after five seconds."""
         connection = self.connect()
         connection.send_raw(BAD_LINES["SSH"])
         for _ in range(5):
@@ -116,21 +116,21 @@ class BadRequestTests(LineCase):
         self.assert_ends(connection, 0, abort=True)
 
     def test_end_of_the_other_side(self) -> None:
-        """One that has read it and closes is gone at once."""
+        """If a refused client closes the connection, the connection is gone at once."""
         connection = self.connect()
         connection.send_raw(BAD_LINES["SSH"])
         connection.leave()
         self.assertEqual((True, False), (connection.closed, connection.aborted))
 
     def test_answer_that_is_not_read(self) -> None:
-        """One that does not read it is cut off like any other reader, at the latest."""
+        """A refused client that does not read the response is disconnected after ten minutes."""
         connection = self.connect(window=1)
         connection.send_raw(BAD_LINES["SSH"])
         self.assertFalse(connection.half_closed)
         self.assert_ends(connection, 600, abort=True)
 
     def test_answer_that_is_read_late(self) -> None:
-        """One that has read it is waited for from then on."""
+        """The five seconds of a refused client begin when it has read the response."""
         connection = self.connect(window=1)
         connection.send_raw(BAD_LINES["SSH"])
         self.elapse(300)
@@ -139,14 +139,14 @@ class BadRequestTests(LineCase):
         self.assert_ends(connection, 5, abort=True)
 
     def test_behind_an_answer(self) -> None:
-        """It is answered when its turn comes, behind what was asked for in good order."""
+        """A malformed request that is pipelined gets its 400 after the earlier responses."""
         connection = self.connect()
         connection.send_raw(HEALTH + BAD_LINES["SSH"] + HEALTH)
         self.assertEqual([200, 400], [answer.status for answer in answers(connection)])
         self.assert_refused(connection, None, "")
 
     def test_behind_a_render(self) -> None:
-        """The answer before it is not hurt, however long that takes."""
+        """A malformed request does not interrupt the response before it, however long it takes."""
         for number, bad in enumerate((BAD_LINES["SSH"], START + BAD_HEADERS["two lengths"])):
             rest = b"/cb:%d" % number + MISS
             connection = self.get(rest)
@@ -160,7 +160,7 @@ class BadRequestTests(LineCase):
             self.assert_ends(connection, 5, abort=True)
 
     def test_behind_a_reader_that_stalls(self) -> None:
-        """The answer before it is taken to its end, and only then is there another."""
+        """A malformed request gets its 400 once a slow client has read the response before."""
         connection = self.get(HIT, window=1)
         connection.send_raw(BAD_LINES["SSH"])
         while not connection.half_closed:
@@ -172,7 +172,7 @@ class BadRequestTests(LineCase):
         self.assertEqual(DATA, connection.response.body)
 
     def test_old_versions(self) -> None:
-        """HTTP/1.0 is answered in full, and the connection closed behind it."""
+        """An HTTP/1.0 request gets a full response, and the connection is closed."""
         connection = self.connect()
         connection.send(self.harness.path(HIT), version=b"HTTP/1.0", connection=b"keep-alive")
         self.assertEqual((200, DATA), (connection.response.status, connection.response.body))
@@ -180,10 +180,10 @@ class BadRequestTests(LineCase):
 
 
 class BodyTests(LineCase):
-    """Bodies, for which nothing here has a use."""
+    """Request bodies, which the service never uses."""
 
     def send(self, head: bytes, *parts: bytes, method: bytes = b"GET") -> Connection:
-        """Ask for a stored variant with a body that comes in parts."""
+        """Request a stored variant, with a body that arrives in parts."""
         connection = self.connect()
         target = self.harness.path(HIT)
         connection.send_raw(b"%s %s HTTP/1.1\r\n%s\r\n\r\n" % (method, target, head))
@@ -194,7 +194,7 @@ class BodyTests(LineCase):
     def assert_cut(
         self, connection: Connection, status: int = 400, code: str = "bad_request"
     ) -> None:
-        """Assert that a request is refused, once, and that nobody looked at it."""
+        """Assert that a request is refused once and reached no resource."""
         (response,) = answers(connection)
         self.assertEqual((status, code), (response.status, response.error))
         self.assertEqual(b"close", response["connection"])
@@ -205,7 +205,7 @@ class BodyTests(LineCase):
         self.assert_ends(connection, 5, abort=True)
 
     def test_small(self) -> None:
-        """One of up to 64 KiB is read and dropped, and the connection goes on."""
+        """A body of up to 64 KiB is read and dropped, and the connection stays open."""
         for head, *parts in (
             (b"Content-Length: 65536", b"x" * 60_000, b"x" * 5536),
             (b"Transfer-Encoding: chunked", b"8000\r\n%b\r\n" % bytes(0x8000), b"0\r\n\r\n"),
@@ -216,14 +216,14 @@ class BodyTests(LineCase):
             self.assertEqual(DATA, connection.response.body)
 
     def test_too_long(self) -> None:
-        """With one byte more it is refused, and its connection is cut off."""
+        """A body of more than 64 KiB is a 400, and the connection is closed."""
         for length in (b"65537", b"99999999999"):
             head = b"Content-Length: " + length
             for parts in ([b"x" * 65_537], [b"x" * 60_000, b"x" * 5537], [b"x" * 90_000]):
                 self.assert_cut(self.send(head, *parts))
 
     def test_too_long_for_another_method(self) -> None:
-        """A method that is not served is a 404 with such a body too (Endpoints; Errors, 404)."""
+        """Other methods with a body of more than 64 KiB are a 404 (Endpoints; Errors, 404)."""
         parts = [b"x" * 60_000, b"x" * 5537]
         for method in (b"POST", b"PUT", b"DELETE", b"OPTIONS", b"get", b"BREW"):
             connection = self.send(b"Content-Length: 65537", *parts, method=method)
@@ -231,17 +231,17 @@ class BodyTests(LineCase):
         self.assert_cut(self.send(b"Content-Length: 65537", *parts, method=b"HEAD"))
 
     def test_endless_chunks(self) -> None:
-        """A chunked body is refused at the same length, be its chunks large, small or at an end."""
+        """A chunked body of more than 64 KiB is refused, whatever the size of its chunks."""
         head, end = b"Transfer-Encoding: chunked", b"0\r\n\r\n" + HEALTH
         large = b"ffffffffff\r\n" + bytes(10_000)
         self.assert_cut(self.send(head, large, *[bytes(10_000)] * 6))
         self.assert_cut(self.send(head, *[b"1000\r\n%b\r\n" % bytes(0x1000)] * 17, end))
         self.assert_cut(self.send(head, b"20000\r\n%b\r\n" % bytes(0x20000) + end))
-        # All of it in one packet, which Twisted goes through to its end.
+        # All chunks arrive at once, and Twisted parses them to the end.
         self.assert_cut(self.send(head, b"100\r\n%b\r\n" % bytes(0x100) * 300 + end))
 
     def test_endless_trailers(self) -> None:
-        """Headers behind a chunked body are no way around a limit."""
+        """Endless trailers of a chunked body are a 400."""
         connection = self.send(b"Transfer-Encoding: chunked", b"0\r\n", *[b"a: b\r\n"] * 20_000)
         self.assertEqual(
             (400, "bad_request"), (connection.response.status, connection.response.error)
@@ -249,7 +249,7 @@ class BodyTests(LineCase):
         self.assertEqual([], self.harness.calls)
 
     def test_ahead_of_an_answer(self) -> None:
-        """A body that comes during the answer before it counts as what is sent ahead."""
+        """A body that arrives during the response before it counts as pipelined bytes."""
         connection = self.get(MISS)
         connection.send_raw(
             b"GET /health HTTP/1.1\r\nContent-Length: 99999\r\n\r\n" + b"x" * 99_999
@@ -258,7 +258,7 @@ class BodyTests(LineCase):
         self.assertEqual(1, self.harness.render(MISS).left)
 
     def test_expect(self) -> None:
-        """Who asks whether to send a body is told to, and answered once it is there."""
+        """A client that sends Expect gets 100 Continue, and its response after the body."""
         connection = self.send(b"Expect: 100-continue\r\nContent-Length: 3")
         self.assertEqual(CONTINUE, connection.received)
         connection.send_raw(b"abc")
@@ -267,31 +267,31 @@ class BodyTests(LineCase):
         self.assertEqual((200, DATA), (response.status, response.body))
 
     def test_expect_and_leave(self) -> None:
-        """Who then does not send it is no request in progress."""
+        """A client that sends no body after 100 Continue is closed like an incomplete request."""
         connection = self.send(b"Expect: 100-continue\r\nContent-Length: 3")
         self.assert_ends(connection, 60)
         self.assertEqual([], self.log.requests)
 
 
 class RoomTests(LineCase):
-    """Not more connections than there is room for, and who has to go for another."""
+    """The limit of connections, and eviction for new connections."""
 
     def limit(self, most: int) -> None:
-        """Begin anew with a site that has room for so many connections."""
+        """Replace the site with one that has a limit of connections."""
         self.harness.site = ProxySite(self.harness.resource, self.harness.line_clock, most)
 
     def assert_full(self) -> None:
-        """Assert that another connection is refused."""
+        """Assert that a new connection is refused."""
         self.assertIsNone(self.harness.site.buildProtocol(IPv4Address("TCP", "192.0.2.1", 40_000)))
 
     def test_no_limit(self) -> None:
-        """Where none is set, there is none."""
+        """Without a limit, any number of connections is accepted."""
         connections = [self.connect() for _ in range(500)]
         self.assertEqual(500, len(self.harness.site.connections))
         self.assertFalse(any(connection.closed for connection in connections))
 
     def test_longest_wait(self) -> None:
-        """The one that has waited longest for a request goes, in good order."""
+        """The connection that has waited longest for a request is closed, and not aborted."""
         self.limit(3)
         first, second, third = (self.connect() for _ in range(3))
         first.send_raw(HEALTH)
@@ -303,7 +303,7 @@ class RoomTests(LineCase):
         self.assertEqual((True, 3), (third.closed, len(self.harness.site.connections)))
 
     def test_part_of_a_request(self) -> None:
-        """A part of a request is no request, and its sender has waited since it came."""
+        """A connection with an incomplete request can be evicted like an idle one."""
         self.limit(2)
         first, second = self.connect(), self.connect()
         first.send_raw(HEALTH[:10])
@@ -311,7 +311,7 @@ class RoomTests(LineCase):
         self.assertEqual((True, False, False), (first.closed, second.closed, third.closed))
 
     def test_being_answered(self) -> None:
-        """Nobody who is being answered has to go; when all are, a new one is refused."""
+        """Connections with a response in progress stay; if all have one, new ones are refused."""
         self.limit(2)
         first, second = self.get(MISS), self.get(HIT, window=1)
         self.assert_full()
@@ -322,7 +322,7 @@ class RoomTests(LineCase):
         self.assertEqual(b"sound", first.response.body)
 
     def test_stalled(self) -> None:
-        """One that takes nothing of what is left goes after half a minute, if one has to."""
+        """A client that reads nothing for half a minute is evicted for a new connection."""
         for target in (b"/health", self.harness.path(HIT)):
             for headers in ({}, {"connection": b"close"}):
                 self.limit(1)
@@ -336,7 +336,7 @@ class RoomTests(LineCase):
                 self.assertEqual((True, False), (first.aborted, second.closed))
 
     def test_said_in_the_log(self) -> None:
-        """That there is no room is said once a minute, and not for everyone who comes."""
+        """The lack of room for connections is logged at most once a minute."""
         self.limit(1)
         self.get(MISS)
         for seconds, lines in ((0, 1), (0, 1), (59, 1), (2, 2)):
@@ -346,7 +346,7 @@ class RoomTests(LineCase):
             self.assertEqual(lines, len(said))
 
     def test_refused(self) -> None:
-        """One that sent nonsense has had its answer, and makes room at once."""
+        """A client that was refused for a malformed request is evicted first."""
         self.limit(2)
         connections = [self.connect() for _ in range(2)]
         for connection in connections:
@@ -356,7 +356,7 @@ class RoomTests(LineCase):
         self.assertFalse(third.closed or fourth.closed)
 
     def test_closing(self) -> None:
-        """The end of an answer that is still being read is not cut off for somebody else."""
+        """A closing connection is not evicted while its client reads the end of a response."""
         self.limit(2)
         connections = [self.connect(window=1) for _ in range(2)]
         for connection in connections:
@@ -365,7 +365,7 @@ class RoomTests(LineCase):
         self.assertFalse(any(connection.closed for connection in connections))
 
     def test_lingering(self) -> None:
-        """Nobody who still reads what little is left has to go for another."""
+        """A client with unread bytes of a response is evicted only after half a minute."""
         self.limit(10)
         connections = [self.connect() for _ in range(10)]
         for connection in connections:
@@ -378,10 +378,10 @@ class RoomTests(LineCase):
 
 
 class FinishTests(LineCase):
-    """A service that stops keeps no connection, and tears no answer."""
+    """Shutdown of the site: connections are closed, and responses complete."""
 
     def test_waiting(self) -> None:
-        """Who waits for a request, or is sending one, is closed at once and in good order."""
+        """At shutdown, idle connections and incomplete requests are closed at once, in order."""
         idle, kept, reading = (self.connect() for _ in range(3))
         kept.send_raw(HEALTH)
         reading.send_raw(HEALTH[:-2])
@@ -392,7 +392,7 @@ class FinishTests(LineCase):
         self.assertEqual(1, len(self.log.requests))
 
     def test_being_answered(self) -> None:
-        """Who is being answered has all of it, and nothing after it."""
+        """At shutdown, responses in progress complete; later pipelined requests are dropped."""
         waiting, begun = self.get(MISS), self.get(HIT, window=1)
         waiting.send_raw(HEALTH)
         self.harness.site.finish()
@@ -407,7 +407,7 @@ class FinishTests(LineCase):
             self.assertEqual((True, False), (connection.closed, connection.aborted))
 
     def test_new_requests(self) -> None:
-        """A request that still gets through is answered, and told that it is the last."""
+        """A request during shutdown gets a response with ``Connection: close``."""
         connection = self.connect()
         self.harness.site.stopping = True
         connection.send_raw(HEALTH * 2)
@@ -418,7 +418,7 @@ class FinishTests(LineCase):
         self.assertTrue(connection.closed)
 
     def test_end_that_is_still_read(self) -> None:
-        """An answer of which the end is not yet read is not torn, and is waited for (D39)."""
+        """At shutdown, the service waits for a client that still reads its response (D39)."""
         connection = self.connect(window=1)
         connection.send_raw(HEALTH)
         self.harness.site.finish()
@@ -431,7 +431,7 @@ class FinishTests(LineCase):
         self.successResultOf(emptied)
 
     def test_end_that_nobody_reads(self) -> None:
-        """It is waited for no longer than for all else (D39)."""
+        """At shutdown, a client that does not read its response is not waited for longer (D39)."""
         connection = self.connect(window=1)
         connection.send_raw(HEALTH)
         self.harness.site.finish()
@@ -441,7 +441,7 @@ class FinishTests(LineCase):
         connection.resume()
 
     def test_refused(self) -> None:
-        """One that sent nonsense has its seconds, as ever."""
+        """At shutdown, a refused client still has five seconds to read the response."""
         connection = self.connect()
         connection.send_raw(BAD_LINES["SSH"])
         self.harness.site.finish()
