@@ -1,4 +1,4 @@
-"""Every kind of source behind one door."""
+"""The dispatcher that chooses the backend of a source."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class SourcesTests(SynchronousTestCase):
         self.local = FakeSources({b"a.mp3": 3})
 
     def refusal(self, sources: SourceDispatcher, source: Source) -> type[Exception]:
-        """Return what a source is refused with."""
+        """Return the type of the refusal of a source."""
         return type(self.failureResultOf(Deferred.fromCoroutine(sources.open(source))).value)
 
     def test_backend(self) -> None:
-        """A source is opened by the backend of its kind."""
+        """A source is opened by the backend for its type."""
         sources = SourceDispatcher(Allowlist(), {LocalSource: self.local})
         opened = self.successResultOf(Deferred.fromCoroutine(sources.open(LocalSource(b"a.mp3"))))
         self.assertEqual(opened.size, 3)
@@ -35,13 +35,13 @@ class SourcesTests(SynchronousTestCase):
         self.assertIs(self.refusal(sources, LocalSource(b"b.mp3")), NotFound)
 
     def test_no_root(self) -> None:
-        """Without AP_LOCAL_ROOT, local sources are the same 404 as a missing one."""
+        """Without AP_LOCAL_ROOT, a local source is a 404 like a missing file."""
         self.assertIs(
             self.refusal(SourceDispatcher(Allowlist(), {}), LocalSource(b"a.mp3")), NotFound
         )
 
     def test_forgotten_settings(self) -> None:
-        """What a missing setting refuses is told once in the log, with the setting's name."""
+        """A refusal that is due to an unset setting is logged once, with the setting's name."""
         log = Log()
         self.addCleanup(log.keep())
         sources = SourceDispatcher(Allowlist(), {})
@@ -58,7 +58,7 @@ class SourcesTests(SynchronousTestCase):
             self.assertIs(self.refusal(sources, source), NotConfigured)
 
     def test_not_allowed(self) -> None:
-        """A source off the allowlist is the same 404, whatever backend there is (D20)."""
+        """A source that is not on the allowlist is a 404, with or without a backend (D20)."""
         for backends in ({}, {S3Source: self.local, HttpsSource: self.local}):
             sources = SourceDispatcher(Allowlist(("other",)), backends)
             for source in (S3Source("b", b"k"), HTTPS):

@@ -1,4 +1,4 @@
-"""Bodies into files: every byte, no faster than the disk, and no descriptor used after its time."""
+"""Downloads to files: complete, at the pace of the disk, and safe to close."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ PIECE = 64 * 1024
 
 @implementer(IPushProducer)
 class FakeStream:
-    """Sends what a test says, when it says so.
+    """Byte stream whose bytes and end are controlled by a test.
 
-    :ivar paused: it was asked to send nothing for now.
-    :ivar gone: whoever took it does not want it any more.
-    :param early: what is sent before `send` returns.
+    :ivar paused: the consumer paused the stream.
+    :ivar gone: the consumer stopped the stream.
+    :param early: bytes that are sent before `send` returns.
     """
 
     def __init__(self, early: bytes = b"", whole: bool = False) -> None:
@@ -57,7 +57,7 @@ class FakeStream:
             self._consumer.write(data)
 
     def end(self, error: Exception | None = None) -> None:
-        """End, well or not."""
+        """End the stream, with an error if one is given."""
         self._consumer.unregisterProducer()
         if error is None:
             self._done.callback(None)
@@ -77,7 +77,7 @@ class FakeStream:
 
 
 class DownloadCase(SynchronousTestCase):
-    """A stream into a file, whose disk works when a test says so."""
+    """A download whose disk writes run when a test runs its threads."""
 
     def setUp(self) -> None:
         self.before = open_descriptors()
@@ -90,14 +90,14 @@ class DownloadCase(SynchronousTestCase):
         self.assertEqual(open_descriptors(), self.before)
 
     def receive(self, stream: FakeStream, limit: int = 10**9) -> Deferred[int]:
-        """Begin to write a stream into the file."""
+        """Start to download a stream into the file."""
         self.stream = stream
         self.consumer = FileConsumer(self.file.descriptor, limit, self.threads.in_thread)
         return Deferred.fromCoroutine(self.consumer.receive(stream))
 
     @property
     def written(self) -> bytes:
-        """What is in the file."""
+        """The bytes in the file."""
         return os.pread(self.file.descriptor, 100 * BATCH, 0)
 
 
@@ -105,11 +105,11 @@ class TakeTests(DownloadCase):
     """`FileConsumer.receive`"""
 
     def test_interface(self) -> None:
-        """It is a consumer, as Twisted understands it."""
+        """`FileConsumer` implements Twisted's `IConsumer`."""
         self.assertTrue(verifyObject(IConsumer, FileConsumer(-1, 0, self.threads.in_thread)))
 
     def test_bytes(self) -> None:
-        """When it is over, everything is in the file."""
+        """When a download ends, the file contains all bytes."""
         for size in (0, 1, PIECE, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH):
             self.file.close()
             self.file = AnonymousFile()
@@ -125,7 +125,7 @@ class TakeTests(DownloadCase):
             self.assertEqual(self.written, data)
 
     def test_not_before(self) -> None:
-        """It is not over before the last byte is in the file."""
+        """A download ends only after its last byte is in the file."""
         receiving = self.receive(FakeStream())
         self.stream.push(b"hello")
         self.stream.end()
@@ -135,7 +135,7 @@ class TakeTests(DownloadCase):
         self.assertEqual((self.successResultOf(receiving), self.written), (5, b"hello"))
 
     def test_at_once(self) -> None:
-        """A body that has come by the time it is asked for is written too."""
+        """A stream that ends before `send` returns is written completely."""
         receiving = self.receive(FakeStream(b"hello", whole=True))
         self.threads.run()
         self.assertEqual((self.successResultOf(receiving), self.written), (5, b"hello"))
@@ -143,7 +143,7 @@ class TakeTests(DownloadCase):
     @PROMISE
     @given(st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=30)), max_size=20))
     def test_any_pace(self, steps: list[bytes | None]) -> None:
-        """Whenever the disk works and however much comes, the file has the bytes in their order."""
+        """At any pace of the disk and the stream, the file gets all bytes in order."""
         self.patch(download_module, "_BATCH_SIZE", 16)
         self.file.close()
         self.file = AnonymousFile()
@@ -159,7 +159,7 @@ class TakeTests(DownloadCase):
         self.assertEqual((self.successResultOf(receiving), self.written), (len(data), data))
 
     def test_short_writes(self) -> None:
-        """A disk that takes only a part of what it is given is given the rest."""
+        """After a short write, the rest of the data is written."""
         write = os.write
         self.patch(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
         data = bytes(range(256))
@@ -168,7 +168,7 @@ class TakeTests(DownloadCase):
         self.assertEqual((self.successResultOf(receiving), self.written), (256, data))
 
     def test_slow_disk(self) -> None:
-        """While the disk works, no more than another batch is taken, and then nothing."""
+        """During a write, one more batch is buffered, and then the stream is paused."""
         receiving = self.receive(FakeStream())
         pushed = 0
         while not self.stream.paused:
@@ -188,7 +188,7 @@ class TakeTests(DownloadCase):
         self.assertEqual(self.successResultOf(receiving), pushed)
 
     def test_one_write_at_a_time(self) -> None:
-        """Two threads never write into one file."""
+        """A file is never written by two threads at the same time."""
         receiving = self.receive(FakeStream())
         for _ in range(100):
             self.stream.push(bytes(PIECE))
@@ -200,10 +200,10 @@ class TakeTests(DownloadCase):
 
 
 class TroubleTests(DownloadCase):
-    """`FileConsumer.receive`: what goes wrong"""
+    """Failures of `FileConsumer.receive`."""
 
     def test_limit(self) -> None:
-        """Just as much as there may be is taken; one byte more ends the stream at once."""
+        """A stream of exactly the limit is written; one more byte stops the stream."""
         for size, pieces in ((10, [b"x" * 10]), (10, [b"x"] * 10)):
             self.file.close()
             self.file = AnonymousFile()
@@ -221,7 +221,7 @@ class TroubleTests(DownloadCase):
             self.failureResultOf(receiving, LimitExceeded)
 
     def test_limit_at_once(self) -> None:
-        """A body that is too long is never taken for a whole one, though it comes all at once."""
+        """A stream that exceeds the limit before `send` returns fails, whether it ended or not."""
         for whole in (True, False):
             receiving = self.receive(FakeStream(b"x" * 11, whole), limit=10)
             if not whole:
@@ -230,7 +230,7 @@ class TroubleTests(DownloadCase):
             self.failureResultOf(receiving, LimitExceeded)
 
     def test_limit_while_writing(self) -> None:
-        """What is too much while a thread writes ends the stream, and waits for the thread."""
+        """If the limit is exceeded during a write, the download waits for the thread and fails."""
         receiving = self.receive(FakeStream(), limit=BATCH)
         self.stream.push(bytes(BATCH))
         self.stream.push(b"x")
@@ -240,7 +240,7 @@ class TroubleTests(DownloadCase):
         self.failureResultOf(receiving, LimitExceeded)
 
     def test_full_disk(self) -> None:
-        """A disk without room is told as the system tells it, and ends the stream."""
+        """A full disk stops the stream and raises the system's OSError."""
         full = os.open("/dev/full", os.O_WRONLY)
         try:
             for size in (5, BATCH, 2 * BATCH):
@@ -250,7 +250,7 @@ class TroubleTests(DownloadCase):
             os.close(full)
 
     def assert_full(self, full: int, size: int, ends: bool) -> None:
-        """Require that a full disk ends a stream, unless that has come to its end by then."""
+        """Assert that a full disk fails a download, and stops the stream if it has not ended."""
         stream = FakeStream()
         receiving = Deferred.fromCoroutine(
             FileConsumer(full, 10**9, self.threads.in_thread).receive(stream)
@@ -264,7 +264,7 @@ class TroubleTests(DownloadCase):
         self.assertTrue(stream.gone or ends)
 
     def test_full_disk_and_more(self) -> None:
-        """What has come besides is not tried on a disk that has failed."""
+        """After a failed write, buffered bytes are not written."""
         tried: list[int] = []
 
         def fail(descriptor: int, data: memoryview) -> int:
@@ -281,7 +281,7 @@ class TroubleTests(DownloadCase):
         self.assertEqual(tried, [BATCH])
 
     def test_no_thread(self) -> None:
-        """Without a thread to be had there is no place for a file."""
+        """If no thread can be started, the download fails with the system's OSError."""
 
         def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
             raise OSError(errno.EAGAIN, "can't start new thread")
@@ -297,7 +297,7 @@ class TroubleTests(DownloadCase):
             self.assertEqual(self.failureResultOf(receiving, OSError).value.errno, errno.EAGAIN)
 
     def test_flow_that_fails(self) -> None:
-        """What the stream fails with is what the receiving fails with, once the thread is done."""
+        """If the stream fails, the download fails with the same error after the running write."""
         for size in (5, BATCH, BATCH + 5):
             receiving = self.receive(FakeStream())
             self.stream.push(bytes(size))
@@ -309,7 +309,7 @@ class TroubleTests(DownloadCase):
             self.assertIs(self.failureResultOf(receiving).value, error)
 
     def test_nothing_afterwards(self) -> None:
-        """When it has failed, nothing more is written, since the file is closed next."""
+        """If the stream fails, buffered bytes are not written, since the file is closed next."""
         receiving = self.receive(FakeStream())
         self.stream.push(bytes(BATCH))
         self.stream.push(bytes(PIECE))
@@ -321,10 +321,10 @@ class TroubleTests(DownloadCase):
 
 
 class CancelledTests(DownloadCase):
-    """`FileConsumer.receive`: one who does not want to wait"""
+    """Cancellation of `FileConsumer.receive`."""
 
     def test_idle(self) -> None:
-        """Where no thread writes, one who cancels comes back at once, and the stream is ended."""
+        """If no thread is writing, a cancelled download stops its stream and ends at once."""
         receiving = self.receive(FakeStream())
         self.stream.push(b"hello")
         receiving.cancel()
@@ -333,7 +333,7 @@ class CancelledTests(DownloadCase):
         self.assertEqual(self.threads.waiting, 0)
 
     def test_while_writing(self) -> None:
-        """While a thread writes, one who cancels waits for it: it has the descriptor."""
+        """A cancelled download waits for the thread that uses the file descriptor."""
         receiving = self.receive(FakeStream())
         self.stream.push(bytes(BATCH))
         receiving.cancel()
@@ -343,7 +343,7 @@ class CancelledTests(DownloadCase):
         self.failureResultOf(receiving, CancelledError)
 
     def test_twice(self) -> None:
-        """One who cancels again waits just the same."""
+        """A download that is cancelled twice still waits for the writing thread."""
         receiving = self.receive(FakeStream())
         self.stream.push(bytes(BATCH))
         receiving.cancel()
@@ -353,7 +353,7 @@ class CancelledTests(DownloadCase):
         self.failureResultOf(receiving, CancelledError)
 
     def test_last_write(self) -> None:
-        """So does one who cancels when everything has come and the last of it is written."""
+        """A download that is cancelled after the stream's end waits for the running write."""
         receiving = self.receive(FakeStream())
         self.stream.push(bytes(BATCH))
         self.stream.push(b"hello")

@@ -1,4 +1,4 @@
-"""What is asked of an origin, what is made of its answers, and what becomes of a copy."""
+"""Https sources: requests to the origin, interpretation of responses, and local copies."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ LIMIT = 1000
 
 
 def break_off(peer: Peer, _: object) -> None:
-    """Answer with nothing; on a connection that was kept, the client asks once more."""
+    """Close the connection without a response; the client retries on a reused connection."""
     peer.break_off()
 
 
 class InClear:
-    """An `HttpClient` without TLS."""
+    """`HttpClient` wrapper that requests https URLs without TLS."""
 
     def __init__(self, outbound: HttpClient) -> None:
         self._outbound = outbound
@@ -51,9 +51,9 @@ class InClear:
 
 
 class Space:
-    """A place for copies.
+    """Scratch space for local copies.
 
-    :ivar refusal: raised in place of a new one, where it is set.
+    :ivar refusal: raised by `create` if set.
     """
 
     def __init__(self) -> None:
@@ -68,12 +68,12 @@ class Space:
 
     @property
     def held(self) -> int:
-        """How many copies there are."""
+        """The number of open copies."""
         return sum(not file._file.closed for file in self.made)
 
 
 class OriginCase(ClientCase):
-    """One origin at a time, and a clock."""
+    """One fake origin at a time, with a fake clock."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -91,55 +91,55 @@ class OriginCase(ClientCase):
         super().tearDown()
 
     def in_thread(self, work: Any) -> Any:
-        """Do it here and now, as far as the disk takes anything."""
+        """Run disk work at once, or raise ``trouble`` if it is set."""
         if self.trouble is not None:
             raise self.trouble
         return execute(work)
 
     @property
     def asked(self) -> list[str]:
-        """The requests so far, with the range that was asked for."""
+        """The requests so far, each with its method, target and Range."""
         return [
             " ".join(filter(None, (each.method, each.target, each.headers.get("range"))))
             for each in self.network.requests
         ]
 
     def opened(self, *answers: Any) -> OpenHttpsSource:
-        """Open the source with these answers."""
+        """Open the source with these responses of the origin."""
         self.network.answers += answers
         return self.result_of(self.origins.open(SOURCE))
 
     def refused(self, kind: type[Refusal], *answers: Any) -> None:
-        """Require a refusal to open it."""
+        """Assert that opening the source is refused after these responses."""
         self.network.answers += answers
         self.error_of(self.origins.open(SOURCE), kind)
         self.assertEqual([], self.network.answers)
 
     def without_ranges(self) -> OpenHttpsSource:
-        """Open a source of ten bytes of which only all can be had, and forget the requests."""
+        """Open a ten-byte source of an origin without ranges, and clear the recorded requests."""
         found = self.opened(reply(200, length=10, headers=TAGGED), reply(200, b"x" * 10))
         self.result_of(found.input(60, whole=False))
         self.network.requests.clear()
         return found
 
     def fetch(self, found: OpenHttpsSource, *answers: Any, seconds: float = 60) -> Deferred[Any]:
-        """Begin to fetch all of it."""
+        """Start to fetch the whole source."""
         self.network.answers += answers
         return self.begin(found.input(seconds, whole=True))
 
 
 class AskTests(OriginCase):
-    """`HttpsSources.open`: what is asked, and what is understood"""
+    """`HttpsSources.open`: requests, and interpretation of the responses."""
 
     def test_head(self) -> None:
-        """A HEAD that says how long the source is says enough; nothing compressed is asked for."""
+        """A HEAD response with a length is sufficient; the request accepts no compression."""
         found = self.opened(reply(200, length=7, headers=TAGGED))
         self.assertEqual(["HEAD /a/b?c"], self.asked)
         self.assertEqual("identity", self.network.requests[0].headers["accept-encoding"])
         self.assertEqual((7, b'"1" 7', {}), (found.size, found.validator, dict(found.descriptors)))
 
     def test_no_head(self) -> None:
-        """Where there is no HEAD, or none that says the length, the first byte is asked for."""
+        """If HEAD is refused or has no length, the service requests the first byte with GET."""
         part = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
         for status in (403, 405, 501):
             found = self.opened(reply(status), part)
@@ -153,7 +153,7 @@ class AskTests(OriginCase):
             self.assertEqual(7, self.opened(head, part).size)
 
     def test_size(self) -> None:
-        """The length is that of the whole, or nothing where the origin says nothing of that."""
+        """The size is that of the whole source, or None if the origin does not send it."""
         whole = reply(200, b"x" * 7)
         for answer, size in (
             (whole, 7),
@@ -167,9 +167,9 @@ class AskTests(OriginCase):
             self.assertEqual(size, self.opened(reply(405), answer).size, answer)
 
     def test_material(self) -> None:
-        """A document stands as long as the ETag, or else the Last-Modified, and the size.
+        """The validator is the ETag, or else Last-Modified, with the size.
 
-        What a probe has found does not stand at all.
+        The fingerprint is empty, so probe results are not cached.
         """
         for headers, validator in (
             (TAGGED, b'"1" 7'),
@@ -183,7 +183,7 @@ class AskTests(OriginCase):
             self.assertEqual(b"", found.fingerprint())
 
     def test_statuses(self) -> None:
-        """Each status is one refusal, in answer to a HEAD and to a GET alike."""
+        """Each error status is the same refusal for HEAD and for GET."""
         for kind, statuses in (
             (NotFound, "400 401 402 404 406 409 410 411 412 414 418 421 451 499"),
             (UpstreamUnavailable, "408 425 429 500 502 503 504 507 511 599"),
@@ -195,7 +195,7 @@ class AskTests(OriginCase):
             self.refused(kind, reply(status), reply(status))
 
     def unreadable(self, *answers: Any) -> None:
-        """Require a source that a HEAD finds, and of which a read is refused."""
+        """Assert that opening the source succeeds, and that reading it is a 415."""
         found = self.opened(*answers)
         requests = len(self.asked)
         for whole in (False, True):
@@ -203,30 +203,30 @@ class AskTests(OriginCase):
         self.assertEqual(requests, len(self.asked))
 
     def test_no_source(self) -> None:
-        """An answer without the body of a source is a 415 for a read, and not for HEAD (D48)."""
+        """A status without a source body is a 415 for a read, but not for HEAD (D48)."""
         for status in (201, 202, 204, 205, 207, 226, 300, 304, 305, 306, 416):
             self.unreadable(reply(status))
             self.unreadable(reply(405), reply(status))
 
     def test_compressed(self) -> None:
-        """A body that is compressed, unasked, cannot be read in place: refused (D48)."""
+        """A source with a Content-Encoding that was not requested is a 415 when read (D48)."""
         for coding in ("gzip", "br", "GZIP", "identity, gzip"):
             self.unreadable(reply(200, length=7, headers={"Content-Encoding": coding}))
         for coding in ("identity", "Identity"):
             self.opened(reply(200, length=7, headers={"Content-Encoding": coding}))
 
     def test_unreachable(self) -> None:
-        """An origin that cannot be reached says nothing of the source."""
+        """An origin that cannot be reached is a 502."""
         self.network.refusal = ConnectionRefusedError()
         self.network.unknown.add("origin.test")
         self.error_of(self.origins.open(SOURCE), UpstreamUnavailable)
 
 
 class RedirectTests(OriginCase):
-    """Redirects, which are walked by us"""
+    """Redirects, which the service follows itself."""
 
     def follow(self, *locations: str | None, status: int = 302) -> list[str]:
-        """Return what was asked for on the way, each hop with its host."""
+        """Follow redirects, and return the requests after the first, each as host and target."""
         hops = [reply(status, b"", {"Location": to} if to is not None else {}) for to in locations]
         self.network.answers += [*hops, reply(200, length=1)]
         self.network.requests.clear()
@@ -235,7 +235,7 @@ class RedirectTests(OriginCase):
         return [f"{each.headers['host']}{each.target}" for each in self.network.requests[1:]]
 
     def test_places(self) -> None:
-        """A place is read as a browser reads it, relative to the address before."""
+        """A Location is resolved against the previous URL, as browsers do."""
         for place, there in (
             ("/x", "origin.test/x"),
             ("x", "origin.test/a/x"),
@@ -253,13 +253,13 @@ class RedirectTests(OriginCase):
                 self.assertEqual([there], self.follow(place, status=status), place)
 
     def test_semicolon(self) -> None:
-        """A semicolon is a letter like any other, in a place and in where it is seen from."""
+        """A semicolon in a Location or in the previous URL is an ordinary character."""
         self.assertEqual(["origin.test/x;"], self.follow("/x;"))
         there = [f"origin.test/{path}" for path in ("x;y", "x;y?a;b;", ";", "z;?c")]
         self.assertEqual(there, self.follow("/x;y", "?a;b;", ";", "./z;?c"))
 
     def test_no_places(self) -> None:
-        """One to nowhere, or to anything but a plain https address, is as none (D48)."""
+        """A redirect without Location, or to anything but a valid https URL, is a 404 (D48)."""
         for place in (
             "http://origin.test/", "HTTP://origin.test/", "ftp://origin.test/", "file:///etc/passwd",
             "data:audio/wav,x", "s3://bucket/key", "local://a", "https://me@origin.test/",
@@ -272,7 +272,7 @@ class RedirectTests(OriginCase):
         self.assertEqual({"origin.test"}, {*self.network.names})
 
     def test_five(self) -> None:
-        """Five are followed, and the sixth is the origin's fault, whichever way (D41, D48)."""
+        """Five redirects are followed; a sixth is a 502, for HEAD and GET alike (D41, D48)."""
         self.assertEqual(5, len(self.follow(*(f"/{n}" for n in range(5)))))
         self.network.requests.clear()
         hop = reply(302, b"", {"Location": "/x"})
@@ -282,7 +282,7 @@ class RedirectTests(OriginCase):
         self.assertTrue(issubclass(UnusableOrigin, UpstreamUnavailable))
 
     def test_allowlist(self) -> None:
-        """Each hop has to be on the allowlist; one that is not is not even looked up."""
+        """Each redirect target must be on the allowlist; a refused host name is not resolved."""
         for place in ("https://c.test/", "//origin.test.evil.test/", "https://127.0.0.1/"):
             self.refused(NotFound, reply(302, b"", {"Location": place}))
             near = reply(302, b"", {"Location": "https://b.origin.test/"})
@@ -291,14 +291,14 @@ class RedirectTests(OriginCase):
 
 
 class AgreesTests(OriginCase):
-    """Whether two answers are of the same bytes, as far as anyone can know"""
+    """Comparison of two states of a source."""
 
     def state(self, size: int | None, tag: str = "", modified: str = "") -> OriginState:
-        """Return a state."""
+        """Return a state of the source."""
         return OriginState(SOURCE, size, tag, modified, None)
 
     def test_matches(self) -> None:
-        """One thing that is the same is enough, but for a size that is another."""
+        """Two states match if ETag or Last-Modified is equal; different sizes never match."""
         for first, second, verdict in (
             ((7, "a", "x"), (7, "a", "x"), True),
             ((7, "a", "x"), (7, "b", "x"), True),
@@ -322,7 +322,7 @@ class AgreesTests(OriginCase):
             self.assertIs(verdict, matches, (first, second))
 
     def test_unchanged(self) -> None:
-        """It is asked about again at its first address; who cannot be asked does not deny it."""
+        """The change check asks the original URL; an unavailable origin counts as unchanged."""
         same = reply(200, length=7, headers=TAGGED)
         for answers, verdict in (
             ((same,), True),
@@ -346,17 +346,17 @@ class AgreesTests(OriginCase):
             self.assertEqual("HEAD /a/b?c", self.asked[0])
 
     def test_nothing_to_compare(self) -> None:
-        """An origin that says nothing by which a change could be told is not asked again."""
+        """Without ETag and Last-Modified, the origin is not asked for changes."""
         found = self.opened(reply(200, length=7))
         self.assertTrue(self.result_of(found.unchanged()))
         self.assertEqual(1, len(self.asked))
 
 
 class InputTests(OriginCase):
-    """`OpenHttpsSource.input`: in place, or as a copy"""
+    """`OpenHttpsSource.input`: reading from the origin, or from a local copy."""
 
     def test_ranges(self) -> None:
-        """It is read in place where the last byte was had by itself, which is asked for once."""
+        """A source is read in place if one request shows that the origin serves its last byte."""
         good = {"Content-Range": "bytes 6-6/7"}
         for answer, ranges in (
             (reply(206, b"x", good), True),
@@ -380,7 +380,7 @@ class InputTests(OriginCase):
             self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6"], self.asked[-2:])
 
     def test_unsized(self) -> None:
-        """A body without a length is fetched for a probe too: its end may be missing (D48)."""
+        """A source of unknown length is copied for the probe too, as it may be truncated (D48)."""
         unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         whole = (reply_without_length(200, b"", CHUNKED), chunk(b"0123456"), chunk(b""))
         for at_once, later in (
@@ -396,19 +396,22 @@ class InputTests(OriginCase):
             found.close()
 
     def test_unsized_and_too_large(self) -> None:
-        """Past the limit it is probed in place, and only a render is refused (Info, 4)."""
+        """A source of unknown length past the limit is probed in place (Info endpoint, 4).
+
+        Only a render of it is refused.
+        """
         unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         found = self.opened(reply(405), unsized)
         large = (reply_without_length(200, b"", CHUNKED), chunk(b"x" * (LIMIT + 1)), chunk(b""))
         self.network.answers += [large, large]
-        # It is not tried again for another look.
+        # The copy is not tried again for another probe.
         for _ in range(2):
             self.assertFalse(self.result_of(found.input(10, whole=False)).bounded)
         self.assertEqual(0, self.space.held)
         self.error_of(found.input(10, whole=True), SourceTooLarge)
 
     def test_unsized_and_late(self) -> None:
-        """What takes more than half of the time is probed in place."""
+        """If a copy for the probe takes half of the time, the source is probed in place."""
         unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         found = self.opened(reply(405), unsized)
         self.network.answers += [unsized]
@@ -420,7 +423,7 @@ class InputTests(OriginCase):
         self.assertEqual(0, self.space.held)
 
     def test_closed_while_it_is_fetched(self) -> None:
-        """A copy for a probe that others share is removed once that has opened it."""
+        """If a source is closed during its copy for a probe, the finished copy is removed."""
         unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         found = self.opened(reply(405), unsized)
         self.network.answers += [unsized]
@@ -432,14 +435,14 @@ class InputTests(OriginCase):
         self.assertEqual((1, 0), (len(self.space.made), self.space.held))
 
     def test_ranges_that_are_known(self) -> None:
-        """An origin that was asked for its first byte is not asked for its last."""
+        """An origin that served the first byte as a range is not asked for the last byte."""
         part = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
         found = self.opened(reply(405), part)
         self.assertTrue(self.result_of(found.input(10, whole=True)).bounded)
         self.assertEqual(2, len(self.asked))
 
     def test_no_validator(self) -> None:
-        """What nothing tells from its next version is read in place by nobody but the probe."""
+        """A source without a validator is probed in place, but copied for a render."""
         found = self.opened(reply(200, length=7))
         part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
         self.network.answers += [part, reply(200, b"0123456")]
@@ -449,7 +452,7 @@ class InputTests(OriginCase):
         found.close()
 
     def test_behind_a_redirect(self) -> None:
-        """It is read where the redirects end, so that nobody has to follow them."""
+        """ffmpeg gets the URL at the end of the redirects."""
         same = reply(200, length=7, headers=TAGGED)
         part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
         away = reply(302, b"", {"Location": "https://b.origin.test/x|y"})
@@ -459,7 +462,7 @@ class InputTests(OriginCase):
         self.assertEqual(["HEAD /x%7Cy", "GET /x%7Cy bytes=6-6"], self.asked[1:])
 
     def test_short_lived(self) -> None:
-        """Where that is, is asked again for a render, which may have waited for long."""
+        """Redirects are followed again for a render, since it may have waited in the queue."""
         same = reply(200, length=7, headers=TAGGED)
         part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
         for place, more in (("/new", ["GET /new bytes=6-6"]), ("/old", [])):
@@ -476,7 +479,7 @@ class InputTests(OriginCase):
             self.assertEqual(["HEAD /a/b?c", f"HEAD {place}", *more], self.asked)
 
     def test_another_behind_a_redirect(self) -> None:
-        """What is another source by then is not rendered, and what is none is not there."""
+        """If the redirect target changed since the probe, or is gone, the render is refused."""
         away, same = reply(302, b"", {"Location": "/old"}), reply(200, length=7, headers=TAGGED)
         for answers, kind in (
             ((away, reply(200, length=8, headers=TAGGED)), RenderFailed),
@@ -491,7 +494,7 @@ class InputTests(OriginCase):
             self.assertEqual([], self.network.answers)
 
     def test_copy(self) -> None:
-        """Where it is not safe in place it is fetched, once, and nobody asks about it again."""
+        """A source of an origin without ranges is copied once, and not checked for changes."""
         for answer in (
             reply(200, b"0123456789", TAGGED),
             reply(203, b"0123456789", TAGGED),
@@ -511,7 +514,7 @@ class InputTests(OriginCase):
                 self.assertEqual({}, dict(found.descriptors))
 
     def test_until_close(self) -> None:
-        """A body that only the connection's end ends is one where a HEAD said its length."""
+        """A body that ends with the connection is complete if it has the length that HEAD sent."""
         for said, refusal in ((b"0123456789", None), (b"01234", UpstreamUnavailable)):
             found = self.without_ranges()
 
@@ -527,7 +530,7 @@ class InputTests(OriginCase):
             found.close()
 
     def test_until_an_unmarked_close(self) -> None:
-        """Without a length it is read to its end before anything is said of it (D48)."""
+        """A body of unknown length that ends with the connection, without TLS, is a 502 (D48)."""
 
         def speak(peer: Any, _: object) -> None:
             peer.say(reply_without_length(200, b"0123456789", TAGGED))
@@ -537,13 +540,13 @@ class InputTests(OriginCase):
             found = self.opened(reply(405), speak)
             self.network.requests.clear()
             self.network.answers += [speak]
-            # Nothing marks the end here, as TLS would.
+            # TLS would mark the end of the body; this connection does not use TLS.
             self.error_of(found.input(60, whole=whole), UpstreamUnavailable)
             self.assertEqual(["GET /a/b?c"], self.asked)
             found.close()
 
     def test_refusals(self) -> None:
-        """What is not the source that was asked about is none, and nothing of it is kept."""
+        """A response that is an error or another source fails the copy, which is removed."""
         for kind, answer in (
             (NotFound, reply(404)),
             (UpstreamUnavailable, reply(503)),
@@ -560,7 +563,7 @@ class InputTests(OriginCase):
             found.close()
 
     def test_cut(self) -> None:
-        """So it is with one of another length than was said, or that does not come to its end."""
+        """A copy that is truncated or has another length than announced is a 502 and is removed."""
         for packets in (
             (),
             (reply(200, b"01234", TAGGED, length=10),),
@@ -580,7 +583,7 @@ class InputTests(OriginCase):
             found.close()
 
     def test_too_much(self) -> None:
-        """A body of unknown length is taken up to the limit; past it, nothing more is read."""
+        """A body of unknown length is copied up to the limit; past it, reading stops with 413."""
         for size, kind in ((LIMIT, None), (LIMIT + 1, SourceTooLarge)):
             unknown = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
             found = self.opened(reply(405), unknown)
@@ -594,7 +597,7 @@ class InputTests(OriginCase):
             found.close()
 
     def test_much_too_much(self) -> None:
-        """Where the length is known then, not even a place for it is made."""
+        """If the copy's Content-Length exceeds the limit, no scratch file is created."""
         unknown = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         found = self.opened(reply(405), unknown)
         fetching = self.fetch(found, reply(200, length=10 * LIMIT, headers=TAGGED))
@@ -602,7 +605,7 @@ class InputTests(OriginCase):
         self.assertEqual([], self.space.made)
 
     def test_no_room(self) -> None:
-        """Where a copy cannot be made, or not be written, it is the service's fault."""
+        """If a copy cannot be created or written, the response is 500."""
         full = OSError(errno.ENOSPC, "No space left on device")
         for answer in (reply(200, b"0123456789", TAGGED), reply(200, b"0" * 9, TAGGED, length=10)):
             found = self.without_ranges()
@@ -614,7 +617,7 @@ class InputTests(OriginCase):
         self.begin_refused(self.without_ranges(), reply(200, b"0123456789", TAGGED))
 
     def begin_refused(self, found: OpenHttpsSource, answer: bytes) -> None:
-        """Require that a copy has no place, and that the answer is not waited for for ever."""
+        """Assert that a copy fails with 500, and that reading its response ends in time."""
         fetching = self.fetch(found, answer)
         self.network.advance(15)
         self.exactly(fetching, RenderFailed)
@@ -622,10 +625,10 @@ class InputTests(OriginCase):
 
 
 class DeadlineTests(OriginCase):
-    """Every wait has an end"""
+    """Deadlines of requests to the origin."""
 
     def test_body(self) -> None:
-        """A body that goes on and on ends with the time that there is."""
+        """A copy ends with TimeoutError when the given time is over."""
         found = self.without_ranges()
         fetching = self.fetch(found, reply(200, length=10, headers=TAGGED), seconds=9)
         for _ in range(8):
@@ -638,7 +641,7 @@ class DeadlineTests(OriginCase):
         self.assertEqual((True, 0), (self.network.peers[-1].aborted, self.space.held))
 
     def test_stall(self) -> None:
-        """One that does not go on is given up earlier, and is the origin's fault."""
+        """A copy without progress for thirty seconds is a 502."""
         found = self.without_ranges()
         fetching = self.fetch(found, reply(200, length=10, headers=TAGGED), seconds=90)
         self.network.advance(29.9)
@@ -647,7 +650,7 @@ class DeadlineTests(OriginCase):
         self.exactly(fetching, UpstreamUnavailable)
 
     def test_in_time(self) -> None:
-        """A copy that came in time leaves no deadline behind."""
+        """A finished copy leaves no timer behind."""
         found = self.without_ranges()
         self.successResultOf(self.fetch(found, reply(200, b"0123456789", TAGGED), seconds=9))
         self.network.advance(9)
@@ -655,7 +658,7 @@ class DeadlineTests(OriginCase):
         found.close()
 
     def test_silence(self) -> None:
-        """An origin that says nothing has no longer than there is time, whatever it is asked."""
+        """A request without a response ends with TimeoutError when the given time is over."""
         for whole in (False, True):
             known = self.without_ranges() if whole else None
             found = known or self.opened(reply(200, length=10, headers=TAGGED))
@@ -665,7 +668,7 @@ class DeadlineTests(OriginCase):
             self.assertTrue(self.network.peers[-1].over)
 
     def test_both(self) -> None:
-        """The question after ranges and the fetch that follows from it share that time."""
+        """The range check and the copy after it share the given time."""
         found = self.opened(reply(200, length=10, headers=TAGGED))
         fetching = self.begin(found.input(5, whole=True))
         self.network.advance(4)
@@ -678,14 +681,14 @@ class DeadlineTests(OriginCase):
         self.assertEqual(("GET /a/b?c", 0), (self.asked[-1], self.space.held))
 
     def test_no_time(self) -> None:
-        """Where there is no time at all, it is over at once."""
+        """If no time is left, opening the input fails at once."""
         found = self.opened(reply(200, length=10, headers=TAGGED))
         asking = self.begin(found.input(-1, whole=True))
         self.network.advance(0)
         self.exactly(asking, TimeoutError)
 
     def test_stalling_everywhere(self) -> None:
-        """Each request while a source is asked about has fifteen seconds."""
+        """Each request of a lookup may take fifteen seconds."""
         asking = self.begin(self.origins.open(SOURCE))
         self.network.advance(15)
         self.exactly(asking, UpstreamUnavailable)
@@ -695,7 +698,7 @@ class DeadlineTests(OriginCase):
         self.exactly(asking, UpstreamUnavailable)
 
     def test_slow_everywhere(self) -> None:
-        """All of them together have thirty, however many redirects there are."""
+        """All requests of a lookup, redirects included, may take thirty seconds together."""
         asking = self.begin(self.origins.open(SOURCE))
         for hop in range(2):
             self.network.advance(14)
@@ -709,10 +712,10 @@ class DeadlineTests(OriginCase):
 
 
 class CancelledTests(OriginCase):
-    """One who does not want to wait gets away, and nothing is left"""
+    """Cancelled lookups and copies."""
 
     def test_asking(self) -> None:
-        """A request that is called off is broken off."""
+        """A cancelled lookup aborts its request."""
         asking = self.begin(self.origins.open(SOURCE))
         asking.cancel()
         self.network.run()
@@ -720,7 +723,7 @@ class CancelledTests(OriginCase):
         self.assertTrue(self.network.peers[-1].over)
 
     def test_fetching(self) -> None:
-        """So is a fetch, before its answer and in the middle of it, and there is no copy."""
+        """A cancelled copy aborts its request, before or during the body, and is removed."""
         for answers in ((), (reply(200, b"01234", TAGGED, length=10),)):
             found = self.without_ranges()
             fetching = self.fetch(found, *answers)

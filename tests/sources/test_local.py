@@ -1,4 +1,4 @@
-"""Local sources: what is inside the root and regular is read, everything else is one 404."""
+"""Local sources: regular files inside the root are served; everything else is a 404."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOBODY = 65534
 
 @contextmanager
 def not_root() -> Iterator[None]:
-    """Be somebody to whom the rights of files apply."""
+    """Run as a user to whom file permissions apply."""
     if os.geteuid():
         yield
         return
@@ -44,10 +44,10 @@ def not_root() -> Iterator[None]:
 
 
 class LocalCase(SynchronousTestCase):
-    """A root with ``a.mp3`` and ``in/b.mp3``, and a secret beside it."""
+    """A root with ``a.mp3`` and ``in/b.mp3``, and secret files beside the root."""
 
     def setUp(self) -> None:
-        # Not a folder of trial's, above which somebody else may not be allowed to pass.
+        # Not in trial's folder: another user may have no access to its parents.
         self.place = Path(tempfile.mkdtemp()).resolve()
         self.addCleanup(shutil.rmtree, self.place)
         self.place.chmod(0o755)
@@ -57,7 +57,7 @@ class LocalCase(SynchronousTestCase):
         (self.root / "in" / "b.mp3").write_bytes(b"two")
         (self.place / "out").mkdir()
         (self.place / "out" / "secret.mp3").write_bytes(b"secret")
-        # Its name begins as the root's does.
+        # The folder's name starts with the name of the root.
         (self.place / "rooted").mkdir()
         (self.place / "rooted" / "secret.mp3").write_bytes(b"secret")
         self.files = LocalSources(str(self.root))
@@ -70,7 +70,7 @@ class LocalCase(SynchronousTestCase):
         return self.successResultOf(opening)
 
     def read(self, path: bytes) -> bytes:
-        """Return what is in a source."""
+        """Return the content of a source."""
         opened = self.open(path)
         try:
             return os.pread(opened.descriptors[SOURCE_DESCRIPTOR], 99, 0)
@@ -78,7 +78,7 @@ class LocalCase(SynchronousTestCase):
             opened.close()
 
     def assert_refused(self, *paths: bytes) -> None:
-        """Require that each path is the same 404 as that of a missing file."""
+        """Assert that each path is a 404 that looks like a missing file."""
         for path in paths:
             opening = Deferred.fromCoroutine(self.files.open(LocalSource(path)))
             refusal = self.failureResultOf(opening).value
@@ -90,14 +90,14 @@ class LocalCase(SynchronousTestCase):
 
 
 class ServedTests(LocalCase):
-    """What is served"""
+    """Sources that are served."""
 
     def test_file(self) -> None:
-        """A regular file is read, at the root or below."""
+        """Regular files in the root and in its subfolders are served."""
         self.assertEqual((self.read(b"a.mp3"), self.read(b"in/b.mp3")), (b"one", b"two"))
 
     def test_facts(self) -> None:
-        """Size and modification time are known, and change with the file (Local sources, 4)."""
+        """Size and validator follow the file's size and mtime (Local source confinement, 4)."""
         opened = self.open(b"a.mp3")
         first = opened.validator
         self.assertEqual(opened.size, 3)
@@ -109,7 +109,7 @@ class ServedTests(LocalCase):
         self.assertNotEqual(first, b"3-1")
 
     def test_revision(self) -> None:
-        """Nothing is certain of a file that changed just now, and every change tells later."""
+        """A file that was changed just now has no fingerprint; later, each change alters it."""
         path = self.root / "a.mp3"
         seen = []
         for change in (
@@ -135,7 +135,7 @@ class ServedTests(LocalCase):
         self.assertNotIn(b"", seen)
 
     def test_how_it_is_opened(self) -> None:
-        """A child is given the descriptor and may open files only, whatever the name (D43)."""
+        """A child inherits the file's descriptor and may use the file protocol only (D43)."""
         opened = self.open(b"a.mp3")
         self.addCleanup(opened.close)
         for whole in (True, False):
@@ -145,7 +145,7 @@ class ServedTests(LocalCase):
         self.assertFalse(os.get_inheritable(opened.descriptors[3]))
 
     def test_close_twice(self) -> None:
-        """To close it again is harmless."""
+        """Closing a source twice is harmless."""
         opened = self.open(b"a.mp3")
         opened.close()
         again = os.open(os.devnull, os.O_RDONLY)
@@ -153,24 +153,24 @@ class ServedTests(LocalCase):
         os.close(again)
 
     def test_bytes(self) -> None:
-        """A name is bytes, not text (D15)."""
+        """A file name may contain any bytes, not only UTF-8 (D15)."""
         for name in (b"\xff\xfe.mp3", b"sp ace\n.mp3", "é.mp3".encode(), b"%2e.mp3", b"-i", b"..."):
             Path(os.fsdecode(os.fsencode(self.root) + b"/" + name)).write_bytes(name)
             self.assertEqual(self.read(name), name)
 
     def test_dots_inside(self) -> None:
-        """``..`` that stays inside the root is followed."""
+        """A path with ``..`` that stays inside the root is served."""
         for path in (b"in/../a.mp3", b"in/deep/../../a.mp3", b"./a.mp3", b"in/./../a.mp3"):
             self.assertEqual(self.read(path), b"one", path)
 
     def test_links_inside(self) -> None:
-        """Symbolic links that end inside the root are followed, files, folders and chains."""
+        """Symbolic links to files and folders inside the root are followed, also in chains."""
         (self.root / "link.mp3").symlink_to("in/b.mp3")
         (self.root / "absolute.mp3").symlink_to(self.root / "a.mp3")
         (self.root / "folder").symlink_to("in")
         (self.root / "in" / "up.mp3").symlink_to("../a.mp3")
         (self.root / "chain.mp3").symlink_to("folder/up.mp3")
-        # It leaves the root, and comes back.
+        # The link leaves the root and leads back into it.
         (self.root / "round").symlink_to(self.place / "back")
         (self.place / "back").symlink_to(self.root / "in")
         for path, data in (
@@ -184,7 +184,7 @@ class ServedTests(LocalCase):
             self.assertEqual(self.read(path), data, path)
 
     def test_switched_root(self) -> None:
-        """A root that is a link is followed anew each time: a deployment may move it."""
+        """A root that is a symbolic link is resolved on each access; deployments may move it."""
         (self.place / "other").mkdir()
         (self.place / "other" / "a.mp3").write_bytes(b"other")
         current = self.place / "current"
@@ -197,27 +197,27 @@ class ServedTests(LocalCase):
         self.assert_refused(b"in/b.mp3")
 
     def test_root_of_everything(self) -> None:
-        """The root may be the root of the filesystem."""
+        """The root may be ``/``."""
         self.files = LocalSources("/")
         path = os.fsencode(self.root / "a.mp3")
         self.assertEqual(self.read(path.removeprefix(b"/")), b"one")
 
     def test_folder_that_cannot_be_listed(self) -> None:
-        """A folder that may be passed but not listed is passed."""
+        """A folder with execute but without read permission can be traversed."""
         (self.root / "in").chmod(0o711)
         with not_root():
             self.assertEqual(self.read(b"in/b.mp3"), b"two")
 
 
 class RefusedTests(LocalCase):
-    """What is not served, each time as the same 404"""
+    """Paths that are refused, all with the same 404."""
 
     def test_missing(self) -> None:
-        """A missing file, in a folder that exists or not."""
+        """A missing file is a 404, whether its folder exists or not."""
         self.assert_refused(b"b.mp3", b"in/a.mp3", b"no/b.mp3", b"no/../a.mp3", b"A.MP3")
 
     def test_climbing(self) -> None:
-        """A path that climbs out of the root, even where it would come back (confinement, 2)."""
+        """A path that leaves the root, even to return, is a 404 (Local source confinement, 2)."""
         self.assert_refused(
             b"..",
             b"../out/secret.mp3",
@@ -230,20 +230,20 @@ class RefusedTests(LocalCase):
         )
 
     def test_absolute(self) -> None:
-        """An absolute path, even of a file inside the root (confinement, 2)."""
+        """An absolute path is a 404, even inside the root (Local source confinement, 2)."""
         inside = os.fsencode(self.root / "a.mp3")
         self.assert_refused(inside, b"/" + inside, b"/etc/passwd", b"/a.mp3")
 
     def test_nul(self) -> None:
-        """A NUL byte, wherever it stands."""
+        """A path with a NUL byte is a 404."""
         self.assert_refused(b"a.mp3\0", b"\0", b"in\0/b.mp3", b"a.mp3\0.txt")
 
     def test_never_decoded_again(self) -> None:
-        """What was decoded once is not decoded again (confinement, 2)."""
+        """A path is not percent-decoded a second time (Local source confinement, 2)."""
         self.assert_refused(b"%61.mp3", b"in%2fb.mp3", b"%2e%2e/out/secret.mp3")
 
     def test_links_outside(self) -> None:
-        """Symbolic links that end outside the root: to a file, through a folder, in a chain."""
+        """Symbolic links to files and folders outside the root are a 404, in chains too."""
         (self.root / "file.mp3").symlink_to(self.place / "out" / "secret.mp3")
         (self.root / "relative.mp3").symlink_to("../out/secret.mp3")
         (self.root / "folder").symlink_to("../out")
@@ -258,12 +258,12 @@ class RefusedTests(LocalCase):
             b"alike/secret.mp3",
             b"chain.mp3",
             b"top/etc/passwd",
-            # Through a link, .. is the parent of where the link leads.
+            # After a link, ``..`` is the parent of the link's target.
             b"folder/../out/secret.mp3",
         )
 
     def test_links_to_nowhere(self) -> None:
-        """Links that lead nowhere, to themselves, or round and round."""
+        """Dangling symbolic links and loops of links are a 404."""
         (self.root / "dangling.mp3").symlink_to("gone.mp3")
         (self.root / "self.mp3").symlink_to("self.mp3")
         (self.root / "one.mp3").symlink_to("two.mp3")
@@ -273,39 +273,39 @@ class RefusedTests(LocalCase):
         self.assert_refused(b"dangling.mp3", b"self.mp3", b"one.mp3", b"loop/a.mp3")
 
     def test_directory(self) -> None:
-        """A directory, the root itself included (confinement, 3)."""
+        """Directories, including the root, are a 404 (Local source confinement, 3)."""
         self.assert_refused(b"in", b"in/", b".", b"./", b"in/..", b"in/deep/../..")
 
     def test_file_as_directory(self) -> None:
-        """A file that the path takes for a directory."""
+        """A path that uses a file as a directory is a 404."""
         self.assert_refused(b"a.mp3/", b"a.mp3/.", b"a.mp3/x", b"a.mp3/../a.mp3", b"in/b.mp3//")
 
     def test_fifo(self) -> None:
-        """A FIFO, at once: nobody waits for its writer (confinement, 3)."""
+        """A FIFO is a 404, without a wait for its writer (Local source confinement, 3)."""
         os.mkfifo(self.root / "fifo.mp3")
         (self.root / "link.mp3").symlink_to("fifo.mp3")
         self.assert_refused(b"fifo.mp3", b"link.mp3")
 
     def test_socket(self) -> None:
-        """A socket (confinement, 3)."""
+        """A socket is a 404 (Local source confinement, 3)."""
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(os.fspath(self.root / "socket.mp3"))
             self.assert_refused(b"socket.mp3")
 
     def test_device(self) -> None:
-        """A device (confinement, 3)."""
+        """A device is a 404 (Local source confinement, 3)."""
         self.files = LocalSources("/dev")
         self.assert_refused(b"null", b"zero")
 
     def test_unreadable(self) -> None:
-        """A file or a folder that this process may not read."""
+        """Files and folders without read permission are a 404."""
         (self.root / "a.mp3").chmod(0)
         (self.root / "in").chmod(0)
         with not_root():
             self.assert_refused(b"a.mp3", b"in/b.mp3")
 
     def test_denied_is_reported(self) -> None:
-        """A permission that is missing is a warning, once a minute for each source (D56)."""
+        """A missing permission logs a warning, at most once a minute for each source (D56)."""
         (self.root / "a.mp3").chmod(0)
         (self.root / "in").chmod(0)
         log, clock = Log(), Clock()
@@ -332,11 +332,11 @@ class RefusedTests(LocalCase):
         self.assertEqual(1, len(report(b"a.mp3", b"a.mp3")))
 
     def test_too_long(self) -> None:
-        """A name or a path that the system has no room for."""
+        """A file name or a path that is too long for the system is a 404."""
         self.assert_refused(b"a" * 256, b"in/../" * 900 + b"a.mp3")
 
     def test_our_own_trouble(self) -> None:
-        """Too many open files, or a failing disk, says nothing of the file: 502 (Errors, 8)."""
+        """Too many open files and a failing disk are a 502, not a 404 (Errors, 8)."""
         for number in (errno.EMFILE, errno.EIO):
 
             def refuse(*_: object, number: int = number, **__: object) -> int:
@@ -348,7 +348,7 @@ class RefusedTests(LocalCase):
                 self.failureResultOf(opening, UpstreamUnavailable)
 
     def test_root_gone(self) -> None:
-        """Everything, while the root itself is not there or is no directory."""
+        """If the root is missing or no directory, every path is a 404."""
         self.files = LocalSources(str(self.place / "gone"))
         self.assert_refused(b"a.mp3", b".")
         self.files = LocalSources(str(self.root / "a.mp3"))
@@ -364,7 +364,7 @@ class RefusedTests(LocalCase):
         )
     )
     def test_any_path(self, components: list[bytes]) -> None:
-        """No path whatever reads a byte from outside of the root."""
+        """No path reads a byte from outside the root."""
         for name, target in (("link", "../out"), ("up", ".."), ("top", "/")):
             if not (self.root / name).is_symlink():
                 (self.root / name).symlink_to(target)
@@ -381,10 +381,10 @@ class RefusedTests(LocalCase):
 
 
 class SwapTests(LocalCase):
-    """What changes while it is looked at"""
+    """Files and folders that change while they are opened or read."""
 
     def test_written_to(self) -> None:
-        """A file that grows, shrinks or is rewritten in place is not what was opened (D43)."""
+        """A file that is written to after it was opened counts as changed (D43)."""
         opened = self.successResultOf(
             Deferred.fromCoroutine(self.files.open(LocalSource(b"a.mp3")))
         )
@@ -401,7 +401,7 @@ class SwapTests(LocalCase):
         opened.close()
 
     def between(self, swap: Callable[[], object]) -> None:
-        """Have something happen between the look at a path and its opening."""
+        """Call ``swap`` between the check of a path and the opening of its file."""
         resolve = local_module._resolve
 
         def resolve_and_swap(root: bytes, path: bytes) -> list[bytes]:
@@ -412,7 +412,7 @@ class SwapTests(LocalCase):
         self.patch(local_module, "_resolve", resolve_and_swap)
 
     def test_folder_swapped_for_a_link(self) -> None:
-        """A folder that becomes a link after the check is not followed (D43)."""
+        """A folder that becomes a symbolic link after the check is not followed (D43)."""
         (self.place / "out" / "b.mp3").write_bytes(b"secret")
 
         def swap() -> None:
@@ -423,7 +423,7 @@ class SwapTests(LocalCase):
         self.assert_refused(b"in/b.mp3")
 
     def test_file_swapped_for_a_link(self) -> None:
-        """A file that becomes a link after the check is not followed (D43)."""
+        """A file that becomes a symbolic link after the check is not followed (D43)."""
 
         def swap() -> None:
             (self.root / "a.mp3").unlink()
@@ -433,7 +433,7 @@ class SwapTests(LocalCase):
         self.assert_refused(b"a.mp3")
 
     def test_file_swapped_for_something_else(self) -> None:
-        """A file that becomes a FIFO or a directory after the check is refused, at once."""
+        """A file that becomes a FIFO or a directory after the check is refused without a wait."""
         for make in (os.mkfifo, os.mkdir):
             path = self.root / f"{make.__name__}.mp3"
             path.write_bytes(b"one")
@@ -447,12 +447,12 @@ class SwapTests(LocalCase):
             self.assert_refused(os.fsencode(path.name))
 
     def test_file_removed(self) -> None:
-        """A file that goes away after the check is a missing file."""
+        """A file that is removed after the check is a 404."""
         self.between((self.root / "a.mp3").unlink)
         self.assert_refused(b"a.mp3")
 
     def test_path_replaced_later(self) -> None:
-        """The file that was checked is what is read, whatever its path is by then (D43)."""
+        """A child reads the file that was checked, even if its path was replaced later (D43)."""
         opened = self.open(b"a.mp3")
         self.addCleanup(opened.close)
         (self.root / "a.mp3").unlink()

@@ -1,4 +1,4 @@
-"""Sources in an object store: what is known of them, what ffmpeg is given, what is told to whom."""
+"""Sources in an object store: metadata, input of ffmpeg, refusals and logs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
 
 
 class SourceCase(ClientCase):
-    """A store with sources in it."""
+    """Sources in a fake object store."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -42,25 +42,25 @@ class SourceCase(ClientCase):
     def make(
         self, endpoint: str = "http://s3.test", ca_file: str | None = None, addressing: str = "path"
     ) -> S3Sources:
-        """Return the sources of a store."""
+        """Return the sources of a store with these settings."""
         settings = S3Config(endpoint, addressing, None, "AKIA", SECRET, TOKEN, "us-east-1")
         return S3Sources(ObjectStore(settings, self.client), ca_file, 300)
 
     def begin_to_open(
         self, bucket: str = "bucket", key: bytes = b"a.mp3"
     ) -> Deferred[OpenS3Source]:
-        """Begin to open a source."""
+        """Start to open a source."""
         return self.begin(self.objects.open(S3Source(bucket, key)))
 
     def open(self, answer: bytes) -> OpenS3Source:
-        """Return a source of which the store says this."""
+        """Open a source with this response of the store."""
         self.network.answers.append(answer)
         opened = self.successResultOf(self.begin_to_open())
         self.assertEqual(self.network.requests[-1].method, "HEAD")
         return opened
 
     def input_of(self, opened: OpenS3Source, seconds: float = 60.0, whole: bool = True) -> Input:
-        """Return what ffmpeg is given."""
+        """Return the input for ffmpeg."""
         return self.result_of(opened.input(seconds, whole=whole))
 
 
@@ -68,7 +68,7 @@ class RequestBucketListTests(SourceCase):
     """`S3Sources.request_bucket_list`"""
 
     def test_given(self) -> None:
-        """The request is signed, and the list is dropped."""
+        """The request for the bucket list is signed; its response body is ignored."""
         self.network.answers.append(reply(200, b"<ListAllMyBucketsResult/>"))
         self.result_of(self.objects.request_bucket_list())
         asked = self.network.requests[-1]
@@ -76,7 +76,7 @@ class RequestBucketListTests(SourceCase):
         self.assertTrue(is_signed(asked, SECRET))
 
     def test_refused(self) -> None:
-        """A refusal raises with the status and the code of the store."""
+        """A refused bucket list raises an error with the store's status and code."""
         self.network.answers.append(reply(403, error("AccessDenied")))
         refusal = self.error_of(self.objects.request_bucket_list(), Denied)
         self.assertEqual("status 403, AccessDenied", str(refusal))
@@ -86,7 +86,7 @@ class OpenTests(SourceCase):
     """`S3Sources.open`"""
 
     def test_known(self) -> None:
-        """The size and the entity tag are the store's, and the tag tells one state from another."""
+        """Size and ETag are those of the store; the ETag is validator and fingerprint."""
         opened = self.open(reply(200, length=1234, headers={"ETag": '"abc-1"'}))
         self.assertEqual(
             (opened.size, opened.etag, opened.validator), (1234, '"abc-1"', b'"abc-1"')
@@ -96,13 +96,13 @@ class OpenTests(SourceCase):
         opened.close()
 
     def test_unknown(self) -> None:
-        """What the store does not say is not made up."""
+        """Without Content-Length and ETag, a source has no size, validator or fingerprint."""
         opened = self.open(reply_without_length(200))
         self.assertEqual((opened.size, opened.etag, opened.validator), (None, None, b""))
         self.assertEqual(opened.fingerprint(), b"")
 
     def test_tags_that_cannot_be_used(self) -> None:
-        """A tag that cannot stand in a header of ffmpeg's, or proves nothing, is none."""
+        """Weak, malformed and very long ETags are ignored."""
         for tag in (
             'W/"abc"',
             "abc",
@@ -118,19 +118,19 @@ class OpenTests(SourceCase):
             self.assertNotIn("-headers", self.input_of(opened).options)
 
     def test_tags_that_can(self) -> None:
-        """Any other is used as it is."""
+        """Other ETags are used unchanged."""
         for tag in ('"d41d8cd98f00b204e9800998ecf8427e-3"', '"!#$%&\'()*+,-./:;<=>?@[]^_`{|}~"'):
             opened = self.open(reply(200, length=5, headers={"ETag": tag}))
             self.assertEqual(opened.etag, tag)
 
     def test_key(self) -> None:
-        """The key is asked for byte by byte."""
+        """The bytes of the key are requested exactly."""
         self.network.answers.append(reply(200, length=5))
         self.successResultOf(self.begin_to_open(key=b"a//..\xff%2F"))
         self.assertEqual(self.network.requests[-1].target, "/bucket/a//..%FF%252F")
 
     def test_refusals(self) -> None:
-        """Missing and refused are one to a client; a wrong store and a broken one are not."""
+        """Missing and denied objects are 404, misconfigured stores 500, failing stores 502."""
         for status, refusal in (
             (404, NotFound),
             (403, NotFound),
@@ -145,7 +145,7 @@ class OpenTests(SourceCase):
             self.exactly(self.begin_to_open(), refusal)
 
     def test_bad_requests(self) -> None:
-        """What a 400 is depends on its words."""
+        """The refusal of a status 400 depends on the error code in its body."""
         for code, refusal in (
             ("InvalidBucketName", NotFound),
             ("ExpiredToken", NotFound),
@@ -155,14 +155,14 @@ class OpenTests(SourceCase):
             self.exactly(self.begin_to_open(), refusal)
 
     def test_unreachable(self) -> None:
-        """A store that cannot be reached is nobody's 404."""
+        """A store that cannot be reached is a 502, not a 404."""
         self.network.refusal = ConnectionRefusedError()
         opening = self.begin_to_open()
         self.network.advance(1)
         self.exactly(opening, UpstreamUnavailable)
 
     def test_bucket_that_is_no_label(self) -> None:
-        """With virtual addressing a bucket that no host name can hold is not there."""
+        """With virtual addressing, a bucket whose name is no valid host label is a 404."""
         self.objects = self.make(addressing="virtual")
         self.exactly(self.begin_to_open("my_bucket"), NotFound)
         self.assertEqual(self.network.names, [])
@@ -172,24 +172,24 @@ class UnchangedTests(SourceCase):
     """`OpenS3Source.unchanged`"""
 
     def unchanged(self, *answers: bytes) -> bool:
-        """Open a source and tell what becomes of it."""
+        """Open a source, and return whether it is unchanged after these responses."""
         opened = self.open(reply(200, length=5, headers=TAGGED))
         self.network.answers += answers
         return self.result_of(opened.unchanged())
 
     def test_same(self) -> None:
-        """As long as it has its entity tag it is the same."""
+        """A source with the same ETag is unchanged."""
         self.assertTrue(self.unchanged(reply(200, length=5, headers=TAGGED)))
         self.assertEqual(self.network.requests[-1].target, "/bucket/a.mp3")
 
     def test_another(self) -> None:
-        """One with another tag was replaced, and one that is missing was removed."""
+        """A source with another ETag, or that is missing, has changed."""
         other = {"ETag": '"abd"'}
         self.assertFalse(self.unchanged(reply(200, length=5, headers=other)))
         self.assertFalse(self.unchanged(reply(404)))
 
     def test_nobody_to_ask(self) -> None:
-        """What was read to its end is not lost because the store has gone away since."""
+        """If the store does not say whether a source has changed, it counts as unchanged."""
         for answers in ([reply(403)], [reply(503)], [reply(301)], [reply(400), reply(400)]):
             self.assertTrue(self.unchanged(*answers))
         opened = self.open(reply(200, length=5, headers=TAGGED))
@@ -200,7 +200,7 @@ class UnchangedTests(SourceCase):
         self.assertTrue(self.successResultOf(asking))
 
     def test_without_a_tag(self) -> None:
-        """Of one without a tag nobody can tell."""
+        """A source without an ETag counts as unchanged."""
         opened = self.open(reply(200, length=5))
         self.network.answers.append(reply(200, length=6, headers=TAGGED))
         self.assertTrue(self.result_of(opened.unchanged()))
@@ -213,9 +213,9 @@ class InputTests(SourceCase):
     WHOLE = reply(200, length=5, headers={"ETag": '"abc"'})
 
     def test_presigned(self) -> None:
-        """ffmpeg is given a URL that lives for as long as the render may, for reading only.
+        """A render gets a presigned URL for GET that expires with the render's time limit.
 
-        For ffprobe too: clocks may differ by some seconds, which is all that a probe may take.
+        A probe gets one of 300 seconds: clocks may differ by more seconds than a probe may take.
         """
         for seconds, lifetime in ((60.0, "60"), (59.999, "59"), (1.5, "1"), (0.3, "1"), (0, "1")):
             for whole, expected in ((True, lifetime), (False, "300")):
@@ -226,7 +226,7 @@ class InputTests(SourceCase):
                 self.assertFalse(is_presigned("PUT", url, SECRET))
 
     def test_options(self) -> None:
-        """It says who it is, follows nothing, and reads no other state than the one we saw."""
+        """ffmpeg sends our User-Agent and If-Match, and follows no redirect."""
         given = self.input_of(self.open(self.WHOLE))
         options = dict(zip(given.options[::2], given.options[1::2], strict=True))
         self.assertEqual(options["-user_agent"], USER_AGENT)
@@ -236,7 +236,7 @@ class InputTests(SourceCase):
         self.assertTrue(given.bounded)
 
     def test_trust(self) -> None:
-        """Over TLS it verifies, against the store's own bundle or the system's."""
+        """Over TLS, ffmpeg verifies the certificate with the store's CA bundle or the system's."""
         for ca_file in (None, "/etc/ca.pem"):
             self.objects = self.make("http://s3.test", ca_file)
             opened = self.open(self.WHOLE)
@@ -251,45 +251,45 @@ class InputTests(SourceCase):
             self.assertNotIn("http", given.protocols)
 
     def test_empty(self) -> None:
-        """An object of nothing holds no audio; no range of it can be had."""
+        """An empty object is a 415, since it has no audio and no range."""
         opened = self.open(reply(200, length=0, headers={"ETag": '"abc"'}))
         self.assertEqual(opened.size, 0)
         for whole in (True, False):
             self.error_of(opened.input(60, whole=whole), UndecodableSource)
 
     def test_unknown_size(self) -> None:
-        """One of which the size is unknown may well hold some."""
+        """An object of unknown size is read."""
         self.assertIn("X-Amz-", self.input_of(self.open(reply_without_length(200))).url)
 
 
 class LogTests(SourceCase):
-    """What is logged, and what never is"""
+    """Log events, and secrets that no event may contain."""
 
     def logged(self) -> list[tuple[LogLevel, str]]:
-        """Return the levels and texts of what was logged since the last time."""
+        """Return the levels and texts of the events since the last call."""
         events, self.log.events[:] = list(self.log.events), []
         return [(event["log_level"], str(formatEvent(event))) for event in events]
 
     def test_levels(self) -> None:
-        """A missing source is no news, a refused one is told, and a broken store is a warning."""
+        """A missing source logs nothing, a denied one an info event, and other errors a warning."""
         for answer, expected in (
             (reply(404), []),
             (reply(403), [(LogLevel.info, "the bucket bucket refuses a source: status 403")]),
-            (reply(503), [(LogLevel.warn, "a source in bucket cannot be had: status 503")]),
-            (reply(301), [(LogLevel.warn, "a source in bucket cannot be had: status 301")]),
+            (reply(503), [(LogLevel.warn, "a source in bucket cannot be read: status 503")]),
+            (reply(301), [(LogLevel.warn, "a source in bucket cannot be read: status 301")]),
         ):
             self.network.answers.append(answer)
             self.failureResultOf(self.begin_to_open())
             self.assertEqual(self.logged(), expected)
 
     def test_success(self) -> None:
-        """What goes well is no news."""
+        """A source that is opened successfully logs nothing."""
         opened = self.open(InputTests.WHOLE)
         self.input_of(opened)
         self.assertEqual(self.logged(), [])
 
     def test_secrets(self) -> None:
-        """Nothing that gives access is in any event, for twistd's log or the standard library's."""
+        """No log event, of Twisted or of the standard library, contains a secret or a signature."""
         handler = Keeper()
         logging.getLogger().addHandler(handler)
         self.addCleanup(logging.getLogger().removeHandler, handler)
@@ -319,7 +319,7 @@ class LogTests(SourceCase):
 
 
 class Keeper(logging.Handler):
-    """Keeps what the standard library's loggers are given at the level that they have."""
+    """Handler that keeps the messages of the standard library's loggers."""
 
     def __init__(self) -> None:
         super().__init__()
