@@ -146,7 +146,7 @@ LINES = {
     r"request_id=scrape \[debug\] metrics 200 \d+ bytes in 0ms": "debug",
     r"request_id=gone \[debug\] the client has disconnected": "debug",
     r"request_id=left \[debug\] the client has disconnected": "debug",
-    r"request_id=missing \[debug\] a 404 is for this reason: no such route": "debug",
+    r"request_id=missing \[debug\] the reason for a 404: no such route": "debug",
     r"\[debug\] the render of \S+ has a slot": "debug",
     r"\[debug\] the render of \S+ has ended: 3 bytes": "debug",
     r"\[debug\] the render of \S+ is stored": "debug",

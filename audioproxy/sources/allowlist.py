@@ -1,4 +1,4 @@
-"""The buckets and https hosts that may be sources (contract: Source allowlist)."""
+"""The buckets and https hosts that may be sources (Source allowlist)."""
 
 from __future__ import annotations
 

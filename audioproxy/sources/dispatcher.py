@@ -28,26 +28,27 @@ class SourceDispatcher:
     async def open(self, source: Source) -> OpenSource:
         """Check and open a source.
 
-        :raises NotFound: where it is missing, unreadable, not allowed, or local without a root.
+        :raises NotFound: where it is missing, unreadable or not allowed, or local without
+            AP_LOCAL_ROOT.
         :raises NotConfigured: for an allowed remote source of a kind without a backend.
         """
         if not self._allowlist.admits(source):
             if self._allowlist.entries is None:
                 self._log_once(
-                    "an https source was asked for, and AP_SOURCE_ALLOWLIST is not set, so no host"
-                    " may be one; set it to the hosts that may"
+                    "an https source was requested, but AP_SOURCE_ALLOWLIST is not set, so every"
+                    " https host is refused; set it to the hosts that may be sources"
                 )
             raise NotFound("not on the allowlist")
         backend = self._backends.get(type(source))
         if backend is None:
             if isinstance(source, LocalSource):
                 self._log_once(
-                    "a local source was asked for, and AP_LOCAL_ROOT is not set, so there are none;"
-                    " set it to the directory that they lie in"
+                    "a local source was requested, but AP_LOCAL_ROOT is not set, so local sources"
+                    " are disabled; set it to the directory that holds them"
                 )
                 raise NotFound("local sources are disabled: AP_LOCAL_ROOT is not set")
             _log.warn(
-                "a source in a bucket was asked for, and there are no credentials for it; set"
+                "an s3 source was requested, but no credentials are set; set"
                 " AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION"
             )
             raise NotConfigured

@@ -1,4 +1,4 @@
-"""Downloads: a byte stream written to a scratch file, no faster than the disk takes it."""
+"""Downloads: a byte stream written to a scratch file, at the pace of the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from audioproxy.scratch_files import ScratchFile, ScratchSpace
 from audioproxy.streams import ByteStream, ConsumerGone
 from audioproxy.threads import ThreadRunner, await_uncancelled
 
-# Bytes of one write, which a thread does.
+# Bytes of one write. A thread makes each write.
 _BATCH_SIZE = 1024 * 1024
 
 
@@ -37,7 +37,7 @@ class Downloads:
     async def create(self, seconds: float) -> ScratchFile:
         """Return a new empty file.
 
-        :raises OSError: where there is no room or no right to.
+        :raises OSError: where there is no space, or permission is denied.
         """
         return await self.space.create(seconds)
 
@@ -68,7 +68,7 @@ class FileConsumer:
         """Write the whole stream and return its number of bytes.
 
         :raises LimitExceeded: for more bytes than the limit.
-        :raises OSError: where the disk takes no more.
+        :raises OSError: where a write fails.
         :raises Exception: where the stream fails.
         """
         try:

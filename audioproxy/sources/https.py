@@ -60,10 +60,13 @@ class HttpsSources:
 class OpenHttpsSource:
     """A source at an https address.
 
-    ffmpeg reads it at the origin if ffmpeg can tell its end from an early one, and all its parts
-    are of one version: if its length is known, ranges are served, and a validator tells its
-    versions apart. Any other is downloaded first, since the HTTP client checks how its body is
-    framed.
+    ffmpeg reads it at the origin on two conditions. ffmpeg must be able to distinguish its end from
+    a
+    lost connection, and all ranges must be of one version. So the length must be known, ranges must
+    be
+    served, and a validator must distinguish the versions. Any other source is downloaded first,
+    since
+    the HTTP client checks the framing of the body.
     """
 
     def __init__(self, sources: HttpsSources, source: HttpsSource, state: OriginState) -> None:
@@ -94,7 +97,7 @@ class OpenHttpsSource:
         return {} if self._copy is None else {SOURCE_DESCRIPTOR: self._copy.descriptor}
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
-        """Return the URL, or a copy where that is safer.
+        """Return the URL as the input, or a copy where that is safer.
 
         :raises Refusal: where the source cannot be read.
         :raises TimeoutError: where it cannot be read in time.
@@ -105,8 +108,9 @@ class OpenHttpsSource:
             await with_timeout(self._origins.clock, seconds, self._prepare(seconds, whole))
         if self._copy is not None:
             if self._closed:
-                # The owner has closed the source, and others share its probe, which opens the copy
-                # in this turn of the reactor.
+                # The request that opened the source has closed it, but other requests share its
+                # probe. The probe
+                # opens the copy in this turn of the reactor, so the copy is closed in the next one.
                 self._origins.clock.callLater(0, self.close)
             return local_input()
         assert self._ranges is not None
@@ -117,27 +121,29 @@ class OpenHttpsSource:
     def fingerprint(self) -> bytes:
         """Return nothing: ffmpeg may read another version than the one that was opened.
 
-        Not every origin has one entity tag for one version, so reads cannot require it.
+        Some origins have several entity tags for one version, so reads cannot require one of them.
         """
         return b""
 
     async def unchanged(self) -> bool:
-        """Return whether the origin states the same as before; a copy is of one version anyway."""
+        """Return whether the origin still states the same version; a copy does not change."""
         if self._copy is not None or not self.validator:
             return True
         try:
-            # The target of a redirect may be valid for a short time only.
+            # The target of a redirect may be valid only for a short time, so the redirects are
+            # followed again.
             return self._state.matches(await self._origins.state(self._source))
         except UnusableOrigin:
             return False
         except UpstreamUnavailable:
-            # ffmpeg has read it to its end, and now the origin cannot be asked.
+            # ffmpeg has already read the source to its end, so a failure of the origin does no harm
+            # now.
             return True
         except Refusal:
             return False
 
     def close(self) -> None:
-        """Remove the copy; again is harmless."""
+        """Remove the copy; repeated calls are harmless."""
         self._closed = True
         copy, self._copy = self._copy, None
         if copy is not None:
@@ -146,7 +152,8 @@ class OpenHttpsSource:
     async def _prepare(self, seconds: float, whole: bool) -> None:
         """Download the source where it cannot be read safely at the origin."""
         if whole and self._state.source != self._source:
-            # The target of a redirect may be valid for a short time only, and the queue was long.
+            # The target of a redirect may be valid only for a short time, and the wait for a slot
+            # may be long.
             self._update(await self._origins.state(self._source))
         ranges = await self._serves_ranges()
         if whole:
@@ -154,8 +161,10 @@ class OpenHttpsSource:
             if not (ranges and self.validator):
                 await self._download(seconds)
         elif not (ranges or self._probed_at_origin) and (self._unsized or self.size is None):
-            # Only its end shows whether it is whole, for a probe too (D48). A source that is too
-            # large or too slow to be downloaded for a probe is probed at the origin.
+            # Only the end of the body shows whether the source is complete, so a probe needs it too
+            # (D48). A
+            # source that is too large or too slow to be downloaded for a probe is probed at the
+            # origin.
             half = seconds / 2
             try:
                 await with_timeout(self._origins.clock, half, self._download(half))
@@ -203,19 +212,19 @@ class OpenHttpsSource:
         if state.unreadable:
             raise UndecodableSource(state.unreadable)
         if response.status not in WHOLE:
-            raise UpstreamUnavailable("The origin does not give the source any more.")
+            raise UpstreamUnavailable("The origin no longer returns the source.")
         if not self._state.matches(state):
             raise RenderFailed(_CHANGED)
         SourceTooLarge.check(state.size, self._downloads.limit)
 
 
 def _translate(error: BaseException, limit: int) -> BaseException:
-    """Return an error of a download as the error for the client."""
+    """Translate an error of a download to the error for the client."""
     if isinstance(error, LimitExceeded):
         return SourceTooLarge(f"The source has more than {limit} bytes, and no more are accepted.")
     if isinstance(error, TransportError):
-        return UpstreamUnavailable("The origin does not give the whole source.")
+        return UpstreamUnavailable("The origin did not return the whole source.")
     if isinstance(error, OSError):
-        _log.warn("a source cannot be kept: {why}", why=redact(str(error).encode()))
-        return RenderFailed("There is no place for the source.")
+        _log.warn("a source cannot be downloaded: {why}", why=redact(str(error).encode()))
+        return RenderFailed("The source could not be written to the disk.")
     return error

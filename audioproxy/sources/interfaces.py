@@ -1,4 +1,4 @@
-"""Sources: the interfaces of every kind."""
+"""The interfaces of sources of every kind."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from audioproxy.media.inputs import Input
 
 
 class OpenSource(Protocol):
-    """A source that was checked and stays open, so that the bytes that were checked are read.
+    """A source that was checked, and stays open so that exactly the checked bytes are read.
 
     :ivar size: bytes, or None where unknown.
     :ivar validator: changes whenever the bytes may have changed; empty where unknown.
@@ -27,9 +27,10 @@ class OpenSource(Protocol):
     async def input(self, seconds: float, *, whole: bool) -> Input:
         """Return the input for ffmpeg and ffprobe.
 
-        :param seconds: for which it is needed; a presigned URL lives no longer.
+        :param seconds: time that is left, for a download too.
         :param whole: the whole source is needed, as for a render, and not only its beginning, as
-            for a probe. A source that cannot be read safely at its origin is downloaded for that.
+            for a
+            probe. Then a source that cannot be read safely at its origin is downloaded first.
         :raises Refusal: where the source cannot be read.
         :raises TimeoutError: where it cannot be read in time.
         """
@@ -38,7 +39,8 @@ class OpenSource(Protocol):
     def fingerprint(self) -> bytes:
         """Return a value that no other version of this source has had; empty where uncertain.
 
-        It is stricter than ``validator``, which may stay the same for a change within one tick of
+        It is stricter than ``validator``, which may not change if the file changes twice within one
+        tick of
         a clock. It may differ between nodes.
         """
         ...
@@ -48,7 +50,7 @@ class OpenSource(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the source; again is harmless."""
+        """Release the source; repeated calls are harmless."""
 
 
 class SourceStore(Protocol):
@@ -59,7 +61,8 @@ class SourceStore(Protocol):
 
         :raises NotFound: where it is missing, unreadable or not allowed.
         :raises UndecodableSource: where it cannot be read in the way that is required.
-        :raises NotConfigured: where this kind of source is not configured, or is so wrongly.
-        :raises UpstreamUnavailable: where the state of the source cannot be found out now.
+        :raises NotConfigured: where this kind of source is not configured, or its configuration is
+            wrong.
+        :raises UpstreamUnavailable: where the state of the source cannot be determined now.
         """
         ...

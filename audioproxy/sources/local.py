@@ -72,9 +72,9 @@ class OpenLocalSource:
         return local_input()
 
     def fingerprint(self) -> bytes:
-        """Return all that the system changes with a file; nothing within 3 seconds of a change.
+        """Return the metadata that changes with the file; ``b""`` within 3 seconds of a change.
 
-        Return nothing also once closed: others may still share a probe of this source.
+        It is ``b""`` after `close` too: other requests may still share a probe of this source.
         """
         if self._descriptor < 0:
             return b""
@@ -94,7 +94,7 @@ class OpenLocalSource:
         return _validator(os.fstat(self._descriptor)) == self.validator
 
     def close(self) -> None:
-        """Close the descriptor; again is harmless."""
+        """Close the descriptor; repeated calls are harmless."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

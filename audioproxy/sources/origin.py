@@ -1,4 +1,4 @@
-"""Requests to https origins: what one states of a source, through redirects on the allowlist."""
+"""Requests to https origins: the state of a source, through redirects on the allowlist."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MAX_REDIRECTS = 5
 _REDIRECTS = (301, 302, 303, 307, 308)
 #: Statuses of responses with the whole source.
 WHOLE = (200, 203)
-# Statuses of origins without HEAD (D41). One that signs its URLs refuses HEAD with a 403.
+# Statuses of origins that refuse HEAD (D41). An origin with signed URLs refuses HEAD with a 403.
 _NO_HEAD = (403, 405, 501)
 # Statuses of temporary errors, which do not tell whether the source exists.
 _TEMPORARY = (408, 425, 429)
 
-# Characters that a URL on the wire cannot have (RFC 3986, 2), though a source may be spelled with
+# Characters that a request target cannot have (RFC 3986, 2), though a source may be spelled with
 # them. ffmpeg percent-encodes these; the same is done here, so that both request the same URL.
 _UNSAFE = re.compile(r'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
 
@@ -40,7 +40,7 @@ _log = Logger()
 
 
 class UnusableOrigin(UpstreamUnavailable):
-    """The origin responds, and no source can be read from it."""
+    """The origin responds, but its responses give no source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,8 @@ class OriginClient:
     async def state(self, source: HttpsSource) -> OriginState:
         """Follow redirects to the source and return its state there.
 
-        :raises NotFound: where there is none, the origin refuses it, or a redirect leads off the
+        :raises NotFound: where there is no source, the origin refuses it, or a redirect leads off
+            the
             allowlist.
         :raises UpstreamUnavailable: where the origin cannot be reached or trusted, is broken or
             busy, or redirects without end (D48).
@@ -126,7 +127,7 @@ class OriginClient:
     async def _head(self, source: HttpsSource) -> Response:
         """Return the response to HEAD, or to a GET of one byte where that tells more."""
         response = await self._send("HEAD", source, {})
-        # Some frameworks respond to HEAD without the length, or with that of no body.
+        # Some frameworks respond to HEAD without a Content-Length, or with a Content-Length of 0.
         if response.status in _NO_HEAD or (response.status == 200 and not response.length):
             response = await self.get(source, "0-0")
             await response.discard()
@@ -152,7 +153,7 @@ class OriginClient:
             target = parse_https(_resolve(source.url, location).encode("latin-1"))
         except ValueError as error:
             # The error may quote the address, whose query stays out of the log (D47).
-            raise NotFound("a redirect to no https address") from error
+            raise NotFound("a redirect to an address that is not https") from error
         if not self.allowlist.admits(target):
             raise NotFound("a redirect to a host that is not on the allowlist")
         return target
@@ -200,16 +201,16 @@ def wire_url(source: HttpsSource) -> str:
 
 
 def _unreadable(response: Response) -> str:
-    """Return why the body of a response cannot be read as a source; nothing where it can.
+    """Return why the body of a response cannot be read as a source; empty where it can.
 
-    A client's `HEAD` needs no body, so the service answers 200 all the same (D48).
+    A client's `HEAD` needs no body, so the service responds with 200 all the same (D48).
     """
     if response.status == 416:
         return "The source is empty."
     if response.status not in (*WHOLE, 206):
-        return "The origin's answer is neither the source nor a redirect."
+        return "The origin returns neither the source nor a redirect."
     if (response.header("content-encoding") or "identity").lower() != "identity":
-        return "The origin sends the source compressed, unasked."
+        return "The origin sends the source with a Content-Encoding, which was not requested."
     return ""
 
 

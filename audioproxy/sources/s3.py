@@ -44,10 +44,11 @@ class OpenS3Source:
         return {}
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
-        """Return a presigned URL that lives for so many seconds.
+        """Return the input for a presigned URL that is valid for ``seconds``.
 
-        For a probe it lives as long as for a render: the store's clock may be some seconds ahead
-        of this machine's.
+        For a probe it is valid for as long as a render may take: the store's clock may be some
+        seconds
+        ahead of this machine's.
 
         :raises UndecodableSource: for an empty object, which has no range.
         """
@@ -74,7 +75,8 @@ class OpenS3Source:
         except Missing:
             return False
         except StoreError:
-            # ffmpeg has read it to its end, and now the store cannot be asked.
+            # ffmpeg has already read the object to its end, so a failure of the store does no harm
+            # now.
             return True
 
     def close(self) -> None:
@@ -111,9 +113,9 @@ class S3Sources:
         )
 
     async def request_bucket_list(self) -> None:
-        """Request the list of buckets, and drop it.
+        """Request the list of buckets, and discard it.
 
-        :raises StoreError: where the store refuses, be it the request or the credentials.
+        :raises StoreError: where the store refuses the request or the credentials.
         """
         response = await StoreObject(self.object_store, f"{self.object_store.name}/").send("GET")
         if response.status == 200:
@@ -128,5 +130,5 @@ def _translate(error: StoreError, bucket: str) -> Refusal:
         if isinstance(error, Denied):
             _log.info("the bucket {bucket} refuses a source: {error}", bucket=bucket, error=error)
         return NotFound(str(error))
-    _log.warn("a source in {bucket} cannot be had: {error}", bucket=bucket, error=error)
+    _log.warn("a source in {bucket} cannot be read: {error}", bucket=bucket, error=error)
     return error.refusal()

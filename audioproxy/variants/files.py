@@ -7,9 +7,9 @@ Its response headers follow the bytes, then how to find and check that record:
 
 Length and checksum have 4 bytes each, big-endian, and the magic number has 8.
 
-One file and one rename make a variant appear whole or not at all. The record states the number
-of bytes, so a file that lost its end, to a full disk or a crash, is not taken for a variant. Nor
-is one whose record is damaged.
+One file and one rename make a variant appear whole or not at all. The record states the number of
+bytes, so a file that lost its end, to a full disk or a crash, is not served. A file whose record is
+damaged is not served either.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ from audioproxy.variants.scratch_folder import NamedFile, ScratchFolder
 
 _MAGIC = b"APVARNT1"
 _FOOTER = struct.Struct(">II8s")
-# A record is some hundred bytes; a file name of 255 bytes is escaped to at most 1.6 KB, twice.
+# Bytes to read at the end of a file. A record has some hundred bytes. It may contain a file name of
+# 255 bytes twice, each escaped to at most 1.6 KB.
 _TRAILER_READ = 8192
 _SCRATCH_FOLDER = ".scratch"
 # Bytes of a file that `read_small` returns: one write of a `FileProducer`.
 _SMALL_FILE = 64 * 1024
 
-# Seconds for a disk to create or remove a file, and for a slow one to flush some gigabytes.
+# Seconds for a disk to create or remove a file, and for a slow disk to flush some gigabytes.
 _CREATE_TIMEOUT = 10.0
 _COMMIT_TIMEOUT = 120.0
 
-# Free bytes that a disk needs for a new variant, but at most one in so many of its bytes.
+# Free bytes that a disk needs for a new variant. On a small disk, this fraction of its size is
+# enough.
 _RESERVE = 64 * 1024 * 1024
 _RESERVE_FRACTION = 20
 
@@ -73,7 +75,7 @@ class StoredFile:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close the file; again is harmless."""
+        """Close the file; repeated calls are harmless."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -110,19 +112,19 @@ class FileVariantStore:
             ) from error
 
     async def prove(self) -> None:
-        """Prove a store that is not open writable, with room for a variant.
+        """Prove that a store that is not open is writable and has space for a variant.
 
         :raises Unwritable: where it is not.
         """
         parent = os.path.join(self._root, _SCRATCH_FOLDER)
-        # A folder that root leaves behind would be closed to the user of the service.
+        # If root runs this, the service's user could not write to a folder that is left behind.
         fresh = not os.path.exists(parent)
         try:
             await self.open()
             (await self.create()).close_now()
         except OSError as error:
             raise Unwritable(
-                f"no new file can be made ({error}); room for variants is required"
+                f"no new file can be created ({error}); disk space for variants is required"
             ) from error
         finally:
             self.abandon()
@@ -143,7 +145,7 @@ class FileVariantStore:
         """Return a new scratch file on the store's own filesystem.
 
         :param seconds: to wait for the disk; 10 at the most.
-        :raises OSError: where there is no room or no right to, or no answer in time.
+        :raises OSError: where there is no space, permission is denied, or the disk takes too long.
         """
         seconds = min(seconds, _CREATE_TIMEOUT)
         return await self._blocking_calls.run(self._create, seconds, NamedFile.close)
@@ -193,12 +195,13 @@ class FileVariantStore:
     async def commit(
         self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
     ) -> None:
-        """Give a finished scratch file its trailer and its final name.
+        """Append the trailer to a finished scratch file and rename it to its final name.
 
         The bytes are flushed before the rename, so that a crash of the machine leaves no name
-        without bytes. A commit past its timeout still completes or does nothing.
+        without
+        bytes. A commit past its timeout still completes or does nothing.
 
-        :raises OSError: where the store refuses, or gives no answer within 2 minutes.
+        :raises OSError: where the store fails, or does not respond within 2 minutes.
         """
         if not isinstance(scratch, NamedFile):
             raise TypeError("only a file that this store created can be committed to it")
@@ -211,7 +214,7 @@ class FileVariantStore:
         scratch.moved()
 
     def _create(self) -> NamedFile:
-        # A full disk still creates an empty file, and then the render would fail.
+        # A full disk can still create an empty file, but then the render would fail.
         disk = os.statvfs(self._root)
         reserve = min(_RESERVE, disk.f_blocks * disk.f_frsize // _RESERVE_FRACTION)
         if disk.f_bavail * disk.f_frsize < reserve:
@@ -268,7 +271,7 @@ def _parse_trailer(tail: bytes, length: int) -> tuple[int, VariantHeaders] | Non
     return found if found and found[0] + record_length + _FOOTER.size == length else None
 
 
-# To parse a record costs as much as to read its file.
+# Parsing a record takes as long as reading its file.
 @lru_cache(4096)
 def _read_record(record: bytes) -> tuple[int, VariantHeaders] | None:
     try:

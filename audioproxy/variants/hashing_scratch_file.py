@@ -43,7 +43,7 @@ class HashingScratchFile:
         return self._scratch.descriptor
 
     def grown(self, size: int) -> None:
-        """Have the thread hash the file up to ``size`` bytes."""
+        """Queue the file's bytes up to ``size`` for the thread to hash."""
         self._sizes.put(size)
 
     def read(self, offset: int, limit: int) -> bytes:
@@ -60,7 +60,7 @@ class HashingScratchFile:
         return await await_uncancelled(self._hashing)
 
     def close(self) -> None:
-        """Close and so remove the file; again is harmless."""
+        """Close the file, which removes it; repeated calls are harmless."""
         self._sizes.put(None)
         # The error of a hash that is not needed any more need not be logged.
         self._hashing.addErrback(lambda failure: None)

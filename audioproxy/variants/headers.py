@@ -21,7 +21,7 @@ class VariantHeaders:
 
     @classmethod
     def of(cls, options: VariantOptions) -> VariantHeaders:
-        """Return the headers of the variant that these options make."""
+        """Return the headers of the variant that the options describe."""
         return cls(options.content_type, CACHE_CONTROL, _disposition(options.dl))
 
 

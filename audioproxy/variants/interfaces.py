@@ -1,4 +1,4 @@
-"""Variant stores: the interfaces of every kind, and their values."""
+"""The interfaces of variant stores of every kind, and of their values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from audioproxy.variants.headers import VariantHeaders
 
 
 class Unwritable(Exception):
-    """A store cannot be written to. The text says why, and what would be right."""
+    """A store cannot be written to. The text states the cause, and what is required."""
 
 
 class StoredVariant(Protocol):
@@ -29,14 +29,14 @@ class StoredVariant(Protocol):
         ...
 
     def presign(self, seconds: int) -> str:
-        """Return a URL that gives it to anyone for so long.
+        """Return a URL with which anyone can read the variant for ``seconds``.
 
         :raises NotImplementedError: for a store without URLs, which is served in proxy mode alone.
         """
         ...
 
     def close(self) -> None:
-        """Release it; again is harmless."""
+        """Release the variant; repeated calls are harmless."""
 
 
 class SmallVariantReader(Protocol):
@@ -82,7 +82,7 @@ class VariantStore(ScratchSpace, Protocol):
         ...
 
     async def close(self, seconds: float) -> None:
-        """Remove temporary files, within so many seconds."""
+        """Remove temporary files, within ``seconds``."""
         ...
 
     def abandon(self) -> None:

@@ -39,8 +39,8 @@ from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 
-#: Bytes of one part of a multipart upload, and at most of any request. S3 takes 5 GiB, and other
-#: stores a little less.
+#: Bytes of one part of a multipart upload, and at most of any request. S3 accepts 5 GiB, and other
+#: stores accept a little less.
 PART_SIZE = 4 * 1024**3
 
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
@@ -64,18 +64,18 @@ class StoredObject:
     async def open_range(self, start: int, stop: int) -> ByteStream:
         """Return a byte range of the variant, forwarded from the store as it is sent.
 
-        :raises UpstreamUnavailable, NotConfigured: where the store does not give them.
+        :raises UpstreamUnavailable, NotConfigured: where the store does not return the range.
         """
         try:
             response = await self.target.get(start, stop, self.etag)
         except StoreError as error:
-            # The object was there a moment ago. A client that retries will get it, or a render.
-            _log.warn("a stored variant is not given: {error}", error=error)
+            # The object was found a moment ago. A client that retries gets it, or a new render.
+            _log.warn("a stored variant cannot be read: {error}", error=error)
             raise (Unavailable if error.refusal is NotFound else error).refusal() from error
         return _RangeStream(response.stream(stop - start))
 
     def presign(self, seconds: int) -> str:
-        """Return a URL with which anyone can read the variant for so many seconds."""
+        """Return a URL with which anyone can read the variant for ``seconds``."""
         return self.target.presign(min(seconds, MAX_PRESIGN_SECONDS))
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class S3VariantStore:
     ) -> None:
         """Use a bucket.
 
-        :raises Missing: for one that cannot be part of a host name, with virtual addressing.
+        :raises Missing: with virtual addressing, for a name that cannot be part of a host name.
         """
         self.object_store = store
         self._bucket = bucket
@@ -180,7 +180,7 @@ class S3VariantStore:
             self._give_up("removing the object that was written", error)
 
     async def close(self, seconds: float) -> None:
-        """Do nothing: nothing of an unfinished upload is in the bucket."""
+        """Do nothing: an unfinished upload leaves nothing in the bucket."""
 
     def abandon(self) -> None:
         """Do nothing, as `close`."""
@@ -188,7 +188,7 @@ class S3VariantStore:
     async def create(self, seconds: float) -> HashingScratchFile:
         """Return a new scratch file.
 
-        :raises OSError: where there is no room or no right to.
+        :raises OSError: where there is no space, or permission is denied.
         """
         scratch = await self._space.create(seconds)
         try:
@@ -210,7 +210,7 @@ class S3VariantStore:
                 # A store may deny access to an object that is missing. A store that denies
                 # everything denies the write-back too, which is logged and counted.
                 return None
-            _log.warn("the variant store cannot be asked: {error}", error=error)
+            _log.warn("a lookup in the variant store failed: {error}", error=error)
             raise error.refusal() from error
         headers = VariantHeaders(
             response.header("content-type") or "application/octet-stream",
@@ -225,7 +225,7 @@ class S3VariantStore:
     async def commit(
         self, key: str, scratch: ScratchFile, size: int, headers: VariantHeaders
     ) -> None:
-        """Upload what a render wrote.
+        """Upload the output of a render.
 
         :raises StoreError: where the store refuses.
         :raises OSError: where the scratch file cannot be read, or too many uploads are under way.
@@ -253,7 +253,8 @@ class S3VariantStore:
         with suppress(Unavailable):
             await self._write(target, object_headers, parts)
             return
-        # The store was just closing the connection, or had too many requests for a moment.
+        # The store may have closed the connection just then, or have had too many requests for a
+        # moment.
         await deferLater(self._clock, _RETRY_DELAY)
         await self._write(target, object_headers, parts)
 

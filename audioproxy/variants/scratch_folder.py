@@ -43,11 +43,11 @@ class NamedFile:
         """Do nothing: the file is not read while it grows."""
 
     def moved(self) -> None:
-        """Take note that the file was renamed, so that `close` does not remove it."""
+        """Record that the file was renamed, so that `close` does not remove it."""
         self.path = None
 
     def close(self) -> None:
-        """Close the file, and remove it unless it was moved; again is harmless."""
+        """Close the file, and remove it unless it was moved; repeated calls are harmless."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             self._run_detached(lambda: self._remove(descriptor))
@@ -69,8 +69,9 @@ class NamedFile:
 class ScratchFolder:
     """One process's own folder below a parent that many processes may share.
 
-    The process holds a lock for as long as it lives. A folder whose lock can be taken is
-    abandoned, after a ``kill -9`` say, and the next process to open removes it (D40).
+    The process holds a lock for as long as it lives. A folder whose lock can be taken is abandoned,
+    for
+    example after a ``kill -9``. The next process that opens its own folder removes it (D40).
     """
 
     def __init__(self, parent: str, run_detached: DetachedRunner = run_inline) -> None:
@@ -87,7 +88,8 @@ class ScratchFolder:
 
         :raises OSError: where the parent cannot be written.
         """
-        # Its parent is not created: without it, the disk of the store is not mounted.
+        # The parent's own parent is not created: if it is missing, the disk of the store is not
+        # mounted.
         with suppress(FileExistsError):
             os.mkdir(self._parent)
         self._remove_abandoned()
@@ -98,10 +100,11 @@ class ScratchFolder:
     def create(self) -> NamedFile:
         """Return a new empty file in the folder.
 
-        A folder that was removed at run time, with the whole store say, is created again, and so
-        is one whose store was unmounted for a while. Any thread may call this.
+        If the folder was removed at run time, for example with the whole store, it is created
+        again. It is
+        also created again if the store was unmounted for a while. Any thread may call this.
 
-        :raises OSError: where there is no room or no right to, or the parent is gone.
+        :raises OSError: where there is no space, permission is denied, or the parent is gone.
         """
         with self._creating:
             if not self._is_open:
@@ -118,15 +121,16 @@ class ScratchFolder:
         made = NamedFile(
             os.path.join(folder, uuid.uuid4().hex), self._run_detached, self._unremoved.append
         )
-        # The store is mounted. Perhaps it was not when these were closed. A file that still cannot
-        # be removed is left to the next boot.
+        # The store is mounted now, but may not have been when these files were closed. A file that
+        # still
+        # cannot be removed is left to the next boot.
         while self._unremoved:
             with suppress(OSError):
                 os.unlink(self._unremoved.pop())
         return made
 
     def close(self) -> None:
-        """Remove the folder and release the lock; again is harmless."""
+        """Remove the folder and release the lock; repeated calls are harmless."""
         with self._creating:
             self._is_open = False
             self._release()

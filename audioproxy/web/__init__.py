@@ -1,1 +1,1 @@
-"""HTTP words in, HTTP words out."""
+"""HTTP resources: routing, response headers, bodies and the access log."""

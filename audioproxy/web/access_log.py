@@ -1,4 +1,4 @@
-"""What the log says of one completed request, in one line (contract: Request log)."""
+"""The access log line of one completed request (Request log)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _log = Logger()
 
 
 class AccessLogEntry(NamedTuple):
-    """What the log says of one completed request.
+    """The fields of the access log line of one completed request.
 
-    :ivar options: canonical options, or None where they are not known.
-    :ivar source: canonical source, or None.
+    :ivar options: canonical options, or None where unknown.
+    :ivar source: canonical source, or None where unknown.
     :ivar cache: the X-Audio-Proxy state, or None.
-    :ivar sent: bytes of the body that were put out.
+    :ivar sent: bytes of the body that were written.
     :ivar milliseconds: from the request's arrival to its end.
     """
 
@@ -37,13 +37,13 @@ class AccessLogEntry(NamedTuple):
 
     @property
     def level(self) -> Any:
-        """Warning for an error of the service, debug for what is asked every few seconds.
+        """Warning for errors of the service, debug for health, readiness and metrics, else info.
 
-        An answer that was broken off is an error, though its status is that of a success.
+        A response that was aborted counts as an error, although its status is that of a success.
 
         :returns: a constant of ``LogLevel``.
         """
-        # A node that is not ready says so with a 503, and without an error.
+        # The 503 of a node that is not ready has no error code.
         if self.error_code is not None and not 400 <= self.status < 500:
             return LogLevel.warn
         return LogLevel.debug if self.endpoint in _QUIET_ENDPOINTS else LogLevel.info
@@ -59,14 +59,14 @@ class AccessLogEntry(NamedTuple):
         )
 
 
-#: Where the records of requests go.
+#: Receives the entry of each completed request.
 AccessLog = Callable[[AccessLogEntry], None]
 
 
 def log_request(record: AccessLogEntry) -> None:
-    """Put one request on the log of whatever application this is."""
+    """Write an entry to the log of the application that runs the resource."""
     _log.emit(record.level, "{record}", record=record, request_id=record.request_id)
 
 
-# As many as a busy node serves again and again; the longest are some hundred bytes.
+# Enough for the sources that a busy node serves repeatedly. The longest are some hundred bytes.
 _log_name = lru_cache(4096)(log_name)

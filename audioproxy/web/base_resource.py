@@ -1,4 +1,4 @@
-"""What every resource of ours does with a request: one answer, one log line, no stray exception."""
+"""The base of all resources: one response and one log line for each request, even after a crash."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from audioproxy.streams import ConsumerGone
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.instrumentation import Instrumentation
 
-# RFC 9112, 3.2.2: a server takes the absolute form of a target too.
+# A server must accept a target in absolute form too (RFC 9112, 3.2.2).
 _ABSOLUTE = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
 
 _log = Logger()
 
 
 class BaseResource(Resource):
-    """Everything below one address, wherever in a site it is mounted.
+    """Resource for every path below the one that it is mounted at.
 
-    :ivar active: the requests that are being answered.
+    :ivar active: counts the requests that are in progress.
     """
 
     isLeaf = True
@@ -36,28 +36,28 @@ class BaseResource(Resource):
         self._instrumentation = instrumentation
 
     def serves(self, method: bytes) -> bool:
-        """Return whether any path answers a method with anything but a 404."""
+        """Return whether a method is supported on any path; all others return 404."""
         return method in (b"GET", b"HEAD") or (
             method == b"OPTIONS" and self._instrumentation.cors.enabled
         )
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Answer a request.
+        """Respond to a request.
 
         :param path: the raw path below the place where the resource is mounted.
-        :raises Refusal: for everything that is answered with an error document.
+        :raises Refusal: for every response that is an error document.
         """
         raise NotImplementedError
 
     def render(self, request: Any) -> int:
-        """Answer any method on any path; Twisted's own answers are 405 and HTML."""
+        """Respond to any method on any path; Twisted itself would respond with 405 and HTML."""
         exchange = self._begin(request)
         answering = Deferred.fromCoroutine(self._answer(exchange, _relative_path(request)))
         exchange.finished.addCallback(lambda _: answering.cancel())
         return NOT_DONE_YET
 
     def reject(self, request: Any, refusal: Refusal) -> None:
-        """Refuse a request that is none, so that there is nothing to route."""
+        """Refuse bytes that are not a valid request, and so have no route."""
         self._begin(request).refuse(refusal)
 
     def _begin(self, request: Any) -> Exchange:
@@ -72,10 +72,10 @@ class BaseResource(Resource):
             await self.route(exchange, path)
         except Refusal as refusal:
             if isinstance(refusal, NotFound) and refusal.reason:
-                _log.debug("a 404 is for this reason: {reason}", reason=refusal.reason)
+                _log.debug("the reason for a 404: {reason}", reason=refusal.reason)
             exchange.refuse(refusal)
         except (CancelledError, ConsumerGone):
-            pass  # the client is gone, and the log has its line
+            pass  # the client has disconnected, and the request is logged
         except Exception:
             _log.failure("a request crashed")
             exchange.refuse(RenderFailed("The request failed."))
@@ -84,7 +84,7 @@ class BaseResource(Resource):
 def _relative_path(request: Any) -> bytes:
     """Return the raw path below the place where the resource is mounted.
 
-    ``postpath`` would not do: it is unquoted, and the signature covers the bytes as they came.
+    ``postpath`` is not used: it is unquoted, and the signature covers the bytes as they were sent.
     """
     path: bytes = request.path
     if not path.startswith(b"/") and (match := _ABSOLUTE.match(path)):

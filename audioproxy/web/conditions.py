@@ -8,14 +8,14 @@ _ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
 
 
 def matches(if_none_match: bytes | None, tag: bytes) -> bool:
-    """Tell whether a list of entity tags holds ours, by the weak comparison (RFC 9110, 13.1.2).
+    """Return whether a list of entity tags contains ours, by weak comparison (RFC 9110, 13.1.2).
 
-    ``*`` does not count: it asks whether there is such a thing, which takes storage or a probe to
-    tell.
+    ``*`` does not count. It asks whether a representation exists, which only storage or a probe can
+    show.
     """
     return if_none_match is not None and tag in _ENTITY_TAG.findall(if_none_match)
 
 
 def range_applies(if_range: bytes | None, tag: bytes) -> bool:
-    """Tell whether If-Range lets a Range count; only our own strong tag does (RFC 9110, 13.1.5)."""
+    """Return whether a Range applies: If-Range is absent or our strong tag (RFC 9110, 13.1.5)."""
     return if_range is None or if_range.strip() == tag

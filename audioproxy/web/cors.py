@@ -1,4 +1,4 @@
-"""Cross-origin headers, where an origin is configured (contract: CORS)."""
+"""Cross-origin headers, where an origin is configured (CORS)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _MAX_AGE = b"86400"
 
 
 class Cors:
-    """What one configured origin, ``*`` or none adds to responses."""
+    """The headers that one configured origin, ``*`` or none adds to responses."""
 
     def __init__(self, origin: str | None) -> None:
         self._origin = None if origin is None else origin.encode("ascii")
 
     @property
     def enabled(self) -> bool:
-        """Whether preflights are answered."""
+        """Whether OPTIONS requests are answered."""
         return self._origin is not None
 
     def headers(self) -> dict[bytes, bytes]:
-        """Return the headers that every response carries."""
+        """Return the headers of every response."""
         if self._origin is None:
             return {}
         return {
@@ -31,7 +31,7 @@ class Cors:
         }
 
     def add_to(self, headers: Headers) -> None:
-        """Add them to what an application may have set by now."""
+        """Add these headers to those that an application may have set before."""
         for name, value in self.headers().items():
             if name == b"vary":
                 headers.addRawHeader(name, value)
@@ -39,7 +39,7 @@ class Cors:
                 headers.setRawHeaders(name, [value])
 
     def preflight(self, requested: bytes | None) -> dict[bytes, bytes]:
-        """Return the headers of an answer to OPTIONS.
+        """Return the headers of a response to OPTIONS.
 
         :param requested: the value of Access-Control-Request-Headers.
         """

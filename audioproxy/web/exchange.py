@@ -19,7 +19,7 @@ from audioproxy.web.access_log import AccessLogEntry
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.response_plan import Conditions
 
-# What may have been set by the time a request is refused, and is not true of a refusal.
+# Headers that may be set before a request is refused, and that do not apply to a refusal.
 _OF_A_VARIANT = (
     b"accept-ranges",
     b"content-disposition",
@@ -27,23 +27,23 @@ _OF_A_VARIANT = (
     b"etag",
     b"x-audio-proxy",
 )
-# What the log says of a client that left before it got so much as a header. No answer bears this
-# status; nginx gave it its meaning.
+# The status in the log for a client that disconnected before the response began. It is never sent.
+# nginx introduced it.
 _CLIENT_GONE = 499
-# D27.
+# The request ids of clients that are accepted (D27).
 _REQUEST_ID = re.compile(rb"[!-~]{1,200}")
-# Bytes of chance in an id of ours: as many as a random UUID has, and no two requests share one.
+# Random bytes in a generated request id: as many as in a UUID, so that no two requests share one.
 _ID_BYTES = 16
 
 _log = Logger()
 
 
 class Exchange:
-    """A request and the one answer that it gets, however that goes.
+    """A request and its only response.
 
     :ivar request_id: the client's own id or a new one (D27).
-    :ivar endpoint: the endpoint class that the log names.
-    :ivar finished: fires once, when the answer is complete or the client is gone.
+    :ivar endpoint: the endpoint class for the log and the metrics.
+    :ivar finished: fires once, when the response is complete or the client has disconnected.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Exchange:
         request: Any,
         instrumentation: Instrumentation,
     ) -> None:
-        # First of all: asked for after a disconnect, the notice never comes.
+        # This comes first: a Deferred that is requested after a disconnect never fires.
         gone: Deferred[None] = request.notifyFinish()
         self.finished: Deferred[None] = Deferred()
         self.endpoint = "unknown"
@@ -67,7 +67,7 @@ class Exchange:
             request.requestHeaders.getRawHeaders(b"x-request-id", [b""])[0]
         )
         self.request_id = request_id.decode("ascii")
-        # Without this, Twisted calls an answer HTML that says nothing of its type.
+        # By default, Twisted adds a Content-Type of HTML to a response without one.
         request.defaultContentType = None
         request.setHeader(b"x-request-id", request_id)
         instrumentation.cors.add_to(request.responseHeaders)
@@ -75,17 +75,17 @@ class Exchange:
 
     @property
     def method(self) -> bytes:
-        """The request's method as the client spelled it."""
+        """The request's method, as sent."""
         return bytes(self._request.method)
 
     def header(self, name: bytes) -> bytes | None:
-        """Return a request header; several of one name are one list."""
+        """Return a request header; several headers of one name are joined to a list."""
         values = self._request.requestHeaders.getRawHeaders(name)
         return b", ".join(values) if values else None
 
     @property
     def conditions(self) -> Conditions:
-        """What the response depends on besides the URL."""
+        """The parts of the request besides the URL that the response depends on."""
         return Conditions(
             self.method,
             self.header(b"if-none-match"),
@@ -99,7 +99,7 @@ class Exchange:
         self._options = options
 
     def set_cache_state(self, state: str) -> None:
-        """Say where the answer comes from, to the client and to the log."""
+        """Set the cache state for the X-Audio-Proxy header and the log."""
         self._cache = state
         self._request.setHeader(b"x-audio-proxy", state.encode("ascii"))
 
@@ -109,7 +109,7 @@ class Exchange:
             self._request.setHeader(name, value)
 
     def respond(self, status: int, body: bytes | None = None) -> None:
-        """Answer with a body that is at hand, or with headers alone."""
+        """Respond with a body in memory, or with headers alone."""
         if not self._open:
             return
         self._set_status(status)
@@ -119,14 +119,14 @@ class Exchange:
         self._request.finish()
 
     def respond_json(self, status: int, document: object) -> None:
-        """Answer with a JSON document."""
+        """Respond with a JSON document."""
         self._request.setHeader(b"content-type", b"application/json")
         self.respond(status, json.dumps(document).encode("ascii"))
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer with an error document, or break the answer off that has begun.
+        """Respond with an error document, or abort a response that has begun.
 
-        A stream that failed is never finished: its closing chunk would make it look whole.
+        A stream that failed is never finished: with its last chunk, it would look complete.
         """
         self._error_code = refusal.code
         if not self._open:
@@ -146,9 +146,9 @@ class Exchange:
         self.respond_json(refusal.status, {"error": refusal.code, "message": refusal.message})
 
     async def stream(self, status: int, flow: ByteStream) -> None:
-        """Answer with bytes that come from elsewhere, as fast as the client takes them.
+        """Respond with a byte stream, at the pace of the client.
 
-        :raises Refusal: where what is behind them fails; the answer has begun then.
+        :raises Refusal: where the stream fails, after the response has begun.
         """
         if not self._open:
             flow.discard()
@@ -159,7 +159,7 @@ class Exchange:
             self._request.finish()
 
     def _set_status(self, status: int) -> None:
-        # Twisted 26.10 has no words for 422 and 429, and says "Unknown Status".
+        # Twisted 26.10 has no reason phrases for 422 and 429, and sends "Unknown Status".
         self._request.setResponseCode(status, HTTPStatus(status).phrase.encode("ascii"))
 
     def _close(self, outcome: object) -> None:
@@ -188,13 +188,13 @@ class Exchange:
 
 
 def choose_request_id(theirs: bytes) -> bytes:
-    """Return the id of a request: the client's own where that will do, else a new one (D27)."""
+    """Return the request id: the client's own if it is valid, else a new one (D27)."""
     if _REQUEST_ID.fullmatch(theirs):
         return theirs
     return os.urandom(_ID_BYTES).hex().encode("ascii")
 
 
 def abort(channel: Any) -> None:
-    """Close a connection at once: ``loseConnection`` would wait for a reader that stalls."""
+    """Close a connection at once; ``loseConnection`` would wait for a client that stalls."""
     # An HTTP/2 stream aborts itself; an HTTP/1 channel leaves that to its transport.
     getattr(channel, "abortConnection", channel.transport.abortConnection)()

@@ -1,4 +1,4 @@
-"""Health and readiness: what load balancers and supervisors ask for."""
+"""Health and readiness endpoints, for load balancers and supervisors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ _NO_STORE = {b"cache-control": b"no-store"}
 class Readiness:
     """Whether the node should receive new work.
 
-    It is ready until the queue of renders reaches ``threshold``, and again once the queue is down
-    to half of it. A threshold of 0 disables the check. Depths are reported as they change, so one
-    excursion is one period of not being ready, however seldom anyone asks. The node is not ready
-    either where ffmpeg or ffprobe cannot run (D34).
+    The node is ready until the render queue reaches ``threshold``, and ready again once the queue
+    has
+    fallen to half of that. A threshold of 0 disables the check. Every change of the depth is
+    reported
+    here. So an excursion above the threshold is exactly one period of not being ready, however
+    rarely
+    clients ask. The node is also not ready while ffmpeg or ffprobe cannot run (D34).
     """
 
     def __init__(self, threshold: int) -> None:
@@ -34,7 +37,7 @@ class Readiness:
         self._programs_run = run
 
     def depth_changed(self, depth: int) -> None:
-        """Record how many renders wait for a slot."""
+        """Record the number of renders that wait for a slot."""
         if depth >= self.threshold:
             self._queue_is_short = False
         elif depth <= self.threshold // 2:
@@ -42,13 +45,13 @@ class Readiness:
 
 
 def answer_health(exchange: Exchange) -> None:
-    """Report liveness, whatever the load (D23)."""
+    """Respond that the process is alive, whatever the load (D23)."""
     exchange.set_headers(_NO_STORE)
     exchange.respond_json(200, {"status": "ok", "version": __version__})
 
 
 def answer_ready(exchange: Exchange, readiness: Readiness, depth: Callable[[], int]) -> None:
-    """Report whether new work should be sent here."""
+    """Respond whether new work should be routed to this node."""
     exchange.set_headers(_NO_STORE)
     document = {
         "status": "ready" if readiness.ready else "not_ready",

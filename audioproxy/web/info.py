@@ -1,4 +1,4 @@
-"""The info document of a source, in the contract's order: stat, condition, probe."""
+"""The info document of a source: stat, condition, probe (Request handling order, 6)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from audioproxy.web.conditions import matches
 from audioproxy.web.exchange import Exchange
 
 _CACHE_CONTROL = b"public, max-age=3600"
-# Without material for a validator, nobody can ask whether the document is still true.
+# Without a validator, no client can revalidate the document.
 _CACHE_CONTROL_UNVALIDATED = b"public, max-age=60"
 
 
 @dataclass(frozen=True, slots=True)
 class InfoHandler:
-    """Answers GET and HEAD for info documents."""
+    """Responds to GET and HEAD of info documents."""
 
     sources: SourceStore
     prober: Prober
 
     async def answer(self, exchange: Exchange, request: InfoRequest) -> None:
-        """Answer a request whose signature is verified.
+        """Respond to a request whose signature is verified.
 
-        :raises Refusal: for everything that is not answered with the document.
+        :raises Refusal: for every response that is not the document.
         """
         source = request.source
         exchange.set_log_subject(source.canonical)
@@ -48,7 +48,7 @@ class InfoHandler:
                 return
             probe = await self.prober.probe(identity, opened)
             if not await opened.unchanged():
-                raise ProbeFailed("The source changed while it was examined.")
+                raise ProbeFailed("The source changed while it was probed.")
             exchange.respond_json(200, probe.description.document(opened.size))
         finally:
             opened.close()

@@ -1,4 +1,4 @@
-"""What every request is measured, counted and logged with, and the CORS headers of its response."""
+"""The clock, metrics, log and CORS headers of every request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Instrumentation:
-    """The objects that go with every request.
+    """The objects that measure, count and log requests, and the CORS headers of responses.
 
     :ivar seconds: a clock for durations.
     :ivar access_log: receives one entry for each request.

@@ -1,4 +1,4 @@
-"""``/metrics`` on a listener of its own, and its text (contract: Metrics endpoint)."""
+"""``/metrics`` on a listener of its own, and its text (Metrics endpoint)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _CONTENT_TYPE = b"text/plain; version=0.0.4"
 
 
 class MetricsResource(BaseResource):
-    """``/metrics``, and nothing else."""
+    """Resource that serves ``/metrics`` and nothing else."""
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Answer with all metrics; HEAD is answered as GET is (D19)."""
+        """Respond with all metrics, to HEAD as to GET (D19)."""
         if not self.serves(exchange.method) or path != b"/metrics":
             raise NotFound("no such route on the metrics listener")
         exchange.endpoint = "metrics"
@@ -33,17 +33,18 @@ def exposition(registry: CollectorRegistry) -> bytes:
 
 
 class _WithoutCreated(Collector):
-    """A registry without the times at which its series began.
+    """A registry without the creation times of its series.
 
-    prometheus-client 0.26 adds them as series of their own, and has only a switch for the whole
-    process to leave them out, which is not ours to turn inside somebody else's application.
+    prometheus-client 0.26 adds them as series of their own. It can leave them out only for the
+    whole
+    process, which may be the application of another project.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric with the samples that the contract has."""
+        """Yield each metric with the samples that the contract names."""
         for metric in self._registry.collect():
             metric.samples = [
                 sample for sample in metric.samples if sample.name != f"{metric.name}_created"

@@ -7,22 +7,22 @@ import re
 from audioproxy.errors import RangeNotSatisfiable
 
 _SINGLE = re.compile(rb"bytes=[ \t]*(\d*)-(\d*)[ \t]*", re.IGNORECASE)
-# Digits that no offset outgrows. Python refuses to read a number of some thousand of them.
+# More digits than any offset has. Python refuses to convert numbers of some thousand digits.
 _DIGITS = 19
 
 
 def read_range(header: bytes | None, size: int) -> tuple[int, int] | None:
-    """Return the stretch of a variant of ``size`` bytes that a header asks for.
+    """Return the range of a variant of ``size`` bytes that a header requests.
 
-    :returns: the offset of the first byte and the one behind the last; None where the whole
-        is to be sent: without a header, and for several ranges, other units and whatever is
-        malformed, all of which are ignored.
+    :returns: the offset of the first byte and the offset after the last one. None for the whole
+        variant: without a header, and for several ranges, other units and malformed values, all of
+        which are ignored.
     :raises RangeNotSatisfiable: for a well-formed range that no byte satisfies.
     """
     match = _SINGLE.fullmatch(header) if header is not None else None
     if match is None or not (match[1] or match[2]):
         return None
-    # Without leading zeros, numbers are ordered by their lengths and then by their digits.
+    # Numbers without leading zeros are ordered by their lengths and then by their digits.
     first, last = (digits.lstrip(b"0") for digits in match.groups())
     if not match[1]:
         if not last or not size:
@@ -36,9 +36,9 @@ def read_range(header: bytes | None, size: int) -> tuple[int, int] | None:
 
 
 def length_headers(part: tuple[int, int] | None, size: int) -> dict[bytes, bytes]:
-    """Return the headers that say how long a body is.
+    """Return the headers that state the length of a body.
 
-    :param part: offset of its first byte and the one behind its last, where it is a range.
+    :param part: for a range, the offset of its first byte and the offset after its last one.
     :param size: of the variant, in bytes.
     """
     if part is None:
@@ -51,5 +51,5 @@ def length_headers(part: tuple[int, int] | None, size: int) -> dict[bytes, bytes
 
 
 def _offset(digits: bytes) -> int:
-    """Return a number exactly where a variant can have that offset, and a larger one else."""
+    """Return the number exactly if a variant can have that offset, else a larger one."""
     return int(digits or b"0") if len(digits) <= _DIGITS else int(10**_DIGITS)

@@ -1,6 +1,6 @@
-"""What a request for a variant is answered with, decided in one pure function.
+"""The response to a request for a variant, decided in one pure function.
 
-The ordinary path and the fast path call it. They differ in how they write bytes only.
+Both the ordinary path and the fast path call it. They differ only in how they write bytes.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Conditions(NamedTuple):
 
 
 class Outcome(Enum):
-    """What a request is answered with."""
+    """The kind of a response."""
 
     NOT_MODIFIED = "304"
     LOOK_UP = "depends on what the store has"
-    HIT = "bytes of the stored variant, all or a range, or its headers alone"
+    HIT = "all bytes of the stored variant, a range of them, or its headers alone"
     UNSATISFIABLE = "416: the stored variant has no byte of the range"
     REDIRECT = "a redirect to the store"
     RENDER = "the output of a render, with `miss_headers`"
@@ -47,11 +47,11 @@ class Outcome(Enum):
 
 
 class ResponsePlan(NamedTuple):
-    """One decision.
+    """The plan of one response.
 
-    :ivar headers: of the response, besides ETag, X-Audio-Proxy and those of every response.
-    :ivar part: offset of the first byte that is sent and the one behind the last, for a HIT.
-    :ivar redirect_seconds: for which the URL of a redirect lives.
+    :ivar headers: of the response, besides ETag, X-Audio-Proxy and the headers of every response.
+    :ivar part: for a HIT, the offset of the first byte to send and the offset after the last one.
+    :ivar redirect_seconds: lifetime of the presigned URL of a redirect.
     :ivar cache_state: the value of X-Audio-Proxy; empty where the response has none.
     """
 
@@ -64,12 +64,12 @@ class ResponsePlan(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """What a lookup in the variant store has found.
+    """The result of a lookup in the variant store.
 
     :ivar size: bytes of the stored variant; None where there is none.
     :ivar headers: of the stored variant.
-    :ivar presign_ttl: seconds that the URL of a redirect lives; None where stored variants are
-        served from here (AP_SERVE_MODE).
+    :ivar presign_ttl: lifetime in seconds of a redirect's presigned URL; None in proxy mode
+        (AP_SERVE_MODE).
     """
 
     size: int | None = None
@@ -80,10 +80,10 @@ class Lookup(NamedTuple):
 def plan_response(
     request: VariantRequest, conditions: Conditions, now: float, lookup: Lookup | None = None
 ) -> ResponsePlan:
-    """Decide what a request is answered with.
+    """Return the plan of the response to a request.
 
     :param now: Unix seconds.
-    :param lookup: None before the store was asked; the outcome may be `Outcome.LOOK_UP` then.
+    :param lookup: None before the lookup in the store; then the outcome may be `Outcome.LOOK_UP`.
     """
     if lookup is None:
         if not matches(conditions.if_none_match, request.tag):
@@ -93,7 +93,9 @@ def plan_response(
         return _RENDER if conditions.method == b"GET" else _MISS
     headers = _stored_headers(lookup.headers, request.exp, now)
     if lookup.presign_ttl is not None:
-        # No URL lives zero seconds, so the last second of ``exp`` is served from here (D14).
+        # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in
+        # proxy mode
+        # (D14).
         seconds = clamp(lookup.presign_ttl, request.exp, now)
         if seconds:
             return _plan_redirect(conditions, lookup.size, headers, seconds)
@@ -134,7 +136,8 @@ def _plan_hit(
 def miss_headers(request: VariantRequest, now: float) -> dict[bytes, bytes]:
     """Return the headers of a variant that is not stored, for a response that begins at ``now``.
 
-    They are no part of the plan: a render may wait for its slot until the lifetimes are shorter.
+    They are not part of the plan: a render may wait for its slot, and the remaining lifetime
+    shrinks.
     """
     return _variant_headers(VariantHeaders.of(request.options), request.exp, now)
 
@@ -145,14 +148,14 @@ def _stored_headers(headers: VariantHeaders, exp: int | None, now: float) -> dic
     return _variant_headers(headers, exp, now) | _RANGES
 
 
-# Most URLs have no end, and few variants differ in their headers.
+# Most URLs have no ``exp``, and few variants differ in their headers.
 @lru_cache(1024)
 def _permanent_headers(headers: VariantHeaders) -> dict[bytes, bytes]:
     return _variant_headers(headers, None, 0) | _RANGES
 
 
 def _variant_headers(headers: VariantHeaders, exp: int | None, now: float) -> dict[bytes, bytes]:
-    """Return what a variant is stored with, or will be, as headers for a URL until ``exp``."""
+    """Return the headers of a variant, for a URL that expires at ``exp``."""
     disposition = headers.content_disposition
     return {
         b"content-type": headers.content_type.encode("ascii"),
@@ -162,7 +165,7 @@ def _variant_headers(headers: VariantHeaders, exp: int | None, now: float) -> di
 
 
 def _cache_control(value: str, exp: int | None, now: float) -> bytes:
-    """Shorten a max-age to what is left until ``exp``; what is stored keeps its own."""
+    """Limit the max-age to the time until ``exp``; the stored value does not change."""
     if exp is None:
         return value.encode("ascii")
     return _MAX_AGE.sub(lambda match: f"max-age={clamp(int(match[1]), exp, now)}", value).encode(
@@ -170,7 +173,7 @@ def _cache_control(value: str, exp: int | None, now: float) -> bytes:
     )
 
 
-# The plans that depend on nothing.
+# The plans that do not depend on the request.
 _LOOK_UP = ResponsePlan(Outcome.LOOK_UP)
 _RENDER = ResponsePlan(Outcome.RENDER)
 _MISS = ResponsePlan(Outcome.MISS)

@@ -16,7 +16,7 @@ from audioproxy.web.verified_path_cache import VerifiedPathCache
 
 
 class AudioProxyResource(BaseResource):
-    """Variants, info documents, health and readiness.
+    """Resource that serves variants, info documents, health and readiness.
 
     :ivar verified_paths: the requests of paths that were verified lately.
     """
@@ -30,9 +30,9 @@ class AudioProxyResource(BaseResource):
         slots: Slots,
         readiness: Readiness,
     ) -> None:
-        """Mount the parts.
+        """Create the resource from the handlers of its endpoints.
 
-        :param slots: of renders; its queue is what readiness reports.
+        :param slots: the render slots; readiness reports the depth of their queue.
         """
         BaseResource.__init__(self, instrumentation)
         self.verified_paths = VerifiedPathCache()
@@ -43,7 +43,7 @@ class AudioProxyResource(BaseResource):
         self._readiness = readiness
 
     async def route(self, exchange: Exchange, path: bytes) -> None:
-        """Answer a request, or refuse it; see `BaseResource`."""
+        """Respond to a request, or refuse it; see `BaseResource`."""
         method = exchange.method
         if not self.serves(method):
             raise NotFound("a method that is not served")
@@ -70,7 +70,7 @@ class AudioProxyResource(BaseResource):
             await self._variants.answer(exchange, request)
 
     def _read(self, exchange: Exchange, path: bytes) -> VariantRequest | InfoRequest:
-        """Return what a path asks for, and name its endpoint for the log.
+        """Parse and verify a path, and set the endpoint class for the log.
 
         :raises Refusal: where the path is refused.
         """
@@ -82,7 +82,7 @@ class AudioProxyResource(BaseResource):
                 raise Expired
             return cached
         signed_path = split_signature(path)
-        # /hls/ is reserved for a later version (contract: Versioning).
+        # /hls/ is reserved for a later version (Versioning, 3).
         if signed_path is None or signed_path.signature == b"hls":
             raise NotFound("no such route")
         exchange.endpoint = "info" if is_info(signed_path.signed) else "render"

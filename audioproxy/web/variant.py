@@ -1,4 +1,4 @@
-"""Responses to requests for variants: from the store, from a render, or by a redirect."""
+"""Responses to requests for variants: from the store, from a render, or as a redirect."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VariantHandler:
-    """Answers GET and HEAD for variants.
+    """Responds to GET and HEAD of variants.
 
     :ivar store: None where nothing is stored.
     :ivar now: Unix time in seconds.
-    :ivar presign_ttl: seconds that the URL of a redirect lives; None where stored variants are
-        served from here (AP_SERVE_MODE).
+    :ivar presign_ttl: lifetime in seconds of a redirect's presigned URL; None in proxy mode
+        (AP_SERVE_MODE).
     """
 
     metrics: Metrics
@@ -37,9 +37,9 @@ class VariantHandler:
     presign_ttl: int | None = None
 
     async def answer(self, exchange: Exchange, request: VariantRequest) -> None:
-        """Answer a request whose signature is verified and whose time is not over.
+        """Respond to a request whose signature is verified and that has not expired.
 
-        :raises Refusal: for everything that is not answered with the variant.
+        :raises Refusal: for every response that is an error document.
         """
         conditions = exchange.conditions
         exchange.set_headers({b"etag": request.tag})

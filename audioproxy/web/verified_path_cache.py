@@ -1,4 +1,4 @@
-"""The requests of paths whose signatures were verified lately."""
+"""Cache of requests by path, for paths whose signatures were verified lately."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cachetools import LRUCache
 
 from audioproxy.grammar.request import VariantRequest
 
-# Some ten megabytes where they are full of long paths.
+# The cache takes some ten megabytes if it is full of long paths.
 _MOST_PATHS = 4096
 _LONGEST_PATH = 1024
 
@@ -14,16 +14,17 @@ _LONGEST_PATH = 1024
 class VerifiedPathCache:
     """The requests of the paths that were verified last, by path.
 
-    The whole path with its signature is the key, so that a path that differs in one byte is
-    verified anew. Nothing in a request depends on the time or on what is stored.
+    The key is the whole path with its signature, so a path that differs in one byte is verified
+    again.
+    A request does not depend on the time or on what is stored.
     """
 
     def __init__(self) -> None:
         self._requests: LRUCache[bytes, VariantRequest] = LRUCache(_MOST_PATHS)
-        #: Returns the request of a path, or None.
+        #: Returns the request of a path, or None if the path is not cached.
         self.find = self._requests.get
 
     def add(self, path: bytes, request: VariantRequest) -> None:
-        """Remember the request of a path that was verified."""
+        """Add the request of a verified path."""
         if len(path) <= _LONGEST_PATH:
             self._requests[path] = request

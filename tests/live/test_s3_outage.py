@@ -100,7 +100,7 @@ class LookupTests(OutageCase):
         counted = moved(before, await scrape(self.service.metrics_port))
         self.assertEqual(4, counted['http_requests_total{endpoint="render",status="5xx"}'])
         self.assertFalse([name for name in counted if "lookups" in name or "renders" in name])
-        self.assertRegex(self.warnings()[-1], r"\Athe variant store cannot be asked: .+")
+        self.assertRegex(self.warnings()[-1], r"\Aa lookup in the variant store failed: .+")
         await self.server.start()
         again = await ask(self.port, hit)
         self.assertEqual((b"HIT", kept(miss)), (again["x-audio-proxy"], kept(again)))

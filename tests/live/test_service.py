@@ -276,7 +276,7 @@ class StreamTests(ServiceCase):
                 ("first", "the encoder failed"),
                 ("first", "the render of {key} has failed: {why}"),
                 ("third", "the render of {key} has failed: {why}"),
-                ("third", "a 404 is for this reason: {reason}"),
+                ("third", "the reason for a 404: {reason}"),
             },
         )
 

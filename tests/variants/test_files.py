@@ -627,7 +627,7 @@ class ProveTests(SynchronousTestCase):
         self.path.mkdir()
         self.patch(files_module, "_RESERVE", 10**18)
         self.patch(files_module, "_RESERVE_FRACTION", 1)
-        self.assertRegex(self.prove() or "", "No space left .+; room for variants is")
+        self.assertRegex(self.prove() or "", "No space left .+; disk space for variants is")
         self.assertEqual(os.listdir(self.path), [])
 
 

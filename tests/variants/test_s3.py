@@ -289,7 +289,7 @@ class LookupTests(VariantCase):
             self.log.events.clear()
             self.network.answers.append(reply(status))
             self.error_of(self.variants.lookup(KEY), refusal)
-            self.assertEqual(self.lines(), [f"the variant store cannot be asked: status {status}"])
+            self.assertEqual(self.lines(), [f"a lookup in the variant store failed: status {status}"])
 
     def test_unreachable(self) -> None:
         """Nor is one that cannot be reached."""
@@ -347,7 +347,7 @@ class StretchTests(VariantCase):
             self.log.events.clear()
             self.network.answers.append(reply(status))
             self.error_of(found.open_range(0, 5), refusal)
-            self.assertEqual(self.lines(), [f"a stored variant is not given: status {status}"])
+            self.assertEqual(self.lines(), [f"a stored variant cannot be read: status {status}"])
 
     def test_breaks_off(self) -> None:
         """A body that breaks off is never a short success, and is told of."""
