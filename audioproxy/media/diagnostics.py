@@ -27,8 +27,7 @@ _OURS = (
 )
 
 # A local source that exists but cannot be opened, because its content is broken. A broken header
-# may
-# state sizes that need absurd amounts of memory, or offsets past the end of the file.
+# may state sizes that need absurd amounts of memory, or offsets past the end of the file.
 _UNOPENED = re.compile(
     rb"^file:/dev/fd/\d+: (?:Cannot allocate memory|Input/output error|Invalid argument"
     rb"|Numerical (?:argument|result) out of (?:domain|range)|Operation not permitted"
@@ -61,9 +60,8 @@ _PICTURE = re.compile(rb"Could not find codec parameters for stream \d+ \(Video:
 # Failures of a remote source that was available to the service's own request a moment before. A
 # certificate that cannot be verified is the origin's fault, as in the service's own requests (D48).
 # ffmpeg follows no redirects and reports one as an input/output error. That counts as a fault of
-# the
-# source, like broken audio. ffmpeg 5 puts the name of the input before the reason; later versions
-# put the step that failed there.
+# the source, like broken audio. ffmpeg 5 puts the name of the input before the reason; later
+# versions put the step that failed there.
 _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
     (
         re.compile(rb"Peer certificate failed verification|certificate's owner does not match"),
@@ -88,8 +86,7 @@ _REMOTE: tuple[tuple[re.Pattern[bytes], type[Refusal]], ...] = (
 #: ffmpeg's messages about a connection that was lost for good. ffmpeg then treats the bytes that it
 #: has as the whole source, or continues at a wrong offset, and exits with 0. A connection that was
 #: restored at the first attempt does no harm. ffmpeg does not report how a second attempt ended, so
-#: a
-#: second attempt counts as a loss.
+#: a second attempt counts as a loss.
 CUT_SHORT = re.compile(
     rb"Will reconnect at \d+ in [1-9]\d* second|HTTP error \d"
     rb"|Stream ends prematurely at \d+, should be 18446744073709551615"
@@ -107,7 +104,7 @@ _NOTHING = b"Empty output"
 # A URL may contain quotes. A quote at its very end belongs to the message around the URL.
 _QUERY = re.compile(r"\?\S*?(?=['\"]?(?:\s|$))")
 _USER_INFORMATION = re.compile(r"(?<=://)[^/\s]*@")
-# Characters in a log line. The end of a diagnostic names the cause; more text is no help.
+# The most characters of a diagnostic in a log line. Its end names the cause.
 _LONGEST = 500
 
 
@@ -147,8 +144,7 @@ def redact(stderr: bytes) -> str:
     """Return the end of a diagnostic as one printable line without secrets.
 
     Query strings are removed, since the query of a presigned URL is a credential. User information
-    is
-    removed too.
+    is removed too.
     """
     text = without_secrets(stderr.decode("utf-8", "replace"))
     line = " / ".join(part.strip() for part in text.splitlines() if part.strip())

@@ -31,8 +31,7 @@ class FormatEncoding:
 
     :ivar codec: arguments that select the encoder, for an output bit depth.
     :ivar quality: arguments for ``br``, for ``q``, or for neither; the encoder's own default is
-        never
-        used (D9).
+        never used (D9).
     :ivar muxer: arguments that select the container.
     :ivar empty: the most bytes of container headers in an output without audio.
     :ivar ends_well_empty: without audio, this encoder exits with 0, since its last packet has no
@@ -49,8 +48,7 @@ class FormatEncoding:
         """Return whether an encoder that exited with 0 after ``size`` bytes encoded no audio.
 
         The headers of one output may be larger than a whole short output with smaller headers. So
-        the
-        size decides only for encoders whose empty output ffmpeg does not report.
+        the size decides only for encoders whose empty output ffmpeg does not report.
         """
         return size == 0 or (self.ends_well_empty and size <= self.empty)
 
@@ -92,8 +90,7 @@ def _flac_quality(options: VariantOptions) -> list[str]:
 
 # Microseconds of audio in each page. No audio reaches a client before the second page is complete.
 # With the default of one second that is some 10 ms later. With a fifth of a second it is 4 ms
-# sooner,
-# but the file grows by 1 %; half a second costs a quarter of that.
+# sooner, but the file grows by 1 %; half a second costs a quarter of that.
 _PAGES = ("-page_duration", "500000")
 
 _FLAC_DEPTHS = {"16": ["-sample_fmt", "s16"], "24": ["-sample_fmt", "s32"]}

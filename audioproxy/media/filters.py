@@ -42,8 +42,8 @@ _SAMPLES_TO_RESAMPLE = 64
 def output_channels(options: VariantOptions, probe: Probe) -> int:
     """Return the number of channels that ffmpeg outputs: ``ch``, else the source's, at most 2.
 
-    For peaks of a stereo source that is at most trimmed, it is 2 whatever ``ch`` is. The reduction
-    (`audioproxy.media.waveform`) then mixes them to one channel, bit for bit as audiowaveform does.
+    For peaks of a stereo source that is at most trimmed, it is 2. If one channel is requested, the
+    reduction (`audioproxy.media.waveform`) mixes them, bit for bit as audiowaveform does.
     """
     if options.f == "peaks" and probe.channels == 2 and not _processes(options):
         return 2
@@ -59,8 +59,7 @@ def may_need_length(options: VariantOptions, probe: Probe) -> bool:
     """Return whether measuring the source may change the outcome of a render without audio.
 
     The source may end before ``t`` starts, whatever its header states. Or it has fewer samples than
-    a
-    resampler needs; they are padded once their number is known (D13).
+    a resampler needs; they are padded once their number is known (D13).
     """
     resampled = output_rate(options, probe) != probe.sample_rate
     return not probe.measured and (options.t is not None or resampled)
@@ -75,8 +74,7 @@ def filter_chain(options: VariantOptions, probe: Probe, region: SampleRange) -> 
     """Return the chain for ``-af``; it is empty where no filter is needed.
 
     The sample rate is pinned to the source's around every stage that could change it. Otherwise
-    ffmpeg
-    extends loudnorm's rate of 192 kHz to the stages before it.
+    ffmpeg extends loudnorm's rate of 192 kHz to the stages before it.
 
     :raises InvalidOptions: for a source that a stage does not support.
     """
@@ -123,8 +121,7 @@ def _can_be_mixed(layout: str) -> bool:
     """Return whether libswresample accepts the layout (sane_layout in its rematrix.c).
 
     It requires a front speaker, and both or neither of each pair. All speaker layouts with a name
-    of
-    their own meet that.
+    of their own meet that.
     """
     if layout.startswith(_AMBISONIC):
         return False
@@ -190,10 +187,8 @@ def _normalize(norm: Loudness, probe: Probe, region: SampleRange, pin: str) -> I
 
     loudnorm works at its own rate. Resampling there and back shortens an input of a few samples. At
     some rates, it adds one sample to inputs of some lengths (measured on ffmpeg 5.1 from 1 to 384
-    kHz).
-    The output is cut to the end of ``t`` or to a measured length, but not to a length that the
-    source
-    only states. If the source has more samples than it states, all of them are rendered.
+    kHz). The output is cut to the end of ``t`` or to a measured length, but not to a length that
+    the source only states. If the source has more samples than it states, all of them are rendered.
     """
     rate = probe.sample_rate
     _check_rate(f"norm:{norm}", rate, highest=None)
@@ -216,8 +211,7 @@ def _lengthen(output: int, probe: Probe, region: SampleRange) -> Iterator[str]:
     """Yield the filters that pad a short input for the resampler and cut its output (D13).
 
     Only a measured length is used. If a source gives no samples, padding it with silence would make
-    it
-    look decodable.
+    it look decodable.
 
     :param output: the output's rate in Hz.
     """

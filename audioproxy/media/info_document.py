@@ -18,8 +18,7 @@ _LONGEST_TEXT = 512
 _OGG = "ogg"
 _OPUS = "opus"
 # Numbers as ffprobe prints them. Longer ones come from a broken header, and would not fit a number
-# in
-# JSON.
+# in JSON.
 _SECONDS = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 _COUNT = re.compile(r"[0-9]{1,18}")
 
@@ -70,8 +69,7 @@ def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> 
     """Parse ffprobe's ``format`` object and the object of the first audio stream.
 
     Each fallback is tried on the parsed value: ffprobe's ``N/A``, 0 and text that is not a number
-    count
-    as missing.
+    count as missing.
     """
     return SourceInfo(
         format=_format(container.get("format_name"), audio.get("codec_name")),

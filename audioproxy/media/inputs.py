@@ -36,7 +36,7 @@ class Input:
 
     :ivar protocols: the protocol whitelist, derived from the kind of source alone.
     :ivar options: arguments for the source's protocol, such as the trusted certificates.
-    :ivar bounded: its length is known, so that a source that ends early differs from a short one.
+    :ivar bounded: its length is known, so that a connection that ends early is recognized.
     """
 
     url: str
@@ -90,17 +90,15 @@ def remote_input(
 ) -> Input:
     """Return the input for an https URL, or for an http URL of an object store's endpoint.
 
-    Redirects are not followed: the service has already resolved and checked them. ffmpeg's defaults
-    are
-    overridden where it would not verify a certificate, and would request the titles of an Icecast
-    server.
+    Redirects are not followed: the service has already resolved and checked them. By default,
+    ffmpeg would not verify certificates, and would request the titles of Icecast servers. Both
+    defaults are overridden.
 
     :param ca_file: PEM bundle to trust; None for the system's.
     :param if_match: a strong entity tag. The server refuses a request for a further range if the
         source's tag has changed.
     :param ranges: the server is known to serve ranges. If a server sent the whole body in place of
-        a
-        range, ffmpeg would read bytes in a wrong order without an error.
+        a range, ffmpeg would read bytes in a wrong order without an error.
     """
     options = ["-max_redirects", "0", "-icy", "0", "-rw_timeout", str(_STALL)]
     options += ["-user_agent", user_agent]

@@ -11,7 +11,8 @@ from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.info_document import SourceInfo, read_source_info
 from audioproxy.media.inputs import Input
 
-# ffprobe prints this where a container states no duration, and it divides size by bit rate instead.
+# ffprobe prints this where a container states no duration, so that ffprobe divides the size by the
+# bit rate.
 _ESTIMATE_NOTICE = b"Estimating duration from bitrate"
 
 # Used where ffprobe reports no rate, depth or channels (Format and encoding options, 1).
@@ -66,8 +67,7 @@ def probe_arguments(ffprobe: str, source: Input) -> list[str]:
     """Return ffprobe's command line.
 
     All streams are requested, so that the video gate finds a video stream at any position. The
-    output
-    ends with the tags, which may be of any size.
+    output ends with the tags, which may be of any size.
     """
     return [
         ffprobe,
@@ -91,8 +91,7 @@ def read_probe(
 
     :param cut_off: the output was longer than its limit, and this is its beginning.
     :param seekable: ffprobe could read the end of the source. Without that, its estimates of
-        duration
-        and bit rate are worthless.
+        duration and bit rate are worthless.
     :raises VideoSource: for a genuine video stream; embedded cover art is not video.
     :raises UndecodableSource: where no audio stream can be decoded.
     :raises ValueError: for output that ffprobe does not print.
@@ -104,7 +103,7 @@ def read_probe(
         streams = [dict(stream) for stream in answer.get("streams", [])]
         video = any(_is_video(stream) for stream in streams)
     except (AttributeError, RecursionError, TypeError) as error:
-        raise ValueError("the answer has another shape than ffprobe's") from error
+        raise ValueError("the output does not have the form of ffprobe's") from error
     if cut_off and not container:
         raise UndecodableSource("The source has more streams than can be examined.")
     if video:

@@ -24,9 +24,8 @@ _SAMPLE_EXACT = {
 }
 
 # Containers in which a seek is exact, as measured sample by sample against a full decode. Ogg
-# Vorbis,
-# matroska and raw AAC are not among them. Where AAC replaces samples with noise (ISO/IEC 14496-3,
-# 4.6.13), every decode has different noise.
+# Vorbis, matroska and raw AAC are not among them. Where AAC replaces samples with noise (ISO/IEC
+# 14496-3, 4.6.13), every decode has different noise.
 _SEEKABLE = {
     ("wav", None),
     ("w64", None),
@@ -71,9 +70,9 @@ class SampleRange:
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     """Return whether a decode pass must measure the source's length before the render (D12).
 
-    It must where a fade-out or a refusal depends on the source's end, and the container states that
-    end
-    not exactly or not at all. It must also where ``norm`` may have only a few samples to work on.
+    A fade-out or a refusal may depend on the source's end, which some containers do not state
+    exactly or not at all. ``norm`` needs the length where it may have only a few samples to work
+    on.
     """
     if probe.measured:
         return False
@@ -92,8 +91,7 @@ def find_sample_range(options: VariantOptions, probe: Probe) -> SampleRange:
     """Return the samples that the output covers.
 
     :raises InvalidOptions: where ``t`` starts at or past the source's end (D11), or leaves less
-        than a
-        sample.
+        than a sample.
     """
     rate = probe.sample_rate
     start, end = _bounds(options)

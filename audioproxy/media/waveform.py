@@ -33,7 +33,8 @@ _MINIMUM, _MAXIMUM = 0, 1
 
 # A pixel of at least this many blocks is at most 1 % longer for being a whole number of them.
 _BLOCKS_IN_PIXEL = 100
-# Few pixels get more blocks than they need: fewer merges keep the blocks shorter.
+# The least capacity. It gives few pixels more blocks than they need: fewer merges keep the blocks
+# short.
 _LEAST_CAPACITY = 256 * 1024
 # Blocks that are processed at a time.
 _PIECE = 64 * 1024
@@ -67,8 +68,7 @@ class Reduction:
         """Begin without samples.
 
         :param spool: an empty seekable file, which the caller closes. It holds the blocks: up to
-            200 for
-            each pixel, or 256 Ki where that is more.
+            200 for each pixel, or 256 Ki where that is more.
         """
         self._decoded = shape.decoded
         self._channels = shape.channels

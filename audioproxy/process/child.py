@@ -28,8 +28,7 @@ _KEPT_LIMIT = 2 * 1024
 # Seconds between TERM and KILL.
 _TERM_GRACE = 2.0
 # Seconds after KILL within which a child should be gone. A child that hangs in a system call does
-# not
-# receive the signal; that is logged, and the wait for the child continues.
+# not receive the signal; that is logged, and the wait for the child continues.
 _KILL_GRACE = 5.0
 # Seconds for which a process that a dead child left behind may keep the child's pipes open.
 _PIPE_GRACE = 1.0
@@ -73,7 +72,7 @@ class Exit:
 
 
 class Child:
-    """A running child process. It is reaped both if it is awaited and if it is stopped."""
+    """A running child process. It is always reaped, whether it is awaited or stopped."""
 
     def __init__(
         self,
@@ -88,8 +87,7 @@ class Child:
         self._reaped: SharedResult[Exit] = SharedResult()
         self._expected: IDelayedCall | None = None
         # Timers and pipes call back outside of this context, but their log lines belong to the
-        # request that
-        # started the child (D54).
+        # request that started the child (D54).
         self._context = copy_context()
 
     async def wait(self, timeout: float) -> Exit:
@@ -131,10 +129,8 @@ class Child:
         """Limit the files that the child writes to ``size`` bytes each (D52).
 
         At the limit the child ends by SIGXFSZ, without a core dump. Twisted offers no way to set
-        the limit
-        before the spawn. It still takes effect before the first write, because the child first
-        starts a
-        second program and loads its libraries.
+        the limit before the spawn. It still takes effect before the first write, because the child
+        first starts a second program and loads its libraries.
         """
         pid = self.protocol.pid
         # Only Linux can limit another process.
@@ -273,8 +269,7 @@ class _ChildProtocol(ProcessProtocol):
 
     def processExited(self, reason: Failure) -> None:
         # Twisted reports the end when every pipe is closed. A process that the child left behind
-        # may hold a
-        # pipe open forever.
+        # may hold a pipe open forever.
         self._hang_up = self._clock.callLater(_PIPE_GRACE, self._close_pipes)
 
     def processEnded(self, reason: Failure) -> None:

@@ -58,14 +58,12 @@ class Encoder:
         """Run an encoder and return when it has succeeded.
 
         The child's stdout is the output file itself. No byte passes through this process on its way
-        to the
-        disk, and no slow client can slow the encoder (D38).
+        to the disk, and no slow client can slow the encoder (D38).
 
         :param output: the descriptor that becomes the child's stdout.
         :param timeout: seconds.
         :param grown: called repeatedly while the child runs, and once after its end. It returns
-            whether
-            the output has audio yet. If it raises a `Refusal`, the child is stopped.
+            whether the output has audio yet. If it raises a `Refusal`, the child is stopped.
         :param limit: bytes; the kernel stops a child that writes more (D52).
         :raises OutputTooLarge: past ``limit``.
         :raises RenderTimeout: past ``timeout``.
@@ -95,8 +93,7 @@ class Encoder:
         """Run ffmpeg with a pipe as its stdout, and return when it has succeeded.
 
         :param pipe: the write end. It is closed here, so that the reader sees the end of the pipe
-            when
-            the child has ended.
+            when the child has ended.
         :param timeout: seconds.
         :raises RenderTimeout, UndecodableSource, RenderFailed: as for `encode`.
         """

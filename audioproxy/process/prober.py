@@ -30,8 +30,7 @@ from audioproxy.shared_result import SharedResult
 _ANSWER_LIMIT = 1024 * 1024
 
 # Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
-# length
-# `SourceInfo` limits.
+# length `SourceInfo` limits.
 _KNOWN = 512
 
 _log = Logger()
@@ -62,8 +61,7 @@ class Prober:
         """Return the probe of a source: cached, shared with a running probe, or new.
 
         A cached probe is used while the source's fingerprint is the same. Requests for a source
-        that is
-        being probed share the result. If one of them is cancelled, the others still get it.
+        that is being probed share the result. If one of them is cancelled, the others still get it.
 
         :param identity: equal for two sources only if their bytes are the same.
         :raises QueueFull: where no probe slot is free.
@@ -147,8 +145,7 @@ class Prober:
         if ended.code is not None and (refusal := classify(ended.stderr)) is not None:
             if refusal in (NotFound, UpstreamUnavailable):
                 # The source was available a moment ago. Possible causes are a wrong clock, and
-                # credentials that may
-                # request an object's headers but not read the object.
+                # credentials that may request an object's headers but not read the object.
                 _log.warn(
                     "ffprobe cannot read a source that exists: {diagnostic}",
                     diagnostic=redact(ended.stderr),

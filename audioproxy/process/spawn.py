@@ -80,15 +80,14 @@ class Launcher:
         """Start a program with an empty stdin and a captured stderr.
 
         :param descriptors: the child's descriptor numbers, each with the descriptor of this process
-            that
-            it inherits. The caller closes its own descriptors.
+            that it inherits. The caller closes its own descriptors.
         :param stdout_limit: bytes of stdout to capture; 0 where ``descriptors`` sets stdout.
         :param keep_pattern: matching lines of stderr are kept, however much output follows them.
         :param niceness: added to the niceness of this process.
         :param output_limit: bytes to which the child's writes may grow a file.
         :param parent_death_signal: kill the child when this process ends. A child that writes into
-            a
-            pipe of this process ends without it, and then starts without the additional program.
+            a pipe of this process ends anyway, and is started faster without the additional
+            program.
         :raises SpawnFailed: where the program cannot be started.
         """
         child = Child(self.clock, stdout_limit, keep_pattern, self.not_started)
@@ -117,11 +116,11 @@ class Launcher:
 
 
 def find_parent_death_prefix() -> tuple[str, ...]:
-    """Return the prefix that has a child killed when this process dies for any reason (D40).
+    """Return the prefix that makes the kernel kill a child when this process dies (D40).
 
-    The encoder writes into a file, so no broken pipe ends it. Without util-linux, a child of a
-    killed
-    service runs to its own end, and writes into a file without a name.
+    The kernel does so however this process dies. The encoder writes into a file, so no broken pipe
+    ends it. Without util-linux, a child of a killed service runs to its own end, and writes into a
+    file without a name.
     """
     prefix: tuple[str, ...] = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
     try:

@@ -34,8 +34,7 @@ class WaveformReader:
         """Read and reduce samples from a pipe until its end.
 
         :param ended: set when the child is dead. A process that the child left behind may hold the
-            pipe
-            open forever.
+            pipe open forever.
         """
         reduction = self._reduction
         buffer = bytearray(_CHUNK)

@@ -83,8 +83,8 @@ class Waveforms:
     ) -> WaveformReader:
         readable, writable = os.pipe()
         # A decoder that often waits for its reader is a fifth slower. The pipe keeps its default
-        # size where
-        # all pipes together have reached the user's limit, or where the system has no such call.
+        # size where all pipes together have reached the user's limit, or where the system has no
+        # such call.
         with suppress(OSError, AttributeError):
             fcntl.fcntl(writable, fcntl.F_SETPIPE_SZ, _PIPE)
         ended = Event()
@@ -113,7 +113,8 @@ def _read_pipe(
 ) -> WaveformReader:
     # Any failure here closes the pipe, which ends the decoder.
     with open(readable, "rb", buffering=0) as pipe:
-        # Imported late: a service without waveforms saves a fifth of its memory and its start time.
+        # Imported late: a service without waveforms does without numpy, which is a fifth of its
+        # memory and of its start time.
         from audioproxy.process.waveform_reader import WaveformReader
 
         drawing = WaveformReader(shape, spool)

@@ -13,10 +13,8 @@ class RenderOutput:
     """A growing file and its followers.
 
     The encoder appends to the file. Each reader keeps its own offset and reads at its own pace, so
-    a
-    reader that lags costs no more memory than any other (D38). The file is closed when the render
-    and
-    the last reader have released it.
+    a reader that lags costs no more memory than any other (D38). The file is closed when the render
+    and the last reader have released it.
 
     :ivar size: bytes that readers can read so far.
     :ivar limit: bytes that readers get at most, however large the file is (D52).

@@ -143,8 +143,7 @@ class Preparation:
         """Refuse, and log, a source that has changed since it was opened.
 
         The open descriptor protects against a replaced file, but not against a file that is still
-        being
-        written, such as an upload.
+        being written, such as an upload.
 
         :raises RenderFailed: where the source has changed.
         """

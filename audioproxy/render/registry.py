@@ -64,8 +64,7 @@ class RenderRegistry:
         """Admit a request that may start a render within the block.
 
         The block gets True if the request arrived before a drain. Its store lookup may end only
-        after the
-        drain has begun, so the drain waits for the block.
+        after the drain has begun, so the drain waits for the block.
         """
         if self._draining.fired:
             yield False
@@ -99,8 +98,7 @@ class RenderRegistry:
         """Wait until every render has ended and is stored (D39).
 
         Renders that still run after ``seconds`` are cancelled. The wait ends a few seconds later,
-        even if
-        some of them have not ended.
+        even if some of them have not ended.
         """
         clock = self._context.limits.clock
         self._draining.fire(None)
@@ -123,8 +121,7 @@ class RenderRegistry:
         """Keep a stored render joinable a little longer, unless the service stops.
 
         A request may look the variant up just before the write-back ends, and join just after it.
-        Without a
-        stored variant, each later request starts a new render (D37).
+        Without a stored variant, each later request starts a new render (D37).
         """
         clock = self._context.limits.clock
         await self._draining.wait().addTimeout(_LINGER, clock, lambda _outcome, _seconds: None)

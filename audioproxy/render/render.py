@@ -60,8 +60,7 @@ class Render:
     """One render and its subscribers.
 
     No client gets a byte before the encoder has output more than container headers. So every
-    refusal
-    until then can still be a response with a status.
+    refusal until then can still be a response with a status.
 
     :ivar state: its current state.
     """
@@ -87,8 +86,7 @@ class Render:
         """Start the render; it is already registered.
 
         :returns: fires when the child is dead and the write-back is over, with whether the variant
-            is
-            stored. It never fails. `close` has to follow.
+            is stored. It never fails. `close` has to follow.
         """
         self._running = Deferred.fromCoroutine(self._run())
         return self._running
@@ -164,8 +162,7 @@ class Render:
         """Encode before the deadline.
 
         At the deadline, all subscribers get the refusal at once. If a child does not die or a disk
-        hangs,
-        the render keeps its slot until that is over.
+        hangs, the render keeps its slot until that is over.
         """
         limits = self._context.limits
         deadline = Deadline(limits.clock, limits.timeout, lambda: self._fail(RenderTimeout()))
@@ -219,7 +216,8 @@ class Render:
         earlier, self._output = self._output, None
         if earlier is not None:
             earlier.release()
-        # If the store does not respond, the other half is left for an output that is not stored.
+        # Half of the time: if the store does not respond, the other half is left to create a file
+        # that the store does not take over.
         scratch = await self._write_back.create_in_store(deadline.left() / 2)
         if scratch is None:
             if not self._subscribers:

@@ -22,15 +22,14 @@ from audioproxy.server.connections import Connections, Phase
 from audioproxy.server.fast_path import FastPath
 
 # Bytes of further requests that a client may send before it has its responses. Twisted buffers
-# them.
-# At its own limit Twisted would stop reading, and then not notice that the client has disconnected.
+# them. At its own limit Twisted would stop reading, and then not notice that the client has
+# disconnected.
 _MOST_PIPELINED = 64 * 1024
 # Pipelined requests that are answered in a row, before other connections get their turn.
 _MOST_IN_A_ROW = 4
 # Unsent bytes of a response at which its producer is paused. This is less than one chunk of the
 # producer, so that a client that stalls has one chunk in memory and not two. Twisted reads as much
-# at
-# a time, too.
+# at a time, too.
 _SEND_BUFFER = 32 * 1024
 
 
@@ -83,7 +82,7 @@ class ProxyChannel(HookedChannel):
         HTTPChannel.connectionMade(self)
         transport = self.transport
         if ITCPTransport.providedBy(transport):
-            # The system notices a peer that vanished within hours.
+            # The system notices within hours that a peer has vanished.
             transport.setTcpKeepAlive(True)
         set_send_buffer(transport, _SEND_BUFFER)
         self.is_plain_tcp = is_plain_tcp(transport)
@@ -146,7 +145,7 @@ class ProxyChannel(HookedChannel):
             HTTPChannel.allContentReceived(self)
 
     def checkPersistence(self, request: Any, version: bytes) -> bool:
-        """Return whether the connection outlasts a response; none does while the service stops."""
+        """Return whether the connection stays open after a response; False while stopping."""
         if self.site.stopping:
             request.responseHeaders.setRawHeaders(b"connection", [b"close"])
             return False
@@ -175,8 +174,8 @@ class ProxyChannel(HookedChannel):
         """Close when everything is sent.
 
         A refused client may still be sending. Closing now would reset the connection, and the
-        client would
-        lose the response. So only the sending side is closed, and the connection soon after.
+        client would lose the response. So only the sending side is closed, and the connection soon
+        after.
         """
         if self.phase is Phase.REFUSED and ITCPTransport.providedBy(self.transport):
             self.transport.loseWriteConnection()

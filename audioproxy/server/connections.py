@@ -47,8 +47,7 @@ LIMITS: Mapping[Phase, float] = {
 }
 
 #: Seconds for which a client may receive nothing although bytes are ready for it. A paused player
-#: does
-#: just that.
+#: does just that.
 STALL = 600.0
 
 
@@ -57,8 +56,8 @@ class Connection(Protocol):
 
     :ivar phase: its current phase.
     :ivar phase_since: when the phase began or last made progress, in seconds of the clock.
-    :ivar stalled_since: when the client last received bytes of a full send buffer; None where the
-        buffer is not full.
+    :ivar stalled_since: when the client stopped receiving, so that its response was paused; None
+        where no response is paused.
     :ivar all_sent: the system has accepted everything that was written.
     """
 
@@ -80,8 +79,8 @@ class Connections:
     """The open connections, bounded in number and in time.
 
     Twisted's own timer restarts with every byte that arrives, so a client that sends one byte a
-    minute
-    would stay connected forever. It also runs while a client still receives the end of a response.
+    minute would stay connected forever. It also runs while a client still receives the end of a
+    response.
     """
 
     def __init__(self, clock: IReactorTime, most: int | None = None) -> None:
@@ -89,10 +88,8 @@ class Connections:
 
         :param most: the number of connections, or None for no limit. At the limit, a new connection
             evicts the one that has waited longest for a request and has everything sent. If there
-            is none,
-            it evicts the one that has stalled longest, for more than half a minute. Otherwise the
-            new
-            connection is refused.
+            is none, it evicts the one that has stalled longest, for more than half a minute.
+            Otherwise the new connection is refused.
         """
         self._clock = clock
         self._most = most
@@ -115,7 +112,7 @@ class Connections:
         if connection is None:
             self._log_no_room()
             return False
-        # If everything is sent, closing in order loses no time, and an abort would lose nothing.
+        # Once everything is sent, neither a close in order nor an abort loses any byte.
         _close(connection, in_order=connection.all_sent)
         return True
 
@@ -159,8 +156,7 @@ class Connections:
         """Wait until every connection is closed, for ``seconds`` at most.
 
         A response counts as finished when its last bytes are handed to Twisted. They may be sent
-        long
-        after that.
+        long after that.
         """
         await self._in_flight.wait_until_idle(self._clock, seconds)
 

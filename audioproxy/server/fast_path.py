@@ -1,9 +1,8 @@
 """The fast path: responses to the most common requests, without a wait.
 
 Most requests of a busy node have three properties. They arrive as one packet of a common form.
-Their
-URL was verified lately. Their response is a small file, or a 304. This module parses such a packet
-and returns the whole response at once. It makes no decisions of its own:
+Their URL was verified lately. Their response is a small file, or a 304. This module parses such a
+packet and returns the whole response at once. It makes no decisions of its own:
 `audioproxy.grammar.request` parses the URL, and `audioproxy.web.response_plan` decides the
 response, as on the ordinary path. The response has the same bytes as there. All other requests are
 left to the ordinary path, which could handle every request without this module.

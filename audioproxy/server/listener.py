@@ -13,9 +13,8 @@ from audioproxy.server.site import ProxySite
 _BACKLOG = 1024
 
 # Descriptors that are reserved. _OWN is for the process itself, the metrics listener, and
-# connections
-# that are just being closed for new ones. _PER_CHILD is for a render or probe: a source, an output,
-# pipes, and copies of them during a spawn.
+# connections that are just being closed for new ones. _PER_CHILD is for a render or probe: a
+# source, an output, pipes, and copies of them during a spawn.
 _OWN = 256
 _PER_CHILD = 8
 # A client's connection, and the file that is sent to it.

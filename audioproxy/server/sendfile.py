@@ -8,8 +8,7 @@ from typing import Any
 from audioproxy._twisted import pause_until_writable
 
 # Bytes from which sendfile pays off. Fewer are what an encoder has just written. For those, a
-# single
-# write together with the chunk's framing is cheaper.
+# single write together with the chunk's framing is cheaper.
 _LEAST = 32 * 1024
 # Bytes that are sent before other connections get their turn: mostly more than a socket's buffer
 # holds.
@@ -20,9 +19,9 @@ class SendfileBody:
     """The part of one response's body that ``sendfile`` sends.
 
     It bypasses Twisted's transport, so it sends only while Twisted has nothing left to send. It
-    makes
-    the transport believe that its buffer is full. Then the transport resumes the producer when the
-    socket is writable, and stops the producer when the connection is lost, as for any response.
+    makes the transport believe that its buffer is full. Then the transport resumes the producer
+    when the socket is writable, and stops the producer when the connection is lost, as for any
+    response.
     """
 
     __slots__ = ("_channel", "_chunk_left", "_chunked")
@@ -69,8 +68,7 @@ class SendfileBody:
             return 0
         except OSError:
             # The file system may not support sendfile. Or the file or the socket is broken: then
-            # the read fails,
-            # or the transport notices when it sends.
+            # the read fails, or the transport notices when it sends.
             data = os.pread(descriptor, min(count, _LEAST), offset)
             transport.write(data)
             moved = len(data)

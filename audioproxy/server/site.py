@@ -17,7 +17,7 @@ from audioproxy.web.base_resource import BaseResource
 
 
 class ProxySite(Site):
-    """Site that bounds the number of its connections and the time of each.
+    """Site that limits the number of its connections, and the time that each may take.
 
     :ivar connections: the open connections.
     :ivar fast_path: responds to common requests at once; None to have the resource handle all.

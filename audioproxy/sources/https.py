@@ -61,12 +61,9 @@ class OpenHttpsSource:
     """A source at an https address.
 
     ffmpeg reads it at the origin on two conditions. ffmpeg must be able to distinguish its end from
-    a
-    lost connection, and all ranges must be of one version. So the length must be known, ranges must
-    be
-    served, and a validator must distinguish the versions. Any other source is downloaded first,
-    since
-    the HTTP client checks the framing of the body.
+    a lost connection, and all ranges must be of one version. So the length must be known, ranges
+    must be served, and a validator must distinguish the versions. Any other source is downloaded
+    first, since the HTTP client checks the framing of the body.
     """
 
     def __init__(self, sources: HttpsSources, source: HttpsSource, state: OriginState) -> None:
@@ -109,8 +106,8 @@ class OpenHttpsSource:
         if self._copy is not None:
             if self._closed:
                 # The request that opened the source has closed it, but other requests share its
-                # probe. The probe
-                # opens the copy in this turn of the reactor, so the copy is closed in the next one.
+                # probe. The probe opens the copy in this turn of the reactor, so the copy is closed
+                # in the next one.
                 self._origins.clock.callLater(0, self.close)
             return local_input()
         assert self._ranges is not None
@@ -162,9 +159,8 @@ class OpenHttpsSource:
                 await self._download(seconds)
         elif not (ranges or self._probed_at_origin) and (self._unsized or self.size is None):
             # Only the end of the body shows whether the source is complete, so a probe needs it too
-            # (D48). A
-            # source that is too large or too slow to be downloaded for a probe is probed at the
-            # origin.
+            # (D48). A source that is too large or too slow to be downloaded for a probe is probed
+            # at the origin.
             half = seconds / 2
             try:
                 await with_timeout(self._origins.clock, half, self._download(half))

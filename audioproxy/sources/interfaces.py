@@ -27,10 +27,10 @@ class OpenSource(Protocol):
     async def input(self, seconds: float, *, whole: bool) -> Input:
         """Return the input for ffmpeg and ffprobe.
 
-        :param seconds: time that is left, for a download too.
+        :param seconds: the time that is left. It limits a download, and the lifetime of a render's
+            presigned URL.
         :param whole: the whole source is needed, as for a render, and not only its beginning, as
-            for a
-            probe. Then a source that cannot be read safely at its origin is downloaded first.
+            for a probe. Then a source that cannot be read safely at its origin is downloaded first.
         :raises Refusal: where the source cannot be read.
         :raises TimeoutError: where it cannot be read in time.
         """
@@ -39,9 +39,8 @@ class OpenSource(Protocol):
     def fingerprint(self) -> bytes:
         """Return a value that no other version of this source has had; empty where uncertain.
 
-        It is stricter than ``validator``, which may not change if the file changes twice within one
-        tick of
-        a clock. It may differ between nodes.
+        It is stricter than ``validator``, which may miss a change within one tick of a clock. It
+        may differ between nodes.
         """
         ...
 

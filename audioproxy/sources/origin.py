@@ -98,16 +98,15 @@ class OriginClient:
         """Follow redirects to the source and return its state there.
 
         :raises NotFound: where there is no source, the origin refuses it, or a redirect leads off
-            the
-            allowlist.
+            the allowlist.
         :raises UpstreamUnavailable: where the origin cannot be reached or trusted, is broken or
             busy, or redirects without end (D48).
         """
         try:
             return await with_timeout(self.clock, _STATE_TIMEOUT, self._follow_redirects(source))
         except TimeoutError as error:
-            _log.warn("the origin {host} takes too long", host=source.host)
-            raise UpstreamUnavailable("The origin does not answer in time.") from error
+            _log.warn("the origin {host} does not respond in time", host=source.host)
+            raise UpstreamUnavailable("The origin did not respond in time.") from error
 
     async def get(self, source: HttpsSource, byte_range: str | None = None) -> Response:
         """Request a source, or a byte range of it such as ``0-0``."""
@@ -167,10 +166,10 @@ def read_state(source: HttpsSource, response: Response) -> OriginState:
     """
     status = response.status
     if status >= 500 or status in _TEMPORARY:
-        _log.warn("the origin {host} answers {status}", host=source.host, status=status)
+        _log.warn("the origin {host} responds with {status}", host=source.host, status=status)
         raise UpstreamUnavailable("The origin is broken or busy.")
     if status >= 400 and status != 416:
-        raise NotFound(f"the origin answers {status}")
+        raise NotFound(f"the origin responds with {status}")
     served_range = content_range(response) if status == 206 else None
     size = response.length if status != 206 else served_range[2] if served_range else None
     return OriginState(

@@ -47,8 +47,7 @@ class OpenS3Source:
         """Return the input for a presigned URL that is valid for ``seconds``.
 
         For a probe it is valid for as long as a render may take: the store's clock may be some
-        seconds
-        ahead of this machine's.
+        seconds ahead of this machine's.
 
         :raises UndecodableSource: for an empty object, which has no range.
         """

@@ -198,8 +198,7 @@ class FileVariantStore:
         """Append the trailer to a finished scratch file and rename it to its final name.
 
         The bytes are flushed before the rename, so that a crash of the machine leaves no name
-        without
-        bytes. A commit past its timeout still completes or does nothing.
+        without bytes. A commit past its timeout still completes or does nothing.
 
         :raises OSError: where the store fails, or does not respond within 2 minutes.
         """

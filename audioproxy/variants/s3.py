@@ -233,7 +233,7 @@ class S3VariantStore:
         if not isinstance(scratch, HashingScratchFile):
             raise TypeError("only a file that this store created can be committed to it")
         if self._uploads.count >= _MAX_UPLOADS:
-            raise OSError(f"{_MAX_UPLOADS} uploads have not ended")
+            raise OSError(f"{_MAX_UPLOADS} uploads are under way, and no more are accepted")
         self._uploads.begin()
         try:
             await self._commit(key, scratch, size, headers)

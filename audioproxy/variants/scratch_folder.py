@@ -70,8 +70,7 @@ class ScratchFolder:
     """One process's own folder below a parent that many processes may share.
 
     The process holds a lock for as long as it lives. A folder whose lock can be taken is abandoned,
-    for
-    example after a ``kill -9``. The next process that opens its own folder removes it (D40).
+    for example after a ``kill -9``. The next process that opens its own folder removes it (D40).
     """
 
     def __init__(self, parent: str, run_detached: DetachedRunner = run_inline) -> None:
@@ -101,8 +100,8 @@ class ScratchFolder:
         """Return a new empty file in the folder.
 
         If the folder was removed at run time, for example with the whole store, it is created
-        again. It is
-        also created again if the store was unmounted for a while. Any thread may call this.
+        again. It is also created again if the store was unmounted for a while. Any thread may call
+        this.
 
         :raises OSError: where there is no space, permission is denied, or the parent is gone.
         """
@@ -122,8 +121,7 @@ class ScratchFolder:
             os.path.join(folder, uuid.uuid4().hex), self._run_detached, self._unremoved.append
         )
         # The store is mounted now, but may not have been when these files were closed. A file that
-        # still
-        # cannot be removed is left to the next boot.
+        # still cannot be removed is left to the next boot.
         while self._unremoved:
             with suppress(OSError):
                 os.unlink(self._unremoved.pop())

@@ -36,8 +36,7 @@ class _WithoutCreated(Collector):
     """A registry without the creation times of its series.
 
     prometheus-client 0.26 adds them as series of their own. It can leave them out only for the
-    whole
-    process, which may be the application of another project.
+    whole process, which may be the application of another project.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

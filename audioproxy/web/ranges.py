@@ -7,7 +7,7 @@ import re
 from audioproxy.errors import RangeNotSatisfiable
 
 _SINGLE = re.compile(rb"bytes=[ \t]*(\d*)-(\d*)[ \t]*", re.IGNORECASE)
-# More digits than any offset has. Python refuses to convert numbers of some thousand digits.
+# No offset has more digits. Python refuses to convert numbers of some thousand digits.
 _DIGITS = 19
 
 

@@ -94,8 +94,7 @@ def plan_response(
     headers = _stored_headers(lookup.headers, request.exp, now)
     if lookup.presign_ttl is not None:
         # A presigned URL cannot live zero seconds, so the last second of ``exp`` is served as in
-        # proxy mode
-        # (D14).
+        # proxy mode (D14).
         seconds = clamp(lookup.presign_ttl, request.exp, now)
         if seconds:
             return _plan_redirect(conditions, lookup.size, headers, seconds)

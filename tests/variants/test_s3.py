@@ -1,4 +1,4 @@
-"""Variants in a bucket: there whole or not at all, and never a short one passed on as whole."""
+"""Variants in a bucket: found complete or not at all; a truncated body is an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from botocore import auth
 
-# It opens descriptors of its own when it is imported first.
+# The reactor opens descriptors when it is first imported, so import it before counting them.
 from twisted.internet import reactor  # noqa: F401
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionRefusedError
@@ -58,12 +58,12 @@ NAMED = VariantHeaders("audio/flac", "public", 'attachment; filename="a b.flac"'
 KEY = "k" * 43
 
 
-#: The whole of five bytes.
+#: Headers of a range response with all of five bytes.
 FIVE = {"Content-Range": "bytes 0-4/5"}
 
 
 def part(body: bytes = b"", length: int = -1, first: int = 0) -> bytes:
-    """Return an answer with the rest of five bytes, or with what it says is that."""
+    """Return a 206 response with five bytes from ``first`` on, or with another body or length."""
     return reply(206, body, {"Content-Range": f"bytes {first}-4/5"}, length)
 
 
@@ -85,22 +85,22 @@ class VariantCase(ClientCase):
         self.assertEqual((self.threads.waiting, open_descriptors()), (0, self.before))
 
     def make(self, part_size: int = PART_SIZE) -> S3VariantStore:
-        """Return the store with parts of a size."""
+        """Return the store, which uploads in parts of this size."""
         return S3VariantStore(
             self.store, "bucket", AnonymousSpace(), self.network, self.threads.in_thread, part_size
         )
 
     def lines(self) -> list[str]:
-        """Return what was logged."""
+        """Return the logged texts."""
         return [str(formatEvent(event)) for event in self.log.events]
 
     def looked_up(self, answer: bytes) -> StoredObject | None:
-        """Return the variant of which the store says this."""
+        """Look up the variant with this response of the store."""
         self.network.answers.append(answer)
         return self.result_of(self.variants.lookup(KEY))
 
     def stored(self, size: int = 5, tag: str | None = '"abc"') -> StoredObject:
-        """Return a variant that is there."""
+        """Return a stored variant."""
         headers = {"Content-Type": "audio/mpeg", "Cache-Control": "public"}
         found = self.looked_up(
             reply(200, length=size, headers=headers | ({"ETag": tag} if tag else {}))
@@ -113,7 +113,7 @@ class OpenTests(VariantCase):
     """`S3VariantStore.open`"""
 
     def test_proof(self) -> None:
-        """The bucket is proved writable by one empty object, which is found and removed again."""
+        """At boot, the service writes, finds and removes one empty object in the bucket."""
         self.network.answers += [reply(200), reply(200), reply(204)]
         self.result_of(self.variants.open())
         put, head, delete = self.network.requests
@@ -125,14 +125,14 @@ class OpenTests(VariantCase):
         self.assertTrue(is_signed(put, SECRET) and is_signed(delete, SECRET))
 
     def test_another_name_each_time(self) -> None:
-        """Nodes that start beside each other do not remove each other's."""
+        """Each boot uses another object name, so that nodes do not remove each other's objects."""
         self.network.answers += [reply(200), reply(200), reply(204)] * 2
         for _ in range(2):
             self.result_of(self.variants.open())
         self.assertEqual(len({request.target for request in self.network.requests}), 2)
 
     def test_refusals(self) -> None:
-        """Which step failed is told, with what the store said and what would be right."""
+        """The boot error names the failed step, the store's response and the remedy."""
         for status, code, said, wanted in (
             (404, "NoSuchBucket", "status 404, NoSuchBucket", "a bucket that exists"),
             (
@@ -155,7 +155,7 @@ class OpenTests(VariantCase):
                 self.assertIn(wanted, text)
 
     def test_write_only(self) -> None:
-        """Who may write and not read would render everything anew, and is told so."""
+        """Credentials that may write but not read are refused at boot."""
         for removed in (204, 403):
             self.network.answers += [reply(200), reply(403), reply(removed)]
             text = str(self.error_of(self.variants.open(), Unwritable))
@@ -170,7 +170,7 @@ class OpenTests(VariantCase):
         self.assertTrue(text.endswith("a clock that is right is required, here and there"), text)
 
     def test_clock(self) -> None:
-        """Of a wrong clock it is told by how much, where the store says what time it is."""
+        """For a wrong clock, the boot error has the difference if the store sent a Date."""
         self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 20, 3))
         for time, words in (
             ("12:00:00", "1203 s ahead of the store's"),
@@ -182,7 +182,7 @@ class OpenTests(VariantCase):
             self.assertTrue(text.endswith(f"is required: this machine's is {words}"), text)
 
     def test_unreachable(self) -> None:
-        """A store that cannot be reached is named."""
+        """If the store cannot be reached, the boot error names its endpoint."""
         self.network.refusal = ConnectionRefusedError()
         opening = self.begin(self.variants.open())
         self.network.advance(1)
@@ -190,13 +190,13 @@ class OpenTests(VariantCase):
         self.assertIn("http://s3.test is unreachable", text)
 
     def test_silent(self) -> None:
-        """One that says nothing does not keep the service from saying why it does not start."""
+        """A store that does not respond is refused at boot after thirty seconds."""
         opening = self.begin(self.variants.open())
         self.network.advance(30)
         self.exactly(opening, Unwritable)
 
     def test_bucket_that_is_no_label(self) -> None:
-        """With virtual addressing a bucket that no host name can hold is told at once."""
+        """With virtual addressing, a bucket that is no valid host label is refused at once."""
         settings = S3Config("http://s3.test", "virtual", None, "A", SECRET, None, "us-east-1")
         store = ObjectStore(settings, self.client)
         self.assertRaises(
@@ -204,7 +204,7 @@ class OpenTests(VariantCase):
         )
 
     def test_close(self) -> None:
-        """There is nothing to close."""
+        """Closing the store sends no request."""
         self.result_of(self.variants.close(5))
         self.variants.abandon()
         self.assertEqual(self.network.requests, [])
@@ -214,7 +214,7 @@ class ProveTests(VariantCase):
     """`S3VariantStore.prove`"""
 
     def test_inspect(self) -> None:
-        """The object has the given content, and can be inspected until it is removed."""
+        """The object has the given content, and exists until ``inspect`` has returned."""
         inspected: list[tuple[str, list[str]]] = []
 
         async def inspect(proof: StoreObject) -> None:
@@ -231,7 +231,7 @@ class ProveTests(VariantCase):
         self.assertEqual([(f"http://s3.test{put.target}", ["PUT", "HEAD"])], inspected)
 
     def test_inspect_fails(self) -> None:
-        """A refusal during the inspection is that of a store which cannot be used."""
+        """If ``inspect`` is denied, the store is unusable and the object is removed."""
 
         async def inspect(proof: StoreObject) -> None:
             raise Denied("status 403, AccessDenied")
@@ -242,7 +242,7 @@ class ProveTests(VariantCase):
         self.assertEqual("DELETE", self.network.requests[-1].method)
 
     def test_place(self) -> None:
-        """The place of the variants names the bucket and the origin."""
+        """`place` names the bucket and the endpoint."""
         self.assertEqual("s3://bucket at http://s3.test", self.variants.place)
 
 
@@ -250,7 +250,7 @@ class LookupTests(VariantCase):
     """`S3VariantStore.lookup`"""
 
     def test_found(self) -> None:
-        """What was stored with a variant comes back with it."""
+        """A lookup returns the size, headers and ETag of a variant."""
         for kept in (HEADERS, NAMED):
             headers = {"Content-Type": kept.content_type, "Cache-Control": kept.cache_control}
             if kept.content_disposition is not None:
@@ -262,24 +262,24 @@ class LookupTests(VariantCase):
         self.assertEqual(self.network.requests[-1].target, f"/bucket/{KEY}")
 
     def test_found_without_headers(self) -> None:
-        """A variant whose headers somebody lost is given as something that nobody caches."""
+        """A variant without stored headers is served as octet-stream with ``no-store``."""
         found = self.looked_up(reply(200, length=5))
         assert found is not None
         self.assertEqual(found.headers, VariantHeaders("application/octet-stream", "no-store"))
 
     def test_missing(self) -> None:
-        """A variant that is not there is none, and so is one of which the store will not say."""
+        """A missing and a denied object are a miss, and are not logged."""
         for status in (404, 403):
             self.assertIsNone(self.looked_up(reply(status)))
         self.assertEqual(self.lines(), [])
 
     def test_of_no_length(self) -> None:
-        """What has no length, or none that is told, is no variant."""
+        """An object without a length, or with length 0, is a miss."""
         for answer in (reply(200, length=0), reply_without_length(200)):
             self.assertIsNone(self.looked_up(answer))
 
     def test_broken(self) -> None:
-        """A store that cannot tell is told of, and not taken for an empty one."""
+        """A lookup in a failing store raises an error and is logged; it is not a miss."""
         for status, refusal in (
             (500, UpstreamUnavailable),
             (503, UpstreamUnavailable),
@@ -292,7 +292,7 @@ class LookupTests(VariantCase):
             self.assertEqual(self.lines(), [f"a lookup in the variant store failed: status {status}"])
 
     def test_unreachable(self) -> None:
-        """Nor is one that cannot be reached."""
+        """A lookup in a store that cannot be reached is a 502."""
         self.network.refusal = ConnectionRefusedError()
         looking = self.begin(self.variants.lookup(KEY))
         self.network.advance(1)
@@ -303,7 +303,7 @@ class StretchTests(VariantCase):
     """`StoredObject.open_range`"""
 
     def send(self, *packets: bytes, start: int = 0, stop: int = 5) -> Deferred[None]:
-        """Begin to send a stretch of a variant to a consumer."""
+        """Start to send a range of a variant to a consumer."""
         found = self.stored(9)
         self.network.answers.append(packets)
         flow = self.result_of(found.open_range(start, stop))
@@ -313,7 +313,7 @@ class StretchTests(VariantCase):
         return sending
 
     def test_bytes(self) -> None:
-        """Exactly the stretch is asked for, of the state that was seen, and sent on."""
+        """The requested range of the object that was found is fetched with If-Match and sent."""
         sending = self.send(part(length=4, first=1), b"ello", start=1, stop=5)
         self.successResultOf(sending)
         self.assertEqual(bytes(self.consumer.data), b"ello")
@@ -324,7 +324,7 @@ class StretchTests(VariantCase):
         self.assertTrue(is_signed(asked, SECRET))
 
     def test_without_a_tag(self) -> None:
-        """A store that gives no tags is asked without one."""
+        """Without an ETag, the range is requested without If-Match."""
         found = self.stored(tag=None)
         self.network.answers.append(part(b"hello"))
         flow = self.result_of(found.open_range(0, 5))
@@ -333,7 +333,7 @@ class StretchTests(VariantCase):
         self.network.run()
 
     def test_refused(self) -> None:
-        """What was there a moment ago and is not given now is the store's trouble, and told."""
+        """If a variant that was found cannot be read, the error is logged as the store's."""
         for status, refusal in (
             (404, UpstreamUnavailable),
             (403, UpstreamUnavailable),
@@ -350,7 +350,7 @@ class StretchTests(VariantCase):
             self.assertEqual(self.lines(), [f"a stored variant cannot be read: status {status}"])
 
     def test_breaks_off(self) -> None:
-        """A body that breaks off is never a short success, and is told of."""
+        """A body that breaks off is a 502 and is logged, and never a short success."""
         for packets in ((part(length=5), b"hell"), (reply_without_length(206, b"", FIVE), b"hell")):
             for end in (Peer.hang_up, Peer.break_off):
                 self.log.events.clear()
@@ -362,18 +362,18 @@ class StretchTests(VariantCase):
                 self.assertEqual(self.consumer.heard[-1], "unregistered")
 
     def test_another_length(self) -> None:
-        """Nor is one that is of another length than what was asked for."""
+        """A body of another length than requested is a 502."""
         for packets in ((part(b"hell"),), (part(length=6), b"hello, ")):
             self.exactly(self.send(*packets), UpstreamUnavailable)
 
     def test_stalls(self) -> None:
-        """A store that stalls is given up."""
+        """A body without progress for thirty seconds is a 502."""
         sending = self.send(part(length=5), b"hell")
         self.network.advance(30)
         self.exactly(sending, UpstreamUnavailable)
 
     def test_gone(self) -> None:
-        """A client that leaves is no trouble of the store's, and takes the connection with it."""
+        """If the client leaves, the request to the store is aborted, and nothing is logged."""
         sending = self.send(part(length=5), b"hell")
         self.consumer.hang_up()
         self.network.run()
@@ -382,7 +382,7 @@ class StretchTests(VariantCase):
         self.assertTrue(self.network.peers[-1].aborted)
 
     def test_cancelled(self) -> None:
-        """The same goes for one who cancels."""
+        """Cancelling a body aborts the request to the store."""
         sending = self.send(part(length=5), b"hell")
         sending.cancel()
         self.network.run()
@@ -390,7 +390,7 @@ class StretchTests(VariantCase):
         self.assertTrue(self.network.peers[-1].aborted)
 
     def test_never_sent(self) -> None:
-        """A stretch that nobody wants after all, the client having left, holds no connection."""
+        """Discarding a body that was never sent closes its connection."""
         found = self.stored()
         self.network.answers.append((part(length=5), b"hello"))
         self.result_of(found.open_range(0, 5)).discard()
@@ -398,7 +398,7 @@ class StretchTests(VariantCase):
         self.assertTrue(self.network.peers[-1].over)
 
     def test_presigned(self) -> None:
-        """It can be had by anyone for as long as asked for, and never longer than seven days."""
+        """A presigned URL is valid for the given seconds, and for seven days at most."""
         found = self.stored()
         for seconds, lifetime in (
             (1, 1),
@@ -415,10 +415,10 @@ class StretchTests(VariantCase):
 
 
 class CommitCase(VariantCase):
-    """A variant on its way into the bucket."""
+    """Commits of variants to the bucket."""
 
     def create(self, data: bytes) -> HashingScratchFile:
-        """Return a scratch file into which this was rendered."""
+        """Return a scratch file with this rendered output."""
         scratch = self.result_of(self.variants.create(10))
         os.write(scratch.descriptor, data)
         scratch.grown(len(data))
@@ -430,7 +430,7 @@ class CommitCase(VariantCase):
         headers: VariantHeaders = HEADERS,
         size: int | None = None,
     ) -> Deferred[None]:
-        """Begin to commit a variant, and let the thread and the store do their work."""
+        """Start to commit a variant, then run the threads and the network."""
         scratch = self.create(data)
         size = len(data) if size is None else size
         committing = self.begin(self.variants.commit(KEY, scratch, size, headers))
@@ -440,7 +440,7 @@ class CommitCase(VariantCase):
         return committing
 
     def close_file(self, outcome: Any, scratch: HashingScratchFile) -> Any:
-        """Close a scratch file as a render does when all is over."""
+        """Close the scratch file after a commit, as a render does."""
         scratch.close()
         return outcome
 
@@ -449,7 +449,7 @@ class CommitTests(CommitCase):
     """`S3VariantStore.commit`"""
 
     def test_written(self) -> None:
-        """The object has the bytes and the headers, signed over the digest of the bytes."""
+        """The object has the bytes and headers of the variant; the request signs their hash."""
         data = os.urandom(200_000)
         for kept in (HEADERS, NAMED):
             self.network.answers.append(reply(200))
@@ -465,7 +465,7 @@ class CommitTests(CommitCase):
             self.assertTrue(is_signed(put, SECRET))
 
     def test_too_many(self) -> None:
-        """A bucket that is slower than the encoders does not get to fill the disk (D35)."""
+        """If too many uploads are in progress, a commit fails, to save disk space (D35)."""
         self.patch(s3_module, "_MAX_UPLOADS", 1)
         slow = self.commit()
         scratch = self.create(b"hello")
@@ -479,7 +479,7 @@ class CommitTests(CommitCase):
         self.successResultOf(self.commit())
 
     def test_only_what_was_rendered(self) -> None:
-        """What an encoder wrote behind the end is not stored."""
+        """Bytes after the given size are not stored."""
         self.network.answers.append(reply(200))
         scratch = self.result_of(self.variants.create(10))
         os.write(scratch.descriptor, b"hello, and more")
@@ -491,7 +491,7 @@ class CommitTests(CommitCase):
         self.assertEqual(self.network.requests[-1].body, b"hello")
 
     def test_parts(self) -> None:
-        """What is larger than one request may be goes by parts; what is just as large does not."""
+        """A variant that is larger than one part is uploaded in several parts."""
         self.variants = self.make(part_size=1000)
         for size, parts in ((999, 0), (1000, 0), (1001, 2), (2000, 2), (2001, 3)):
             self.network.requests.clear()
@@ -511,24 +511,24 @@ class CommitTests(CommitCase):
                 self.assertEqual(put.headers["x-amz-content-sha256"], digest)
 
     def test_foreign_scratch(self) -> None:
-        """Only a file that this store made has been digested."""
+        """Committing a scratch file of another store raises TypeError."""
         scratch = AnonymousFile()
         self.error_of(self.variants.commit(KEY, scratch, 0, HEADERS), TypeError)
         scratch.close()
 
     def test_short_file(self) -> None:
-        """A file that holds less than it should is never stored."""
+        """A file that is shorter than the given size is not stored."""
         failure = self.failureResultOf(self.commit(b"hell", size=5))
         self.assertIsInstance(failure.value, EOFError | OSError)
         self.assertEqual(self.network.requests, [])
 
     def test_nothing(self) -> None:
-        """Nothing is no variant: a lookup would not find it."""
+        """An empty file is not stored, since a lookup would treat the object as a miss."""
         self.failureResultOf(self.commit(b""))
         self.assertEqual(self.network.requests, [])
 
     def test_cancelled(self) -> None:
-        """One who cancels breaks the request off, so that no object comes of it."""
+        """A cancelled commit aborts its request, so that no object is created."""
         committing = self.commit()
         self.assertNoResult(committing)
         committing.cancel()
@@ -538,14 +538,14 @@ class CommitTests(CommitCase):
 
 
 class RetryTests(CommitCase):
-    """`S3VariantStore.commit`: once more, where that may help"""
+    """`S3VariantStore.commit`: one retry after a temporary failure."""
 
     def hang_up(self, peer: Peer, _: Request) -> None:
-        """Be a store that was just closing the connection."""
+        """Close the connection without a response."""
         peer.hang_up()
 
     def test_once_more(self) -> None:
-        """A store that was busy, or away for a moment, is asked again after a second."""
+        """A commit is retried after a second if the store was busy or closed the connection."""
         for answer in (reply(503), reply(500), reply(429), reply(409), self.hang_up):
             self.network.requests.clear()
             self.network.answers[:] = [answer, reply(200)]
@@ -558,7 +558,7 @@ class RetryTests(CommitCase):
             self.assertEqual([each.body for each in self.network.requests], [b"hello"] * 2)
 
     def test_unreachable(self) -> None:
-        """So is one that refused the connection."""
+        """A commit is retried after a second if the store refused the connection."""
         self.network.refusal = ConnectionRefusedError()
         committing = self.commit()
         self.network.advance(0.5)
@@ -568,7 +568,7 @@ class RetryTests(CommitCase):
         self.successResultOf(committing)
 
     def test_not_twice(self) -> None:
-        """It is asked once more and not for ever."""
+        """A commit is retried only once."""
         self.network.answers += [reply(503), reply(500)]
         committing = self.commit()
         self.network.advance(1)
@@ -577,7 +577,7 @@ class RetryTests(CommitCase):
         self.assertEqual(len(self.network.requests), 2)
 
     def test_not_at_all(self) -> None:
-        """One that knows what it refuses is not asked again."""
+        """A commit is not retried after a permanent error."""
         kinds: list[tuple[int, type[StoreError]]] = [
             (403, Denied),
             (404, Missing),
@@ -591,14 +591,14 @@ class RetryTests(CommitCase):
             self.assertEqual(len(self.network.requests), 1)
 
     def test_refused_then(self) -> None:
-        """What it says the second time is the outcome."""
+        """If the retry fails, the commit fails with the second error."""
         self.network.answers += [reply(503), reply(403, error("AccessDenied"))]
         committing = self.commit()
         self.network.advance(1)
         self.exactly(committing, Denied)
 
     def test_parts(self) -> None:
-        """An upload in parts is aborted and begun anew."""
+        """A retry of an upload in parts aborts the upload and starts again."""
         self.variants = self.make(part_size=3)
         begun = reply(200, b"<UploadId>upload</UploadId>")
         tagged = reply(200, headers={"ETag": '"tag"'})
@@ -611,7 +611,7 @@ class RetryTests(CommitCase):
         self.assertEqual(methods, ["POST", "PUT", "DELETE", "POST", "PUT", "PUT", "POST"])
 
     def test_cancelled_in_between(self) -> None:
-        """One who cancels in that second has not to wait for it."""
+        """A commit that is cancelled before its retry ends at once."""
         self.network.answers.append(reply(503))
         committing = self.commit()
         committing.cancel()
@@ -624,13 +624,13 @@ class CreateTests(CommitCase):
     """`S3VariantStore.create`"""
 
     def test_closed(self) -> None:
-        """A file that is not committed leaves nothing, and nobody hears of it."""
+        """A scratch file that is closed without a commit sends no request."""
         self.create(b"hello").close()
         self.threads.run()
         self.assertEqual(self.network.requests, [])
 
     def test_no_room(self) -> None:
-        """A space without room says so."""
+        """If no disk space is left, `create` raises OSError."""
 
         class Full:
             async def create(self, seconds: float) -> AnonymousFile:
@@ -643,7 +643,7 @@ class CreateTests(CommitCase):
         self.assertEqual(failure.errno, errno.ENOSPC)
 
     def test_no_thread(self) -> None:
-        """Without a thread to be had there is no file either, and none is left."""
+        """If no thread can be started, `create` raises OSError and leaves no file open."""
 
         def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
             raise OSError(errno.EAGAIN, "can't start new thread")
@@ -656,10 +656,10 @@ class CreateTests(CommitCase):
 
 
 class LogTests(CommitCase):
-    """What is logged, and what never is"""
+    """Log events, and secrets that no event may contain."""
 
     def test_secrets(self) -> None:
-        """Nothing that gives access is in any event."""
+        """No log event contains a secret or a signature."""
         self.stored().presign(60)
         for status in (403, 503, 301):
             self.network.answers[:] = [reply(status)] * 3
