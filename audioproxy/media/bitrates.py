@@ -1,8 +1,8 @@
 """Bit rates that an encoder accepts at one sample rate and channel count, in kbps.
 
 The bounds in `FORMATS` hold for all rates and channel counts together. Two encoders have narrower
-bounds, which depend on the output's rate and channels, and so are known only after the probe
-(measured on libvorbis 1.3.7 and libopus 1.3.1).
+bounds (measured on libvorbis 1.3.7 and libopus 1.3.1). Those depend on the output's rate and
+channels, which may be known only after the probe.
 """
 
 from __future__ import annotations

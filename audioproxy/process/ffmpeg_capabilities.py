@@ -89,7 +89,7 @@ class Programs:
         except SpawnFailed as error:
             return _Run(failure=f"{program} cannot be run ({error})")
         except ChildTimeout:
-            return _Run(failure=f"{program} does not answer within {_SECONDS:.0f} seconds")
+            return _Run(failure=f"{program} did not respond within {_SECONDS:.0f} seconds")
         if not ended.ok:
             words = f"{describe_exit(ended)}: {redact(ended.stderr)}".rstrip(": ")
             return _Run(failure=f"{program} cannot be run ({words})")

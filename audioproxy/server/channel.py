@@ -154,8 +154,9 @@ class ProxyChannel(HookedChannel):
     def requestDone(self, request: Any) -> None:
         """Wait for the next request, or start with the next pipelined one.
 
-        A pipelined request waits for a later turn of the reactor if the client does not receive its
-        responses, or if several requests were answered in a row.
+        A pipelined request waits for a later turn of the reactor in two cases: the client does not
+        receive
+        its responses, or several requests were answered in a row.
         """
         self._pipelined_bytes = 0
         self._in_a_row += 1

@@ -15,8 +15,9 @@ from audioproxy.grammar.sources import LocalSource, climbs_out, log_name
 from audioproxy.log_context import Logger
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 
-# Directories of a path are opened only to be traversed, for which Linux requires no right to list
-# them.
+# The directories of a path are opened only to be traversed. With O_PATH, Linux requires no
+# permission
+# to list them.
 _DIRECTORY_FLAGS = (
     getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 )
@@ -31,8 +32,9 @@ _OWN_ERRORS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE
 # two seconds.
 _TIMESTAMP_MARGIN = 3.0
 
-# Seconds between two log lines about one source that this process has no right to read, and the
-# number of such sources that are remembered (D56).
+# Seconds between two log lines about one source that this process has no permission to read. Only
+# so
+# many of these sources are remembered (D56).
 _REPORT_INTERVAL = 60.0
 _MAX_REPORTED = 10_000
 

@@ -1,11 +1,12 @@
 """Variant store in a folder: one file for each cache key, with its headers in a trailer.
 
 A variant is one file named by its cache key, in a folder named by the key's first two digits.
-Its response headers follow the bytes, then how to find and check that record:
+A trailer follows the bytes. It consists of a record with the response headers, and of the values
+that locate and check the record:
 
     bytes | JSON record | its length | its CRC-32 | magic number
 
-Length and checksum have 4 bytes each, big-endian, and the magic number has 8.
+Length and checksum have 4 bytes each, big-endian. The magic number has 8 bytes.
 
 One file and one rename make a variant appear whole or not at all. The record states the number of
 bytes, so a file that lost its end, to a full disk or a crash, is not served. A file whose record is

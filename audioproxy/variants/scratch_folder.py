@@ -176,7 +176,7 @@ class ScratchFolder:
 
 
 def _lock_abandoned(path: str) -> int | None:
-    """Take the lock of an abandoned folder; return None where it is held or gone."""
+    """Acquire the lock of an abandoned folder; return None where it is held or gone."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -6,7 +6,8 @@ from cachetools import LRUCache
 
 from audioproxy.grammar.request import VariantRequest
 
-# The cache takes some ten megabytes if it is full of long paths.
+# Paths in the cache, and the most bytes of one. A cache full of long paths takes some ten
+# megabytes.
 _MOST_PATHS = 4096
 _LONGEST_PATH = 1024
 

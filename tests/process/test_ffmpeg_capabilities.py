@@ -92,7 +92,7 @@ class FindMissingTests(InspectionCase):
             self.spawner.last.die(signal=15)
         missing = self.successResultOf(self.finding)
         self.assertEqual(
-            missing, [f"{each} does not answer within 20 seconds" for each in PROGRAMS]
+            missing, [f"{each} did not respond within 20 seconds" for each in PROGRAMS]
         )
         self.assertEqual(self.clock.getDelayedCalls(), [])
 

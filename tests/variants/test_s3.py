@@ -289,7 +289,9 @@ class LookupTests(VariantCase):
             self.log.events.clear()
             self.network.answers.append(reply(status))
             self.error_of(self.variants.lookup(KEY), refusal)
-            self.assertEqual(self.lines(), [f"a lookup in the variant store failed: status {status}"])
+            self.assertEqual(
+                self.lines(), [f"a lookup in the variant store failed: status {status}"]
+            )
 
     def test_unreachable(self) -> None:
         """A lookup in a store that cannot be reached is a 502."""
