@@ -1,8 +1,8 @@
-"""What leads an unguarded ffmpeg astray, and witnesses of where it went.
+"""Crafted files that mislead an unguarded ffmpeg, and recorders of what it opened.
 
-The crafted files all name another file or host and are small enough to read. `Watch` sees each
-opening of a file in a folder, `plain` is ffmpeg without the service's guards, and `Recorder`
-puts a program ahead of ffmpeg and ffprobe that writes down how each of them is called.
+The crafted files are small, and each names another file or host. `Watch` records the files that
+are opened in a folder. `plain` runs ffmpeg without the service's guards. `Recorder` puts scripts
+ahead of ffmpeg and ffprobe that record how each of them is called.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ reactor: Any = _reactor
 
 
 def playlist(*urls: str, more: str = "") -> bytes:
-    """Return an HLS playlist of segments."""
+    """Return an HLS media playlist with these segments."""
     lines = ["#EXTM3U", "#EXT-X-TARGETDURATION:9", *filter(None, [more])]
     lines += [line for url in urls for line in ("#EXTINF:9,", url)]
     return "\n".join([*lines, "#EXT-X-ENDLIST", ""]).encode()
 
 
 def master_playlist(url: str) -> bytes:
-    """Return an HLS playlist of playlists."""
+    """Return an HLS master playlist with one media playlist."""
     return f"#EXTM3U\n#EXT-X-STREAM-INF:BANDWIDTH=1\n{url}\n".encode()
 
 
 def manifest(url: str) -> bytes:
-    """Return a DASH manifest with one representation, a whole MP4 file."""
+    """Return a DASH manifest whose only representation is a whole MP4 file."""
     return f"""<?xml version="1.0"?>
 <MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" mediaPresentationDuration="PT1S"
  minBufferTime="PT1S" profiles="urn:mpeg:dash:profile:isoff-on-demand:2011"><Period>
@@ -56,7 +56,7 @@ def concat_script(*names: str) -> bytes:
 
 
 def behind_tag(content: bytes) -> bytes:
-    """Return a file that begins as an mp3 does, with an ID3 tag, and goes on as something else."""
+    """Return a file that starts with an ID3 tag, as an mp3 does, and continues with ``content``."""
     return b"ID3\x03\0\0\0\0\0\x0a" + bytes(10) + content
 
 
@@ -70,11 +70,12 @@ def _full_atom(kind: bytes, *parts: bytes) -> bytes:
 
 
 def movie_elsewhere(path: str, length: int, skip: int = 44) -> bytes:
-    """Return a QuickTime movie whose samples stand in another file, a mono wav at 44.1 kHz.
+    """Return a QuickTime movie whose samples are in another file, a mono wav at 44.1 kHz.
 
-    :param path: absolute; it becomes the alias of the movie's one data reference.
-    :param length: how many samples there are.
-    :param skip: where they start.
+    :param path: absolute path of that file; it becomes the alias of the movie's only data
+        reference.
+    :param length: number of samples.
+    :param skip: offset of the first sample in bytes.
     """
     name = path.encode()
     name += bytes(len(name) % 2)
@@ -103,11 +104,11 @@ def movie_elsewhere(path: str, length: int, skip: int = 44) -> bytes:
     return kind + _atom(b"moov", _full_atom(b"mvhd", header), _atom(b"trak", track, media))
 
 
-# Witnesses
+# Recorders
 
 
 class Watch:
-    """Sees each opening of a file in a folder, by whatever name and whichever process."""
+    """Recorder of the files that any process opens in a folder, under any name."""
 
     def __init__(self, case: Any, folder: Path) -> None:
         self._folder = folder
@@ -122,21 +123,22 @@ class Watch:
         self._seen.append(os.path.basename(os.fsdecode(path.path)))
 
     async def opened(self) -> set[str]:
-        """Return the names of all files that were opened since the last time."""
+        """Return the names of all files that were opened since the last call."""
         self._marks += 1
         mark = f"mark-{self._marks}"
-        # What was opened before this is told of before it.
+        # inotify reports events in order: when it reports the mark, it has reported all earlier
+        # ones.
         (self._folder / mark).touch()
-        await until(lambda: mark in self._seen, "the mark to be seen")
+        await until(lambda: mark in self._seen, "the inotify event of the mark")
         seen, self._seen = set(self._seen), []
         return seen - {mark, self._folder.name}
 
 
 async def plain(source: str, *words: str, folder: Path | None = None) -> bytes:
-    """Decode a source with ffmpeg as it comes and return what it puts out, which may be nothing.
+    """Decode a source with an unguarded ffmpeg and return the output, which may be empty.
 
-    :param words: ahead of the source.
-    :param folder: where it runs.
+    :param words: options ahead of the source.
+    :param folder: the working directory.
     """
     command = [FFMPEG, "-nostdin", "-v", "error", *words, "-i", source, "-f", "s16le", "pipe:1"]
     process = Process()
@@ -149,11 +151,11 @@ async def plain(source: str, *words: str, folder: Path | None = None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a program was called.
+    """Record of one call of a program.
 
-    :ivar words: its command line.
-    :ivar environment: all of it.
-    :ivar descriptors: the numbers that it inherited.
+    :ivar words: the command line.
+    :ivar environment: the whole environment.
+    :ivar descriptors: the inherited descriptors.
     """
 
     words: tuple[str, ...]
@@ -161,18 +163,18 @@ class Run:
     descriptors: frozenset[int]
 
     def after(self, option: str) -> list[str]:
-        """Return what follows an option, for each time that it is there."""
+        """Return the value of an option, once for each time that the option occurs."""
         pairs = zip(self.words, self.words[1:], strict=False)
         return [value for word, value in pairs if word == option]
 
     @property
     def before_input(self) -> tuple[str, ...]:
-        """The words ahead of the only input."""
+        """The command line ahead of the only input."""
         return self.words[: self.words.index("-i")]
 
 
-# The shell itself has its script open, on a descriptor that its children do not get; a child that
-# lists them all has the folder open.
+# The shell has its script open on a descriptor that its children do not inherit. So a child, ls,
+# lists the descriptors; it also has the listed folder open.
 _RECORDER = """#!/bin/sh
 log=$(mktemp {folder}/XXXXXXXXXX)
 cat /proc/$$/environ > $log.environment
@@ -183,9 +185,9 @@ exec {program} "$@"
 
 
 class Recorder:
-    """A folder of programs that write down how they are called and become the real ones.
+    """Folder of scripts that record how they are called and then exec the real programs.
 
-    :ivar path: a PATH that has them first.
+    :ivar path: a PATH in which the scripts come first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -199,11 +201,11 @@ class Recorder:
         self.path = f"{programs}:{os.environ['PATH']}"
 
     def runs(self) -> list[Run]:
-        """Return all runs so far."""
+        """Return the records of all calls so far."""
         return [self._read(path.with_suffix("")) for path in self._log.glob("*.words")]
 
     def inputs(self) -> list[Run]:
-        """Return those that opened a source."""
+        """Return the records of the calls that opened a source."""
         return [run for run in self.runs() if "-i" in run.words]
 
     @staticmethod
@@ -217,7 +219,7 @@ class Recorder:
         return Run(
             (os.path.basename(script), *words),
             {name: value for name, _, value in pairs},
-            # That of the listing itself is the highest.
+            # The highest descriptor is the folder that ls itself has open.
             frozenset(numbers - {max(numbers)}),
         )
 

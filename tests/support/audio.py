@@ -1,8 +1,8 @@
-"""Sound for the tests: sources made on the spot, real runs of ffmpeg, and what they put out.
+"""Audio for the tests: generated sources, real runs of ffmpeg and their outputs.
 
-A run is the exact command line that the service would use, with the source as its descriptor 3,
-but synchronous: one process after the other, and everything in memory. Where one source is rendered
-in several ways, one process does it for all of them, since it takes long to start.
+A run uses the exact command line of the service, with the source as descriptor 3. Unlike the
+service it is synchronous: one process after another, with everything in memory. A source that is
+rendered in several ways is rendered by one process, because ffmpeg takes long to start.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from audioproxy.media.probe import Probe, probe_arguments, read_probe
 from audioproxy.media.trim import needs_measuring
 from tests.support.programs import FFMPEG, FFPROBE
 
-#: As in the service: nothing of its own environment reaches a child (D45).
+#: As in the service, a child process inherits nothing else from the environment (D45).
 ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
-# Seconds; no run of these sounds takes one.
+# Timeout in seconds; runs on these short sounds take less than one.
 _PATIENCE = 120
 
 _OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
@@ -53,7 +53,7 @@ _FLOATS = "-c:a pcm_f32le -f wav"
 
 @dataclass(frozen=True)
 class Ended:
-    """How a run ended."""
+    """Result of a run."""
 
     code: int
     stdout: bytes
@@ -62,7 +62,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Sound:
-    """Samples, one array a channel, full scale being 1."""
+    """Samples as one array per channel; full scale is 1."""
 
     rate: int
     channels: tuple[array[float], ...]
@@ -84,14 +84,14 @@ def run(
     stdout: int = subprocess.PIPE,
     more: Sequence[int] = (),
 ) -> Ended:
-    """Run a program that finds ``source`` as its descriptor 3, seekable.
+    """Run a program with ``source`` as its seekable descriptor 3.
 
-    :param more: descriptors that it gets besides.
+    :param more: further descriptors to pass on.
     """
     with tempfile.NamedTemporaryFile() as file:
         file.write(source)
         file.flush()
-        # The shell puts the file where the program looks for it, and becomes the program.
+        # The shell opens the file as descriptor 3 and then replaces itself with the program.
         ended = subprocess.run(
             ["/bin/sh", "-c", 'exec "$@" 3<"$0"', file.name, *arguments],
             stdin=subprocess.DEVNULL,
@@ -102,18 +102,18 @@ def run(
             timeout=_PATIENCE,
             check=False,
         )
-    # As much as the service keeps of what a child says.
+    # The service keeps as much of a child's stderr.
     return Ended(ended.returncode, ended.stdout or b"", ended.stderr[-8192:])
 
 
 def read(text: str) -> VariantOptions:
-    """Read options as they stand in a URL, such as ``f:wav/t:1:2``."""
+    """Parse options as spelled in a URL, such as ``f:wav/t:1:2``."""
     return read_options(text.encode().split(b"/"))[0]
 
 
 @cache
 def probe(source: bytes) -> Probe:
-    """Examine a source as the service does."""
+    """Probe a source as the service does."""
     ended = run(probe_arguments("ffprobe", local_input()), source)
     if ended.code == 0:
         return read_probe(ended.stdout, ended.stderr)
@@ -121,13 +121,13 @@ def probe(source: bytes) -> Probe:
 
 
 def examine(source: bytes, options: VariantOptions) -> Probe:
-    """Find out all that must be known of a source before a render, by decoding where needed."""
+    """Probe a source, and measure its duration too where the options need that."""
     found = probe(source)
     return measure(source, found) if needs_measuring(options, found) else found
 
 
 def measure(source: bytes, found: Probe) -> Probe:
-    """Find out how long a source is by decoding it."""
+    """Measure the duration of a source by decoding it."""
     ended = run(measure_arguments("ffmpeg", local_input()), source)
     times = _OUT_TIME.findall(ended.stdout)
     if ended.code or not times:
@@ -136,7 +136,7 @@ def measure(source: bytes, found: Probe) -> Probe:
 
 
 def render(source: bytes, text: str) -> bytes:
-    """Render a source and return the output's bytes, or raise the refusal that it earns."""
+    """Render a source and return the output's bytes, or raise the refusal."""
     options = read(text)
     found = examine(source, options)
     command = encoder_arguments("ffmpeg", local_input(), options, found)
@@ -163,7 +163,10 @@ def _encode(command: Sequence[str], source: bytes, options: VariantOptions) -> b
 
 
 def render_all(source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg") -> dict[str, bytes]:
-    """Render a source in several ways, none of which is refused; the outputs are as `render`'s."""
+    """Render a source in several ways with one process; the outputs equal those of `render`.
+
+    None of the renders may be refused.
+    """
     words: list[str] = []
     with ExitStack() as stack:
         spools = {text: _open_spool(stack) for text in texts}
@@ -173,7 +176,7 @@ def render_all(source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg") -> d
             command = encoder_arguments(ffmpeg, local_input(), options, found)
             behind = command.index("-i") + 2
             words = words or command[:behind]
-            assert words[:behind] == command[:behind], f"{text} wants the source in its own way"
+            assert words[:behind] == command[:behind], f"{text} needs other input options"
             words += [*command[behind:-1], f"pipe:{spool}"]
         ended = run(words, source, more=[*spools.values()])
         assert ended.code == 0, ended.stderr
@@ -181,7 +184,7 @@ def render_all(source: bytes, texts: Iterable[str], ffmpeg: str = "ffmpeg") -> d
 
 
 def _open_spool(stack: ExitStack) -> int:
-    """Open a file without a name; its descriptor is none of those that a child has anyway."""
+    """Open an unnamed file on a descriptor above those that every child has."""
     with tempfile.TemporaryFile() as file:
         descriptor = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, SOURCE_DESCRIPTOR + 1)
     stack.callback(os.close, descriptor)
@@ -194,7 +197,7 @@ def hear(source: bytes, text: str) -> Sound:
 
 
 def hear_all(source: bytes, texts: Iterable[str]) -> dict[str, Sound]:
-    """Do as `hear` does in several ways."""
+    """Render a source in several ways and decode the outputs."""
     outputs = render_all(source, texts)
     packed = {text: output for text, output in outputs.items() if output[:4] != b"RIFF"}
     heard = {text: read_wav(outputs[text]) for text in outputs.keys() - packed.keys()}
@@ -214,7 +217,7 @@ def hear_all(source: bytes, texts: Iterable[str]) -> dict[str, Sound]:
 
 
 def _recognised(text: str) -> tuple[str, ...]:
-    """Return words for ffmpeg about a rendering: a frame or two are too few to be recognised by."""
+    """Return ffmpeg options that name the format: one or two frames are too few to detect it."""
     form = read(text).f
     return ("-f", form) if form in ("aac", "mp3") else ()
 
@@ -223,10 +226,10 @@ def _recognised(text: str) -> tuple[str, ...]:
 def decode(source: bytes, *words: str) -> Sound:
     """Decode the first audio stream of any file to floats, which hold 24 bits exactly.
 
-    :param words: for ffmpeg, ahead of the input.
+    :param words: ffmpeg options ahead of the input.
     """
     if source[:4] == b"RIFF":
-        # To read these takes no ffmpeg, which takes a while to start.
+        # A wav file needs no ffmpeg, which takes long to start.
         return read_wav(source)
     ended = run([*_OPEN, *words, *_INPUT, "-map", "0:a:0", *_FLOATS.split(), "-"], source)
     assert ended.code == 0, ended.stderr
@@ -234,7 +237,7 @@ def decode(source: bytes, *words: str) -> Sound:
 
 
 def convert(source: bytes, *words: str, name: str = "out") -> bytes:
-    """Return what ffmpeg makes of a source, written to a file that can be sought in."""
+    """Convert a source with ffmpeg and return the output, written to a seekable file."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, name)
         ended = run([*_OPEN, *_INPUT, *words, path], source)
@@ -244,10 +247,11 @@ def convert(source: bytes, *words: str, name: str = "out") -> bytes:
 
 
 def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict[str, bytes]:
-    """Return what one run of ffmpeg makes of a source, by the names of the forms.
+    """Convert a source to several forms with one run of ffmpeg; return the outputs by name.
 
-    :param forms: words for ffmpeg; the name tells the container where they do not.
-    :param more: words for another input.
+    :param forms: ffmpeg options by name; a name's extension sets the container if the options do
+        not.
+    :param more: options that add another input.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = {name: os.path.join(folder, name) for name in forms}
@@ -258,14 +262,14 @@ def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict
 
 
 def synthesise(graph: str) -> bytes:
-    """Return a wav file of what a filter graph of ffmpeg puts out, such as coloured noise."""
+    """Return a wav file with the output of an ffmpeg filter graph, such as colored noise."""
     ended = run([*_OPEN, "-f", "lavfi", "-i", graph, "-bitexact", "-f", "wav", "-"])
     assert ended.code == 0, ended.stderr
     return ended.stdout
 
 
 def describe(source: bytes) -> dict[str, Any]:
-    """Return everything that ffprobe knows of a file."""
+    """Return everything that ffprobe reports about a file."""
     words = "-v error -of json -show_format -show_streams -i file:/dev/fd/3"
     answer: dict[str, Any] = json.loads(run([FFPROBE, *words.split()], source).stdout)
     return answer
@@ -292,7 +296,7 @@ def write_wav(sound: Sound, depth: str = "16", mask: int | None = None) -> bytes
         whole = np.rint(np.clip(frames.astype(np.float64), -1, 1) * scale)
         if width == 1:
             whole += 128
-        # Little-endian, and so the first bytes of more of them.
+        # The integers are little-endian: the first bytes of each hold the value.
         data = whole.astype("<i8").reshape(-1, 1).view(np.uint8)[:, :width].tobytes()
     tag = 3 if depth == "32f" else 1
     frame = count * width
@@ -311,7 +315,7 @@ def _chunk(name: bytes, body: bytes) -> bytes:
 
 
 def read_wav(file: bytes) -> Sound:
-    """Read a wav file of any depth, of a stated length or of none."""
+    """Read a wav file of any depth; the stated size may be too large, as in a streamed file."""
     assert file[:4] == b"RIFF" and file[8:12] == b"WAVE", file[:12]
     at, tag, count, rate, width = 12, 0, 0, 0, 0
     while (name := file[at : at + 4]) != b"data":
@@ -330,7 +334,7 @@ def read_wav(file: bytes) -> Sound:
     elif width == 1:
         samples = (np.frombuffer(body, np.uint8) - np.float32(128)) / 128
     else:
-        # To the left in 32 bits, so that full scale is the same for all.
+        # Shift each sample to the top of 32 bits, so that all depths have one full scale.
         left = np.zeros((len(body) // width, 4), np.uint8)
         left[:, 4 - width :] = np.frombuffer(body, np.uint8).reshape(-1, width)
         samples = left.view("<i4")[:, 0].astype(np.float32) / 2**31
@@ -347,12 +351,12 @@ def silence(rate: int, length: int, channels: int = 1) -> Sound:
 
 
 def constant(rate: int, length: int, *values: float) -> Sound:
-    """Return one constant value a channel."""
+    """Return a sound with one constant value per channel."""
     return Sound(rate, tuple(array("f", [value]) * length for value in values))
 
 
 def tone(rate: int, length: int, *hertz: float, amplitude: float = 0.5) -> Sound:
-    """Return one sine a channel."""
+    """Return a sound with one sine per channel."""
     return Sound(
         rate,
         tuple(
@@ -365,7 +369,7 @@ def tone(rate: int, length: int, *hertz: float, amplitude: float = 0.5) -> Sound
 def noise(
     rate: int, length: int, channels: int = 1, amplitude: float = 0.25, seed: int = 1
 ) -> Sound:
-    """Return noise, in which no two stretches are alike."""
+    """Return pseudorandom noise, which does not repeat."""
     chance, scale = random.Random(seed), amplitude / 32768
     return Sound(
         rate,
@@ -377,7 +381,7 @@ def noise(
 
 
 def mix(*sounds: Sound) -> Sound:
-    """Return the sum of sounds that are equally long."""
+    """Return the sum of sounds of equal length."""
     return Sound(
         sounds[0].rate,
         tuple(

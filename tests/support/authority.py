@@ -1,4 +1,4 @@
-"""Certificates for tests: a private authority, and all that a client has to refuse."""
+"""Certificates for tests: a private authority, and certificates that a client must refuse."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-#: How the two files of a certificate are called unless told otherwise.
+#: Default names of the two files of a certificate.
 CHAIN, KEY = "public.crt", "private.key"
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate with its chain and its key, as files.
+    """Certificate with its chain and its key, as files.
 
-    :ivar chain: PEM, the certificate itself first.
-    :ivar key: PEM, PKCS8: some servers take nothing else.
+    :ivar chain: PEM; the certificate itself comes first.
+    :ivar key: PEM in PKCS8, which is the only format that some servers accept.
     """
 
     chain: Path
     key: Path
 
     def server_context(self) -> ssl.SSLContext:
-        """Return what a server made with Python's own ssl needs."""
+        """Return an ``ssl.SSLContext`` for a server."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.chain, self.key)
         return context
 
     def both(self) -> Path:
-        """Return one file with key and chain, as some servers want it."""
+        """Return one file with key and chain, as some servers require."""
         path = self.key.with_suffix(".pem")
         path.write_bytes(self.key.read_bytes() + self.chain.read_bytes())
         return path
 
 
 class Authority:
-    """A private certificate authority.
+    """Private certificate authority.
 
-    :ivar bundle: its own certificate as a PEM file; who trusts that trusts what it issues.
+    :ivar bundle: PEM file with the authority's own certificate, which clients should trust.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,15 +61,15 @@ class Authority:
         self._authority.cert_pem.write_to_path(str(self.bundle))
 
     def issue(self, *names: str, folder: Path | None = None) -> Certificate:
-        """Issue a certificate for names, ``*.name`` too, and for IP addresses."""
+        """Issue a certificate for names, including ``*.name``, and for IP addresses."""
         return self._write_leaf(self._authority.issue_cert(*names), folder)
 
     def issue_through_another(self, *names: str, folder: Path | None = None) -> Certificate:
-        """Issue one by an intermediate authority, whose certificate the chain has to have."""
+        """Issue a certificate through an intermediate authority, which the chain must include."""
         return self._write_leaf(self._authority.create_child_ca().issue_cert(*names), folder)
 
     def issue_expired(self, *names: str, folder: Path | None = None) -> Certificate:
-        """Issue one that ran out yesterday."""
+        """Issue a certificate that expired yesterday."""
         now = datetime.now(UTC)
         leaf = self._authority.issue_cert(
             *names, not_before=now - timedelta(days=9), not_after=now - timedelta(days=1)
@@ -77,11 +77,11 @@ class Authority:
         return self._write_leaf(leaf, folder)
 
     def issue_for_another_name(self, folder: Path | None = None) -> Certificate:
-        """Issue one for a name that no test has."""
+        """Issue a certificate for a name that no test uses."""
         return self.issue("another.test", folder=folder)
 
     def make_self_signed(self, name: str, folder: Path | None = None) -> Certificate:
-        """Make one for a name that vouches for itself."""
+        """Create a self-signed certificate for a name."""
         key = generate_private_key(SECP256R1())
         me = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""A real HAProxy or nginx before several nodes, with the configuration that ``deploy/`` has."""
+"""Real HAProxy or nginx in front of several nodes, with the configuration from ``deploy/``."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ reactor: Any = _reactor
 
 T = TypeVar("T")
 
-#: The header in which a client is told here which node answered.
+#: Response header that names the node here.
 NODE = "x-node"
 
-# The descriptors on which a balancer finds its ports open.
+# Descriptors on which a balancer inherits its listening sockets.
 _CLIENTS, _STATUS = 3, 4
 
 
 def installed(program: str) -> str:
     """Return the path of a program that tests need.
 
-    :raises SkipTest: where it is missing, and may be. It may not where ``make test`` has set a
-        variable, because it installs it.
+    :raises SkipTest: if the program is missing.
+    :raises AssertionError: if the program is missing although its variable, such as
+        ``AUDIOPROXY_HAPROXY``, is "required". ``make test`` sets the variables of programs that it
+        installs.
     """
-    # Distributions put what listens where only root looks.
+    # Distributions install servers in folders that only root has on the PATH.
     places = f"{PROJECT}/build/bin:{os.environ['PATH']}:/usr/local/sbin:/usr/sbin"
     found = shutil.which(program, path=places)
     if found is None:
@@ -50,8 +52,8 @@ def installed(program: str) -> str:
 def shipped(name: str, changes: Mapping[str, str]) -> str:
     """Return a file of ``deploy/`` with some of its lines replaced.
 
-    :param changes: for each line, without the blanks around it, what stands there instead.
-    :raises AssertionError: where such a line is not there.
+    :param changes: replacements by line, without surrounding whitespace.
+    :raises AssertionError: if the file lacks one of these lines.
     """
     lines = [line.strip() for line in (PROJECT / "deploy" / name).read_text().splitlines()]
     if missing := changes.keys() - lines:
@@ -60,15 +62,15 @@ def shipped(name: str, changes: Mapping[str, str]) -> str:
 
 
 async def until_told(look: Callable[[], Awaitable[T]], what: str) -> T:
-    """Ask somebody until the answer is a true value, and return that.
+    """Poll a coroutine function until it returns a true value, and return the value.
 
-    :raises AssertionError: past the deadline.
+    :raises AssertionError: if the deadline passes.
     """
     deadline = reactor.seconds() + PATIENCE
     while not (value := await look()):
         if reactor.seconds() > deadline:
-            raise AssertionError(f"waited in vain for {what}")
-        # Whoever is asked has better things to do.
+            raise AssertionError(f"timed out waiting for {what}")
+        # A pause keeps the polled server from being busy with polls.
         await deferLater(reactor, 0.03)
     return value
 
@@ -77,7 +79,7 @@ B = TypeVar("B", bound="Balancer")
 
 
 async def balance(case: TestCase, kind: type[B], folder: Path, nodes: Mapping[str, int]) -> B:
-    """Start a balancer before nodes of these names and ports; it ends with the test."""
+    """Start a balancer in front of these nodes (names and ports); it ends with the test."""
     balancer = kind(folder, nodes)
     case.addCleanup(lambda: Deferred.fromCoroutine(balancer.stop()))
     await balancer.start()
@@ -85,13 +87,13 @@ async def balance(case: TestCase, kind: type[B], folder: Path, nodes: Mapping[st
 
 
 class Balancer:
-    """One address for several nodes.
+    """Load balancer with one address for several nodes.
 
-    Its ports are open from the beginning, and the program inherits them: nobody can have taken
-    one before it starts.
+    The constructor opens the ports and the program inherits them, so no other process can take one
+    before the program starts.
 
     :ivar port: where clients connect.
-    :ivar log: where it says what it was asked for.
+    :ivar log: the file with the program's standard output or access log.
     """
 
     program: str
@@ -103,8 +105,8 @@ class Balancer:
 
         :param folder: for the configuration and the log.
         :param nodes: their names and ports.
-        :param certificate: has clients come by TLS.
-        :raises SkipTest: where there is no such program.
+        :param certificate: makes clients connect by TLS.
+        :raises SkipTest: if the program is not installed.
         """
         self._path = installed(self.program)
         self._folder, self._nodes, self._certificate = folder, nodes, certificate
@@ -120,20 +122,20 @@ class Balancer:
 
     @property
     def stderr(self) -> str:
-        """What it says beside its log."""
-        assert self._process is not None, "it was not started"
+        """The program's standard error, which is separate from its log."""
+        assert self._process is not None, "the balancer was not started"
         return self._process.stderr
 
     async def check(self) -> tuple[int, str]:
-        """Return the status of the program's own check before a start, and all that it says."""
+        """Run the program's own configuration check; return its exit status and its output."""
         raise NotImplementedError
 
     async def start(self) -> None:
-        """Start, and come back when it can be asked."""
+        """Start the program and return when it accepts requests."""
         raise NotImplementedError
 
     async def stop(self) -> None:
-        """End it at once."""
+        """Stop the program at once."""
         self._sockets.close()
         if self._process is not None:
             self._process.signal(signal.SIGTERM)
@@ -146,13 +148,14 @@ class Balancer:
     def _run(self, *words: str) -> None:
         with open(self.log, "wb") as log:
             self._process = self._spawn(*words, stdout=log.fileno())
-        # Where it has ended, nobody should wait at its ports.
+        # After the program has ended, clients should be refused instead of waiting at these ports.
         self._sockets.close()
 
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
         setpriv = shutil.which("setpriv")
-        # It ends with this process, however that does. By a KILL, nginx's master would leave its
-        # worker behind.
+        # The program ends when this process ends for any reason. The signal is not KILL, because
+        # nginx's
+        # master would leave its worker behind.
         leash = (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
         command = (*leash, self._path, *words)
         process = Process()
@@ -162,7 +165,7 @@ class Balancer:
 
 
 class HAProxy(Balancer):
-    """HAProxy, which looks at its nodes and tells what it sees."""
+    """HAProxy, which checks its nodes and reports their states."""
 
     program = "haproxy"
 
@@ -170,16 +173,16 @@ class HAProxy(Balancer):
         return await self._check("-c", "-V", "-f", self._configuration())
 
     async def start(self) -> None:
-        """Start, and come back when every node is up."""
+        """Start HAProxy and return when every node is up."""
         self._run("-db", "-f", self._configuration())
         await self.until_state(**dict.fromkeys(self._nodes, "UP"))
 
     async def until_state(self, **states: str) -> None:
-        """Wait until HAProxy takes each of some nodes to be UP, or DOWN."""
+        """Wait until HAProxy reports the given states (UP or DOWN) of the given nodes."""
 
         async def settled() -> bool:
             found = await self._statistics()
-            # A node counts as up before it was ever looked at.
+            # HAProxy reports a node as up before its first check.
             return all(
                 found[name]["status"] == state and not found[name]["check_status"].endswith("INI")
                 for name, state in states.items()
@@ -188,15 +191,15 @@ class HAProxy(Balancer):
         await until_told(settled, f"{states}")
 
     async def sessions(self, name: str) -> int:
-        """Return how many requests HAProxy has given to a node and not seen the end of."""
+        """Return how many requests HAProxy has sent to a node that have not ended."""
         return int((await self._statistics())[name]["scur"])
 
     async def retried(self, name: str) -> int:
-        """Return how many requests a node got, did not answer, and lost to another one."""
+        """Return how many requests to a node HAProxy retried elsewhere because no response came."""
         return int((await self._statistics())[name]["wretr"])
 
     async def _statistics(self) -> dict[str, dict[str, str]]:
-        assert self._process is not None, "it was not started"
+        assert self._process is not None, "the balancer was not started"
         if self._process.code is not None:
             raise AssertionError(f"HAProxy has ended: {self.stderr}")
         response = await ask(self._status_port, b"/;csv")
@@ -204,7 +207,8 @@ class HAProxy(Balancer):
         return {row["svname"]: row for row in rows if row["pxname"] == "nodes"}
 
     def _configuration(self) -> str:
-        # A node's place among the hashes is computed from its id, and so the same in every run.
+        # HAProxy computes a node's place in the hash ring from its id, so every run has the same
+        # places.
         servers = [
             f"server {name} 127.0.0.1:{port} id {number}"
             for number, (name, port) in enumerate(self._nodes.items(), 1)
@@ -216,7 +220,7 @@ class HAProxy(Balancer):
         text = shipped(
             "haproxy/haproxy.cfg",
             {
-                # It runs here as whoever tests, and in a folder of theirs.
+                # The tests run HAProxy as their own user, in a folder of their own.
                 "log /dev/log len 4096 local0": "log stdout format raw local0",
                 "chroot /var/lib/haproxy": "nbthread 1",
                 "user haproxy": "",
@@ -224,7 +228,7 @@ class HAProxy(Balancer):
                 "bind :80,:::80 v6only": bind,
                 tls: "",
                 "bind 127.0.0.1:8404": f"bind fd@{_STATUS}",
-                # Nobody waits a second here.
+                # Shorter intervals keep the tests fast.
                 "default-server check inter 1s fastinter 250ms downinter 500ms fall 2 rise 1": (
                     "default-server check inter 250ms fastinter 50ms downinter 100ms fall 2 rise 1"
                 ),
@@ -239,7 +243,8 @@ class HAProxy(Balancer):
         return str(path)
 
 
-# What Debian's nginx.conf is to the file that it includes. It inherits no socket without a master.
+# Includes the shipped file, as Debian's nginx.conf does. nginx inherits sockets only if it has a
+# master process.
 _NGINX = """\
 daemon off;
 pid {folder}/nginx.pid;
@@ -251,7 +256,7 @@ http {{
     fastcgi_temp_path {folder}/nginx-fastcgi;
     uwsgi_temp_path {folder}/nginx-uwsgi;
     scgi_temp_path {folder}/nginx-scgi;
-    # Where it has tried several nodes, the last one has answered.
+    # After several tries, the last address is the node that responded.
     map $upstream_addr $audioproxy_node {{
 {names}
     }}
@@ -261,9 +266,9 @@ http {{
 
 
 class Nginx(Balancer):
-    """nginx, which notices what happens to its nodes when it needs them.
+    """nginx, which detects a failed node only when a request to the node fails.
 
-    :cvar connections: how many it may have open, listening ones and its own pipe included.
+    :cvar connections: limit of open connections, including listening sockets and nginx's own pipe.
     """
 
     program = "nginx"
@@ -276,7 +281,7 @@ class Nginx(Balancer):
         self._run("-c", self._configuration())
 
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
-        # Sockets that it inherits are named so, and used for the addresses that they have.
+        # This variable lists inherited sockets; nginx matches them to ``listen`` lines by address.
         return super()._spawn(*words, stdout=stdout, NGINX=f"{_CLIENTS};", **variables)
 
     def _configuration(self) -> str:

@@ -1,7 +1,7 @@
-"""Real S3 servers: one for each test process, with or without TLS, started when first asked for.
+"""Real S3 servers: one per test process with TLS and one without, started at the first use.
 
-`s3_server` returns JuiceFS's, which installs as a Python package and in seconds; with
-``AUDIOPROXY_S3=ceph`` in the environment it returns Ceph's.
+`s3_server` returns JuiceFS's server, which installs as a Python package in seconds. With
+``AUDIOPROXY_S3=ceph`` in the environment, it returns Ceph's server.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _servers: dict[bool, S3Server] = {}
 
 
 async def s3_server(tls: bool = False) -> S3Server:
-    """Return the server of this process, which runs: a test that stopped it is forgiven."""
+    """Return the running S3 server of this process; restart it if a test stopped it."""
     if tls not in _servers:
-        # Trial's working folder, which is removed before the next run.
+        # Relative to trial's working folder, which trial removes before the next run.
         folder = Path(f"s3/{'https' if tls else 'http'}").resolve()
         _servers[tls] = _KINDS[os.environ.get("AUDIOPROXY_S3") or "juicefs"](folder, tls)
     await _servers[tls].start()

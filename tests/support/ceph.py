@@ -1,4 +1,4 @@
-"""Ceph's S3 server, radosgw, on a cluster of one monitor and one store in memory.
+"""Ceph's S3 server radosgw, on a cluster of one monitor and one in-memory object store daemon.
 
 Debian's packages are radosgw, ceph-mon, ceph-osd and ceph-common.
 """
@@ -22,9 +22,9 @@ from tests.support.s3 import Answer, Check, Identity, Rights, policy
 from tests.support.servers import Server, free_port
 from tests.support.service import PATIENCE
 
-# A monitor waits a second before each change of its maps unless told otherwise, and there are a
-# dozen changes before the first bucket. A gateway with a cache waits for all other gateways to hear
-# of what it changes, and for half a minute for one that was killed.
+# By default, a monitor waits a second before each change of its maps, and a dozen changes precede
+# the first bucket. A gateway with a cache waits until all other gateways have seen its changes; for
+# a gateway that was killed, it waits half a minute.
 _CONFIGURATION = """\
 [global]
 fsid = {cluster}
@@ -59,7 +59,7 @@ public addr = 127.0.0.1
 cluster addr = 127.0.0.1
 """
 
-# The keys of everybody, who are all on this machine.
+# Keys of the cluster's members, which all run on this machine.
 _KEYS = {
     "mon.": {"mon": "allow *"},
     "client.admin": {"mon": "allow *", "osd": "allow *"},
@@ -68,7 +68,7 @@ _KEYS = {
 
 
 class Cluster:
-    """What holds the objects and the users: it goes on while a gateway is away."""
+    """Ceph cluster that holds the objects and users; it keeps running when a gateway stops."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,7 +76,7 @@ class Cluster:
         self._servers: list[Server] = []
 
     def start(self) -> None:
-        """Start it, unless it has been; it runs until this process ends."""
+        """Start the cluster unless it runs already; it runs until this process ends."""
         if self._servers:
             return
         for folder in ("mon", "osd"):
@@ -103,17 +103,17 @@ class Cluster:
         self.run("ceph", "osd", "new", osd)
         self.run("ceph-osd", "--mkfs", "-i", "0", "--osd-uuid", osd)
         self._servers.append(self.serve("ceph-osd", "-i", "0"))
-        # The owner may also say what others may do.
+        # The owner may also set the policies of other users.
         self.add_user(self.owner, "--caps", "user-policy=*")
 
     def add_user(self, user: Identity, *words: str) -> None:
-        """Make a user, called by the access key, with no rights to what others own."""
+        """Create a user, named by the access key, without rights to other users' objects."""
         name = ("--uid", user.access_key, "--display-name", user.access_key)
         keys = ("--access-key", user.access_key, "--secret-key", user.secret_key)
         self.run("radosgw-admin", "user", "create", *name, *keys, *words)
 
     def add_role(self, name: str, trust: Mapping[str, Any], rights: Mapping[str, Any]) -> None:
-        """Make a role: who may take it, and what it may do."""
+        """Create a role from its trust policy and its rights."""
         role = ("--role-name", name)
         assume = ("--assume-role-policy-doc", json.dumps(trust))
         self.run("radosgw-admin", "role", "create", *role, *assume)
@@ -121,7 +121,7 @@ class Cluster:
         self.run("radosgw-admin", "role-policy", "put", *role, *given)
 
     def run(self, *words: str) -> None:
-        """Run one of Ceph's programs to its end."""
+        """Run one of Ceph's programs until it exits."""
         done = subprocess.run(
             [*words, "-c", f"{self.folder}/ceph.conf"],
             env=self._environment(),
@@ -147,7 +147,7 @@ def _cluster(folder: Path) -> Cluster:
 
 
 class Ceph(Gateway):
-    """A radosgw; all of a process have one cluster, with its users and buckets."""
+    """radosgw instance; all instances of a process share one cluster, its users and its buckets."""
 
     checks: frozenset[Check] = frozenset({"right to list", "session token"})
 
@@ -163,7 +163,7 @@ class Ceph(Gateway):
             self.ca_bundle = str(authority.bundle)
 
     def serve(self, port: int) -> Server:
-        """Start the gateway, and the cluster before the first one."""
+        """Start the gateway; start the cluster first if it does not run yet."""
         self._cluster.start()
         front = f"beast endpoint=127.0.0.1:{port}"
         if self._certificate is not None:
@@ -174,7 +174,7 @@ class Ceph(Gateway):
         return self._cluster.serve("radosgw", "-n", "client.admin", "--rgw-frontends", front)
 
     def add_user(self, rights: Rights) -> Identity:
-        """Make a user with such rights to all buckets that there are."""
+        """Create a user with the given rights to all existing buckets."""
         user = Identity(f"{rights}-{token_hex(4)}", token_hex(20))
         self._cluster.add_user(user)
         if rights != "nothing":
@@ -188,7 +188,7 @@ class Ceph(Gateway):
         return user
 
     def lend(self, user: Identity) -> Identity:
-        """Return temporary credentials with the rights that a user was made with."""
+        """Return temporary credentials with the rights that the user was created with."""
         name = f"role-{token_hex(4)}"
         trust = {
             "Effect": "Allow",

@@ -1,4 +1,4 @@
-"""Runs the checks of `audioproxy doctor` in the process of the tests."""
+"""Checks of `audioproxy doctor`, run in the process of the tests."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.service import reactor
 async def run_checks(
     case: Any, environment: Mapping[str, str], ffmpeg: bool = False
 ) -> list[CheckResult]:
-    """Run all checks, and return their results.
+    """Run all checks and return their results.
 
     :param case: the test, which restores the environment at its end.
-    :param ffmpeg: check ffmpeg too, which is slow.
+    :param ffmpeg: whether to check ffmpeg too, which is slow.
     """
     case.patch(os, "environ", {"PATH": os.environ["PATH"], **environment})
-    # The limit applies to the whole process.
+    # The real function raises the descriptor limit of the whole test process.
     case.patch(machine_module, "raise_descriptor_limit", lambda: None)
     if not ffmpeg:
         case.patch(Programs, "find_missing", _miss_nothing)
@@ -33,7 +33,7 @@ async def run_checks(
 
 
 def only(results: list[CheckResult], check: str) -> CheckResult:
-    """Return the only result of a check."""
+    """Return the result of a check, which must have exactly one."""
     found = [result for result in results if result.check == check]
     assert len(found) == 1, [result.line for result in results]
     return found[0]

@@ -1,4 +1,4 @@
-"""A consumer with as much room as a test gives it."""
+"""Consumer whose capacity a test sets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from zope.interface import implementer
 
 @implementer(IConsumer)
 class FakeConsumer:
-    """Takes what it is written, and pauses its producer while it holds more than it has room for.
+    """Consumer that pauses its producer while it holds more bytes than its capacity.
 
-    :ivar data: everything that was written.
-    :ivar writes: how many bytes each write had.
-    :ivar heard: what it was told, in order: registered, wrote, unregistered.
+    :ivar data: all bytes written.
+    :ivar writes: the size of each write.
+    :ivar heard: the calls in order: registered, wrote, unregistered.
     :ivar on_write: called after each write.
     """
 
@@ -29,19 +29,19 @@ class FakeConsumer:
         self._held = 0
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        assert self.producer is None, "one producer at a time"
-        assert streaming, "pull producers are not for us"
+        assert self.producer is None, "a producer is registered already"
+        assert streaming, "only push producers are supported"
         self.producer = producer
         self.heard.append("registered")
 
     def unregisterProducer(self) -> None:
-        assert self.producer is not None, "there is none to unregister"
+        assert self.producer is not None, "no producer is registered"
         self.producer = None
         self.heard.append("unregistered")
 
     def write(self, data: bytes) -> None:
-        assert self.producer is not None, "only a registered producer writes"
-        assert data, "an empty write is an end of chunks"
+        assert self.producer is not None, "write without a registered producer"
+        assert data, "an empty write would end a chunked body"
         self.data += data
         self.writes.append(len(data))
         self.heard.append("wrote")
@@ -51,13 +51,13 @@ class FakeConsumer:
         self.on_write()
 
     def drain(self) -> None:
-        """Pass on what is held, and ask for more."""
+        """Empty the buffer and resume the producer."""
         self._held = 0
         if self.producer is not None:
             self.producer.resumeProducing()
 
     def hang_up(self) -> None:
-        """Go away; a producer hears of it and is forgotten."""
+        """Disconnect: stop the producer and unregister it."""
         producer, self.producer = self.producer, None
         if producer is not None:
             producer.stopProducing()

@@ -1,4 +1,4 @@
-"""How the tests' S3 servers are started, stopped and started again."""
+"""Base class that starts, stops and restarts the S3 servers of the tests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tests.support.s3 import Requests
 from tests.support.servers import Server, free_port
 from tests.support.service import until
 
-#: How often a start is tried: somebody else may take the port that was found to be free.
+#: How often to try a start: another process may take the port that was found to be free.
 _TRIES = 5
 
 
 class Gateway(Requests):
-    """An `S3Server` that is one program, with its data out of that program's reach."""
+    """`S3Server` that runs as one program; its data outlives the program."""
 
     port = 0
     _server: Server | None = None
@@ -24,12 +24,12 @@ class Gateway(Requests):
         raise NotImplementedError
 
     def ready(self) -> bool:
-        """Tell whether it does all that it should."""
-        # A yes to our own secret is not that of somebody else at the same port.
+        """Return whether the server works completely."""
+        # Only this server accepts its secret; another program at the same port would refuse it.
         return self.request("GET").status == 200
 
     async def start(self) -> None:
-        """Start it, and wait until it answers; later starts have the same port and data."""
+        """Start the server and wait until it responds; a restart keeps the port and the data."""
         if self._server is not None and self._server.running:
             return
         again = self.port
@@ -37,15 +37,15 @@ class Gateway(Requests):
             self.port = again or free_port()
             self._server = server = self.serve(self.port)
             try:
-                await until(self._settled, "the S3 server to answer")
+                await until(self._settled, "the S3 server to respond")
             except AssertionError:
                 await self.stop()
             if server.running:
                 return
-        raise AssertionError(f"the S3 server does not start: {server.last_words}")
+        raise AssertionError(f"the S3 server did not start: {server.last_words}")
 
     async def stop(self) -> None:
-        """End it at once; its data stays."""
+        """Stop the server at once; its data stays."""
         if self._server is not None:
             self._server.kill()
 

@@ -1,9 +1,9 @@
-"""HTTP without a network: a connection in memory, and a reader of what came back.
+"""HTTP without a network: an in-memory connection, a response parser and a resource harness.
 
-`Connection` is a client of a real ``twisted.web`` site; `read_response` knows the framing of
-HTTP/1 (RFC 9112, 6) and nothing of the service. `ResourceHarness` is the resource with a double
-behind each seam, which all write into one list of calls, so that a test can say what was not
-touched.
+`Connection` is a client of a real ``twisted.web`` site. `read_response` parses the framing of
+HTTP/1 (RFC 9112, 6) and nothing specific to the service. `ResourceHarness` is the root resource
+with doubles of the store, the sources and the renders. All doubles add to one list of calls, so
+that a test can assert which of them were not called.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ KEY, SALT = b"k" * 32, b"salt"
 NOW = 1_800_000_000
 MEDIA_CACHE_CONTROL = "public, max-age=31536000, immutable, no-transform"
 
-# Answers that have no body whatever their headers say (RFC 9112, 6.3).
+# Statuses of responses that have no body, whatever their headers say (RFC 9112, 6.3).
 _BODILESS = (204, 304)
 
 
 class Malformed(Exception):
-    """The bytes are not a response of HTTP/1."""
+    """The bytes are not an HTTP/1 response."""
 
 
 @dataclass(frozen=True)
 class Response:
-    """One response.
+    """Parsed HTTP/1 response.
 
-    :ivar reason: the words behind the status.
-    :ivar complete: its end was marked, by a length, the last chunk, or a connection that was
-        closed and not aborted.
-    :ivar rest: what followed on the connection.
+    :ivar reason: the reason phrase after the status.
+    :ivar complete: whether the end of the body was marked: by Content-Length, by the last chunk, or
+        by a connection that was closed and not aborted.
+    :ivar rest: the bytes after the response on the connection.
     """
 
     version: bytes
@@ -84,31 +84,31 @@ class Response:
     reason: bytes = b""
 
     def all(self, name: str) -> list[bytes]:
-        """Return the values of all lines of a header."""
+        """Return the values of all header lines with this name."""
         return [value for key, value in self.headers if key == name.lower().encode()]
 
     @property
     def settled(self) -> list[tuple[bytes, bytes]]:
-        """The headers in one order, without the one that changes with the clock."""
+        """The headers sorted, without Date, which changes with the clock."""
         return sorted(header for header in self.headers if header[0] != b"date")
 
     def __getitem__(self, name: str) -> bytes | None:
-        """Return a header that may be there at most once."""
+        """Return the value of a header that must not occur twice; None if it is absent."""
         values = self.all(name)
         if len(values) > 1:
-            raise Malformed(f"{name} is there {len(values)} times")
+            raise Malformed(f"{name} occurs {len(values)} times")
         return values[0] if values else None
 
     @property
     def document(self) -> Any:
-        """The JSON document that this is."""
+        """The body parsed as JSON."""
         if self["content-type"] != b"application/json":
             raise Malformed(f"not JSON: {self}")
         return json.loads(self.body)
 
     @property
     def error(self) -> str:
-        """The code of the error document that this is."""
+        """The code in the error document of the body."""
         document = self.document
         if set(document) != {"error", "message"}:
             raise Malformed(f"not an error document: {document}")
@@ -116,11 +116,11 @@ class Response:
 
 
 def read_response(data: bytes, method: bytes = b"GET", closed: bool = False) -> Response | None:
-    """Read the first response in ``data``; None where its headers are not complete.
+    """Parse the first response in ``data``; return None while its headers are incomplete.
 
-    :param method: of the request; an answer to HEAD has no body.
-    :param closed: the connection was closed in good order after these bytes.
-    :raises Malformed: for what no client could read.
+    :param method: method of the request; a response to HEAD has no body.
+    :param closed: whether the connection was closed cleanly after these bytes.
+    :raises Malformed: if no client could parse the response.
     """
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
@@ -128,7 +128,7 @@ def read_response(data: bytes, method: bytes = b"GET", closed: bool = False) -> 
     status_line, *lines = head.split(b"\r\n")
     version, _, words = status_line.partition(b" ")
     if version not in (b"HTTP/1.0", b"HTTP/1.1") or not words[:3].isdigit():
-        raise Malformed(f"status line {status_line!r}")
+        raise Malformed(f"invalid status line {status_line!r}")
     headers = tuple(_read_header(line) for line in lines)
     names = dict(headers)
     status, reason = int(words[:3]), words[4:]
@@ -136,7 +136,7 @@ def read_response(data: bytes, method: bytes = b"GET", closed: bool = False) -> 
         body, complete = b"", True
     elif b"transfer-encoding" in names:
         if names[b"transfer-encoding"] != b"chunked" or b"content-length" in names:
-            raise Malformed(f"framing of {headers}")
+            raise Malformed(f"contradictory framing: {headers}")
         body, complete, rest = _read_chunks(rest)
     elif b"content-length" in names:
         length = int(names[b"content-length"])
@@ -150,7 +150,7 @@ def read_response(data: bytes, method: bytes = b"GET", closed: bool = False) -> 
 def _read_header(line: bytes) -> tuple[bytes, bytes]:
     name, colon, value = line.partition(b":")
     if not colon or not name or name != name.strip():
-        raise Malformed(f"header line {line!r}")
+        raise Malformed(f"invalid header line {line!r}")
     return name.lower(), value.strip()
 
 
@@ -164,7 +164,7 @@ def _read_chunks(data: bytes) -> tuple[bytes, bool, bytes]:
         if len(data) < at:
             break
         if data[at - 2 : at] != b"\r\n":
-            raise Malformed("a chunk does not end with a line")
+            raise Malformed("a chunk does not end with CRLF")
         if not size:
             return b"".join(chunks), True, data[at:]
     return b"".join(chunks), False, b""
@@ -172,7 +172,7 @@ def _read_chunks(data: bytes) -> tuple[bytes, bool, bytes]:
 
 @implementer(ITCPTransport)
 class _Wire(StringTransport):
-    """The server's end of a connection in memory."""
+    """Server side of an in-memory connection."""
 
     def __init__(self, site: Site, window: int | None) -> None:
         StringTransport.__init__(self, peerAddress=IPv4Address("TCP", "192.0.2.1", 40_000))
@@ -183,7 +183,7 @@ class _Wire(StringTransport):
         self.protocol: Any = site.buildProtocol(self.getPeer())
         self.protocol.makeConnection(self)
 
-    # What the server does.
+    # Called by the server.
 
     @property
     def dataBuffer(self) -> bytes:
@@ -192,7 +192,7 @@ class _Wire(StringTransport):
     def write(self, data: bytes) -> None:
         if not self.closed:
             StringTransport.write(self, data)
-            # A real transport says so on every write over its limit.
+            # A real transport pauses its producer on every write over its limit.
             if self._window is not None and len(self.value()) > self._window and self.producer:
                 self.fill()
 
@@ -215,14 +215,15 @@ class _Wire(StringTransport):
         pass
 
     def loseWriteConnection(self) -> None:
-        # A real transport that is full forgets it: once it is empty, it asks its producer for
-        # more, and looks no further (Twisted 26.10).
+        # A real transport with unsent data forgets the half-close: when its buffer is empty, it
+        # only
+        # resumes its producer (Twisted 26.10).
         self.half_closed = self.half_closed or not self._full
 
-    # What the client does.
+    # Called by the client.
 
     def send(self, data: bytes) -> None:
-        """Send; what the server does not read waits."""
+        """Send bytes; those that the server does not read yet are kept."""
         self._unread += data
         while self._unread and self._is_read():
             data, self._unread = self._unread, b""
@@ -231,18 +232,18 @@ class _Wire(StringTransport):
             self.lost(ConnectionDone())
 
     def leave(self) -> None:
-        """Go; a server that does not read hears nothing of it."""
+        """Disconnect; a server that is not reading does not notice."""
         self._left = True
         self.send(b"")
 
     def fill(self, told: bool = True) -> None:
-        """Take nothing of what is sent from now on."""
+        """Stop reading, so that everything sent from now on stays in the server's buffer."""
         self._full = True
         if told and self.producer is not None:
             self.producer.pauseProducing()
 
     def drain(self) -> None:
-        """Take all of it."""
+        """Read all that is in the server's buffer."""
         if not self.closed:
             self._full = False
             if self.producer is not None:
@@ -252,12 +253,12 @@ class _Wire(StringTransport):
             self.send(b"")
 
     def resumeProducing(self) -> None:
-        # A real transport that is closing reads no more; StringTransport raises.
+        # A closing transport reads no more. StringTransport would raise instead.
         if not self.disconnecting:
             StringTransport.resumeProducing(self)
 
     def lost(self, reason: Exception) -> None:
-        """Close, as a real transport does: the producer hears of it before the protocol."""
+        """Close as a real transport does: notify the producer before the protocol."""
         if not self.closed:
             self.closed = True
             if self.producer is not None:
@@ -269,9 +270,9 @@ class _Wire(StringTransport):
 
 
 class Connection:
-    """A client's connection to a site.
+    """Client connection to a site.
 
-    :param window: bytes after which the client reads no more, where there is a limit.
+    :param window: number of bytes after which the client stops reading; None for no limit.
     """
 
     def __init__(self, site: Site, window: int | None = None) -> None:
@@ -280,27 +281,27 @@ class Connection:
 
     @property
     def received(self) -> bytes:
-        """All bytes that came back."""
+        """All bytes received from the server."""
         return bytes(self._wire.value())
 
     @property
     def closed(self) -> bool:
-        """The server has closed the connection."""
+        """Whether the server has closed the connection."""
         return self._wire.closed
 
     @property
     def aborted(self) -> bool:
-        """The server has broken the connection off."""
+        """Whether the server has aborted the connection."""
         return self._wire.aborted
 
     @property
     def half_closed(self) -> bool:
-        """The server will send no more, and still reads."""
+        """Whether the server has closed its write side and still reads."""
         return self._wire.half_closed
 
     @property
     def response(self) -> Response:
-        """The first response; there must be one."""
+        """The first response, which must have arrived."""
         over = self.half_closed or (self.closed and not self.aborted)
         response = read_response(self.received, self.method, over)
         if response is None:
@@ -315,7 +316,7 @@ class Connection:
         body: bytes = b"",
         **headers: bytes | list[bytes],
     ) -> None:
-        """Send a request; underscores in names of headers are hyphens."""
+        """Send a request; underscores in header names become hyphens."""
         self.method = method
         lines = [b" ".join((method, target, version)), b"Host: proxy.example"]
         for name, given in headers.items():
@@ -328,52 +329,52 @@ class Connection:
         self._wire.send(data)
 
     def leave(self) -> None:
-        """Go away without a word."""
+        """Disconnect without sending anything."""
         self._wire.leave()
 
     def pause(self, told: bool = True) -> None:
-        """Read no more, so that the server's buffer is full.
+        """Stop reading, so that the server's buffer fills.
 
-        :param told: so full that the server is told of it.
+        :param told: whether the server's producer is paused, as it is when the buffer is over its
+            limit.
         """
         self._wire.fill(told)
 
     def resume(self) -> None:
-        """Read on, until the server's buffer is full again."""
+        """Read everything in the server's buffer, and read on until it is full again."""
         self._wire.drain()
 
 
 @dataclass
 class Log:
-    """What was logged while it was kept."""
+    """Observer that collects log events."""
 
     events: list[LogEvent] = field(default_factory=list)
 
     def keep(self) -> Callable[[], None]:
-        """Begin; returns what ends it."""
+        """Start collecting and return a function that stops it."""
         globalLogPublisher.addObserver(self.events.append)
         return lambda: globalLogPublisher.removeObserver(self.events.append)
 
     @property
     def requests(self) -> list[Any]:
-        """The records of requests."""
+        """The access log records of requests."""
         return [event["record"] for event in self.events if "record" in event]
 
     @property
     def errors(self) -> list[LogEvent]:
-        """What no good service logs."""
+        """The events above the level of warnings, which a healthy service never logs."""
         return [
             event for event in self.events if event.get("log_level", LogLevel.info) > LogLevel.warn
         ]
 
 
 class FakeStored:
-    """A stored variant in memory; each lookup opens it once more.
+    """In-memory stored variant; each lookup opens it once more.
 
-    :ivar error: what every read ends in, where that is wanted, from the offset ``error_at`` on.
-    :ivar refusal: what every stretch is refused with, where that is wanted.
-    :ivar url: where anyone may read it, with the seconds that it lives in its query; None in a
-        store that gives no such URL.
+    :ivar error: raised by every read from the offset ``error_at`` on, if set.
+    :ivar refusal: raised by `open_range`, if set.
+    :ivar url: the URL that `presign` extends by a lifetime; None for a store that cannot presign.
     """
 
     def __init__(self, data: bytes, headers: VariantHeaders) -> None:
@@ -385,12 +386,12 @@ class FakeStored:
         self.opened = self.closed = 0
 
     def open(self) -> FakeStored:
-        """Count a lookup."""
+        """Count a lookup and return the variant."""
         self.opened += 1
         return self
 
     def read(self, offset: int, limit: int) -> bytes:
-        """Return bytes from an offset; whoever has closed the variant has none coming."""
+        """Return bytes from an offset; raise ValueError if the variant is closed."""
         if self.error is not None and offset >= self.error_at:
             raise self.error
         if self.closed >= self.opened:
@@ -398,13 +399,13 @@ class FakeStored:
         return self.data[offset : offset + limit]
 
     async def open_range(self, start: int, stop: int) -> FileProducer:
-        """Return a part of it."""
+        """Return a producer of a byte range."""
         if self.refusal is not None:
             raise self.refusal
         return FileProducer(self, start, stop)
 
     def presign(self, seconds: int) -> str:
-        """Return a URL that says for how long it is good."""
+        """Return a URL whose query states its lifetime."""
         assert self.url is not None
         return f"{self.url}?expires={seconds}"
 
@@ -414,14 +415,14 @@ class FakeStored:
 
 
 class FakeOutput(RenderOutput):
-    """A backlog in memory: a test that forgets it leaves no descriptor open for another."""
+    """In-memory output of a render: a test that does not close it leaks no descriptor."""
 
     def __init__(self) -> None:
         super().__init__(_NO_FILE, 1 << 30)
         self._data = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Grow."""
+        """Append bytes and notify the followers."""
         self._data += data
         self.size = len(self._data)
         self._tell()
@@ -445,7 +446,7 @@ _NO_FILE = _NoFile()
 
 
 class FakeRender:
-    """A render that does what the test says, with a seat for everyone who asks."""
+    """Render that a test controls; every caller may subscribe."""
 
     def __init__(self, request: VariantRequest) -> None:
         self.request = request
@@ -454,12 +455,12 @@ class FakeRender:
         self.output = FakeOutput()
 
     def put_out(self, data: bytes) -> None:
-        """Let the encoder put out bytes."""
+        """Append bytes to the output, as an encoder does."""
         self.output.add(data)
         self._be_ready()
 
     def end(self, failure: Refusal | None = None) -> None:
-        """End, well or not; without a byte so far, the failure is everybody's answer."""
+        """End the render; waiting subscribers receive a failure if there was no output yet."""
         if failure is not None and not self.output.size:
             waiting, self.waiting = self.waiting, []
             for waiter in waiting:
@@ -469,7 +470,7 @@ class FakeRender:
             self._be_ready()
 
     def subscribe(self) -> Deferred[RenderOutput]:
-        """Take a seat."""
+        """Count a subscriber and return a Deferred of the output."""
         self.subscribers += 1
         waiter: Deferred[RenderOutput] = Deferred(self.waiting.remove)
         if self.output.size:
@@ -479,7 +480,7 @@ class FakeRender:
         return waiter
 
     def unsubscribe(self) -> None:
-        """Give a seat up."""
+        """Count a subscriber that left."""
         self.left += 1
 
     def _be_ready(self) -> None:
@@ -490,22 +491,22 @@ class FakeRender:
 
 @dataclass(frozen=True)
 class FakeSubscription:
-    """A place at a fake render."""
+    """Subscription to a fake render."""
 
     render: FakeRender
     started: bool
     output: Deferred[RenderOutput]
 
     def leave(self) -> None:
-        """Give it up."""
+        """Leave the render."""
         self.render.unsubscribe()
 
 
 @dataclass
 class FakeSource:
-    """An open source, of which a child inherits nothing.
+    """Open source that passes no descriptors to child processes.
 
-    :ivar written_to: somebody wrote into it after it was opened.
+    :ivar written_to: whether the source was written to after it was opened.
     """
 
     size: int | None
@@ -515,15 +516,15 @@ class FakeSource:
     descriptors: dict[int, int] = field(default_factory=dict)
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
-        """Return what every local source is opened by."""
+        """Return the input of a local source."""
         return local_input()
 
     def fingerprint(self) -> bytes:
-        """Return nothing: every probe is a child here."""
+        """Return an empty fingerprint, so that probe results are not cached."""
         return b""
 
     async def unchanged(self) -> bool:
-        """Tell whether nobody wrote into it."""
+        """Return whether the source was not written to."""
         return not self.written_to
 
     def close(self) -> None:
@@ -532,15 +533,15 @@ class FakeSource:
 
 
 class ResourceHarness:
-    """The resource with a double behind each seam.
+    """Root resource with doubles of the store, the sources and the renders.
 
-    :ivar calls: every question that was put to a double, in order.
-    :ivar stored: variants by key, or a refusal that every lookup ends in.
-    :ivar source: what opening any source comes to.
-    :ivar render_error: what a render comes to at once, where it does.
-    :ivar line_clock: the clock of the connections, apart from the one of the work.
-    :ivar fast_path: the fast path, which the site takes where it is asked to with ``fast``.
-    :ivar spawner: starts the probes of info documents, of which 2 may run.
+    :ivar calls: all calls of doubles, in order, each with its argument.
+    :ivar stored: variants by cache key, or a refusal that every lookup raises.
+    :ivar source: the source that every open returns, or the exception that it raises.
+    :ivar render_error: the failure with which every render ends at once, if set.
+    :ivar line_clock: the clock of the connections; ``clock`` is that of everything else.
+    :ivar fast_path: the fast path, which the site uses only if ``fast`` is true.
+    :ivar spawner: starts the probes for info documents; 2 may run at a time.
     """
 
     def __init__(
@@ -599,16 +600,16 @@ class ResourceHarness:
             self.resource, self.line_clock, fast_path=self.fast_path if fast else None
         )
 
-    # The store, the sources and the renders, as the resource sees them.
+    # The store, the sources and the renders, as called by the resource.
 
     def read_small(self, key: str) -> tuple[VariantHeaders, bytes] | None:
-        """Look a variant up, of which all are small here."""
+        """Look up a variant; all variants here are small."""
         self.calls.append(("read_small", key))
         stored = self.stored.get(key) if isinstance(self.stored, dict) else None
         return None if stored is None else (stored.headers, stored.data)
 
     async def lookup(self, key: str) -> FakeStored | None:
-        """Look a variant up."""
+        """Look up a variant."""
         self.calls.append(("lookup", key))
         if isinstance(self.stored, Exception):
             raise self.stored
@@ -623,11 +624,11 @@ class ResourceHarness:
         return self.source
 
     def admission(self) -> AbstractContextManager[bool]:
-        """Let everyone in."""
+        """Admit every request."""
         return nullcontext(True)
 
     def join(self, request: VariantRequest, admitted: bool) -> FakeSubscription:
-        """Join a render or start it."""
+        """Join the render of the requested variant, or start one."""
         assert admitted
         self.calls.append(("join", request.key))
         started = request.key not in self.rendering
@@ -637,14 +638,14 @@ class ResourceHarness:
             render.end(self.render_error)  # type: ignore[arg-type]
         return subscription
 
-    # The test's side.
+    # Called by tests.
 
     def touched(self) -> list[str]:
-        """Return which doubles were asked, in order."""
+        """Return the names of the called doubles' methods, in order."""
         return [name for name, _ in self.calls]
 
     def path(self, rest: bytes) -> bytes:
-        """Sign a path that starts with a slash."""
+        """Return the signed path for ``rest``, which starts with a slash."""
         return b"/" + sign(KEY, SALT, rest) + rest
 
     def connect(self, window: int | None = None) -> Connection:
@@ -652,7 +653,7 @@ class ResourceHarness:
         return Connection(self.site, window)
 
     def ask(self, target: bytes, method: bytes = b"GET", **headers: Any) -> Response:
-        """Send one request and return its response, which must be there at once."""
+        """Send one request and return its response, which must arrive at once."""
         connection = self.connect()
         connection.send(target, method, **headers)
         response = connection.response
@@ -661,7 +662,7 @@ class ResourceHarness:
         return response
 
     def ask_signed(self, rest: bytes, method: bytes = b"GET", **headers: Any) -> Response:
-        """Sign a path, ask for it and return the response."""
+        """Sign a path, request it and return the response."""
         return self.ask(self.path(rest), method, **headers)
 
     def store_variant(
@@ -671,14 +672,14 @@ class ResourceHarness:
         content_type: str = "audio/mpeg",
         disposition: str | None = None,
     ) -> FakeStored:
-        """Put bytes in the store for the variant that a path names."""
+        """Store bytes as the variant that an unsigned path names."""
         assert isinstance(self.stored, dict)
         stored = FakeStored(data, VariantHeaders(content_type, MEDIA_CACHE_CONTROL, disposition))
         self.stored[key_of(rest)] = stored
         return stored
 
     def render(self, rest: bytes) -> FakeRender:
-        """Return the render that runs for the variant that a path names."""
+        """Return the running render of the variant that an unsigned path names."""
         return self.rendering[key_of(rest)]
 
 

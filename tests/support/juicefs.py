@@ -1,4 +1,4 @@
-"""The S3 gateway of JuiceFS: MinIO's front end, which verifies all that S3 does, on a folder."""
+"""JuiceFS's S3 gateway on a local folder; its front end is MinIO's, which does all checks of S3."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.servers import Server
 
 
 class JuiceFS(Gateway):
-    """A gateway of its own on a volume of its own, which is a folder."""
+    """JuiceFS gateway with a volume of its own, which is a folder."""
 
     checks: frozenset[Check] = frozenset({"region", "session token"})
 
@@ -34,7 +34,7 @@ class JuiceFS(Gateway):
         self._folder = folder
         self._meta = f"sqlite3://{folder}/meta.db"
         self._users: set[str] = set()
-        # Where it looks for a certificate of its own.
+        # The gateway looks for its own certificate here.
         certificates = folder / "home/.minio/certs"
         certificates.mkdir(parents=True)
         if tls:
@@ -49,13 +49,13 @@ class JuiceFS(Gateway):
         return Server(self._gateway(port), self._environment(), self._folder / "gateway.log")
 
     def ready(self) -> bool:
-        """Tell whether it knows its users, which is a little later than that it answers."""
+        """Return whether the gateway knows its users; it responds a little earlier than that."""
         with suppress(HTTPError, MinioAdminException), self._admin() as admin:
             return super().ready() and self._users <= json.loads(admin.user_list()).keys()
         return False
 
     def add_user(self, rights: Rights) -> Identity:
-        """Make a user with such rights to all buckets that there are."""
+        """Create a user with the given rights to all existing buckets."""
         user = Identity(f"{rights}-{token_hex(4)}", token_hex(20))
         with self._admin() as admin:
             admin.user_add(user.access_key, user.secret_key)
@@ -66,7 +66,7 @@ class JuiceFS(Gateway):
         return user
 
     def lend(self, user: Identity) -> Identity:
-        """Return temporary credentials with the rights of a user, who may not be the owner."""
+        """Return temporary credentials with the rights of a user, who must not be the owner."""
         with self._pool() as pool:
             lent = AssumeRoleProvider(
                 sts_endpoint=self.endpoint,
@@ -100,7 +100,8 @@ class JuiceFS(Gateway):
         return {
             "PATH": os.environ["PATH"],
             "HOME": f"{self._folder}/home",
-            # It serves one test at a time, and starts in a third of the time.
+            # The gateway serves one test at a time; with one thread it starts in a third of the
+            # time.
             "GOMAXPROCS": "1",
             "MINIO_ROOT_USER": self.access_key,
             "MINIO_ROOT_PASSWORD": self.secret_key,
@@ -126,7 +127,7 @@ class JuiceFS(Gateway):
         return self._command(
             *("gateway", "--no-banner", "--multi-buckets", "--keep-etag", "--object-meta"),
             *("--hide-dir-object", "--domain", self.domain, "--log", f"{self._folder}/juicefs.log"),
-            # Nothing but S3: no reports, no work of its own, no second port that is fixed.
+            # S3 only: no usage reports, no background jobs, no metrics on a fixed port.
             *("--no-usage-report", "--no-bgjob", "--backup-meta", "0"),
             *("--cache-size", "0", "--cache-dir", f"{self._folder}/cache"),
             *("--metrics", "127.0.0.1:0", self._meta, f"127.0.0.1:{port}"),

@@ -1,4 +1,4 @@
-"""Measures of sound: how loud it is, at which pitch, and whether it is the same as another."""
+"""Measures of audio: level, peak, strength of a frequency, and correlation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import mul
 
 
 def level(samples: Sequence[float]) -> float:
-    """Return the level in dB of full scale, -inf for silence (root of the mean square)."""
+    """Return the RMS level in dB of full scale, -inf for silence."""
     power = math.fsum(map(mul, samples, samples)) / len(samples)
     return 10 * math.log10(power) if power else -math.inf
 
@@ -28,6 +28,6 @@ def strength(samples: Sequence[float], hertz: float, rate: int) -> float:
 
 
 def likeness(samples: Sequence[float], others: Sequence[float]) -> float:
-    """Return the correlation of two equally long stretches: 1 where they are the same sound."""
+    """Return the correlation of two sounds of equal length: 1 if they differ at most in volume."""
     power = math.fsum(map(mul, samples, samples)) * math.fsum(map(mul, others, others))
     return math.fsum(map(mul, samples, others)) / math.sqrt(power) if power else 0.0

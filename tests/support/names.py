@@ -1,9 +1,9 @@
-"""Names of hosts that resolve in one service and its ffmpeg, whatever the system's own say.
+"""Host names that resolve in one service and its ffmpeg, independently of the system's resolver.
 
-A bucket that is addressed by its host, as in ``bucket.s3.test``, has to resolve to this machine.
-The library of Debian's package libnss-wrapper answers for names in a file, ahead of the system, in
-programs that preload it. The service gives nothing of its environment to its children, so they
-find programs on the PATH that preload it and become the real ones.
+With virtual-hosted addressing, as in ``bucket.s3.test``, a bucket's host name has to resolve to
+this machine. Debian's package libnss-wrapper has a library that reads names from a file before it
+asks the system. It works in programs that preload it. The service passes none of its environment
+to its children, so the PATH has scripts that preload the library and exec the real programs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROGRAMS = ("ffmpeg", "ffprobe")
 
 
 def library() -> Path | None:
-    """Return where the library is, if it is installed."""
+    """Return the path of libnss_wrapper, or None if it is not installed."""
     found = [
         path
         for folder in ("/usr/lib", "/usr/lib64", "/usr/local/lib")
@@ -31,10 +31,12 @@ def library() -> Path | None:
 
 
 def resolving(folder: Path, names: Iterable[str], address: str = "127.0.0.1") -> dict[str, str]:
-    """Return the variables of a service in which names resolve to an address.
+    """Return environment variables with which a service resolves names to an address.
 
-    :param folder: a new one, for what these variables refer to.
-    :raises SkipTest: where the library is missing, unless tests may not do without.
+    :param folder: a new folder for the files that the variables name.
+    :raises SkipTest: if the library is missing.
+    :raises AssertionError: if the library is missing although ``AUDIOPROXY_NSS_WRAPPER`` is
+        "required".
     """
     preloaded = library()
     if preloaded is None:

@@ -1,8 +1,8 @@
-"""Origins as bad as they come: HTTP servers in this process, over TLS or in cleartext.
+"""Misbehaving origins: HTTP servers in this process, over TLS or in cleartext.
 
-An `Origin` answers each path with the behaviour that a test has put there, and takes note of
-every connection and every request, so that a test can say that nobody came. It speaks HTTP/1
-byte by byte, since no library lets a server be as wrong as servers are.
+An `Origin` responds to each path with the behavior that a test has registered. It records every
+connection and every request, so that a test can assert that there were none. It writes HTTP/1 byte
+by byte, because libraries do not let a server violate the protocol.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from tests.support.authority import Certificate
 
 reactor: Any = _reactor
 
-#: The date that all files have unless told otherwise.
+#: Last-Modified of a file by default.
 MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
 
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _CHUNK = 8000
-# How a client begins that takes cleartext for TLS: with a handshake.
+# First bytes of a TLS handshake, which a client sends if it expects TLS on a cleartext port.
 _HELLO = b"\x16\x03"
 
 
-# What is noted
+# Records
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request.
+    """Received request.
 
-    :ivar target: path and query, as they came.
-    :ivar headers: by names in lower case.
+    :ivar target: path and query, as received.
+    :ivar headers: values by lower-case name.
     """
 
     method: str
@@ -53,7 +53,7 @@ class Asked:
 
     @classmethod
     def read(cls, head: bytes) -> Asked:
-        """Read a request up to its blank line."""
+        """Parse a request without its final blank line."""
         first, *lines = head.decode("latin-1").split("\r\n")
         method, target, _ = first.split(" ", 2)
         pairs = (line.partition(":")[::2] for line in lines)
@@ -62,11 +62,11 @@ class Asked:
 
 @dataclass
 class Visit:
-    """One connection, with or without a request.
+    """Accepted connection, with or without requests.
 
-    :ivar secured: whether the handshake of TLS came to its end.
-    :ivar requests: what was asked on it.
-    :ivar reason: why it ended; None while it is open.
+    :ivar secured: whether the TLS handshake completed.
+    :ivar requests: the requests on the connection.
+    :ivar reason: why the connection ended; None while it is open.
     """
 
     secured: bool = False
@@ -74,21 +74,21 @@ class Visit:
     reason: Failure | None = None
 
 
-# What is answered
+# Behaviors
 
 
 class Behaviour(Protocol):
-    """Whatever answers a request."""
+    """Responder to requests for a path."""
 
     def answer(self, call: Call) -> None:
-        """Answer it, for better or worse."""
+        """Respond to the request, correctly or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that waits for its answer.
+    """Request that waits for its response.
 
-    :ivar turn: how many requests there were for this path before.
+    :ivar turn: the number of earlier requests for this path.
     """
 
     asked: Asked
@@ -97,7 +97,7 @@ class Call:
 
     @property
     def wants_body(self) -> bool:
-        """Whether it is anything but a HEAD."""
+        """Whether the method is not HEAD."""
         return self.asked.method != "HEAD"
 
     def write(self, data: bytes) -> None:
@@ -105,37 +105,38 @@ class Call:
         self._talk.transport.write(data)  # type: ignore[union-attr]
 
     def say(self, status: int, headers: Iterable[str | bytes] = (), version: str = "1.1") -> None:
-        """Send a status and headers; those that are bytes are sent as they are."""
+        """Send a status and header lines; lines given as bytes are sent unchanged."""
         lines = [line if isinstance(line, bytes) else line.encode("latin-1") for line in headers]
         self.write(b"\r\n".join([f"HTTP/{version} {status} So".encode(), *lines, b"", b""]))
 
     def done(self) -> None:
-        """End the answer; the connection stays for another request."""
+        """End the response and keep the connection open for another request."""
         self._talk.answered()
 
     def close(self) -> None:
-        """Close the connection as it should be."""
+        """Close the connection cleanly."""
         self._talk.transport.loseConnection()  # type: ignore[union-attr]
 
     def tear(self) -> None:
-        """Close the connection without the words by which TLS takes its leave."""
-        # Small writes are put together and reach the inner transport a turn later.
+        """Close the connection without a TLS close_notify alert."""
+        # Twisted joins small TLS writes and passes them to the TCP transport one reactor turn
+        # later.
         reactor.callLater(0, self._talk.wire.loseConnection)
 
     def abort(self) -> None:
-        """Reset the connection; bytes that are under way may be lost."""
+        """Reset the connection; bytes in transit may be lost."""
         reactor.callLater(0, self._talk.wire.abortConnection)
 
     def hold(self, rest: Callable[[], None]) -> None:
-        """Say nothing more until the origin lets go."""
+        """Send nothing more until `Origin.release` calls ``rest``."""
         self._talk.origin.held.append(rest)
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """An answer without a file.
+    """Response with a status and a short body.
 
-    :ivar headers: lines, those that are bytes raw.
+    :ivar headers: header lines; lines given as bytes are sent unchanged.
     """
 
     code: int
@@ -151,7 +152,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Sends its visitors elsewhere; without a location, nowhere."""
+    """Redirect; without a location, a redirect status that lacks its Location header."""
 
     location: str | None
     status: int = 302
@@ -163,9 +164,9 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """The same bytes for everyone, whether or not they are HTTP.
+    """Fixed bytes for every request, which need not be HTTP.
 
-    :ivar then: how it goes on: ``close``, ``tear``, ``abort`` or ``hold``.
+    :ivar then: what follows the bytes: ``close``, ``tear``, ``abort`` or ``hold``.
     """
 
     data: bytes
@@ -176,13 +177,13 @@ class Raw:
         call.hold(call.close) if self.then == "hold" else getattr(call, self.then)()
 
 
-#: Hears a request and does not answer.
+#: Accepts a request and does not respond.
 STALL = Raw(b"", "hold")
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """One behaviour for each request of a path; the last is for all that follow."""
+    """One behavior per request for a path, in order; the last one serves all further requests."""
 
     behaviours: tuple[Behaviour, ...]
 
@@ -195,7 +196,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class Methods:
-    """One behaviour for HEAD and one for everything else."""
+    """One behavior for HEAD and one for all other methods."""
 
     head: Behaviour
     get: Behaviour
@@ -206,17 +207,18 @@ class Methods:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file, served as RFC 9110 wants it, but for what a test changes.
+    """File served according to RFC 9110, except for what a test changes.
 
-    :ivar ranges: whether a Range is honoured, or answered with everything.
+    :ivar ranges: whether Range is honored; otherwise every response has the whole file.
     :ivar framing: how the body is delimited: ``length``, ``chunked`` or ``close``.
-    :ivar head: status of the answer to a HEAD.
-    :ivar head_length: what a HEAD says of the length instead; ``""`` for nothing.
-    :ivar headers: more lines, those that are bytes raw.
-    :ivar zipped: ``asked`` compresses for those who ask, ``always`` for everyone.
-    :ivar sent: how many bytes of the body are sent before it goes wrong; None for all.
-    :ivar then: what goes wrong: ``close``, ``tear``, ``abort`` or ``hold``. In a chunked body
-        a negative count of bytes stops in the middle of a chunk.
+    :ivar head: status of the response to HEAD.
+    :ivar head_length: Content-Length of the response to HEAD, if not the right one; ``""`` omits
+        it.
+    :ivar headers: further header lines; lines given as bytes are sent unchanged.
+    :ivar zipped: ``asked`` compresses if Accept-Encoding allows it, ``always`` in every response.
+    :ivar sent: number of body bytes before the failure; None for no failure.
+    :ivar then: the failure: ``close``, ``tear``, ``abort`` or ``hold``. If ``sent`` is negative, a
+        chunked body stops in the middle of the chunk after that many bytes.
     """
 
     data: bytes
@@ -323,7 +325,7 @@ class File:
 
 @implementer(IHandshakeListener)
 class _Talk(Connection):
-    """One connection to an origin; what is asked while an answer is under way waits."""
+    """Server side of one connection; pipelined requests wait for the response under way."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
@@ -334,7 +336,7 @@ class _Talk(Connection):
 
     @property
     def wire(self) -> Any:
-        """The connection below TLS."""
+        """The TCP transport, which is below TLS."""
         transport: Any = self.transport
         return transport.transport if self.origin.secure else transport
 
@@ -357,7 +359,7 @@ class _Talk(Connection):
             self.transport.loseConnection()  # type: ignore[union-attr]
             return
         self._busy = False
-        # Not at once: the answer may come from within the call of the one before.
+        # Deferred to the next reactor turn, because this may run within the previous `_next` call.
         reactor.callLater(0, self._next)
 
     def _next(self) -> None:
@@ -378,12 +380,12 @@ class _Talk(Connection):
 
 
 class Origin:
-    """A server on a free port of the loopback address.
+    """HTTP server on a free port of the loopback address.
 
-    :param certificates: without one it speaks cleartext. Each connection gets the next one, and
-        the last is for all that follow.
-    :ivar visits: all connections, in order; those too that ended in their handshake.
-    :ivar held: answers that stand still.
+    :param certificates: none for cleartext. Each connection uses the next certificate, and all
+        further connections use the last one.
+    :ivar visits: all connections in order, including those that ended during the handshake.
+    :ivar held: functions that continue the responses on hold.
     """
 
     def __init__(self, *certificates: Certificate) -> None:
@@ -405,11 +407,11 @@ class Origin:
 
     @property
     def requests(self) -> list[Asked]:
-        """All requests, connection by connection."""
+        """All requests, grouped by connection."""
         return [asked for visit in self.visits for asked in visit.requests]
 
     def asked(self, path: str) -> list[Asked]:
-        """Return the requests for a path, whatever their query."""
+        """Return the requests for a path with any query."""
         return [asked for asked in self.requests if asked.target.partition("?")[0] == path]
 
     def url(self, path: str, host: str = "localhost") -> str:
@@ -417,20 +419,20 @@ class Origin:
         return f"http{'s' * self.secure}://{host}:{self.port}{path}"
 
     def put(self, path: str, behaviour: Behaviour | bytes, host: str = "localhost") -> str:
-        """Answer a path so from now on, and return its URL; bytes are a file."""
+        """Register a behavior for a path and return its URL; bytes are served as a `File`."""
         self._behaviours[path] = File(behaviour) if isinstance(behaviour, bytes) else behaviour
         self._turns.pop(path, None)
         return self.url(path, host)
 
     def put_chain(self, path: str, hops: int, end: str) -> str:
-        """Lead to a URL by so many redirects, and return the URL of the first."""
+        """Register a chain of redirects to the URL ``end`` and return the URL of the first."""
         for hop in range(hops):
             there = end if hop == hops - 1 else f"{path}-{hop + 1}"
             self.put(f"{path}-{hop}", Redirect(there))
         return self.url(f"{path}-0")
 
     def answer(self, asked: Asked, talk: _Talk) -> None:
-        """Answer one request; a path that nobody has put there is a 404."""
+        """Respond to one request; an unregistered path is a 404."""
         path = asked.target.partition("?")[0]
         behaviour = self._behaviours.get(asked.target) or self._behaviours.get(path) or Status(404)
         turn = self._turns.get(path, 0)
@@ -438,13 +440,13 @@ class Origin:
         behaviour.answer(Call(asked, turn, talk))
 
     def release(self) -> None:
-        """Let all answers go on that stand still."""
+        """Continue all responses on hold."""
         held, self.held = self.held, []
         for rest in held:
             rest()
 
     async def stop(self) -> None:
-        """Close the port and every connection, and wait until they are closed."""
+        """Close the port and all connections, and wait until they are closed."""
         await self._port.stopListening()
         talks = list(self.talks)
         for talk in talks:
@@ -453,7 +455,7 @@ class Origin:
 
 
 class _Contexts(ContextFactory):
-    """What listenSSL takes; it asks once for each connection."""
+    """Context factory for listenSSL, which requests a context for each connection."""
 
     isClient = False
 
@@ -472,7 +474,7 @@ def _context(certificate: Certificate) -> SSL.Context:
 
 
 def open_origin(case: Any, *certificates: Certificate) -> Origin:
-    """Start an origin that ends with a test at the latest."""
+    """Start an origin that stops at the end of a test at the latest."""
     origin = Origin(*certificates)
     case.addCleanup(lambda: Deferred.fromCoroutine(origin.stop()))
     return origin

@@ -1,4 +1,4 @@
-"""Children that do what a test tells them, one step at a time, and a few real ones."""
+"""Child processes that a test controls step by step, and a list of open descriptors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from zope.interface import implementer
 
 
 def open_descriptors() -> set[str]:
-    """Return what this process has open, each descriptor with what it is."""
+    """Return the open descriptors of this process, each with its target."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
-        # The listing's own is gone by now.
+        # The descriptor of the listing itself is closed already.
         with suppress(FileNotFoundError):
             found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
     return found
@@ -25,13 +25,13 @@ def open_descriptors() -> set[str]:
 
 @implementer(IProcessTransport)
 class FakeChild:
-    """A child: what it says, its exit and the end of its pipes come separately, as they do.
+    """Child process whose output, exit and end of pipes are separate events, as in a real one.
 
-    It holds copies of the descriptors that it inherits, until it exits. No signal has an effect
-    of its own: the test says when the child dies of it.
+    It holds copies of its inherited descriptors until it exits. Signals are only recorded: the test
+    decides when the child dies of one.
 
-    :ivar signals: what it was sent, in order.
-    :ivar hung_up: the parent has closed its ends of the pipes.
+    :ivar signals: the received signals in order.
+    :ivar hung_up: whether the parent has closed its ends of the pipes.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class FakeChild:
         self._reason: Failure | None = None
 
     def say(self, data: bytes) -> None:
-        """Write to stdout, be it a pipe or a file."""
-        assert self.alive, "the dead do not speak"
+        """Write to stdout, which is a pipe or a file."""
+        assert self.alive, "the child has exited"
         if 1 in self.piped:
             self._protocol.childDataReceived(1, data)
         else:
@@ -64,12 +64,12 @@ class FakeChild:
 
     def complain(self, data: bytes) -> None:
         """Write to stderr."""
-        assert self.alive, "the dead do not speak"
+        assert self.alive, "the child has exited"
         self._protocol.childDataReceived(2, data)
 
     def exit(self, code: int = 0, signal: int | None = None) -> None:
-        """Exit, or be killed; the pipes stay open for now."""
-        assert self.alive, "one dies once"
+        """Exit, or die of a signal; the pipes stay open for now."""
+        assert self.alive, "the child has exited already"
         self.alive = False
         for descriptor in self.inherited.values():
             os.close(descriptor)
@@ -79,14 +79,14 @@ class FakeChild:
         self._protocol.processExited(self._reason)
 
     def end(self) -> None:
-        """Have all pipes closed; the child is reaped now."""
-        assert self._reason is not None, "it has not exited"
-        assert not self.ended, "it ends once"
+        """Close all pipes, so that the parent is told that the process has ended."""
+        assert self._reason is not None, "the child has not exited"
+        assert not self.ended, "the child has ended already"
         self.ended = True
         self._protocol.processEnded(self._reason)
 
     def die(self, code: int = 0, signal: int | None = None) -> None:
-        """Exit and have all pipes closed."""
+        """Exit and close all pipes."""
         self.exit(code, signal)
         self.end()
 
@@ -100,10 +100,10 @@ class FakeChild:
 
 
 class FakeSpawner:
-    """Starts `FakeChild` after `FakeChild`.
+    """Spawner that starts a `FakeChild` for each call.
 
-    :ivar children: all that were started, in order.
-    :ivar refusal: raised in place of a start.
+    :ivar children: all started children in order.
+    :ivar refusal: raised instead of starting a child, if set.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class FakeSpawner:
 
     @property
     def last(self) -> FakeChild:
-        """The child that was started last."""
+        """The most recently started child."""
         return self.children[-1]
 
     @property
@@ -138,6 +138,6 @@ class FakeSpawner:
         return child
 
     def put_down(self) -> None:
-        """Kill what a test leaves behind, so that no descriptor stays open."""
+        """Kill the children that a test leaves behind, so that no descriptor stays open."""
         for child in self.alive:
             child.die(signal=9)

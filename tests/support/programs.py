@@ -1,8 +1,8 @@
-"""Which ffmpeg is used for what.
+"""Paths of ffmpeg and ffprobe for the tests.
 
-The service and its command lines are tried with the first one on the PATH. What makes the sounds
-for the tests, and judges what came of them, has to have everything in it: it is another one where
-the project's own comes first, as with `make test-ffmpeg`.
+The service and its command lines use the first ffmpeg on the PATH. With `make test-ffmpeg` that
+is the project's own build, which lacks features. Tests generate and decode audio with an ffmpeg
+that has all features: the first one that is not the project's own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import shutil
 from pathlib import Path
 
-#: Where `make ffmpeg` puts the project's own.
+#: Folder in which `make ffmpeg` installs the project's own build.
 OWN = Path(__file__).parents[2] / "build/ffmpeg/bin"
 
 
@@ -21,5 +21,5 @@ def _complete(program: str) -> str:
     return shutil.which(program, path=os.pathsep.join(others)) or program
 
 
-#: Those with everything in them.
+#: Programs with all features.
 FFMPEG, FFPROBE = _complete("ffmpeg"), _complete("ffprobe")

@@ -1,4 +1,4 @@
-"""Services between two buckets on a real server, and ways to it that tests watch and block."""
+"""Services between two buckets on a real S3 server, behind proxies that record and block."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.support.origins import Asked
 from tests.support.s3 import Check, Identity, S3Server
 from tests.support.service import Process, ServiceCase, ask, reactor, signed, until
 
-#: What becomes of a request: nothing special, a stop before or after so many bytes of its answer,
-#: or the end of its connection.
+#: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
+#: bytes, or its connection reset (ABORTED).
 Fate = str | int | None
 HOLD, ABORTED, PASS = "hold", "cut", None
 
@@ -37,7 +37,7 @@ _HEAD = re.compile(rb"(?:GET|HEAD|PUT|POST|DELETE) \S+ HTTP/1\.1\r\n.*?\r\n\r\n"
 
 
 class _Inner(ProxyClient):
-    """The side of a server."""
+    """Connection to the server."""
 
     def connectionMade(self) -> None:
         self.factory.server.road.ends.add(self)
@@ -58,7 +58,7 @@ class _InnerFactory(ProxyClientFactory):
 
 
 class _Outer(ProxyServer):
-    """The side of a client."""
+    """Connection from a client."""
 
     clientProtocolFactory = _InnerFactory
     reactor = reactor
@@ -82,11 +82,11 @@ class _Outer(ProxyServer):
 
     @property
     def stands(self) -> bool:
-        """Whether something waits."""
+        """Whether bytes are held back."""
         return bool(self._asking or self._answering)
 
     def dataReceived(self, data: bytes) -> None:
-        """Hear of what a client sends."""
+        """Called with bytes from the client: apply the rule to each request in them."""
         if self._asking:
             self.transport.pauseProducing()
             self._asking.append(data)
@@ -111,14 +111,15 @@ class _Outer(ProxyServer):
             self.peer.transport.write(data)  # type: ignore[union-attr]
 
     def back(self, data: bytes) -> None:
-        """Hear of what the server sends."""
+        """Send bytes from the server to the client, up to the limit."""
         if self.peer is None:
-            return  # the client is gone, and the server does not know it yet
+            return  # the client is gone, and the server has not noticed yet
         if self._left is not None:
             data, rest = data[: self._left], data[self._left :]
             self._left -= len(data)
             if rest:
-                # The client may still drain, and so resume what is paused here.
+                # Later bytes may still arrive: the client's transport resumes the server's when it
+                # drains.
                 self.peer.transport.pauseProducing()  # type: ignore[union-attr]
                 self._answering.append(rest)
         if data:
@@ -143,27 +144,28 @@ class _Outer(ProxyServer):
                 end.transport.resumeProducing()  # type: ignore[union-attr]
 
     def abort(self) -> None:
-        """Reset the connection."""
+        """Send the held bytes."""
         self.transport.abortConnection()  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Close the connection in good order, as a server does that ends well."""
-        # A transport that is full forgets it while it has a producer (Twisted 26.10).
+        """Close the connection cleanly, as a server does after a complete response."""
+        # A transport with unsent data forgets to close while it has a producer (Twisted 26.10).
         self.transport.unregisterProducer()
         self.transport.loseConnection()  # type: ignore[attr-defined]
 
 
 class Road:
-    """A port in front of a server, in this process, with its connections and requests.
+    """TCP proxy in this process in front of a server, which records, holds and cuts requests.
 
-    What is said over TLS passes, and is no request that could be read.
+    It forwards TLS too, but cannot read the requests in it.
 
     :ivar requests: all requests so far.
-    :ivar passed: bytes of answers that were sent on.
-    :ivar limit: bytes of each answer, or over TLS of each connection, after which it stands still.
-    :ivar rule: tells what becomes of a request; it is called before the server hears of it.
-    :ivar shut: whether each connection is closed as soon as it is made.
-    :ivar ends: both ends of each connection.
+    :ivar passed: number of response bytes sent to clients.
+    :ivar limit: number of bytes of each response after which it stalls; over TLS, of each
+        connection.
+    :ivar rule: decides what happens to a request; called before the server receives the request.
+    :ivar shut: whether to close each connection as soon as it is made.
+    :ivar ends: both sides of each connection.
     """
 
     def __init__(self, port: int) -> None:
@@ -183,21 +185,21 @@ class Road:
 
     @property
     def connections(self) -> list[_Outer]:
-        """The connections of clients."""
+        """The connections from clients."""
         return [end for end in self.ends if isinstance(end, _Outer)]
 
     @property
     def standing(self) -> int:
-        """How many of them stand still."""
+        """The number of connections from clients that hold bytes back."""
         return sum(end.stands for end in self.connections)
 
     def open(self) -> None:
-        """Let clients in, at the same port as ever."""
+        """Listen for clients; a second time, on the same port."""
         self._port = reactor.listenTCP(self.port, self._factory, interface="127.0.0.1")
         self.port = self._port.getHost().port
 
     async def close(self) -> None:
-        """Let nobody in any more, and reset all connections."""
+        """Stop listening and reset all connections."""
         port, self._port = self._port, None
         if port is not None:
             await port.stopListening()
@@ -210,36 +212,36 @@ class Road:
             end.transport.abortConnection()
 
     def close_gently(self) -> None:
-        """Close all connections as if everything were said."""
+        """Close all connections cleanly, as if each response were complete."""
         for connection in self.connections:
             connection.close()
 
     def go_on(self) -> None:
-        """Hold and limit nothing any more."""
+        """Remove the rule and the limit, and send all held bytes."""
         self.rule, self.limit = (lambda asked: PASS), None
         for connection in self.connections:
             connection.go_on()
 
     def count(self, method: str) -> int:
-        """Return how many requests of a method there were."""
+        """Return the number of requests with a method."""
         return sum(asked.method == method for asked in self.requests)
 
 
 def is_signed_url(asked: Asked) -> bool:
-    """Tell whether this is what a presigned URL leads to."""
+    """Return whether a request is for a presigned URL."""
     return "X-Amz-Signature=" in asked.target
 
 
 def seconds_of(asked: Asked) -> int:
-    """Return how long the presigned URL of a request lives; 0 for another request."""
+    """Return the lifetime of a request's presigned URL in seconds; 0 for any other request."""
     match = re.search(r"X-Amz-Expires=(\d+)", asked.target)
     return int(match[1]) if match else 0
 
 
 class RemoteCase(ServiceCase):
-    """Tests that run services between two buckets.
+    """Base class of tests whose services have a source bucket and a variant bucket.
 
-    :cvar tls: whether the server has TLS.
+    :cvar tls: whether the server uses TLS.
     :ivar server: the real S3 server.
     :ivar sources: the bucket of the sources.
     :ivar variants: the bucket of the variants.
@@ -248,24 +250,24 @@ class RemoteCase(ServiceCase):
     tls = False
 
     async def setUp(self) -> None:
-        """Make the buckets."""
+        """Create the buckets."""
         super().setUp()
         self.server: S3Server = await s3_server(self.tls)
         self.sources, self.variants = self.server.make_bucket(), self.server.make_bucket()
 
     def require(self, check: Check) -> None:
-        """Skip what this server lets pass."""
+        """Skip the test if this server does not check ``check``."""
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 
     def road(self, port: int = 0) -> Road:
-        """Build a road to the server, which is closed at the end at the latest."""
+        """Start a proxy to the server; it stops at the end of the test at the latest."""
         road = Road(port or self.server.port)
         self.addCleanup(lambda: Deferred.fromCoroutine(road.close()))
         return road
 
     def s3(self, road: Road | None = None, who: Identity | None = None, **more: Any) -> S3Config:
-        """Return how to reach the server, and who to be there."""
+        """Return a configuration with the server's endpoint and with credentials."""
         who = who or self.server.owner
         scheme = "https" if self.tls else "http"
         return S3Config(
@@ -293,7 +295,7 @@ class RemoteCase(ServiceCase):
         )
 
     async def boot(self, **settings: Any) -> ProxyService:
-        """Start a service in this process; it is stopped at the end at the latest."""
+        """Start a service in this process; it stops at the end of the test at the latest."""
         service = make_service(self.config(**settings), reactor)
 
         def stop() -> Any:
@@ -304,7 +306,7 @@ class RemoteCase(ServiceCase):
         return service
 
     def environment(self, **variables: str) -> dict[str, str]:
-        """Return the environment of a service as `config` has it."""
+        """Return the environment variables of a service that is configured as by `config`."""
         environ = {
             "AP_VARIANT_STORE": f"s3://{self.variants}",
             "AP_S3_ENDPOINT": self.server.endpoint,
@@ -321,42 +323,42 @@ class RemoteCase(ServiceCase):
         return self.server.put(self.sources, key, data)
 
     def url(self, key: str | bytes, options: str = "f:mp3", bucket: str = "") -> bytes:
-        """Return the signed path of a variant of an object, or of what it is (``info``)."""
+        """Return the signed path of an object's variant, or of its info document (``info``)."""
         raw = key.encode() if isinstance(key, str) else key
         name = quote_from_bytes(raw, safe="/")
         return signed(f"/{options}/plain/s3://{bucket or self.sources}/{name}")
 
     def stored(self) -> list[str]:
-        """Return the names of all objects in the bucket of the variants."""
+        """Return the names of all objects in the variant bucket."""
         return sorted(key.decode() for key in self.server.keys(self.variants))
 
     async def until_stored(self, count: int = 1) -> list[str]:
-        """Wait until there are so many, and return their names."""
+        """Wait until the variant bucket has at least ``count`` objects, and return their names."""
         await until(lambda: len(self.stored()) >= count, "the write-back")
         return self.stored()
 
 
 async def until_miss(port: int, path: bytes) -> Response:
-    """Ask until nobody may join the last render any more, and return the next (D37)."""
+    """Repeat a request until it no longer joins the last render, and return the MISS (D37)."""
     while (response := await ask(port, path))["x-audio-proxy"] != b"MISS":
         if response["x-audio-proxy"] != b"COALESCED":
-            raise AssertionError(f"neither attached nor rendered: {response.headers}")
+            raise AssertionError(f"neither COALESCED nor MISS: {response.headers}")
     return response
 
 
 def key_of(response: Response) -> str:
-    """Return the cache key of a variant that was answered with."""
+    """Return the cache key of the variant in a response."""
     return (response["etag"] or b"").decode().strip('"')
 
 
 def kept(response: Response) -> tuple[object, ...]:
-    """Return what is the same of a variant wherever it comes from."""
+    """Return the body and those headers that a variant has in every cache state."""
     names = ("content-type", "cache-control", "content-disposition", "etag")
     return (response.body, *(response[name] for name in names))
 
 
 def listening(process: Process) -> Iterator[str]:
-    """Yield the addresses at which a process listens, as the system writes them."""
+    """Yield the addresses on which a process listens, as spelled in ``/proc/net/tcp``."""
     sockets = set()
     for link in Path(f"/proc/{process.pid}/fd").iterdir():
         with suppress(FileNotFoundError):

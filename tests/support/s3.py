@@ -1,7 +1,7 @@
-"""What tests ask of an S3 server, and signed requests to one.
+"""Interface of the tests' S3 servers, and signed requests to them.
 
-The signatures are those of the ``minio`` package: the service has its own from another one, and
-the server has the last word on both.
+The ``minio`` package signs these requests. The service uses the signatures of another package, and
+the server verifies both.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from xml.etree import ElementTree
 from minio.credentials import Credentials
 from minio.signer import presign_v4, sign_v4_s3
 
-#: Seconds after which a request has failed.
+#: Timeout of a request in seconds.
 _PATIENCE = 20
 
-#: What a user may do. Who may ``get`` but not list is refused what is not there, in place of
-#: hearing so; who may ``write`` may also read, and who may ``keep`` may remove too.
+#: What a user may do. Without the right to list, a user with ``get`` is refused a missing object
+#: instead of getting a 404. ``write`` includes reading, and ``keep`` also includes removing.
 Rights = Literal["get", "read", "write", "keep", "nothing"]
 
 _LIST = ("s3:GetBucketLocation", "s3:ListBucket")
 _WRITE = ("s3:PutObject", "s3:ListMultipartUploadParts", "s3:AbortMultipartUpload")
 
-#: The rights in S3's own words.
+#: S3's actions for each of the rights.
 _ACTIONS: Mapping[Rights, tuple[str, ...]] = {
     "get": ("s3:GetObject",),
     "read": ("s3:GetObject", *_LIST),
@@ -40,13 +40,13 @@ _ACTIONS: Mapping[Rights, tuple[str, ...]] = {
     "nothing": (),
 }
 
-#: What a server may check beside the secret, the expiry and the digest of a body.
+#: What only some servers check. All check the secret, the expiry and the digest of a body.
 Check = Literal["region", "session token", "right to list"]
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks."""
+    """Credentials of a user."""
 
     access_key: str
     secret_key: str
@@ -54,7 +54,7 @@ class Identity:
 
 
 def policy(rights: Rights, **statement: Any) -> dict[str, Any]:
-    """Return a policy that gives such rights to all buckets, or to what it is told."""
+    """Return a policy that grants these rights to all buckets, or as ``statement`` says."""
     resources = {"Resource": ["arn:aws:s3:::*"]}
     allowed = {"Effect": "Allow", "Action": _ACTIONS[rights], **resources, **statement}
     return {"Version": "2012-10-17", "Statement": [allowed]}
@@ -62,9 +62,9 @@ def policy(rights: Rights, **statement: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said.
+    """Response of the server.
 
-    :ivar headers: by their names in lower case.
+    :ivar headers: values by lower-case name.
     """
 
     status: int
@@ -73,35 +73,35 @@ class Answer:
 
     @property
     def code(self) -> str:
-        """The error's code, where the body has one: not all of them are XML."""
+        """The error code in the body; empty if there is none, because some errors are not XML."""
         with suppress(ElementTree.ParseError):
             return "".join(self.texts("Code")[:1]) if self.status >= 400 else ""
         return ""
 
     def texts(self, tag: str) -> list[str]:
-        """Return the text of each element of a name, whatever its namespace."""
+        """Return the texts of all elements with this tag, in any namespace."""
         root = ElementTree.fromstring(self.body)
         return [node.text or "" for node in root.iter() if node.tag.rpartition("}")[2] == tag]
 
     def demand(self) -> Answer:
-        """Return this very answer if it is a success.
+        """Return the response itself if it is a success.
 
-        :raises AssertionError: if not.
+        :raises AssertionError: if it is not.
         """
         assert self.status < 300, f"{self.status}: {self.body!r}"
         return self
 
 
 class S3Server(Protocol):
-    """A real S3 server that the suite started.
+    """Real S3 server started by the test suite.
 
-    Requests block: they last milliseconds, and the server is no part of this process.
+    Requests block the reactor. They take milliseconds, and the server runs in another process.
 
-    :ivar endpoint: its URL, without a slash at the end.
-    :ivar owner: who may do everything.
-    :ivar domain: requests to ``BUCKET.domain`` are for that bucket.
-    :ivar ca_bundle: the file with the authority that vouches for it; None where it has no TLS.
-    :ivar checks: what it checks of the things that not every server does.
+    :ivar endpoint: its URL, without a trailing slash.
+    :ivar owner: the user with all rights.
+    :ivar domain: a request to the host ``BUCKET.domain`` is for that bucket.
+    :ivar ca_bundle: the file with the authority of its certificate; None if it has no TLS.
+    :ivar checks: what it checks beyond the checks that every server does.
     """
 
     checks: frozenset[Check]
@@ -119,13 +119,13 @@ class S3Server(Protocol):
     def owner(self) -> Identity: ...
 
     async def start(self) -> None:
-        """Start it, and wait until it answers; later starts have the same port and data."""
+        """Start the server and wait until it responds; a restart keeps the port and the data."""
 
     async def stop(self) -> None:
-        """End it at once; its data stays."""
+        """Stop the server at once; its data stays."""
 
     def add_user(self, rights: Rights) -> Identity:
-        """Make a user with such rights to all buckets that there are."""
+        """Create a user with the given rights to all existing buckets."""
 
     def lend(self, user: Identity) -> Identity:
         """Return temporary credentials with the rights of a user."""
@@ -181,7 +181,7 @@ class S3Server(Protocol):
 
 
 class Requests:
-    """The part of an `S3Server` that every one has: requests, and what is made of them."""
+    """Base class of all `S3Server` implementations: requests, and helpers built on them."""
 
     port: int
     domain = "s3.test"
@@ -197,18 +197,18 @@ class Requests:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What its certificate is for."""
+        """The names and addresses in its certificate."""
         return "127.0.0.1", "localhost", self.domain, f"*.{self.domain}"
 
     @property
     def owner(self) -> Identity:
-        """Who may do everything."""
+        """The user with all rights."""
         return Identity(self.access_key, self.secret_key)
 
     def url(
         self, bucket: str = "", key: str | bytes = b"", query: str = "", virtual: bool = False
     ) -> str:
-        """Return the URL of a bucket or an object, addressed in either style."""
+        """Return the URL of a bucket or an object with path-style or virtual-hosted addressing."""
         scheme = self.endpoint.partition(":")[0]
         base, path = self.endpoint, f"/{bucket}" if bucket else ""
         if virtual:
@@ -231,9 +231,9 @@ class Requests:
         digest: str | None = None,
         virtual: bool = False,
     ) -> Answer:
-        """Sign a request and send it; the query is as it goes over the wire.
+        """Sign a request and send it; the query must be encoded already.
 
-        :param digest: the SHA-256 that the headers give for the body; by default the right one.
+        :param digest: the SHA-256 that the headers claim for the body; by default the right one.
         """
         url = urlsplit(self.url(bucket, key, query, virtual))
         who, now = identity or self.owner, datetime.now(UTC)
@@ -267,7 +267,7 @@ class Requests:
         identity: Identity | None = None,
         virtual: bool = False,
     ) -> str:
-        """Return a URL that is good for some time, signed some seconds ago."""
+        """Return a URL that is valid for ``seconds`` and was signed ``age`` seconds ago."""
         who = identity or self.owner
         token = quote(who.session_token or "", safe="")
         query = f"X-Amz-Security-Token={token}" if token else ""
@@ -287,7 +287,7 @@ class Requests:
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Ask this server, by whatever name, for a URL as it stands."""
+        """Request a URL from this server, whatever host it names, without adding a signature."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         with closing(self._connect(parts.hostname or "")) as connection:
@@ -310,16 +310,16 @@ class Requests:
             connection.sock = context.wrap_socket(connection.sock, server_hostname=name)
         return connection
 
-    # What fails here is the fixture's own doing.
+    # Helpers for fixtures, which raise AssertionError if a request fails.
 
     def make_bucket(self, name: str = "") -> str:
-        """Make a bucket, of a name that is new unless one is given."""
+        """Create a bucket, by default with a new name."""
         name = name or f"test-{uuid4().hex}"
         self.request("PUT", name).demand()
         return name
 
     def put(self, bucket: str, key: str | bytes, data: bytes, **headers: str) -> str:
-        """Write an object and return its ETag; underscores in names of headers are hyphens."""
+        """Write an object and return its ETag; underscores in header names become hyphens."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.request("PUT", bucket, key, body=data, headers=given).demand().headers["etag"]
 
@@ -328,26 +328,26 @@ class Requests:
         return self.request("GET", bucket, key).demand()
 
     def stat(self, bucket: str, key: str | bytes) -> Answer | None:
-        """Return the headers of an object; None where there is none."""
+        """Return the response to HEAD of an object, or None if the object does not exist."""
         answer = self.request("HEAD", bucket, key)
         return None if answer.status == 404 else answer.demand()
 
     def keys(self, bucket: str, prefix: str = "") -> list[bytes]:
-        """List a bucket of no more than a thousand objects."""
+        """Return the keys in a bucket of at most a thousand objects."""
         query = f"encoding-type=url&list-type=2&prefix={quote(prefix, safe='')}"
         listing = self.request("GET", bucket, query=query).demand()
         return _listed_keys(listing)
 
     def remove(self, bucket: str, key: str | bytes) -> None:
-        """Remove an object, if there is one."""
+        """Remove an object if it exists."""
         self.request("DELETE", bucket, key).demand()
 
     def uploads(self, bucket: str) -> list[tuple[bytes, str]]:
-        """List the uploads in parts that were neither completed nor aborted."""
+        """Return the multipart uploads that were neither completed nor aborted."""
         listing = self.request("GET", bucket, query="encoding-type=url&uploads=").demand()
         return list(zip(_listed_keys(listing), listing.texts("UploadId"), strict=True))
 
 
 def _listed_keys(listing: Answer) -> list[bytes]:
-    # They are asked for in URL encoding, since XML cannot express them all.
+    # The requests ask for URL-encoded keys, because XML cannot express every key.
     return [unquote_to_bytes(key.replace("+", " ")) for key in listing.texts("Key")]

@@ -1,4 +1,4 @@
-"""Servers of other people's making, which run beside the tests and outlive each of them."""
+"""Third-party servers that run beside the tests and outlive each single test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-#: The processes that belong to the whole suite, not to a test, and are nobody's leftovers.
+#: Ids of processes that belong to the whole suite. A test that looks for leftovers ignores them.
 RUNNING: set[int] = set()
 
 
@@ -21,14 +21,17 @@ def free_port() -> int:
 
 
 class Server:
-    """A program that runs until it is killed, and no longer than this process.
+    """Program that runs until it is killed or this process ends.
 
-    The reactor does not know of it: a child of the reactor has to end with the test that started
-    it. Make it on the main thread, since the system takes that thread's end for the parent's.
+    It is not a child of the reactor, because a child of the reactor has to end with the test that
+    started it. Create it on the main thread: the kernel sends the parent-death signal when the
+    thread
+    that created the child ends.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        # The system sees to it even if this process is killed; atexit does if there is no setpriv.
+        # setpriv makes the kernel kill the server when this process ends, even if this process is
+        # killed.
         self._log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -48,16 +51,16 @@ class Server:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process has not ended."""
         return self._process.poll() is None
 
     @property
     def last_words(self) -> str:
-        """The end of what it said."""
+        """The last 2000 characters of its output."""
         return self._log.read_text(errors="replace")[-2000:]
 
     def kill(self) -> None:
-        """End it at once, and wait for the end; there is no harm in a second time."""
+        """Kill the process and wait for its end; a second call has no effect."""
         atexit.unregister(self.kill)
         with suppress(ProcessLookupError):
             self._process.kill()

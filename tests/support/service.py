@@ -1,4 +1,4 @@
-"""The real service, in this process and in one of its own, and a client on real sockets."""
+"""The real service, in this process or in a process of its own, and a client on real sockets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ reactor: Any = _reactor
 
 T = TypeVar("T")
 
-#: Seconds after which a test that waits has failed; none takes nearly so long.
+#: Timeout in seconds of everything that tests wait for; far longer than any of it takes.
 PATIENCE = 30.0
 
 _LISTENING = re.compile(r"listening on port (\d+)")
@@ -41,12 +41,13 @@ _METRICS = re.compile(r"metrics on 127\.0\.0\.1 port (\d+)")
 PROJECT = Path(__file__).parents[2]
 
 
-#: What starts twistd. A service hides from all but root, and the tests look at what it has open.
+#: Python code that runs twistd. Only root may look into the process of a service. So tests of any
+#: other user turn that protection off, because they inspect the open descriptors of services.
 TWISTD = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
 if os.getuid():
     TWISTD = f"import audioproxy.tap as tap; tap.hide_from_children = lambda: None; {TWISTD}"
 
-#: What keeps a service from its look at ffmpeg, ahead of what starts twistd.
+#: Python code before `TWISTD` that disables the service's check of ffmpeg.
 BLINDLY = """\
 from audioproxy import service
 async def watch_programs(*arguments): pass
@@ -57,20 +58,20 @@ service.watch_programs = watch_programs
 async def until(
     condition: Callable[[], T], what: str = "the condition", seconds: float = PATIENCE
 ) -> T:
-    """Come back with the first true value of a condition.
+    """Poll a condition until its value is true, and return the value.
 
-    :raises AssertionError: past the deadline.
+    :raises AssertionError: if the deadline passes.
     """
     deadline = reactor.seconds() + seconds
     while not (value := condition()):
         if reactor.seconds() > deadline:
-            raise AssertionError(f"waited in vain for {what}")
+            raise AssertionError(f"timed out waiting for {what}")
         await deferLater(reactor, 0.003)
     return value
 
 
 class Client(Protocol):
-    """One connection, one request, and what came back for it.
+    """Client of one connection with one request, which collects the response.
 
     :ivar received: all bytes so far.
     """
@@ -82,11 +83,11 @@ class Client(Protocol):
         self._done: list[Deferred[None]] = []
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep what comes."""
+        """Collect received bytes."""
         self.received += data
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """Take note of how the connection ended."""
+        """Record how the connection ended."""
         self.closed = reason
         waiting, self._done = self._done, []
         for waiter in waiting:
@@ -94,7 +95,7 @@ class Client(Protocol):
 
     @property
     def response(self) -> Response | None:
-        """The response as far as it has come; None before all of its headers."""
+        """The response received so far; None before all of its headers have arrived."""
         clean = self.closed is not None and self.closed.check(ConnectionDone) is not None
         return read_response(bytes(self.received), self.method, clean)
 
@@ -107,20 +108,20 @@ class Client(Protocol):
             await waiter
         response = self.response
         if response is None:
-            raise AssertionError(f"no response, but {bytes(self.received)!r}")
+            raise AssertionError(f"no complete response headers in {bytes(self.received)!r}")
         return response
 
     def pause(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self.transport.pauseProducing()  # type: ignore[union-attr]
 
     def resume(self) -> None:
-        """Read on."""
+        """Resume reading."""
         if self.closed is None:
             self.transport.resumeProducing()  # type: ignore[union-attr]
 
     async def leave(self) -> None:
-        """Go away without a word."""
+        """Abort the connection."""
         self.transport.abortConnection()  # type: ignore[union-attr]
         await until(lambda: self.closed, "the connection to close")
 
@@ -132,7 +133,7 @@ async def send(
     client: Any = None,
     **headers: bytes,
 ) -> Any:
-    """Connect and send a request; underscores in names of headers are hyphens."""
+    """Connect and send a request; underscores in header names become hyphens."""
     client = client or Client(method)
     await connectProtocol(TCP4ClientEndpoint(reactor, "127.0.0.1", port), client)
     lines = [b"%s %s HTTP/1.1" % (method, target), b"Host: localhost", b"Connection: close"]
@@ -147,7 +148,7 @@ async def ask(port: int, target: bytes, method: bytes = b"GET", **headers: bytes
 
 
 def signed(rest: str) -> bytes:
-    """Sign a path that starts with a slash, with the key that the services here have."""
+    """Return the signed path for ``rest``, which starts with a slash."""
     path = rest.encode()
     return b"/" + sign(KEY, SALT, path) + path
 
@@ -156,7 +157,7 @@ def signed(rest: str) -> bytes:
 
 
 def make_sound(path: Path, *words: str) -> Path:
-    """Make a file with ffmpeg, from its own synthesizers."""
+    """Generate a file with ffmpeg's own synthesizers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     command = [FFMPEG, "-nostdin", "-v", "error", "-y", *words, "-bitexact", str(path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
@@ -165,7 +166,7 @@ def make_sound(path: Path, *words: str) -> Path:
 
 @cache
 def long_flac() -> Path:
-    """Return ten minutes of FLAC, made once for all tests in trial's own folder."""
+    """Return ten minutes of FLAC, generated once for all tests in trial's working folder."""
     chirp = "sine=frequency=300:beep_factor=4:sample_rate=22050:duration=600"
     return make_sound(Path("sounds/long.flac").resolve(), "-f", "lavfi", "-i", chirp)
 
@@ -181,17 +182,20 @@ def short_flac() -> Path:
 
 
 def children(pid: int | None = None) -> list[int]:
-    """Return the living and dead children of a process, or of this one without its servers."""
+    """Return a process's children, including zombies; by default those of this process.
+
+    Servers of the whole suite are left out.
+    """
     found = []
     for task in Path(f"/proc/{pid or os.getpid()}/task").iterdir():
-        # Threads come and go.
+        # A thread may end in the meantime.
         with suppress(FileNotFoundError, ProcessLookupError):
             found += [int(number) for number in (task / "children").read_text().split()]
     return [child for child in found if child not in RUNNING]
 
 
 def encoders(pid: int | None = None) -> list[int]:
-    """Return the children that encode."""
+    """Return the children that are encoders."""
     found = []
     for child in children(pid):
         try:
@@ -204,14 +208,14 @@ def encoders(pid: int | None = None) -> list[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return how much memory a process has."""
+    """Return the resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Process(ProcessProtocol):
-    """A program that runs, with everything that it says.
+    """Child process that collects its output.
 
-    :ivar code: its exit status, once it has ended; minus the signal where one ended it.
+    :ivar code: its exit status after its end; the negative signal number if a signal ended it.
     """
 
     def __init__(self) -> None:
@@ -220,15 +224,15 @@ class Process(ProcessProtocol):
         self.code: int | None = None
 
     def outReceived(self, data: bytes) -> None:
-        """Keep stdout."""
+        """Collect stdout."""
         self.out += data
 
     def errReceived(self, data: bytes) -> None:
-        """Keep stderr."""
+        """Collect stderr."""
         self.err += data
 
     def processEnded(self, reason: Failure) -> None:
-        """Keep how it ended."""
+        """Record the exit status."""
         if reason.check(ProcessDone):
             self.code = 0
         else:
@@ -242,21 +246,21 @@ class Process(ProcessProtocol):
 
     @property
     def stdout(self) -> str:
-        """What it wrote to stdout."""
+        """The process's stdout so far."""
         return self.out.decode()
 
     @property
     def stderr(self) -> str:
-        """What it wrote to stderr."""
+        """The process's stderr so far."""
         return self.err.decode()
 
     def signal(self, number: int) -> None:
-        """Send a signal, if it still runs."""
+        """Send a signal if the process still runs."""
         if self.code is None:
             os.kill(self.pid, number)
 
     async def end(self) -> int:
-        """Wait for the end and return the exit status."""
+        """Wait until the process ends and return its exit status."""
         await until(lambda: self.code is not None, "the process to end")
         assert self.code is not None
         return self.code
@@ -267,7 +271,7 @@ class Process(ProcessProtocol):
         def found() -> int:
             match = _LISTENING.search(self.stdout)
             if match is None and self.code is not None:
-                raise AssertionError(f"ended with {self.code}: {self.stdout}{self.stderr}")
+                raise AssertionError(f"ended with status {self.code}: {self.stdout}{self.stderr}")
             return int(match[1]) if match else 0
 
         return await until(found, "the service to listen")
@@ -281,12 +285,12 @@ class Process(ProcessProtocol):
 
 
 def descriptors(pid: int) -> int:
-    """Return how many descriptors a process has open."""
+    """Return the number of open descriptors of a process."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def stands_still(pid: int) -> bool:
-    """Tell whether a process was stopped, by SIGSTOP say."""
+    """Return whether a process is stopped, for example by SIGSTOP."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -298,13 +302,13 @@ def stands_still(pid: int) -> bool:
 
 
 def read_metrics(exposition: bytes) -> dict[str, float]:
-    """Return the series of Prometheus's text format, each with its value."""
+    """Parse the Prometheus text format into values by series."""
     lines = [line for line in exposition.decode().splitlines() if not line.startswith("#")]
     return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
 
 
 def moved(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Return by how much each counter went up, where it did; times and gauges are left out."""
+    """Return the increase of each counter that increased; histograms and gauges are left out."""
     return {
         series.removeprefix("audio_proxy_"): after[series] - before.get(series, 0)
         for series in after
@@ -313,29 +317,29 @@ def moved(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
 
 
 async def scrape(port: int) -> dict[str, float]:
-    """Ask the metrics listener for all series."""
+    """Fetch and parse all series from the metrics listener."""
     return read_metrics((await ask(port, b"/metrics")).body)
 
 
-# Cases
+# Base classes of tests
 
 
 def begin(service: ProxyService | AudioProxy) -> None:
-    """Start a service whose checks are over at once, as those of a store in a folder are.
+    """Start a service whose boot checks complete at once, as with a store in a folder.
 
-    :raises BootError: where one of them fails.
+    :raises BootError: if one of the checks fails.
     """
     failures: list[Failure] = []
     starting = service.startService().addErrback(failures.append)
     for failure in failures:
         failure.raiseException()
-    assert starting.called, "the start takes its time"
+    assert starting.called, "the service did not start at once"
 
 
 class ServiceCase(TestCase):
-    """Tests that run services; whatever they start ends with them.
+    """Base class of tests that run services; all that a test starts ends with the test.
 
-    :cvar looks_at_ffmpeg: whether services do that as they start, which takes longer than most
+    :cvar looks_at_ffmpeg: whether services check ffmpeg at boot, which takes longer than most
         tests.
     :ivar root: the folder of the sources.
     :ivar store: the folder of the variants.
@@ -345,7 +349,7 @@ class ServiceCase(TestCase):
     looks_at_ffmpeg: ClassVar[bool] = False
 
     def setUp(self) -> None:
-        """Make the folders."""
+        """Create the folders."""
         if not self.looks_at_ffmpeg:
             self.patch(ProgramsMonitor, "start", lambda monitor: None)
         base = Path(self.mktemp()).resolve()
@@ -354,7 +358,7 @@ class ServiceCase(TestCase):
             folder.mkdir(parents=True)
 
     def add(self, name: str, source: Path | bytes) -> Path:
-        """Put a file below the root."""
+        """Add a file below the root."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(source, bytes):
@@ -364,7 +368,7 @@ class ServiceCase(TestCase):
         return path
 
     def config(self, **settings: Any) -> Config:
-        """Return a configuration with a store, in proxy mode, on any free port."""
+        """Return a configuration with a store, proxy mode and random ports."""
         return Config(
             **{
                 "key": KEY,
@@ -375,14 +379,14 @@ class ServiceCase(TestCase):
                 "variant_store": FileStore(str(self.store)),
                 "serve_mode": "proxy",
                 "max_concurrency": 2,
-                # A test of short renders is no test of probes, which a busy machine takes time for.
+                # On a busy machine probes take long; most tests should not fail for that.
                 "probe_timeout": 10,
                 **settings,
             }
         )
 
     def start(self, **settings: Any) -> ProxyService:
-        """Start a service in this process; it is stopped at the end at the latest."""
+        """Start a service in this process; it stops at the end of the test at the latest."""
         service = make_service(self.config(**settings), reactor)
 
         def stop() -> Any:
@@ -393,7 +397,10 @@ class ServiceCase(TestCase):
         return service
 
     def environment(self, **variables: str) -> dict[str, str]:
-        """Return the environment of a service as `config` has it; None takes one away."""
+        """Return the environment variables of a service that is configured as by `config`.
+
+        An empty value removes a variable.
+        """
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.root),
@@ -410,8 +417,8 @@ class ServiceCase(TestCase):
         return {name: value for name, value in environ.items() if value}
 
     def twistd(self, *words: str, **variables: str) -> Process:
-        """Start a service of its own process; it is killed at the end at the latest."""
-        # The interpreter is named in full, since a test may take PATH away.
+        """Start a service in a process of its own, which is killed at the end of the test."""
+        # The interpreter is an absolute path, because a test may remove PATH.
         program = TWISTD if self.looks_at_ffmpeg else BLINDLY + TWISTD
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", *words, "audioproxy")
         process = Process()

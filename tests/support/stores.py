@@ -1,4 +1,4 @@
-"""Sources and a variant store in memory, as slow and as broken as a test wants them."""
+"""In-memory sources and variant store that are as slow or broken as a test sets them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from audioproxy.variants.headers import VariantHeaders
 
 
 class FakeSource:
-    """A source of any size; what a child inherits of it is empty.
+    """Source with any stated size, whose descriptor for child processes is an empty file.
 
-    :ivar written_to: somebody wrote into it after it was opened.
-    :ivar asked: with what time, and whether for all of it, its input was asked for.
-    :ivar refusal: raised where all of it is asked for, where it is set.
-    :ivar fetching: what all of it waits for; a test fires it.
+    :ivar written_to: whether the source was written to after it was opened.
+    :ivar asked: the arguments of each call of `input`: the timeout, and whether it is for the whole
+        source.
+    :ivar refusal: raised by `input` for the whole source, if set.
+    :ivar fetching: Deferred for which `input` of the whole source waits, if set; a test fires it.
     """
 
     def __init__(self, size: int | None) -> None:
@@ -36,11 +37,11 @@ class FakeSource:
 
     @property
     def descriptors(self) -> Mapping[int, int]:
-        assert not self.closed, "it was let go of"
+        assert not self.closed, "the source is closed"
         return {SOURCE_DESCRIPTOR: self._descriptor}
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
-        assert not self.closed, "it was let go of"
+        assert not self.closed, "the source is closed"
         self.asked.append((seconds, whole))
         if whole and self.fetching is not None:
             await self.fetching
@@ -52,22 +53,22 @@ class FakeSource:
         return b""
 
     async def unchanged(self) -> bool:
-        assert not self.closed, "it was let go of"
+        assert not self.closed, "the source is closed"
         return not self.written_to
 
     def close(self) -> None:
-        assert not self.closed, "it is closed once"
+        assert not self.closed, "the source is closed already"
         self.closed = True
         os.close(self._descriptor)
 
 
 class FakeSources:
-    """A `SourceStore` of local sources by path.
+    """`SourceStore` of local sources by path.
 
-    :ivar sizes: the size of each source that there is, or None where nothing tells it.
-    :ivar opened: all that were opened.
-    :ivar slow: what is opened has to be fetched.
-    :ivar crash: raised on every opening, where it is set.
+    :ivar sizes: the size of each existing source; None for an unknown size.
+    :ivar opened: all opened sources.
+    :ivar slow: whether sources opened from now on have to be fetched first.
+    :ivar crash: raised by every `open`, if set.
     """
 
     def __init__(self, sizes: Mapping[bytes, int | None]) -> None:
@@ -88,12 +89,12 @@ class FakeSources:
 
     @property
     def held(self) -> int:
-        """How many are open."""
+        """The number of open sources."""
         return sum(not source.closed for source in self.opened)
 
 
 class FakeStored:
-    """A variant in memory."""
+    """Stored variant in memory."""
 
     def __init__(self, data: bytes, headers: VariantHeaders) -> None:
         self.size = len(data)
@@ -102,7 +103,7 @@ class FakeStored:
         self.closed = False
 
     def read(self, offset: int, limit: int) -> bytes:
-        assert not self.closed, "it was let go of"
+        assert not self.closed, "the variant is closed"
         return self._data[offset : offset + limit]
 
     async def open_range(self, start: int, stop: int) -> FileProducer:
@@ -116,13 +117,13 @@ class FakeStored:
 
 
 class FakeStore:
-    """A `VariantStore` whose commits wait, fail or never end.
+    """`VariantStore` whose commits can wait, fail or never end.
 
-    :ivar variants: what was committed.
-    :ivar refusal: raised by `commit`, where it is set.
-    :ivar no_room: raised by `create`, where it is set.
-    :ivar commits: every commit that waits, in order; a test fires it.
-    :ivar slow: commits wait.
+    :ivar variants: the committed variants.
+    :ivar refusal: raised by `commit`, if set.
+    :ivar no_room: raised by `create`, if set.
+    :ivar commits: a Deferred for each slow commit, in order; a test fires it.
+    :ivar slow: whether commits wait.
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ class FakeStore:
         if self.refusal is not None:
             raise self.refusal
         data = os.pread(scratch.descriptor, size, 0)
-        assert len(data) == size, "the scratch file holds less than it is said to"
+        assert len(data) == size, "the scratch file is shorter than its stated size"
         self.variants[key] = (data, headers)
 
     async def open(self) -> None:

@@ -1,7 +1,7 @@
 """Hypothesis strategies for the parts of a URL.
 
-Every combination that `option_segments` draws respects the rules of the contract, and many are
-spelled in another way than the canonical one.
+Every combination from `option_segments` is valid under the contract. Many are not in canonical
+spelling.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING
 from audioproxy.grammar.sources import climbs_out
 
-#: One suite, one result: no clock, no chance and no memory of earlier runs.
+#: Makes results reproducible: no deadline, no random seed and no database of earlier runs.
 PROMISE = settings(
     max_examples=75,
     deadline=None,
@@ -37,7 +37,7 @@ _FILENAME = st.text(
 
 @st.composite
 def integers(draw: st.DrawFn, low: int, high: int) -> str:
-    """Spell a whole number from ``low`` to ``high``, with or without leading zeros."""
+    """Draw an integer from ``low`` to ``high``, with or without leading zeros."""
     return str(draw(st.integers(low, high))).zfill(draw(st.sampled_from((0, 9))))
 
 
@@ -45,7 +45,7 @@ def integers(draw: st.DrawFn, low: int, high: int) -> str:
 def decimals(
     draw: st.DrawFn, low: Decimal | int | str, high: Decimal | int | str, *, plus: bool = False
 ) -> str:
-    """Spell a number from ``low`` to ``high`` with zeros that mean nothing."""
+    """Draw a decimal number from ``low`` to ``high``, with or without redundant zeros."""
     thousandths = draw(st.integers(int(Decimal(low) * 1000), int(Decimal(high) * 1000)))
     return spell_thousandths(
         thousandths,
@@ -56,7 +56,7 @@ def decimals(
 
 
 def spell_thousandths(thousandths: int, *, fraction: int, whole: int, plus: bool) -> str:
-    """Spell a number with at least so many fractional and integer digits."""
+    """Spell a number with at least ``fraction`` fractional and ``whole`` integer digits."""
     seconds, rest = divmod(abs(thousandths), 1000)
     digits = f"{rest:03d}".rstrip("0").ljust(fraction, "0")
     sign = "-" if thousandths < 0 else "+" if plus else ""
@@ -65,7 +65,7 @@ def spell_thousandths(thousandths: int, *, fraction: int, whole: int, plus: bool
 
 @st.composite
 def escaped(draw: st.DrawFn, value: bytes) -> bytes:
-    """Percent-encode ``value`` in one of its spellings; every ``%`` of it is escaped."""
+    """Draw a percent-encoded spelling of ``value``; each ``%`` in it is always encoded."""
     printable = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
     spelled = quote(value, safe=draw(st.sampled_from(("", "/:", printable))))
     if draw(st.booleans()):
@@ -86,7 +86,7 @@ def _norms(draw: st.DrawFn) -> str:
 
 @st.composite
 def option_segments(draw: st.DrawFn) -> list[bytes]:
-    """Draw option segments that are legal together, in any order."""
+    """Draw option segments that are valid together, in any order."""
     form = FORMATS[draw(st.sampled_from(sorted(FORMATS)))]
     values: dict[str, str] = {}
 
@@ -134,7 +134,7 @@ def option_segments(draw: st.DrawFn) -> list[bytes]:
 
 
 def expiries() -> st.SearchStrategy[int]:
-    """Draw an ``exp``: anything from the first second to the last of the year 9999."""
+    """Draw a value of ``exp`` from 1 to the last second of the year 9999."""
     return st.integers(1, 253_402_300_799)
 
 
@@ -175,17 +175,17 @@ def _urls(draw: st.DrawFn) -> bytes:
 
 
 def sources() -> st.SearchStrategy[bytes]:
-    """Draw a source string as it is once decoded: ``local://``, ``s3://`` or ``https://``."""
+    """Draw a decoded source string: ``local://``, ``s3://`` or ``https://``."""
     return _locals() | _objects() | _urls()
 
 
 def encoded(source: bytes) -> bytes:
-    """Spell a source for ``enc/``, unpadded."""
+    """Encode a source for ``enc/``, without padding."""
     return base64.urlsafe_b64encode(source).rstrip(b"=")
 
 
 def junk() -> st.SearchStrategy[bytes]:
-    """Draw arbitrary bytes, many of them nearly a part of a URL."""
+    """Draw arbitrary bytes, many of which resemble parts of a URL."""
     words = (
         *(f"{key}:".encode() for key in "f br q sr ch bd t fade gain norm enhance".split()),
         *(f"{key}:".encode() for key in "pts pk_fmt pk_bits dl cb exp".split()),

@@ -1,4 +1,4 @@
-"""The certificates of the tests are good, or bad in the one way that they are for."""
+"""The tests' certificates are valid, or invalid for exactly one reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class AuthorityTests(SynchronousTestCase):
         self.authority = Authority(Path(self.mktemp()).resolve())
 
     def connect(self, certificate: Certificate, name: str) -> None:
-        """Have a client that trusts the authority shake hands with a server, in memory."""
+        """Do a TLS handshake in memory between a server and a client that trusts the authority."""
         client = ssl.create_default_context(cafile=str(self.authority.bundle))
         up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
         ends = (
@@ -32,19 +32,19 @@ class AuthorityTests(SynchronousTestCase):
         self.assertIsNotNone(ends[0].cipher())
 
     def assert_refused(self, certificate: Certificate, why: str) -> None:
-        """Assert that a client refuses a certificate of a server that it calls a.test."""
+        """Assert that a client that expects a.test refuses the server's certificate, and why."""
         error = self.assertRaises(ssl.SSLCertVerificationError, self.connect, certificate, "a.test")
         self.assertIn(why, error.verify_message)
 
     def test_good(self) -> None:
-        """A certificate is for all its names and addresses, and so is one with a chain."""
+        """A certificate is valid for all its names and addresses, also through an intermediate."""
         names = ("a.test", "*.s3.test", "127.0.0.1")
         for issue in (self.authority.issue, self.authority.issue_through_another):
             for name in ("a.test", "bucket.s3.test", "127.0.0.1"):
                 self.connect(issue(*names), name)
 
     def test_bad(self) -> None:
-        """Each bad one is refused for its own reason."""
+        """Each invalid certificate is refused for its own reason."""
         self.assert_refused(self.authority.issue_expired("a.test"), "expired")
         self.assert_refused(self.authority.issue_for_another_name(), "Hostname mismatch")
         self.assert_refused(self.authority.make_self_signed("a.test"), "self-signed")
@@ -52,7 +52,7 @@ class AuthorityTests(SynchronousTestCase):
         self.assert_refused(stranger.issue("a.test"), "unable to get local issuer")
 
     def test_files(self) -> None:
-        """Key and chain are files in the folder that was named, the key for its owner only."""
+        """Key and chain are files in the given folder; only the owner can read the key."""
         folder = Path(self.mktemp()).resolve()
         certificate = self.authority.issue("a.test", folder=folder)
         self.assertEqual([folder] * 2, [certificate.chain.parent, certificate.key.parent])

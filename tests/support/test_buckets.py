@@ -1,4 +1,4 @@
-"""The S3 servers of the tests are real ones: they refuse what S3 refuses."""
+"""The tests' S3 servers refuse what S3 refuses."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ HEADERS = {
 
 
 class BucketCase(TestCase):
-    """Tests with a bucket.
+    """Base class of tests with a bucket.
 
-    :ivar server: where it is.
-    :ivar bucket: its name.
+    :ivar server: the S3 server.
+    :ivar bucket: the name of the bucket.
     """
 
     timeout = 2 * PATIENCE
@@ -32,21 +32,21 @@ class BucketCase(TestCase):
         self.bucket = self.server.make_bucket()
 
     def require(self, check: Check) -> None:
-        """Skip what this server lets pass."""
+        """Skip the test if this server does not check ``check``."""
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 
     def assert_refused(self, answer: Answer, *codes: str) -> None:
-        """Assert that a request was refused, for a reason if the server says one."""
+        """Assert that a request was refused, with one of these codes if the response has any."""
         self.assertEqual(403, answer.status)
         self.assertIn(answer.code, ("AccessDenied", *codes))
 
 
 class RoundTripTests(BucketCase):
-    """What is put is there."""
+    """Objects and uploads: writing, reading, listing and removal."""
 
     def test_headers(self) -> None:
-        """An object comes back whole, with the headers that it was put with."""
+        """GET and HEAD return an object with the headers that it was written with."""
         etag = self.server.put(self.bucket, "a", b"abc", **HEADERS)
         got, stat = self.server.get(self.bucket, "a"), self.server.stat(self.bucket, "a")
         self.assertEqual(b"abc", got.body)
@@ -56,7 +56,7 @@ class RoundTripTests(BucketCase):
             self.assertEqual(HEADERS, {name: answer.headers[name] for name in HEADERS})
 
     def test_keys(self) -> None:
-        """Keys are listed as they were put, the odd ones too, and are gone once removed."""
+        """Keys with special characters are listed as they were written, until they are removed."""
         keys = sorted([b"a/b c+d%20.mp3", "é/ü".encode(), b"x&y=z?#'\"<>;,~"])
         for key in keys:
             self.server.put(self.bucket, key, key)
@@ -68,7 +68,7 @@ class RoundTripTests(BucketCase):
         self.assertEqual([], self.server.keys(self.bucket))
 
     def test_virtual_addressing(self) -> None:
-        """A bucket is found by the name of the host, by signed headers and by a signed URL."""
+        """A bucket is found by its host name, with signed headers and with a presigned URL."""
         self.server.put(self.bucket, "a", b"abc")
         url = self.server.presign(self.bucket, "a", virtual=True)
         self.assertIn(f"//{self.bucket}.{self.server.domain}:", url)
@@ -77,7 +77,7 @@ class RoundTripTests(BucketCase):
         self.assertEqual(b"abc", answer.demand().body)
 
     def test_uploads(self) -> None:
-        """An upload in parts is listed until it is completed or aborted."""
+        """A multipart upload is listed until it is aborted."""
         key = "a/b c+d%20é"
         started = self.server.request("POST", self.bucket, key, "uploads=").demand()
         (upload,) = started.texts("UploadId")
@@ -87,28 +87,28 @@ class RoundTripTests(BucketCase):
 
 
 class SignatureTests(BucketCase):
-    """Who signs wrongly gets nothing."""
+    """Refusal of requests without a right signature."""
 
     async def setUp(self) -> None:
         await super().setUp()
         self.server.put(self.bucket, "a", b"abc")
 
     def test_wrong_secret(self) -> None:
-        """The secret is verified, for reading and for writing."""
+        """A wrong secret is refused, for reading and for writing."""
         guess = Identity(self.server.access_key, "x" * 40)
         for method in ("GET", "PUT"):
             answer = self.server.request(method, self.bucket, "a", identity=guess)
             self.assert_refused(answer, "SignatureDoesNotMatch")
 
     def test_unknown(self) -> None:
-        """Who is not known has nothing, and neither has who signs nothing."""
+        """Requests with an unknown access key and requests without a signature are refused."""
         nobody = Identity("x" * 20, "x" * 40)
         answer = self.server.request("GET", self.bucket, "a", identity=nobody)
         self.assert_refused(answer, "InvalidAccessKeyId")
         self.assert_refused(self.server.fetch(self.server.url(self.bucket, "a")))
 
     def test_tampered_url(self) -> None:
-        """A signed URL is good for its own object, method and lifetime only."""
+        """A presigned URL is valid only for its own object, method and lifetime."""
         self.server.put(self.bucket, "b", b"abc")
         url = self.server.presign(self.bucket, "a")
         self.assertEqual(b"abc", self.server.fetch(url).demand().body)
@@ -119,34 +119,34 @@ class SignatureTests(BucketCase):
             self.assertEqual(403, self.server.fetch(url, method).status, method)
 
     def test_expired_url(self) -> None:
-        """A signed URL runs out."""
+        """A presigned URL expires."""
         url = self.server.presign(self.bucket, "a", seconds=10, age=11)
         self.assert_refused(self.server.fetch(url))
         url = self.server.presign(self.bucket, "a", seconds=20, age=11)
         self.server.fetch(url).demand()
 
     def test_wrong_digest(self) -> None:
-        """A body that is not the one that was signed is not kept."""
+        """A body that differs from the signed digest is not stored."""
         answer = self.server.request("PUT", self.bucket, "c", body=b"abc", digest="0" * 64)
         self.assertEqual(400, answer.status)
         self.assertIsNone(self.server.stat(self.bucket, "c"))
 
     def test_wrong_region(self) -> None:
-        """A signature for another region is none."""
+        """A signature for another region is refused."""
         self.require("region")
         answer = self.server.request("GET", self.bucket, "a", region="mars-north-1")
         self.assertIn(answer.status, (400, 403))
 
 
 class UserTests(BucketCase):
-    """Users have the rights that they were given, and no more."""
+    """Users have exactly the rights that they were given."""
 
     async def setUp(self) -> None:
         await super().setUp()
         self.server.put(self.bucket, "a", b"abc")
 
     def statuses(self, user: Identity) -> list[int]:
-        """Return how reading, looking for what is not there, writing and removing end."""
+        """Return the statuses of reading, reading a missing object, writing and removing."""
         asked = (("GET", "a"), ("GET", "b"), ("PUT", "c"), ("DELETE", "a"))
         return [
             self.server.request(method, self.bucket, key, identity=user).status
@@ -154,8 +154,8 @@ class UserTests(BucketCase):
         ]
 
     def test_rights(self) -> None:
-        """Each kind of user can do what it is for."""
-        # Who may not list is not told what is missing.
+        """Each kind of rights permits exactly its own requests."""
+        # Without the right to list, a user does not learn that an object is missing.
         missing = 403 if "right to list" in self.server.checks else 404
         for rights, expected in (
             ("get", [200, missing, 403, 403]),
@@ -168,7 +168,7 @@ class UserTests(BucketCase):
             self.assertEqual(expected, self.statuses(user), rights)
 
     def test_temporary_credentials(self) -> None:
-        """Temporary credentials have a user's rights, in headers and in URLs, with their token."""
+        """Temporary credentials have a user's rights, but only with their session token."""
         self.require("session token")
         lent = self.server.lend(self.server.add_user("read"))
         self.assertEqual([200, 404, 403, 403], self.statuses(lent))
@@ -180,10 +180,10 @@ class UserTests(BucketCase):
 
 
 class OutageTests(BucketCase):
-    """The server can go away and come back."""
+    """Stop and restart of the server."""
 
     async def test_outage(self) -> None:
-        """It leaves nobody at its port, and comes back there with its data and its users."""
+        """A stopped server frees its port; a restart keeps the port, the data and the users."""
         self.server.put(self.bucket, "a", b"abc", **HEADERS)
         reader, port = self.server.add_user("read"), self.server.port
         started = self.server.request("POST", self.bucket, "b", "uploads=").demand()
@@ -196,18 +196,18 @@ class OutageTests(BucketCase):
         self.assertEqual([(b"b", *started.texts("UploadId"))], self.server.uploads(self.bucket))
 
     async def test_one_for_all(self) -> None:
-        """There is one for all tests of a process, and it is nobody's leftover."""
+        """All tests of a process share one server, which is not counted as a leftover child."""
         self.assertIs(self.server, await s3_server())
         self.assertEqual([], children())
 
 
 class TLSTests(BucketCase):
-    """The server with TLS has a certificate of a private authority."""
+    """Server with TLS and a certificate of a private authority."""
 
     tls = True
 
     def test_trusted(self) -> None:
-        """Who knows the authority gets through, by the address and by the names of buckets."""
+        """A client that trusts the authority accepts the address and a bucket's host name."""
         self.server.put(self.bucket, "a", b"abc")
         for virtual in (False, True):
             url = self.server.presign(self.bucket, "a", virtual=virtual)

@@ -1,4 +1,4 @@
-"""The double of a consumer is honest."""
+"""The consumer double behaves as a real consumer does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.consumers import FakeConsumer
 
 
 class Producer:
-    """A producer that writes down what it hears."""
+    """Producer that records its calls."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -31,7 +31,7 @@ class FakeConsumerTests(SynchronousTestCase):
         self.producer = Producer()
 
     def test_pauses(self) -> None:
-        """It pauses on every write past its room, as a transport does, and resumes when asked."""
+        """Each write over the capacity pauses the producer, and `drain` resumes it."""
         self.consumer.registerProducer(self.producer, True)
         for data in (b"abc", b"d", b"e"):
             self.consumer.write(data)
@@ -42,7 +42,7 @@ class FakeConsumerTests(SynchronousTestCase):
         self.assertEqual((bytes(self.consumer.data), self.consumer.writes[0]), (b"abcdefgh", 3))
 
     def test_hangs_up(self) -> None:
-        """Its producer hears once that it is gone."""
+        """A disconnect stops the producer once."""
         self.consumer.registerProducer(self.producer, True)
         self.consumer.hang_up()
         self.consumer.hang_up()
@@ -50,7 +50,7 @@ class FakeConsumerTests(SynchronousTestCase):
         self.assertEqual(self.producer.heard, ["stop"])
 
     def test_forbids(self) -> None:
-        """It stands for no misuse that a real one would drop or break on."""
+        """The consumer rejects misuse that a real one would ignore or fail on."""
         self.assertRaises(AssertionError, self.consumer.write, b"a")
         self.assertRaises(AssertionError, self.consumer.unregisterProducer)
         self.assertRaises(AssertionError, self.consumer.registerProducer, self.producer, False)

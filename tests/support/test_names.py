@@ -1,4 +1,4 @@
-"""Names that only the tests know resolve in a service and in its children."""
+"""Names of the tests resolve in a service and in its child processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NamesTests(SynchronousTestCase):
         self.variables = resolving(Path(self.mktemp()).resolve(), ["a.s3.test", "b.s3.test"])
 
     def resolve(self, name: str) -> list[str]:
-        """Return the addresses of a name, as another Python finds them."""
+        """Return the addresses of a name, as resolved by another Python process."""
         command = [sys.executable, "-c", RESOLVE, name]
         done = subprocess.run(
             command, env=self.variables, check=True, capture_output=True, timeout=PATIENCE
@@ -37,13 +37,13 @@ class NamesTests(SynchronousTestCase):
         return json.loads(done.stdout)
 
     def test_names(self) -> None:
-        """The names resolve there, to this machine only, and not here."""
+        """Names resolve to 127.0.0.1 in a process with the variables, and not in this one."""
         for name in ("a.s3.test", "b.s3.test"):
             self.assertEqual(["127.0.0.1"], self.resolve(name))
             self.assertRaises(gaierror, getaddrinfo, name, 80)
 
     def test_others(self) -> None:
-        """What the system knows still resolves, and other names still do not."""
+        """Names that the system knows still resolve, and unknown names still do not."""
         self.assertIn("127.0.0.1", self.resolve("localhost"))
         self.assertEqual(["127.0.0.1"], self.resolve("127.0.0.1"))
         self.assertRaises(subprocess.CalledProcessError, self.resolve, "c.s3.test")
@@ -55,7 +55,7 @@ class ChildrenTests(TestCase):
     timeout = 2 * PATIENCE
 
     async def test_ffmpeg(self) -> None:
-        """They read a bucket by its name, with no more than PATH in their environment."""
+        """ffmpeg and ffprobe read a bucket by its host name with only PATH in the environment."""
         for tls in (False, True):
             server = await s3_server(tls)
             bucket = server.make_bucket()

@@ -1,4 +1,4 @@
-"""The origins of the tests are wrong where they are told to be, and right everywhere else."""
+"""The tests' origins violate HTTP where a test asks for it, and nowhere else."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ FRAMINGS = ("length", "chunked", "close")
 
 
 class OriginTests(TestCase):
-    """Over cleartext, where every byte can be seen."""
+    """Origin in cleartext."""
 
     def setUp(self) -> None:
         self.origin = open_origin(self)
 
     async def get(self, behaviour: Behaviour, method: bytes = b"GET", **headers: bytes) -> Response:
-        """Ask for a path that behaves in some way."""
+        """Register a behavior for a path, request the path and return the response."""
         self.origin.put("/it", behaviour)
         return await ask(self.origin.port, b"/it", method, **headers)
 
     async def test_file(self) -> None:
-        """A file is served whole and in ranges, with validators, to GET and HEAD alike."""
+        """A file is served whole and in ranges, with validators, to GET and HEAD."""
         for method, body in ((b"GET", DATA), (b"HEAD", b"")):
             whole = await self.get(File(DATA), method)
             self.assertEqual((200, body, True), (whole.status, whole.body, whole.complete))
@@ -68,7 +68,7 @@ class OriginTests(TestCase):
         self.assertEqual((416, b"bytes */25600"), (beyond.status, beyond["content-range"]))
 
     async def test_conditions(self) -> None:
-        """What was replaced is not taken for what it was."""
+        """A file with another validator is a 412 for If-Match, and is sent whole for If-Range."""
         for tag, status in ((b'"1"', 206), (b"*", 206), (b'"2"', 412)):
             answer = await self.get(File(DATA), range=b"bytes=1-2", if_match=tag)
             self.assertEqual(status, answer.status, tag)
@@ -77,7 +77,7 @@ class OriginTests(TestCase):
             self.assertEqual(status, answer.status, tag)
 
     async def test_framings(self) -> None:
-        """A body comes whole by a length, in chunks, or until the connection closes."""
+        """A body is complete with Content-Length, in chunks, or when the connection closes."""
         for framing in FRAMINGS:
             for version in ("1.1", "1.0"):
                 answer = await self.get(File(DATA, framing=framing, version=version))
@@ -86,7 +86,7 @@ class OriginTests(TestCase):
                 self.assertEqual(framing == "length", answer["content-length"] is not None)
 
     async def test_breaks_off(self) -> None:
-        """A body can end before its end, and where a length or chunks tell so, it is seen."""
+        """A body can end early; with Content-Length or chunks, the client notices."""
         for framing in FRAMINGS:
             answer = await self.get(File(DATA, framing=framing, sent=9000))
             self.assertEqual(DATA[:9000], answer.body)
@@ -100,31 +100,31 @@ class OriginTests(TestCase):
         self.assertFalse(client.closed.check(ConnectionDone))
 
     async def test_holds(self) -> None:
-        """An answer can stand still at any place, and goes on when it is let go."""
+        """A response can stall at any point, and continues when it is released."""
         for behaviour in (
             *(File(DATA, framing=framing, sent=9000, then="hold") for framing in FRAMINGS),
             File(DATA, sent=0, then="hold"),
         ):
             client = await self.start(behaviour)
-            await until(lambda: self.origin.held, "the origin to stand still")
+            await until(lambda: self.origin.held, "the response to stall")
             await until(lambda client=client: client.response, "the headers")
             self.assertFalse(client.response.complete)
             self.origin.release()
             answer = await client.end()
             self.assertEqual((DATA, True), (answer.body, answer.complete))
         client = await self.start(STALL)
-        await until(lambda: self.origin.held, "the request to be heard")
+        await until(lambda: self.origin.held, "the request to arrive")
         self.assertEqual(b"", bytes(client.received))
         self.origin.release()
         await until(lambda: client.closed, "the connection to close")
 
     async def start(self, behaviour: Behaviour) -> Any:
-        """Ask, and do not wait for the answer."""
+        """Send a request without waiting for the response."""
         self.origin.put("/it", behaviour)
         return await send(self.origin.port, b"/it")
 
     async def test_refusals(self) -> None:
-        """There are origins without ranges, without HEAD, and with a HEAD that lies."""
+        """An origin can lack ranges, refuse HEAD, or respond to HEAD with a wrong length."""
         answer = await self.get(File(DATA, ranges=False), range=b"bytes=1-2")
         self.assertEqual((200, DATA), (answer.status, answer.body))
         self.assertIsNone(answer["accept-ranges"])
@@ -139,20 +139,20 @@ class OriginTests(TestCase):
             self.assertEqual(DATA, (await self.get(behaviour)).body)
 
     async def test_statuses(self) -> None:
-        """Every status can be had, with raw headers, and unknown paths are a 404."""
+        """An origin can respond with any status and raw headers; an unknown path is a 404."""
         for status in (401, 403, 404, 410, 429, 500, 502, 503):
             answer = await self.get(Status(status, ("Retry-After: 1",)))
             self.assertEqual((status, b"1"), (answer.status, answer["retry-after"]))
         client = await self.start(Status(200, (b'ETag: "\xff\r"', b"X-Long: " + b"a" * 100_000)))
-        await until(lambda: client.closed, "the answer")
+        await until(lambda: client.closed, "the response")
         self.assertIn(b'ETag: "\xff\r"\r\n', client.received)
         self.assertEqual(404, (await ask(self.origin.port, b"/nothing")).status)
         client = await self.start(Raw(b"nonsense"))
-        await until(lambda: client.closed, "the end")
+        await until(lambda: client.closed, "the end of the connection")
         self.assertEqual(b"nonsense", client.received)
 
     async def test_redirects(self) -> None:
-        """Redirects have a location or none, and can be put in chains."""
+        """A redirect can have a location or none, and redirects can form chains."""
         for status in (301, 302, 303, 307, 308):
             answer = await self.get(Redirect("/there", status))
             self.assertEqual((status, b"/there"), (answer.status, answer["location"]))
@@ -166,7 +166,7 @@ class OriginTests(TestCase):
         self.assertEqual("http://end/", url)
 
     async def test_compression(self) -> None:
-        """A body is compressed for those who ask, or for everyone."""
+        """A body is compressed if the client accepts gzip, or always."""
         for zipped, asked, expected in (
             ("asked", b"gzip", True),
             ("asked", b"identity", False),
@@ -178,7 +178,7 @@ class OriginTests(TestCase):
             self.assertEqual(DATA, gzip.decompress(answer.body) if expected else answer.body)
 
     async def test_changes(self) -> None:
-        """What is answered can depend on the method, and on how often it was asked."""
+        """A response can depend on the method and on the number of earlier requests."""
         self.origin.put("/it", Turns(File(b"one"), File(b"two", etag='"2"')))
         bodies = [(await ask(self.origin.port, b"/it")).body for _ in range(3)]
         self.assertEqual([b"one", b"two", b"two"], bodies)
@@ -187,7 +187,7 @@ class OriginTests(TestCase):
         self.assertEqual((b"4", 500), (head["content-length"], get.status))
 
     async def test_record(self) -> None:
-        """Every connection and every request is noted, those too that got no answer."""
+        """Every connection and every request is recorded, even without a response."""
         self.assertEqual(([], []), (self.origin.visits, self.origin.requests))
         self.origin.put("/it", File(DATA))
         await ask(self.origin.port, b"/it?x=1", b"HEAD", x_what=b"this")
@@ -203,7 +203,7 @@ class OriginTests(TestCase):
         await until(lambda: self.origin.visits[-1].reason, "the client to leave")
 
     async def test_persistence(self) -> None:
-        """Requests that come on one connection, even at once, are answered in order."""
+        """Responses on one connection come in the order of the requests, even of pipelined ones."""
         self.origin.put("/one", b"first")
         self.origin.put("/two", b"second")
         client = Client()
@@ -219,7 +219,7 @@ class OriginTests(TestCase):
 
 
 class SecureTests(TestCase):
-    """Over TLS."""
+    """Origin over TLS."""
 
     def setUp(self) -> None:
         self.authority = Authority(Path(self.mktemp()))
@@ -227,7 +227,7 @@ class SecureTests(TestCase):
         self.origin = open_origin(self, self.authority.issue("localhost"))
 
     async def ask(self, origin: Origin, path: bytes) -> Any:
-        """Ask as a client that verifies, and return it when the connection has ended."""
+        """Send a request from a verifying client; return the client after the connection ends."""
         options = optionsForClientTLS("localhost", trustRoot=self.root)
         client = Client()
         endpoint = SSL4ClientEndpoint(reactor, "127.0.0.1", origin.port, options)
@@ -239,7 +239,7 @@ class SecureTests(TestCase):
         return client
 
     async def test_good(self) -> None:
-        """With a right certificate it serves as it does in cleartext."""
+        """With a valid certificate, an origin serves as it does in cleartext."""
         self.origin.put("/it", File(DATA))
         client = await self.ask(self.origin, b"/it")
         self.assertEqual((DATA, True), (client.response.body, client.response.complete))
@@ -248,7 +248,7 @@ class SecureTests(TestCase):
         self.assertTrue(self.origin.url("/it").startswith("https://localhost:"))
 
     async def test_leave(self) -> None:
-        """It can close a connection with the words of TLS or without."""
+        """An origin can close a connection with or without a TLS close_notify alert."""
         for then, clean in (("close", True), ("tear", False), ("abort", False)):
             self.origin.put("/it", File(b"a" * 100, framing="close", sent=50, then=then))
             client = await self.ask(self.origin, b"/it")
@@ -257,7 +257,7 @@ class SecureTests(TestCase):
                 self.assertTrue(bytes(client.received).endswith(b"a" * 50), then)
 
     async def test_refused(self) -> None:
-        """Who does not trust it asks nothing, and was there all the same."""
+        """A client that distrusts the certificate sends no request; its connection is recorded."""
         certificates = (
             self.authority.make_self_signed("localhost"),
             self.authority.issue_expired("localhost"),
@@ -273,7 +273,7 @@ class SecureTests(TestCase):
             self.assertEqual(1, len(origin.visits))
 
     async def test_cleartext(self) -> None:
-        """One without certificates turns those away who begin with a handshake."""
+        """An origin without certificates closes connections that begin with a TLS handshake."""
         origin = open_origin(self)
         origin.put("/it", File(DATA))
         client = await self.ask(origin, b"/it")
@@ -282,7 +282,7 @@ class SecureTests(TestCase):
         self.assertEqual([], origin.requests)
 
     async def test_certificates_in_turn(self) -> None:
-        """It can show one certificate to the first that comes and another to the next."""
+        """An origin can use one certificate for the first connection and another for later ones."""
         good, bad = self.authority.issue("localhost"), self.authority.issue_expired("localhost")
         origin = open_origin(self, good, bad)
         origin.put("/it", b"body")

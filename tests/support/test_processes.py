@@ -1,4 +1,4 @@
-"""The doubles of children are honest."""
+"""The doubles of child processes behave as real ones do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.processes import FakeSpawner, open_descriptors
 
 
 class Listener(ProcessProtocol):
-    """A protocol that writes down what it hears."""
+    """Protocol that records its calls."""
 
     def __init__(self) -> None:
         self.heard: list[object] = []
@@ -50,7 +50,7 @@ class FakeSpawnerTests(SynchronousTestCase):
         self.spawner.put_down()
 
     def test_order(self) -> None:
-        """A test decides when data comes, when the child exits and when its pipes close."""
+        """A test decides when data arrives, when the child exits and when its pipes close."""
         self.child.say(b"out")
         self.child.complain(b"err")
         self.assertEqual(self.listener.heard, ["connected", (1, b"out"), (2, b"err")])
@@ -60,14 +60,14 @@ class FakeSpawnerTests(SynchronousTestCase):
         self.assertIsInstance(self.listener.heard[4], ProcessDone)
 
     def test_reasons(self) -> None:
-        """It tells an exit status from a signal, as a real one does."""
+        """A child that dies of a signal ends with the signal and without an exit status."""
         self.child.die(signal=9)
         reason = self.listener.heard[-1]
         assert isinstance(reason, ProcessTerminated)
         self.assertEqual((reason.exitCode, reason.signal), (None, 9))
 
     def test_signals(self) -> None:
-        """A signal alone kills nothing, and one to the dead raises, as with a real one."""
+        """A signal does not end the child; a signal after its exit raises ProcessExitedAlready."""
         self.child.signalProcess("TERM")
         self.assertTrue(self.child.alive)
         self.child.exit()
@@ -75,14 +75,14 @@ class FakeSpawnerTests(SynchronousTestCase):
         self.assertEqual(self.child.signals, ["TERM"])
 
     def test_inherited(self) -> None:
-        """It holds its own copy of a descriptor until it exits, and not longer."""
+        """The child holds its own copy of a descriptor until it exits."""
         os.write(self.child.inherited[0], b"x")
         self.assertEqual(os.read(self.reading, 9), b"x")
         self.child.die()
         self.assertEqual(os.read(self.reading, 9), b"")
 
     def test_put_down(self) -> None:
-        """Nothing of it is left open after a test."""
+        """After `put_down`, no child is alive and no descriptor of a child is open."""
         self.spawner.put_down()
         self.assertEqual(self.spawner.alive, [])
         left = open_descriptors() - self.before

@@ -1,4 +1,4 @@
-"""The doubles of sources and stores are honest."""
+"""The doubles of sources and stores behave as tests set them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FakeSourcesTests(SynchronousTestCase):
         return Deferred.fromCoroutine(self.sources.open(source))
 
     def test_there(self) -> None:
-        """What there is can be opened, and is held by a descriptor until it is closed."""
+        """An existing source can be opened, and holds a descriptor until it is closed."""
         before = open_descriptors()
         source = self.successResultOf(self.open(LocalSource(b"a")))
         self.assertEqual((source.size, self.sources.held), (3, 1))
@@ -37,7 +37,7 @@ class FakeSourcesTests(SynchronousTestCase):
         self.assertRaises(AssertionError, source.close)
 
     def test_fetched(self) -> None:
-        """All of a source that has to be fetched is there when a test says so, a look at once."""
+        """Input of a whole slow source waits for the test; input for a probe is ready at once."""
         self.sources.slow = True
         source = self.successResultOf(self.open(LocalSource(b"a")))
         self.addCleanup(source.close)
@@ -50,12 +50,12 @@ class FakeSourcesTests(SynchronousTestCase):
         self.assertEqual(source.asked, [(5, False), (4, True)])
 
     def test_not_there(self) -> None:
-        """What there is not is not found, as with every store of sources."""
+        """Opening a missing source raises NotFound, as with every source store."""
         for source in (LocalSource(b"b"), S3Source("a", b"a")):
             self.failureResultOf(self.open(source), NotFound)
 
     def test_crash(self) -> None:
-        """It fails as a test wishes."""
+        """Opening a source raises the error that a test sets."""
         self.sources.crash = OSError()
         self.failureResultOf(self.open(LocalSource(b"a")), OSError)
 
@@ -76,7 +76,7 @@ class FakeStoreTests(SynchronousTestCase):
         return self.successResultOf(Deferred.fromCoroutine(self.store.lookup("k")))
 
     def test_round_trip(self) -> None:
-        """What is committed is looked up, with its headers."""
+        """A lookup returns a committed variant with its headers."""
         self.assertIsNone(self.lookup())
         self.successResultOf(self.commit())
         stored = self.lookup()
@@ -90,7 +90,7 @@ class FakeStoreTests(SynchronousTestCase):
         self.assertRaises(AssertionError, stored.read, 0, 1)
 
     def test_slow(self) -> None:
-        """A slow commit is seen by nobody before the test lets it end."""
+        """A lookup does not find a variant whose slow commit has not ended."""
         self.store.slow = True
         committing = self.commit()
         self.assertNoResult(committing)
@@ -100,7 +100,7 @@ class FakeStoreTests(SynchronousTestCase):
         self.assertIsNotNone(self.lookup())
 
     def test_refuses(self) -> None:
-        """A commit that fails leaves nothing; a store without room creates nothing."""
+        """A failed commit stores nothing, and a store without space creates no scratch file."""
         self.store.refusal = OSError()
         self.failureResultOf(self.commit(), OSError)
         self.assertIsNone(self.lookup())

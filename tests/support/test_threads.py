@@ -1,4 +1,4 @@
-"""The double of threads is honest."""
+"""The thread pool double behaves as a real pool does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class FakeThreadsTests(SynchronousTestCase):
         self.done: list[str] = []
 
     def test_waits(self) -> None:
-        """No work is done before a test says so, and then all of it, in order."""
+        """Queued calls run only in `run`, all of them and in order."""
         one = self.threads.in_thread(lambda: self.done.append("one") or 1)
         two = self.threads.in_thread(lambda: self.done.append("two") or 2)
         self.assertEqual((self.done, self.threads.waiting), ([], 2))
@@ -28,7 +28,7 @@ class FakeThreadsTests(SynchronousTestCase):
         self.assertEqual(self.done, ["one", "two"])
 
     def test_failure(self) -> None:
-        """Work that fails fails its Deferred, and the next is done all the same."""
+        """A call that raises fails its own Deferred, and the next call runs nevertheless."""
         broken = self.threads.in_thread(lambda: 1 // 0)
         whole = self.threads.in_thread(lambda: 1)
         self.threads.run()
@@ -36,7 +36,7 @@ class FakeThreadsTests(SynchronousTestCase):
         self.successResultOf(whole)
 
     def test_what_comes_of_it(self) -> None:
-        """Work that comes of other work is done with it."""
+        """A call that another call queues runs in the same `run`."""
         self.threads.in_thread(lambda: None).addCallback(
             lambda _: self.threads.in_thread(lambda: self.done.append("next"))
         )
@@ -44,7 +44,7 @@ class FakeThreadsTests(SynchronousTestCase):
         self.assertEqual((self.done, self.threads.waiting), (["next"], 0))
 
     def test_cancelled(self) -> None:
-        """As with real threads, one who stops waiting does not stop the work."""
+        """As with real threads, cancelling the Deferred does not stop the call."""
         given_up = self.threads.in_thread(lambda: self.done.append("done"))
         given_up.cancel()
         self.failureResultOf(given_up, CancelledError)

@@ -1,4 +1,4 @@
-"""Threads that begin when a test says so."""
+"""Thread pool whose work runs only when a test says so."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class FakeThreads:
-    """Takes work as a pool of threads does, and does it all in `run`.
+    """Thread pool double that queues work until `run`.
 
-    :ivar waiting: how much work has come and is not done.
+    :ivar waiting: the number of queued calls.
     """
 
     def __init__(self) -> None:
@@ -21,17 +21,17 @@ class FakeThreads:
 
     @property
     def waiting(self) -> int:
-        """How much work has come and is not done."""
+        """The number of queued calls."""
         return len(self._work)
 
     def in_thread(self, work: Callable[[], T]) -> Deferred[T]:
-        """Take work; what cancels the Deferred does not stop the work."""
+        """Queue a call and return a Deferred of its result; cancellation does not stop the call."""
         done: Deferred[T] = Deferred()
         self._work.append((done, work))
         return done
 
     def run(self) -> None:
-        """Do all work, and what comes of it."""
+        """Run all queued calls, including those that they queue."""
         while self._work:
             done, work = self._work.pop(0)
             execute(work).chainDeferred(done)

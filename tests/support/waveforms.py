@@ -1,4 +1,4 @@
-"""Waveforms by other means: a plain reader of both documents, and a plain reference."""
+"""Independent parser of both waveform serializations, and a reference implementation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from tests.support.audio import run
 from tests.support.programs import FFMPEG
 
-#: One row for each frame, one column for each channel.
+#: One row per frame, one column per channel.
 Frames = NDArray[np.int16]
 
-#: What a JSON document has, in this order (D25).
+#: Keys of a JSON document, in this order (D25).
 KEYS = ["version", "channels", "sample_rate", "samples_per_pixel", "bits", "length", "data"]
 
 HEADER_BYTES = 24
@@ -27,9 +27,9 @@ HEADER_BYTES = 24
 
 @dataclass(frozen=True)
 class WaveformReader:
-    """What a document says.
+    """Parsed waveform document.
 
-    :ivar pixel: what the format calls ``samples_per_pixel``.
+    :ivar pixel: the field ``samples_per_pixel``.
     :ivar values: a minimum and a maximum for each channel of each pixel.
     """
 
@@ -43,7 +43,7 @@ class WaveformReader:
 
 
 def read_drawing(document: bytes) -> WaveformReader:
-    """Read a document of either serialization, and insist on its form."""
+    """Parse a document of either serialization and check its form."""
     drawing = _read_json(document) if document.startswith(b"{") else _read_dat(document)
     assert len(drawing.values) == 2 * drawing.channels * drawing.length, len(drawing.values)
     return drawing
@@ -66,7 +66,7 @@ def _read_dat(document: bytes) -> WaveformReader:
 
 
 def render_waveform(frames: Frames, pixel: int, pixels: int) -> list[int]:
-    """Return the values of a waveform: pixel after pixel, channel after channel (D26)."""
+    """Return the values of a waveform, ordered by pixel and then by channel (D26)."""
     drawn = frames[: pixel * pixels]
     starts = np.arange(0, len(drawn), pixel)
     lowest, highest = (extreme.reduceat(drawn, starts) for extreme in (np.minimum, np.maximum))
@@ -76,32 +76,32 @@ def render_waveform(frames: Frames, pixel: int, pixels: int) -> list[int]:
 
 
 def mean(frames: Frames) -> Frames:
-    """Return the mean of the channels of each frame, truncated towards zero."""
+    """Return the mean of the channels of each frame, truncated toward zero."""
     sums = frames.astype(np.float64).sum(axis=1, keepdims=True)
     return np.trunc(sums / frames.shape[1]).astype(np.int16)
 
 
 def bounds(frames: int, pixels: int) -> tuple[int, float]:
-    """Return the least and the greatest ``samples_per_pixel`` that there may be (D26)."""
+    """Return the least and the greatest permitted ``samples_per_pixel`` (D26)."""
     least = -(-frames // pixels)
     return least, 1.01 * least
 
 
 def frames_of(values: Sequence[int], channels: int = 1) -> Frames:
-    """Return frames of interleaved samples."""
+    """Return frames from interleaved samples."""
     return np.array(values, np.int16).reshape(-1, channels)
 
 
 def noisy_frames(count: int, channels: int = 1, seed: int = 1) -> Frames:
-    """Return frames of which no two are alike, of all that 16 bits can hold."""
+    """Return pseudorandom frames that cover the whole 16-bit range."""
     chance = np.random.default_rng(seed)
     return chance.integers(-32768, 32768, (count, channels), np.int16)
 
 
 def decode_frames(folder: Path, channels: Mapping[str, int]) -> dict[str, Frames]:
-    """Decode the first audio stream of each of some files to 16 bits, in one run of ffmpeg.
+    """Decode the first audio stream of each file to 16 bits, in one run of ffmpeg.
 
-    :param channels: how many each file has, by name.
+    :param channels: channel counts by file name.
     """
     words = [FFMPEG, "-nostdin", "-v", "fatal"]
     with tempfile.TemporaryDirectory() as decoded:
@@ -118,5 +118,5 @@ def decode_frames(folder: Path, channels: Mapping[str, int]) -> dict[str, Frames
 
 
 def frames_of_wav(file: bytes, channels: int) -> Frames:
-    """Return the frames of a wav file of 16 bits, whatever its header says of its length."""
+    """Return the frames of a 16-bit wav file; the length in its header is ignored."""
     return frames_of(array("h", file[file.index(b"data") + 8 :]), channels)

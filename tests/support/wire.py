@@ -1,9 +1,8 @@
-"""A network in memory: the client's end is Twisted's own, the other end says what a test says.
+"""In-memory network: the client's side is Twisted's own, and a test scripts the server's side.
 
-Nothing moves but in `Network.run`, and no time passes but in `Network.advance`, so that a test can
-stand between any two packets and never waits. What a transport does when it is full, closed or
-aborted is what Twisted's real one does; `tests.http_client.test_client` has it from real sockets
-too.
+Bytes move only in `Network.run`, and time passes only in `Network.advance`. So a test can act
+between any two packets and never waits. A transport that is full, closed or aborted behaves as
+Twisted's real one does; `tests.http_client.test_client` also tests this with real sockets.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from audioproxy.http_client.client import HttpClient
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
 
-#: Bytes that are read at a time, and those that a transport holds before it asks for a pause.
+#: Bytes per read, and the number of unsent bytes above which a transport pauses its producer.
 PACKET = 64 * 1024
 
 _ADDRESS = re.compile(r"[0-9.]+|.*:.*")
@@ -54,7 +53,7 @@ _ADDRESS = re.compile(r"[0-9.]+|.*:.*")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as it came, byte for byte."""
+    """Received request, byte for byte."""
 
     method: str
     target: str
@@ -63,14 +62,14 @@ class Request:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers by lower-case name, each of which is there once."""
+        """The headers by lower-case name, each of which must occur once."""
         headers = {name.lower(): value for name, value in self.lines}
-        assert len(headers) == len(self.lines), f"a header is there twice: {self.lines}"
+        assert len(headers) == len(self.lines), f"a header occurs twice: {self.lines}"
         return headers
 
 
 def read_request(data: bytes) -> tuple[Request, bytes] | None:
-    """Read the first request and return it with what follows; None where it is not complete."""
+    """Parse the first request and return it with the rest; return None while it is incomplete."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
         return None
@@ -92,9 +91,9 @@ def _read_line(line: str) -> tuple[str, str]:
 def reply(
     status: int, body: bytes = b"", headers: Mapping[str, str] | None = None, length: int = -1
 ) -> bytes:
-    """Return an answer.
+    """Return a response.
 
-    :param length: what it says of its length, where that is not the truth.
+    :param length: the Content-Length, if it should be wrong.
     """
     lines = {"Content-Length": str(len(body) if length < 0 else length), **(headers or {})}
     return _head(status, lines) + body
@@ -103,17 +102,17 @@ def reply(
 def reply_without_length(
     status: int, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> bytes:
-    """Return an answer whose end nothing marks but, perhaps, its headers."""
+    """Return a response without Content-Length; only ``headers`` may mark the end of its body."""
     return _head(status, headers or {}) + body
 
 
 def chunk(data: bytes) -> bytes:
-    """Return one chunk of a chunked body; the last is empty."""
+    """Return one chunk of a chunked body; the last chunk is empty."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def error(code: str) -> bytes:
-    """Return an object store's description of an error."""
+    """Return an object store's error document."""
     return f"<?xml version='1.0'?>\n<Error><Code>{code}</Code><Key>/</Key></Error>".encode()
 
 
@@ -122,13 +121,13 @@ def _head(status: int, headers: Mapping[str, str]) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-#: What a peer does about a request: says a packet, or several, or whatever the test wants.
+#: What a peer does on a request: send one packet, send several, or call a function.
 Script = bytes | tuple[bytes, ...] | Callable[["Peer", Request], object]
 
 
 @implementer(ITransport, IPushProducer)
 class _Wire:
-    """The client's end of a connection."""
+    """Client side of a connection."""
 
     def __init__(self, network: Network, attempt: _Attempt) -> None:
         self.sent, self.unsent = bytearray(), bytearray()
@@ -145,7 +144,7 @@ class _Wire:
         if self.over or self.aborted or not data:
             return
         self.unsent += data
-        # A real transport says so on every write over its limit.
+        # A real transport pauses its producer on every write over its limit.
         if self.producer is not None and len(self.unsent) > PACKET:
             self._paused = True
             self.producer.pauseProducing()
@@ -154,7 +153,7 @@ class _Wire:
         self.write(b"".join(data))
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        assert self.producer is None and streaming, "one producer at a time, which pushes"
+        assert self.producer is None and streaming, "only one producer, and only a push producer"
         self.producer = producer
         if self.over:
             producer.stopProducing()
@@ -191,7 +190,7 @@ class _Wire:
         return IPv4Address("TCP", "127.0.0.1", 40_000)
 
     def step(self) -> bool:
-        """Move one packet each way; false where there is none to move."""
+        """Move one packet in one direction; return whether there was one to move."""
         if self.over or self.aborted:
             return False
         return self._step_out() or self._step_in()
@@ -224,7 +223,7 @@ class _Wire:
         return True
 
     def lose(self, reason: Exception) -> None:
-        """End; the producer hears of it before the protocol."""
+        """End the connection; notify the producer before the protocol."""
         if self.over:
             return
         self.over = True
@@ -236,11 +235,11 @@ class _Wire:
 
 
 class Peer:
-    """The other end of one connection.
+    """Server side of one connection.
 
-    :ivar requests: those that came whole.
-    :ivar polite: it answers when the client takes leave of it over TLS.
-    :ivar trouble: why there is no TLS with this client.
+    :ivar requests: the completely received requests.
+    :ivar polite: whether to respond to the client's TLS close_notify alert.
+    :ivar trouble: why TLS with this client failed.
     """
 
     def __init__(self, wire: _Wire, context: ssl.SSLContext | None = None) -> None:
@@ -257,46 +256,46 @@ class Peer:
 
     @property
     def received(self) -> bytes:
-        """All bytes that came, as they were before TLS."""
+        """All received bytes, decrypted."""
         return bytes(self._wire.sent if self._tls is None else self._heard)
 
     @property
     def unread(self) -> int:
-        """Bytes that it said and that the client has not read."""
+        """The number of sent bytes that the client has not read."""
         return sum(len(packet) for packet in self._wire.unread if isinstance(packet, bytes))
 
     @property
     def over(self) -> bool:
-        """The connection has ended."""
+        """Whether the connection has ended."""
         return self._wire.over
 
     @property
     def aborted(self) -> bool:
-        """It was the client who broke it off."""
+        """Whether the client aborted the connection."""
         return self._wire.aborted
 
     def say(self, *packets: bytes) -> None:
-        """Send; each packet is read by itself."""
+        """Send packets; the client reads each packet separately."""
         for packet in packets:
             if self._tls is not None:
                 self._tls.write(packet)
             self._pass_on(packet if self._tls is None else self._out.read())
 
     def hang_up(self) -> None:
-        """Close in good order."""
+        """Close the connection cleanly."""
         self._wire.unread.append(ConnectionDone())
 
     def break_off(self) -> None:
-        """Close at once, and drop what was not read."""
+        """Reset the connection and drop the bytes that the client has not read."""
         self._wire.unread.clear()
         self._wire.unread.append(ConnectionLost())
 
     def take(self, room: int | None) -> None:
-        """Read so many bytes of what comes, counted from the very first; None is all of it."""
+        """Limit the bytes to read in total, counted from the first; None for no limit."""
         self._wire.room = room
 
     def listen(self) -> list[Request]:
-        """Return the requests that have come since the last time."""
+        """Return the requests that have arrived since the last call."""
         if self._tls is not None and self._taken < len(self._wire.sent):
             self._in.write(bytes(self._wire.sent[self._taken :]))
             self._taken = len(self._wire.sent)
@@ -311,7 +310,7 @@ class Peer:
         return new
 
     def step(self) -> bool:
-        """Move what can be moved."""
+        """Move one packet in one direction; return whether there was one to move."""
         return self._wire.step()
 
     def _pass_on(self, data: bytes) -> None:
@@ -332,7 +331,7 @@ class Peer:
             self.hang_up()
             return
         if self.polite:
-            # The client has taken its leave.
+            # The client has sent its close_notify alert.
             tls.unwrap()
             self._pass_on(self._out.read())
             self.hang_up()
@@ -340,7 +339,7 @@ class Peer:
 
 @implementer(IConnector)
 class _Attempt:
-    """An attempt to connect."""
+    """Attempt to connect."""
 
     def __init__(self, network: Network, host: str, port: int, factory: Any, timeout: float):
         self.factory = factory
@@ -355,7 +354,7 @@ class _Attempt:
 
     @property
     def waits(self) -> bool:
-        """It has neither succeeded nor failed."""
+        """Whether the attempt is pending."""
         return self._timeout is not None
 
     def fail(self, reason: Exception) -> None:
@@ -393,12 +392,12 @@ class _Resolution:
     name: str
 
     def cancel(self) -> None:
-        raise AssertionError("it is over as soon as it begins")
+        raise AssertionError("the lookup has already completed")
 
 
 @implementer(IHostnameResolver)
 class _Names:
-    """Every name is this machine's, and an address is its own."""
+    """Resolver in which every name is 127.0.0.1, and every address is itself."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -418,18 +417,18 @@ class _Names:
 
 
 class Network(MemoryReactorClock):
-    """A reactor whose connections end in peers.
+    """Reactor whose outgoing connections lead to peers that a test controls.
 
-    :ivar peers: those to which there is or was a connection, in that order.
-    :ivar requests: those that came whole, to any of them, in that order.
-    :ivar answers: what they do about the next requests, whichever of them gets them; about a
-        request for which there is nothing, they do nothing.
-    :ivar names: the hosts that were looked up.
-    :ivar unknown: names that nobody has.
-    :ivar destinations: the addresses and ports to which a connection was wanted.
-    :ivar refusal: what attempts to connect fail with, where they do.
-    :ivar silent: attempts to connect come to nothing.
-    :ivar context: what peers speak TLS with, where they do.
+    :ivar peers: the peers of all connections so far, in order.
+    :ivar requests: the completely received requests of all peers, in order.
+    :ivar answers: scripts for the next requests, whichever peer receives them. Without a script, a
+        peer does not respond.
+    :ivar names: the looked-up host names.
+    :ivar unknown: host names that do not resolve.
+    :ivar destinations: the addresses and ports of all attempts to connect.
+    :ivar refusal: the error of attempts to connect, if set.
+    :ivar silent: whether attempts to connect stay without a result.
+    :ivar context: the TLS context of peers; None for cleartext.
     :ivar on_connect: called with each new peer.
     """
 
@@ -466,7 +465,7 @@ class Network(MemoryReactorClock):
             self.on_connect(self.peers[-1])
 
     def run(self) -> None:
-        """Move everything that can be moved now."""
+        """Move all packets that can be moved now."""
         busy = True
         while busy:
             Clock.advance(self, 0)
@@ -479,7 +478,7 @@ class Network(MemoryReactorClock):
                     self._answer(peer, request)
 
     def advance(self, amount: float) -> None:
-        """Let time pass, with everything moved before it and after it."""
+        """Advance the clock; move all packets before and after."""
         self.run()
         Clock.advance(self, amount)
         self.run()
@@ -501,15 +500,17 @@ _AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=(.+), SignedHeaders=(.
 
 
 def is_signed(request: Request, secret: str) -> bool:
-    """Tell whether a request is signed, by what a store knows of it: what came and the secret.
+    """Return whether a request has the right signature for a secret.
 
-    This is AWS's "Signature Calculations for the Authorization Header", written from its text.
+    This implements AWS's "Signature Calculations for the Authorization Header" independently. Like
+    a
+    store, it uses only the received request and the secret.
     """
     match = _AUTHORIZATION.fullmatch(request.headers["authorization"])
     assert match is not None, request.headers
     scope, names, signature = match.groups()
     sent = {name for name in request.headers if name == "host" or name.startswith("x-amz-")}
-    assert sent <= set(names.split(";")), "a header that has to be signed is not"
+    assert sent <= set(names.split(";")), "a header that must be signed is not"
     path, _, query = request.target.partition("?")
     lines = [f"{name}:{' '.join(request.headers[name].split())}" for name in names.split(";")]
     digest = request.headers["x-amz-content-sha256"]
@@ -518,7 +519,10 @@ def is_signed(request: Request, secret: str) -> bool:
 
 
 def is_presigned(method: str, url: str, secret: str) -> bool:
-    """Tell whether a URL is signed for a method, by "Authenticating Requests: Query Parameters"."""
+    """Return whether a URL has the right presigned signature for a method.
+
+    This implements AWS's "Authenticating Requests: Query Parameters".
+    """
     parts = urlsplit(url)
     unsigned, _, signature = parts.query.rpartition("&X-Amz-Signature=")
     given = dict(parse_qsl(unsigned, strict_parsing=True))
@@ -553,7 +557,10 @@ def _encoded(text: str, safe: str) -> str:
 
 
 class ClientCase(SynchronousTestCase):
-    """A client in a network in memory, of which nothing is left when a test is over."""
+    """Base class of tests of a client in an in-memory network.
+
+    Every test must leave no open connections and no delayed calls behind.
+    """
 
     def setUp(self) -> None:
         self.network = Network()
@@ -562,26 +569,26 @@ class ClientCase(SynchronousTestCase):
     def tearDown(self) -> None:
         closing = self.begin(self.client.close())
         self.successResultOf(closing)
-        self.assertEqual([peer for peer in self.network.peers if not peer.over], [], "left open")
-        self.assertEqual(self.network.getDelayedCalls(), [], "left on the clock")
+        self.assertEqual([peer for peer in self.network.peers if not peer.over], [], "not closed")
+        self.assertEqual(self.network.getDelayedCalls(), [], "delayed calls")
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:
-        """Begin something and let happen what happens at once."""
+        """Start a coroutine and run the network until nothing moves."""
         begun = Deferred.fromCoroutine(work)
         self.network.run()
         return begun
 
     def result_of(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return what something comes to at once."""
+        """Return the result that a coroutine has without any time passing."""
         result: T = self.successResultOf(self.begin(work))
         return result
 
     def error_of(self, work: Coroutine[Any, Any, Any], kind: type[E]) -> E:
-        """Return the error, of this kind and no other, that something comes to at once."""
+        """Return the error, of exactly this type, with which a coroutine fails at once."""
         return self.exactly(self.begin(work), kind)
 
     def exactly(self, begun: Deferred[Any], kind: type[E]) -> E:
-        """Return the error, of this kind and no other, that something has come to."""
+        """Return the error, of exactly this type, with which a Deferred has failed."""
         error = self.failureResultOf(begun).value
         self.assertIs(type(error), kind, error)
         return error
