@@ -207,8 +207,8 @@ class ProxyChannel(HookedChannel):
         try:
             return bool(HTTPChannel.headerReceived(self, line))
         except ValueError:
-            # Twisted accepts a Content-Length with more digits (4300) than Python converts to an
-            # integer.
+            # Twisted only checks that a Content-Length has nothing but digits. Python converts at
+            # most 4300 digits to an integer.
             self.reject()
             return False
 
