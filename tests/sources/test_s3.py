@@ -215,7 +215,8 @@ class InputTests(SourceCase):
     def test_presigned(self) -> None:
         """A render gets a presigned URL for GET that expires with the render's time limit.
 
-        A probe gets one of 300 seconds: clocks may differ by more seconds than a probe may take.
+        A probe's URL is valid for AP_RENDER_TIMEOUT (300 seconds here). Clocks may differ by some
+        seconds, and a probe may take no longer than that.
         """
         for seconds, lifetime in ((60.0, "60"), (59.999, "59"), (1.5, "1"), (0.3, "1"), (0, "1")):
             for whole, expected in ((True, lifetime), (False, "300")):

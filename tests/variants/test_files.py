@@ -1,4 +1,4 @@
-"""The file store: a variant is there whole, with its headers, or not at all."""
+"""The file store: variants are found complete, with their headers, or not at all."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def key_of(text: str) -> str:
 KEY = key_of("a")
 
 
-# What would be done in another thread is done in this one.
+# Blocking calls run at once in the same thread.
 AT_ONCE = BlockingCalls(Clock(), execute)
 
 
 class StoreCase(SynchronousTestCase):
-    """A store in a folder of its own."""
+    """A store in its own folder."""
 
     def setUp(self) -> None:
         self.root = Path(self.mktemp()).absolute()
@@ -56,7 +56,7 @@ class StoreCase(SynchronousTestCase):
         self.store = self.open()
 
     def open(self) -> FileVariantStore:
-        """Open one more store on the folder."""
+        """Open another store on the same folder."""
         store = FileVariantStore(str(self.root), AT_ONCE)
         self.successResultOf(Deferred.fromCoroutine(store.open()))
         self.addCleanup(store.abandon)
@@ -85,7 +85,7 @@ class StoreCase(SynchronousTestCase):
         return self.successResultOf(Deferred.fromCoroutine(creating))
 
     def lookup(self, key: str = KEY, store: FileVariantStore | None = None) -> StoredFile | None:
-        """Look a variant up."""
+        """Look up a variant."""
         store = store or self.store
         return self.successResultOf(Deferred.fromCoroutine(store.lookup(key)))
 
@@ -102,26 +102,26 @@ class StoreCase(SynchronousTestCase):
             stored.close()
 
     def path(self, key: str = KEY) -> Path:
-        """Return where a variant is kept."""
+        """Return the path of a variant's file."""
         return self.root / key[:2] / key
 
     def files(self) -> list[str]:
-        """Return every file below the folder, but for the locks."""
+        """Return the names of all files below the folder, except locks."""
         found = [path for path in self.root.rglob("*") if path.is_file()]
         return sorted(path.name for path in found if path.suffix != ".lock")
 
 
 class RoundTripTests(StoreCase):
-    """What is stored is what is found"""
+    """Variants that are stored and read again."""
 
     def test_nothing(self) -> None:
-        """A variant that was not stored is not there."""
+        """A lookup of a variant that was not stored returns None."""
         self.assertIsNone(self.lookup())
         self.commit(b"abc", key_of("b"))
         self.assertIsNone(self.lookup())
 
     def test_bytes_and_headers(self) -> None:
-        """Bytes and headers are found again, the file name of ``dl`` included (D10)."""
+        """A lookup returns a variant's size and headers, with the file name of ``dl`` (D10)."""
         headers = replace(HEADERS, content_disposition="attachment; filename*=UTF-8''%C3%A9")
         self.commit(b"abc", headers=headers)
         stored = self.lookup()
@@ -130,7 +130,7 @@ class RoundTripTests(StoreCase):
         self.assertEqual((stored.size, stored.headers), (3, headers))
 
     def test_reads(self) -> None:
-        """Any stretch is read, and never a byte of what follows the variant."""
+        """Any range of a variant can be read, and no byte after the variant's end."""
         self.commit(b"0123456789")
         stored = self.lookup()
         assert stored is not None
@@ -147,7 +147,7 @@ class RoundTripTests(StoreCase):
             self.assertEqual(stored.read(start, limit), data, (start, limit))
 
     def test_close_twice(self) -> None:
-        """To close a variant again is harmless."""
+        """Closing a variant twice is harmless."""
         self.commit(b"abc")
         before = open_descriptors()
         stored = self.lookup()
@@ -157,7 +157,7 @@ class RoundTripTests(StoreCase):
         self.assertEqual(open_descriptors(), before)
 
     def test_long_headers(self) -> None:
-        """The longest file name that there may be is kept (D10)."""
+        """A Content-Disposition with the longest possible file name is stored (D10)."""
         disposition = f"attachment; filename=\"{'_' * 255}\"; filename*=UTF-8''{'%C3' * 255}"
         headers = replace(HEADERS, content_disposition=disposition)
         self.commit(b"abc", headers=headers)
@@ -172,7 +172,7 @@ class RoundTripTests(StoreCase):
         disposition=st.none() | st.text(st.characters(min_codepoint=32, max_codepoint=126)),
     )
     def test_anything(self, data: bytes, disposition: str | None) -> None:
-        """Any bytes and any words of a header are found again, even no bytes at all."""
+        """Any bytes, including none, and any printable header text are stored and read again."""
         headers = replace(HEADERS, content_disposition=disposition)
         self.commit(data, headers=headers)
         self.assertEqual(self.read(), data)
@@ -182,7 +182,7 @@ class RoundTripTests(StoreCase):
         stored.close()
 
     def test_variant_of_a_variant(self) -> None:
-        """Bytes that look like a stored file are bytes like others."""
+        """A variant whose bytes look like a stored file is stored like any other."""
         self.commit(b"abc")
         inner = self.path().read_bytes()
         self.commit(inner)
@@ -190,23 +190,23 @@ class RoundTripTests(StoreCase):
 
 
 class PlaceTests(StoreCase):
-    """Where variants are kept"""
+    """Files and folders of the store."""
 
     def test_shards(self) -> None:
-        """A variant is one file named by its key, in a folder named by two digits of it (D5)."""
+        """A variant is a file named by its key, in a folder of the key's first two digits (D5)."""
         self.commit(b"abc")
         self.assertTrue(self.path().is_file())
         self.assertEqual(self.files(), [KEY])
 
     def test_a_shared_shard(self) -> None:
-        """Two variants may have a folder in common."""
+        """Two variants may share a folder."""
         other = KEY[:2] + key_of("b")[2:]
         self.commit(b"abc")
         self.commit(b"xyz", other)
         self.assertEqual((self.read(), self.read(other)), (b"abc", b"xyz"))
 
     def test_hidden_scratch(self) -> None:
-        """Temporary bytes are in a hidden folder of the store: to commit is to rename (D46)."""
+        """Scratch files are in a hidden folder of the store, so that a commit is a rename (D46)."""
         scratch = self.create()
         assert scratch.path is not None
         self.assertEqual(Path(scratch.path).relative_to(self.root).parts[0], ".scratch")
@@ -214,21 +214,21 @@ class PlaceTests(StoreCase):
         scratch.close()
 
     def test_rights(self) -> None:
-        """A variant has the rights that the umask leaves: another node may read it."""
+        """A variant's permissions follow the umask, so that another node can read the file."""
         self.commit(b"abc")
         mask = os.umask(0)
         os.umask(mask)
         self.assertEqual(stat.S_IMODE(self.path().stat().st_mode), 0o666 & ~mask)
 
     def test_restart(self) -> None:
-        """What was stored is there after a restart, and nothing else is."""
+        """After a restart, the store has the variants and no scratch files."""
         self.commit(b"abc")
         self.store.abandon()
         self.assertEqual(self.files(), [KEY])
         self.assertEqual(self.read(store=self.open()), b"abc")
 
     def test_moved_store(self) -> None:
-        """What was stored is there when the folder was moved."""
+        """Variants are found after the store's folder was moved."""
         self.commit(b"abc")
         self.store.abandon()
         moved = self.root.with_name(self.root.name + "-moved")
@@ -250,7 +250,7 @@ class GlanceTests(StoreCase):
     """`FileVariantStore.read_small`"""
 
     def test_small(self) -> None:
-        """A small variant is read at once with its headers, and nothing stays open."""
+        """A small variant is read at once with its headers, and no file stays open."""
         before = open_descriptors()
         for data in (b"", b"abc", bytes(60_000)):
             self.commit(data)
@@ -258,13 +258,13 @@ class GlanceTests(StoreCase):
         self.assertEqual(open_descriptors(), before)
 
     def test_none(self) -> None:
-        """Nothing is seen where nothing is, and nothing of what is not a file."""
+        """`read_small` returns None for a missing variant and for a folder."""
         self.assertIsNone(self.store.read_small(KEY))
         self.path().mkdir(parents=True)
         self.assertIsNone(self.store.read_small(KEY))
 
     def test_size(self) -> None:
-        """A larger one is never seen in part, also where its bytes look like a variant's end."""
+        """`read_small` returns None for a large variant, even if its bytes contain a footer."""
         self.commit(b"abc")
         small = self.path().read_bytes()
         for length in (65_535, 65_536, 70_000):
@@ -277,7 +277,7 @@ class GlanceTests(StoreCase):
 
 
 class DamageTests(StoreCase):
-    """What is not all of a variant is none"""
+    """Damaged files, which are not variants."""
 
     DATA = bytes(range(40))
 
@@ -289,7 +289,7 @@ class DamageTests(StoreCase):
         self.headers = headers
 
     def verdict(self, content: bytes) -> bool:
-        """Tell whether a file is a variant, which then has to be the one that was stored."""
+        """Return whether a file is accepted; assert that an accepted file is the stored variant."""
         self.path().write_bytes(content)
         stored = self.lookup()
         found = self.store.read_small(KEY)
@@ -302,13 +302,13 @@ class DamageTests(StoreCase):
         return True
 
     def test_truncated(self) -> None:
-        """A file that lost its end, at any length, is not a variant (D40)."""
+        """A file that was truncated at any length is not a variant (D40)."""
         self.assertTrue(self.verdict(self.whole))
         for length in range(len(self.whole)):
             self.assertFalse(self.verdict(self.whole[:length]), length)
 
     def test_flipped(self) -> None:
-        """A file of which any byte after the variant's own was changed is not a variant."""
+        """A file with any changed byte after the audio data is not a variant."""
         for at in range(len(self.DATA), len(self.whole)):
             for change in (1, 0x20, 0x80, 0xFF):
                 damaged = bytearray(self.whole)
@@ -316,7 +316,7 @@ class DamageTests(StoreCase):
                 self.assertFalse(self.verdict(bytes(damaged)), (at, change))
 
     def test_longer(self) -> None:
-        """A file with something before, within or behind is not a variant."""
+        """A file with additional bytes before, within or after is not a variant."""
         cut = len(self.DATA)
         for content in (
             self.whole + b"\0",
@@ -327,19 +327,19 @@ class DamageTests(StoreCase):
             self.assertFalse(self.verdict(content))
 
     def test_zeros(self) -> None:
-        """A file of which a crash left only the length is not a variant (D40)."""
+        """A file of zeros, as a crash may leave it, is not a variant (D40)."""
         for length in (1, 15, 16, 100, 10_000, len(self.whole)):
             self.assertFalse(self.verdict(bytes(length)), length)
 
     @PROMISE
     @given(st.binary(max_size=100), st.binary(max_size=40))
     def test_anything(self, start: bytes, end: bytes) -> None:
-        """No file whatever breaks a lookup."""
+        """A lookup of a file with arbitrary content does not raise an exception."""
         self.verdict(start + self.whole[-16:])
         self.assertFalse(self.verdict(start + end))
 
     def test_record_of_another_kind(self) -> None:
-        """A record that is whole but says something else, or what no header can say, is none."""
+        """A file whose record is not valid JSON or has invalid header values is not a variant."""
         number = b'{"size":40,"content_type":["a"],"cache_control":"b"}'
         nothing = b'{"size":40,"content_type":null,"cache_control":"b"}'
         two = b'{"size":40,"content_type":"a\\r\\nX: b","cache_control":"b"}'
@@ -360,7 +360,7 @@ class DamageTests(StoreCase):
             self.assertFalse(self.verdict(self.DATA + record + footer), record)
 
     def test_mended(self) -> None:
-        """What was damaged is replaced by the next commit, and nothing stays open."""
+        """The next commit replaces a damaged file, and no file stays open."""
         self.assertFalse(self.verdict(b"damaged"))
         before = open_descriptors()
         self.commit(b"abc")
@@ -372,7 +372,7 @@ class CommitTests(StoreCase):
     """`FileVariantStore.commit`"""
 
     def refuse(self, key: str = KEY) -> Exception:
-        """Return what a commit of three bytes fails with."""
+        """Return the exception that a commit of three bytes raises."""
         scratch = self.create()
         os.write(scratch.descriptor, b"abc")
         committing = Deferred.fromCoroutine(self.store.commit(key, scratch, 3, HEADERS))
@@ -381,7 +381,7 @@ class CommitTests(StoreCase):
         return error
 
     def test_replaced_while_read(self) -> None:
-        """A variant that is being read stays readable when it is replaced or removed."""
+        """An open variant stays readable when its file is replaced or removed."""
         self.commit(b"abc")
         stored = self.lookup()
         assert stored is not None
@@ -393,13 +393,13 @@ class CommitTests(StoreCase):
         self.assertIsNone(self.read())
 
     def test_scratch_closed_afterwards(self) -> None:
-        """A scratch file that was committed is closed without removing the variant."""
+        """Closing a committed scratch file does not remove the variant."""
         before = open_descriptors()
         self.commit(b"abc")
         self.assertEqual((self.files(), open_descriptors()), ([KEY], before))
 
     def test_failed_rename(self) -> None:
-        """A commit that cannot give the name leaves nothing readable, and no file (D35)."""
+        """If the rename fails, the commit leaves no variant and no file (D35)."""
         (self.root / KEY[:2]).write_bytes(b"in the way")
         self.assertIsInstance(self.refuse(), OSError)
         (self.root / KEY[:2]).unlink()
@@ -407,12 +407,12 @@ class CommitTests(StoreCase):
         self.assertEqual(self.files(), [])
 
     def test_nearly_full(self) -> None:
-        """A disk without room for a variant gives no file, though it would give an empty one."""
+        """A disk that is almost full gives no scratch file, although an empty file would fit."""
         real = os.statvfs(self.root)
         for total, free, fits in (
             (1 << 40, 64 << 20, True),
             (1 << 40, (64 << 20) - 1, False),
-            # Of a small disk a twentieth is enough.
+            # On a small disk, a twentieth of free space is enough.
             (1 << 20, (1 << 20) // 20, True),
             (1 << 20, (1 << 20) // 20 - 1, False),
             (1 << 20, 0, False),
@@ -430,7 +430,7 @@ class CommitTests(StoreCase):
         self.assertEqual(self.files(), [])
 
     def test_disk_full(self) -> None:
-        """A disk that is full at the very end leaves nothing readable, and no file (D35)."""
+        """If the disk is full at the end of a commit, no variant and no file are left (D35)."""
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         for room in (3, 4, 20):
             scratch = self.create()
@@ -446,7 +446,7 @@ class CommitTests(StoreCase):
             self.assertEqual(self.files(), [], room)
 
     def test_failure_spares_what_is_there(self) -> None:
-        """A commit that fails leaves the variant that was there before."""
+        """A commit that fails keeps the variant that was stored before."""
         self.commit(b"before")
 
         def refuse(descriptor: int) -> None:
@@ -457,7 +457,7 @@ class CommitTests(StoreCase):
         self.assertEqual(self.read(), b"before")
 
     def test_closed_scratch(self) -> None:
-        """A scratch file that was closed before cannot be committed."""
+        """A closed scratch file cannot be committed."""
         scratch = self.create()
         scratch.close()
         committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 0, HEADERS))
@@ -465,7 +465,7 @@ class CommitTests(StoreCase):
         self.assertIsNone(self.lookup())
 
     def test_committed_twice(self) -> None:
-        """A scratch file is committed once."""
+        """A scratch file can be committed only once."""
         scratch = self.create()
         os.write(scratch.descriptor, b"abc")
         for expected in (None, OSError):
@@ -478,7 +478,7 @@ class CommitTests(StoreCase):
         self.assertEqual(self.read(), b"abc")
 
     def test_foreign_scratch(self) -> None:
-        """A file that the store did not create is refused as the mistake that it is."""
+        """Committing a scratch file of another store raises TypeError."""
         scratch: ScratchFile = AnonymousFile()
         self.addCleanup(scratch.close)
         committing = Deferred.fromCoroutine(self.store.commit(KEY, scratch, 0, HEADERS))
@@ -486,27 +486,27 @@ class CommitTests(StoreCase):
 
 
 class TroubleTests(StoreCase):
-    """A store that cannot tell"""
+    """Stores that fail during a lookup."""
 
     def assert_unavailable(self) -> None:
-        """Require a lookup to be a 502, and to leave nothing open."""
+        """Assert that a lookup is a 502 and leaves no file open."""
         before = open_descriptors()
         looking = Deferred.fromCoroutine(self.store.lookup(KEY))
         self.failureResultOf(looking, UpstreamUnavailable)
         self.assertEqual(open_descriptors(), before)
 
     def test_no_folder(self) -> None:
-        """A shard that is no folder is a 502, not a variant that is missing (Errors, note 8)."""
+        """A lookup in a shard that is not a folder is a 502, not a miss (Errors, 8)."""
         self.path().parent.write_bytes(b"")
         self.assert_unavailable()
 
     def test_unreadable(self) -> None:
-        """A variant that cannot be read is a 502: here, because it is a directory."""
+        """A variant that cannot be read, here because it is a folder, is a 502."""
         self.path().mkdir(parents=True)
         self.assert_unavailable()
 
     def test_broken_disk(self) -> None:
-        """A disk that fails to read is a 502."""
+        """A read error of the disk is a 502."""
         self.commit(b"abc")
 
         def refuse(*_: object) -> bytes:
@@ -516,7 +516,7 @@ class TroubleTests(StoreCase):
         self.assert_unavailable()
 
     def test_folder_gone(self) -> None:
-        """A store whose folder is gone has no variants, and cannot be opened again."""
+        """A store whose folder was removed has no variants and cannot be opened again."""
         self.store.abandon()
         (self.root / ".scratch").rmdir()
         self.root.rmdir()
@@ -529,7 +529,7 @@ class OpenTests(SynchronousTestCase):
     """`FileVariantStore.open`"""
 
     def assert_refused(self, path: Path) -> None:
-        """Require that a store cannot be opened."""
+        """Assert that a store cannot be opened."""
         before = open_descriptors()
         store = FileVariantStore(str(path), AT_ONCE)
         self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
@@ -537,26 +537,26 @@ class OpenTests(SynchronousTestCase):
         self.assertEqual(open_descriptors(), before)
 
     def test_not_a_folder(self) -> None:
-        """A store that is a file fails startup (AP_VARIANT_STORE)."""
+        """A store whose path is a file fails at boot (Deployment configuration)."""
         path = Path(self.mktemp())
         path.write_bytes(b"")
         self.assert_refused(path)
 
     def test_missing(self) -> None:
-        """A store that is missing fails startup, and is not made (AP_VARIANT_STORE)."""
+        """A missing store fails at boot, and is not created (Deployment configuration)."""
         path = Path(self.mktemp())
         self.assert_refused(path)
         self.assertFalse(path.exists())
 
     def test_scratch_in_the_way(self) -> None:
-        """A store in which no temporary file can be made fails startup."""
+        """A store in which no scratch folder can be created fails at boot."""
         path = Path(self.mktemp())
         path.mkdir()
         (path / ".scratch").write_bytes(b"")
         self.assert_refused(path)
 
     def test_no_room(self) -> None:
-        """A store that takes names but no bytes fails startup (AP_VARIANT_STORE)."""
+        """A store that accepts no bytes fails at boot (Deployment configuration)."""
         path = Path(self.mktemp())
         path.mkdir()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -570,7 +570,7 @@ class OpenTests(SynchronousTestCase):
         self.assertEqual(os.listdir(path / ".scratch"), [])
 
     def test_proof(self) -> None:
-        """The file that proves a store writable is removed (AP_VARIANT_STORE)."""
+        """The file that tests whether a store is writable is removed (Deployment configuration)."""
         path = Path(self.mktemp())
         path.mkdir()
         store = FileVariantStore(str(path), AT_ONCE)
@@ -588,7 +588,7 @@ class ProveTests(SynchronousTestCase):
         self.path = Path(self.mktemp()).absolute()
 
     def prove(self) -> str | None:
-        """Return why the store cannot be used, or None."""
+        """Return the reason why the store cannot be used, or None."""
         before = open_descriptors()
 
         async def prove() -> str | None:
@@ -603,13 +603,13 @@ class ProveTests(SynchronousTestCase):
         return reason
 
     def test_good(self) -> None:
-        """Nothing is left behind, which root might own and the service could not write into."""
+        """`prove` leaves no file behind; one of root would not be writable for the service."""
         self.path.mkdir()
         self.assertIsNone(self.prove())
         self.assertEqual(os.listdir(self.path), [])
 
     def test_beside_a_service(self) -> None:
-        """What a running service has there is left alone."""
+        """`prove` leaves the files of a running service unchanged."""
         self.path.mkdir()
         running = FileVariantStore(str(self.path), AT_ONCE)
         self.successResultOf(Deferred.fromCoroutine(running.open()))
@@ -619,11 +619,11 @@ class ProveTests(SynchronousTestCase):
         self.assertEqual(sorted(self.path.rglob("*")), before)
 
     def test_missing(self) -> None:
-        """A store that cannot be opened says why as it does at boot."""
+        """`prove` reports a missing store with the same reason as at boot."""
         self.assertRegex(self.prove() or "", r"\Anot writable \(.+\); a directory that ")
 
     def test_full(self) -> None:
-        """A store without room for a variant says so."""
+        """`prove` reports a lack of disk space for variants."""
         self.path.mkdir()
         self.patch(files_module, "_RESERVE", 10**18)
         self.patch(files_module, "_RESERVE_FRACTION", 1)
@@ -632,12 +632,12 @@ class ProveTests(SynchronousTestCase):
 
 
 class ThreadTests(TestCase):
-    """Commits as they are made in the service, each in a thread"""
+    """Commits in real threads."""
 
     timeout = 20
 
     async def test_one_key(self) -> None:
-        """Of several commits of one key at once, and from two stores, one is found whole."""
+        """Concurrent commits of one key, from two stores, leave one complete variant."""
         root = self.mktemp()
         os.mkdir(root)
         stores = []

@@ -1,4 +1,4 @@
-"""Digests that are ready when the file is: right for every size, and no thread left behind."""
+"""Scratch files that are hashed in a thread while they grow."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ LARGE = 5 * 1024**3
 
 
 def expected(data: bytes, part: int) -> list[str]:
-    """Return the digests of the parts of some bytes; of nothing there is one."""
+    """Return the SHA-256 of each part; empty data has one part."""
     starts = range(0, len(data), part) or [0]
     return [hashlib.sha256(data[start : start + part]).hexdigest() for start in starts]
 
 
 class Impatient(SimpleQueue[Any]):
-    """A queue for threads that begin when everything has been said to them."""
+    """Queue for a thread that starts only after all messages were sent."""
 
     starved = False
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the next; where a thread would wait for ever, fail."""
+        """Return the next message, or fail where a real thread would wait forever."""
         try:
             return super().get_nowait()
         except Empty:
@@ -47,7 +47,7 @@ class Impatient(SimpleQueue[Any]):
 
 
 class DigestedCase(SynchronousTestCase):
-    """A file, and a thread that begins when a test says so."""
+    """A scratch file whose thread runs when a test says so."""
 
     def setUp(self) -> None:
         self.before = open_descriptors()
@@ -61,14 +61,14 @@ class DigestedCase(SynchronousTestCase):
         self.assertEqual(open_descriptors(), self.before)
 
     def make(self, data: bytes = b"", part: int = LARGE) -> HashingScratchFile:
-        """Return a file that has grown in one go."""
+        """Return a file that contains this data."""
         made = HashingScratchFile(AnonymousFile(), self.threads.in_thread, part)
         os.write(made.descriptor, data)
         made.grown(len(data))
         return made
 
     def digests_of(self, file: HashingScratchFile, size: int) -> list[str]:
-        """Return the digests, and close the file."""
+        """Return the hashes, and close the file."""
         waiting = Deferred.fromCoroutine(file.hashes(size))
         self.threads.run()
         file.close()
@@ -80,13 +80,13 @@ class DigestTests(DigestedCase):
     """`HashingScratchFile.hashes`"""
 
     def test_one_part(self) -> None:
-        """A file that is one part has one digest, however large it is."""
+        """A file of one part has one hash, whatever its size."""
         for size in (0, 1, 256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 10**6):
             data = os.urandom(size)
             self.assertEqual(self.digests_of(self.make(data), size), expected(data, LARGE))
 
     def test_parts(self) -> None:
-        """Each part has its own; where the file ends with a part there is not one more."""
+        """Each part has its own hash; a file that ends with a full part has no additional hash."""
         data = os.urandom(1000)
         for part in (1000, 999, 500, 334, 333, 1, 1001):
             found = self.digests_of(self.make(data, part), 1000)
@@ -101,7 +101,7 @@ class DigestTests(DigestedCase):
         chunk=st.integers(1, 50),
     )
     def test_any_growth(self, data: bytes, growth: list[int], part: int, chunk: int) -> None:
-        """However a file grows, the digests are those of its parts."""
+        """The hashes do not depend on how the file grows."""
         self.patch(hashing_scratch_file_module, "_CHUNK_SIZE", chunk)
         file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, part)
         os.write(file.descriptor, data)
@@ -110,13 +110,13 @@ class DigestTests(DigestedCase):
         self.assertEqual(self.digests_of(file, len(data)), expected(data, part))
 
     def test_only_what_is_asked_for(self) -> None:
-        """What lies behind the size is nobody's: an encoder may have begun another line."""
+        """Bytes after the given size are not hashed, since the encoder may have written more."""
         file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, LARGE)
         os.write(file.descriptor, b"hello, and more")
         self.assertEqual(self.digests_of(file, 5), expected(b"hello", LARGE))
 
     def test_shorter_than_said(self) -> None:
-        """A file that is shorter than it was said to be has no digest: that is an error."""
+        """Hashing a file that is shorter than the given size raises OSError."""
         file = self.make(b"hello")
         waiting = Deferred.fromCoroutine(file.hashes(6))
         self.threads.run()
@@ -124,7 +124,7 @@ class DigestTests(DigestedCase):
         self.failureResultOf(waiting, OSError)
 
     def test_unreadable(self) -> None:
-        """A disk that cannot be read is told as the system tells it."""
+        """A read error of the disk raises the system's OSError."""
         file = self.make(b"hello")
 
         def fail(*_: object) -> int:
@@ -137,7 +137,7 @@ class DigestTests(DigestedCase):
         self.assertEqual(self.failureResultOf(waiting, OSError).value.errno, errno.EIO)
 
     def test_cancelled(self) -> None:
-        """One who cancels waits for the thread, which uses the file."""
+        """A cancelled call waits for the thread that uses the file."""
         file = self.make(b"hello")
         waiting = Deferred.fromCoroutine(file.hashes(5))
         waiting.cancel()
@@ -148,10 +148,10 @@ class DigestTests(DigestedCase):
 
 
 class FileTests(DigestedCase):
-    """`HashingScratchFile` as a file"""
+    """`HashingScratchFile` as a file."""
 
     def test_read(self) -> None:
-        """Its bytes are read by offset, none past the end, and the encoder's place is left."""
+        """Bytes are read by offset up to the end, without moving the encoder's position."""
         file = self.make(b"hello, world")
         for offset, limit, data in (
             (0, 5, b"hello"),
@@ -166,14 +166,14 @@ class FileTests(DigestedCase):
         self.threads.run()
 
     def test_close(self) -> None:
-        """Who closes it without asking for digests ends the thread; again is harmless."""
+        """Closing a file without hashes ends the thread; closing it twice is harmless."""
         file = self.make(b"hello")
         file.close()
         file.close()
         self.threads.run()
 
     def test_close_of_a_broken_file(self) -> None:
-        """Nobody hears of what went wrong with digests that nobody asked for."""
+        """A hashing error is not logged if the hashes are not asked for."""
         file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, LARGE)
         file.grown(6)
         file.close()
@@ -181,7 +181,7 @@ class FileTests(DigestedCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_no_thread(self) -> None:
-        """Without a thread to be had there is no file, and no descriptor left of it."""
+        """If no thread can be started, the constructor raises OSError and leaks nothing."""
 
         def no_thread(work: Callable[[], Any]) -> Deferred[Any]:
             raise OSError(errno.EAGAIN, "can't start new thread")
@@ -192,7 +192,7 @@ class FileTests(DigestedCase):
         scratch.close()
 
     def test_no_descriptor(self) -> None:
-        """Without a descriptor to be had no thread is begun."""
+        """If no file descriptor is available, no thread is started."""
 
         def full(descriptor: int) -> int:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -204,17 +204,17 @@ class FileTests(DigestedCase):
 
 
 def removed_files() -> set[str]:
-    """Return the files without a name that this process has open."""
+    """Return the open descriptors of this process whose files have been removed."""
     return {line for line in open_descriptors() if line.endswith("(deleted)")}
 
 
 class ThreadTests(TestCase):
-    """`HashingScratchFile` with a real thread"""
+    """`HashingScratchFile` with a real thread."""
 
     timeout = 20
 
     async def test_while_it_grows(self) -> None:
-        """A thread hashes beside the encoder, and is done soon after it."""
+        """A thread hashes the file while it grows, and leaves no descriptor open."""
         before = removed_files()
         file = HashingScratchFile(AnonymousFile(), thread_per_call(reactor), 100_000)
         data = os.urandom(1_000_000)
@@ -227,7 +227,7 @@ class ThreadTests(TestCase):
         self.assertEqual(removed_files(), before)
 
     async def test_closed(self) -> None:
-        """A thread ends with its file, and leaves no descriptor."""
+        """The thread ends when its file is closed, and leaves no descriptor open."""
         ended: Deferred[None] = Deferred()
         begin = thread_per_call(reactor)
 

@@ -164,7 +164,7 @@ class OpenTests(VariantCase):
             self.assertEqual(self.network.requests[-1].method, "DELETE")
 
     def test_remedies(self) -> None:
-        """Where the store's words say more than its status, so does what is required."""
+        """If the store's error code says more than its status, the boot error has a hint."""
         self.network.answers += [reply(403, error("RequestTimeTooSkewed"))]
         text = str(self.error_of(self.variants.open(), Unwritable))
         self.assertTrue(text.endswith("a clock that is right is required, here and there"), text)

@@ -1,4 +1,4 @@
-"""Scratch files: nothing is left of them, whoever dies."""
+"""Scratch files, of which none is left after a process has ended."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.support.processes import open_descriptors
 
 
 class AnonymousTests(SynchronousTestCase):
-    """`AnonymousSpace` and `AnonymousFile`"""
+    """`AnonymousSpace` and `AnonymousFile`."""
 
     def test_no_name(self) -> None:
-        """A file without a name is in TMPDIR, where nobody sees it, and takes bytes (D46)."""
+        """An anonymous file is in TMPDIR without a name, and can be written (D46)."""
         folder = self.mktemp()
         os.mkdir(folder)
         self.patch(scratch_module.tempfile, "tempdir", folder)
@@ -35,7 +35,7 @@ class AnonymousTests(SynchronousTestCase):
         self.assertEqual(os.fstat(made.descriptor).st_dev, os.stat(folder).st_dev)
 
     def test_close_twice(self) -> None:
-        """To close it again is harmless, and its descriptor is closed once."""
+        """Closing an anonymous file twice closes its descriptor once."""
         before = open_descriptors()
         made = AnonymousFile()
         made.close()
@@ -43,7 +43,7 @@ class AnonymousTests(SynchronousTestCase):
         self.assertEqual(open_descriptors(), before)
 
     def test_no_room(self) -> None:
-        """Where there is no such folder, that is an error of the system."""
+        """If TMPDIR is missing, creating an anonymous file raises OSError."""
         self.patch(scratch_module.tempfile, "tempdir", self.mktemp())
         self.failureResultOf(Deferred.fromCoroutine(AnonymousSpace().create()), OSError)
 
@@ -61,7 +61,7 @@ class NamedFileTests(SynchronousTestCase):
         self.assertEqual(open_descriptors(), self.before)
 
     def test_removed(self) -> None:
-        """It is gone when it is closed, and closing it again is harmless."""
+        """A named file is removed when it is closed; closing twice is harmless."""
         made = NamedFile(str(self.path))
         self.assertTrue(self.path.exists())
         made.close()
@@ -69,7 +69,7 @@ class NamedFileTests(SynchronousTestCase):
         self.assertFalse(self.path.exists())
 
     def test_moved(self) -> None:
-        """Once it was moved, its new name stays, and so does whoever has its old name."""
+        """After a rename, closing a named file removes neither the new nor the old name."""
         made = NamedFile(str(self.path))
         os.write(made.descriptor, b"abc")
         self.path.rename(self.folder / "b")
@@ -79,19 +79,19 @@ class NamedFileTests(SynchronousTestCase):
         self.assertEqual(sorted(os.listdir(self.folder)), ["a", "b"])
 
     def test_never_another_file(self) -> None:
-        """It is a new file, never one that was there."""
+        """Creating a named file never opens an existing file."""
         self.path.write_bytes(b"other")
         self.assertRaises(FileExistsError, NamedFile, str(self.path))
         self.assertEqual(self.path.read_bytes(), b"other")
 
     def test_gone(self) -> None:
-        """One whose name or folder is gone is closed without complaint."""
+        """Closing a named file that was already removed raises no error."""
         made = NamedFile(str(self.path))
         self.path.unlink()
         made.close()
 
     def test_cannot_be_removed(self) -> None:
-        """One that cannot be removed is closed without complaint: the next boot removes it."""
+        """Closing a named file that cannot be removed raises no error; the next boot removes it."""
         made = NamedFile(str(self.path))
         self.path.unlink()
         self.folder.rmdir()
@@ -102,7 +102,7 @@ class NamedFileTests(SynchronousTestCase):
 class ScratchFolderTests(SynchronousTestCase):
     """`ScratchFolder`"""
 
-    #: Another process, which holds a folder with a file in it until its stdin ends.
+    #: Program of another process, which keeps a folder with one file open until its stdin ends.
     OTHER = (
         "import sys\n"
         "from audioproxy.variants.scratch_folder import ScratchFolder\n"
@@ -118,14 +118,14 @@ class ScratchFolderTests(SynchronousTestCase):
         self.before = open_descriptors()
 
     def open(self) -> ScratchFolder:
-        """Open one more folder."""
+        """Open another scratch folder in the same parent."""
         folder = ScratchFolder(str(self.parent))
         folder.open()
         self.addCleanup(folder.close)
         return folder
 
     def start_other(self) -> tuple[subprocess.Popen[bytes], Path]:
-        """Return another process and the file that it holds."""
+        """Start another process, and return it and the path of its file."""
         other = subprocess.Popen(
             [sys.executable, "-c", self.OTHER, str(self.parent)],
             stdin=subprocess.PIPE,
@@ -137,7 +137,7 @@ class ScratchFolderTests(SynchronousTestCase):
         return other, Path(os.fsdecode(other.stdout.readline().strip()))
 
     def test_open_and_close(self) -> None:
-        """A folder holds new files while it is open, and nothing is left when it is closed."""
+        """An open folder creates new files; closing the folder removes everything."""
         folder = self.open()
         paths = set()
         for _ in range(3):
@@ -153,14 +153,14 @@ class ScratchFolderTests(SynchronousTestCase):
             self.assertFalse(os.path.exists(path))
 
     def test_close_twice(self) -> None:
-        """To close it again is harmless, and its lock is let go of once."""
+        """Closing a folder twice releases its lock once."""
         folder = self.open()
         folder.close()
         folder.close()
         self.assertEqual(open_descriptors(), self.before)
 
     def test_not_open(self) -> None:
-        """A folder that is not open holds no files."""
+        """Creating a file in a folder that is not open raises OSError."""
         folder = ScratchFolder(str(self.parent))
         self.assertRaises(OSError, folder.create)
         folder.close()
@@ -169,14 +169,14 @@ class ScratchFolderTests(SynchronousTestCase):
         self.assertRaises(OSError, folder.create)
 
     def test_reopened(self) -> None:
-        """A service that is started again has a folder again."""
+        """A closed folder can be opened again."""
         folder = self.open()
         folder.close()
         folder.open()
         folder.create().close()
 
     def test_what_the_dead_left(self) -> None:
-        """What a process left that died by ``kill -9`` is removed at the next boot (D40)."""
+        """The next boot removes the files of a process that was killed with ``kill -9`` (D40)."""
         other, path = self.start_other()
         other.kill()
         other.wait()
@@ -186,21 +186,21 @@ class ScratchFolderTests(SynchronousTestCase):
         self.assertEqual(len(os.listdir(self.parent)), 2)
 
     def test_folder_without_a_lock(self) -> None:
-        """A folder whose lock is gone belongs to nobody, and is removed (D40)."""
+        """A folder without a lock file is abandoned and is removed at boot (D40)."""
         (self.parent / "a").mkdir(parents=True)
         (self.parent / "a" / "b").touch()
         self.open()
         self.assertFalse((self.parent / "a").exists())
 
     def test_what_the_living_hold(self) -> None:
-        """What another live process holds is never removed: nodes share a store (D40)."""
+        """The folder of another live process is not removed; nodes may share a store (D40)."""
         _, path = self.start_other()
         for _ in range(2):
             self.open().close()
         self.assertTrue(path.exists())
 
     def test_many_dead(self) -> None:
-        """Whatever many dead processes left is removed, whole folders and bare locks."""
+        """Boot removes what several dead processes left, including locks without a folder."""
         self.parent.mkdir()
         for name in ("a", "b", "c"):
             (self.parent / f"{name}.lock").touch()
@@ -211,7 +211,7 @@ class ScratchFolderTests(SynchronousTestCase):
         self.assertEqual(os.listdir(self.parent), [])
 
     def test_lock_goes_away(self) -> None:
-        """A lock that another boot removes meanwhile is no matter."""
+        """Boot tolerates that another boot removes an abandoned lock at the same time."""
         self.parent.mkdir()
         for name in ("a", "b"):
             (self.parent / f"{name}.lock").touch()
@@ -227,12 +227,12 @@ class ScratchFolderTests(SynchronousTestCase):
         self.assertEqual(os.listdir(self.parent), [])
 
     def test_lock_swept_before_it_was_held(self) -> None:
-        """A boot whose new lock file another boot takes for an abandoned one makes a new one."""
+        """If another boot removes a new lock file before it is locked, another one is created."""
         real, swept = fcntl.flock, []
 
         def sweep_first(lock: int, operation: int) -> None:
             if operation == fcntl.LOCK_EX and not swept:
-                # Between making the file and locking it: the other one's whole sweep.
+                # The other boot cleans up after this lock file is created and before it is locked.
                 swept.extend(self.parent.glob("*.lock"))
                 ScratchFolder(str(self.parent))._remove_abandoned()
             real(lock, operation)
@@ -249,7 +249,7 @@ class ScratchFolderTests(SynchronousTestCase):
         made.close()
 
     def test_not_a_folder(self) -> None:
-        """A parent that is a file is an error, and leaves nothing open."""
+        """If the parent is a file, opening the folder raises OSError and leaves nothing open."""
         self.parent.write_bytes(b"")
         folder = ScratchFolder(str(self.parent))
         self.assertRaises(OSError, folder.open)
@@ -257,7 +257,7 @@ class ScratchFolderTests(SynchronousTestCase):
         self.assertEqual(open_descriptors(), self.before)
 
     def test_removed_while_open(self) -> None:
-        """A store that is cleared at run time, scratch folder and all, goes on to work."""
+        """A folder that is removed while it is open is created again when needed."""
         folder = self.open()
         shutil.rmtree(self.parent)
         made = folder.create()
@@ -268,7 +268,7 @@ class ScratchFolderTests(SynchronousTestCase):
         self.assertEqual(open_descriptors(), self.before)
 
     def test_away(self) -> None:
-        """A store that is away for a while takes nothing meanwhile, and everything after."""
+        """While the store's folder is missing, files cannot be created; afterwards they can."""
         store, elsewhere = self.parent / "store", self.parent / "elsewhere"
         store.mkdir(parents=True)
         folder = ScratchFolder(str(store / "scratch"))
@@ -280,7 +280,7 @@ class ScratchFolderTests(SynchronousTestCase):
         folder.create().close()
         folder.close()
         self.assertRaises(FileNotFoundError, folder.create)
-        # What was left behind, unlocked, is swept at the next boot.
+        # The next boot removes the folder, which is not locked any more.
         again = ScratchFolder(str(store / "scratch"))
         again.open()
         again.close()
@@ -288,7 +288,7 @@ class ScratchFolderTests(SynchronousTestCase):
         self.assertEqual(open_descriptors(), self.before)
 
     def test_closed_while_away(self) -> None:
-        """A file that is closed while its store is away is removed once the store is back."""
+        """A file that is closed while the store's folder is missing is removed later."""
         store, elsewhere = self.parent / "store", self.parent / "elsewhere"
         store.mkdir(parents=True)
         folder = ScratchFolder(str(store / "scratch"))
@@ -305,13 +305,13 @@ class ScratchFolderTests(SynchronousTestCase):
         folder.close()
 
     def test_no_grandparent(self) -> None:
-        """Only the last folder is made: a disk that is not mounted is not made up."""
+        """Only the last folder is created, to not create the mount point of a missing disk."""
         folder = ScratchFolder(str(self.parent / "b"))
         self.assertRaises(FileNotFoundError, folder.open)
         self.assertFalse(self.parent.exists())
 
     def test_half_open(self) -> None:
-        """A folder that could not be made leaves no lock behind, and touches nothing else."""
+        """If the folder cannot be created, no lock is left and no other file is touched."""
 
         def refuse(path: str) -> None:
             raise OSError(28, "No space left on device", path)
