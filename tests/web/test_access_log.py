@@ -1,4 +1,4 @@
-"""The log line of a request: its shape in every combination, and its level."""
+"""The access log line of a request: its parts and its level."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAIN = AccessLogEntry(
     milliseconds=34,
 )
 
-#: The line behind the time, the request id and the level (contract: Request log).
+#: The part of the line after time, request id and level (Request log).
 SHAPE = re.compile(
     r"(render|info|health|ready|metrics|preflight|unknown) [1-5]\d\d( [a-z_]+)?"
     r"(( opts=[!-~]*)? src=[!-~]*)?( cache=(MISS|COALESCED|HIT))?"
@@ -42,7 +42,7 @@ class RecordTests(SynchronousTestCase):
     """`AccessLogEntry`"""
 
     def test_line(self) -> None:
-        """Each part stands in its place, and leaves no gap where it is missing."""
+        """Every part of the line has its place, and an absent part leaves no gap."""
         parts = {
             "error_code": (None, "render_failed"),
             "source": (None, b"local://a.mp3"),
@@ -62,23 +62,23 @@ class RecordTests(SynchronousTestCase):
         self.assertEqual("render 200 opts=f:mp3 src=local://a 12 bytes in 34ms", line)
 
     def test_blank_and_control_characters(self) -> None:
-        """They are percent-encoded in a source, with everything else outside ASCII (D28)."""
+        """Spaces, control and non-ASCII characters of a source are percent-encoded (D28)."""
         line = str(PLAIN._replace(options="f:mp3", source=b"local://a b\n\r\t\x00\x7f\xc3\xa9.mp3"))
         self.assertIn(" src=local://a%20b%0A%0D%09%00%7F%C3%A9.mp3 ", line)
 
     def test_alike(self) -> None:
-        """Two sources never look alike: the escape character is escaped too (D28)."""
+        """Two sources never look the same, because ``%`` is percent-encoded, too (D28)."""
         for source, shown in (
             (b"local://a b.wav", "local://a%20b.wav"),
             (b"local://a%20b.wav", "local://a%2520b.wav"),
             (b"s3://b/100%", "s3://b/100%25"),
-            # The percent-encoding of a URL is a part of its spelling.
+            # In a URL, percent-encoding is a part of the source and stays as it is.
             (b"https://b.test/a%20b", "https://b.test/a%20b"),
         ):
             self.assertIn(f" src={shown} ", str(PLAIN._replace(source=source)))
 
     def test_queries(self) -> None:
-        """Of an https source's query the log has a digest, whatever its names are (D47)."""
+        """The query of an https source is logged as a hash, whatever its parameters are (D47)."""
         for query in (
             *(b"v=2", b"X-Amz-Signature=s", b"x-oss-signature=s", b"X-Tos-Signature=s", b"hmac=s"),
             *(b"X-Obs-Security-Token=s", b"md5=s", b"access_key=s", b"client_secret=s", b"pwd=s"),
@@ -95,7 +95,7 @@ class RecordTests(SynchronousTestCase):
     def test_one_request_one_line(
         self, segments: list[bytes], source: bytes, cache: str | None
     ) -> None:
-        """No option and no source breaks the line or a word of it (D28)."""
+        """No option and no source breaks the line into two lines or adds a field (D28)."""
         options, _ = read_options(segments)
         try:
             canonical = read_source(b"enc", encoded(source)).canonical
@@ -106,7 +106,7 @@ class RecordTests(SynchronousTestCase):
         self.assertIsNotNone(SHAPE.fullmatch(str(record)), record)
 
     def test_levels(self) -> None:
-        """Errors of the service warn, what is asked all the time is for debugging only."""
+        """5xx responses are warnings; health, readiness and metrics requests are debug events."""
         rows = {
             ("render", 200): LogLevel.info,
             ("render", 206): LogLevel.info,
@@ -128,18 +128,19 @@ class RecordTests(SynchronousTestCase):
             ("metrics", 500): LogLevel.warn,
         }
         for (endpoint, status), level in rows.items():
-            # All that is 400 or more is a refusal, but for the verdict of a node that is not ready.
+            # Every status of 400 or more has an error code, except the 503 of a node that is not
+            # ready.
             code = "some_code" if status >= 400 and endpoint != "ready" else None
             record = PLAIN._replace(endpoint=endpoint, status=status, error_code=code)
             self.assertIs(level, record.level, (endpoint, status))
 
     def test_level_of_an_answer_that_was_broken_off(self) -> None:
-        """A stream that failed behind its 200 warns as an error of the service does (Levels)."""
+        """A response that failed after its 200 is logged as a warning (Request log)."""
         record = PLAIN._replace(status=200, error_code="render_timeout")
         self.assertIs(LogLevel.warn, record.level)
 
     def test_log(self) -> None:
-        """The event has its level, the request id as a field and the line as its text."""
+        """The log event has the level, the request id and the line as its text."""
         log = Log()
         self.addCleanup(log.keep())
         record = PLAIN._replace(

@@ -1,4 +1,4 @@
-"""Conditional requests: which lists hold our tag, and which ranges count."""
+"""Conditional requests: If-None-Match and If-Range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.strategies import PROMISE
 TAG = etag(cache_key(VariantOptions(), b"local://a.mp3"))
 OTHER = b'"another, with a comma"'
 
-#: An entity tag as anybody may have made it (RFC 9110, 8.8.3).
+#: Characters of an entity tag (RFC 9110, 8.8.3).
 _CHARACTERS = [0x21, *range(0x23, 0x7F), *range(0x80, 0x100)]
 TAGS = st.lists(st.sampled_from(_CHARACTERS), max_size=20).map(lambda text: b'"%s"' % bytes(text))
 
@@ -23,7 +23,7 @@ class IfNoneMatchTests(SynchronousTestCase):
     """`matches`"""
 
     def test_match(self) -> None:
-        """Our tag anywhere in the list, weak or strong, matches (RFC 9110, 13.1.2)."""
+        """The variant's tag matches anywhere in the list, weak or strong (RFC 9110, 13.1.2)."""
         for value in (
             TAG,
             b"W/" + TAG,
@@ -38,11 +38,11 @@ class IfNoneMatchTests(SynchronousTestCase):
             self.assertIs(True, matches(value, TAG), value)
 
     def test_no_match(self) -> None:
-        """No header, another tag, half a tag and ``*`` do not match."""
+        """A missing header, another tag, an incomplete tag and ``*`` do not match."""
         for value in (
             *(None, b"", b"*", b",", b'"', b'""', OTHER, b"W/" + OTHER),
             *(TAG.strip(b'"'), TAG[:-1], TAG[1:], TAG.upper(), TAG[:-1] + b'x"', b'"x' + TAG[1:]),
-            # What stands between two tags is none, and neither is a part of one.
+            # Text between two tags is not a tag, and neither is a part of a tag.
             b'"x' + TAG + b'y"',
             b'"' + TAG.strip(b'"') + b", " + TAG.strip(b'"') + b'"',
         ):
@@ -51,7 +51,7 @@ class IfNoneMatchTests(SynchronousTestCase):
     @PROMISE
     @given(tags=st.lists(TAGS, max_size=5), weak=st.booleans(), data=st.data())
     def test_any_list(self, tags: list[bytes], weak: bool, data: st.DataObject) -> None:
-        """A list matches where our tag is one of it, whatever the others hold."""
+        """A list with the variant's entity tag matches, whatever the other tags contain."""
         tags = [tag for tag in tags if tag != TAG]
         self.assertFalse(matches(b", ".join(tags), TAG))
         held = data.draw(st.permutations([*tags, b"W/" + TAG if weak else TAG]))
@@ -60,7 +60,7 @@ class IfNoneMatchTests(SynchronousTestCase):
     @PROMISE
     @given(value=st.binary(max_size=60))
     def test_any_bytes(self, value: bytes) -> None:
-        """Any bytes are a list that our tag is not in."""
+        """Arbitrary bytes do not match the variant's entity tag."""
         self.assertFalse(matches(value, TAG))
 
 
@@ -68,7 +68,7 @@ class IfRangeTests(SynchronousTestCase):
     """`range_applies`"""
 
     def test_rows(self) -> None:
-        """A range counts without a condition and with our own strong tag (RFC 9110, 13.1.5)."""
+        """Range applies without If-Range, or with the variant's strong tag (RFC 9110, 13.1.5)."""
         for condition, applies in (
             (None, True),
             (TAG, True),

@@ -1,4 +1,4 @@
-"""Cross-origin headers: none without an origin, the same ones on everything with one."""
+"""CORS headers: none without AP_ALLOW_ORIGIN, the same on every response with it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class CorsTests(SynchronousTestCase):
     """`Cors`"""
 
     def added(self, origin: str | None) -> dict[bytes, list[bytes]]:
-        """Return what is added to a response that has no headers."""
+        """Return the headers that are added to a response without headers."""
         headers = Headers()
         Cors(origin).add_to(headers)
         return {name.lower(): values for name, values in headers.getAllRawHeaders()}
 
     def test_without_an_origin(self) -> None:
-        """Nothing is added and no preflight is answered (CORS, 1)."""
+        """Without AP_ALLOW_ORIGIN, no header is added and CORS is disabled (CORS, 1)."""
         self.assertEqual({}, self.added(None))
         self.assertFalse(Cors(None).enabled)
 
     def test_any_origin(self) -> None:
-        """``*`` depends on nothing that a client sends, so nothing varies (CORS, 2)."""
+        """With ``*``, no Vary is sent, since the headers do not depend on the request (CORS, 2)."""
         self.assertEqual(
             {
                 b"access-control-allow-origin": [b"*"],
@@ -35,24 +35,24 @@ class CorsTests(SynchronousTestCase):
         )
 
     def test_one_origin(self) -> None:
-        """A named origin is sent as it is configured, and ``Vary: Origin`` with it (CORS, 2)."""
+        """A named origin is sent as configured, with ``Vary: Origin`` (CORS, 2)."""
         added = self.added("https://player.example")
         self.assertEqual([b"https://player.example"], added[b"access-control-allow-origin"])
         self.assertEqual([b"Origin"], added[b"vary"])
 
     def test_other_vary_is_kept(self) -> None:
-        """An embedding application's own Vary stands beside ours."""
+        """Vary keeps the values of an application that embeds the service."""
         headers = Headers({b"vary": [b"Accept-Encoding"]})
         Cors("https://player.example").add_to(headers)
         self.assertEqual([b"Accept-Encoding", b"Origin"], headers.getRawHeaders(b"vary"))
 
     def test_preflight(self) -> None:
-        """It allows GET and HEAD for a day and whatever headers were asked for (CORS, 3)."""
+        """A preflight allows GET, HEAD and the requested headers for a day (CORS, 3)."""
         answer = Cors("*").preflight(b"range, x-request-id")
         self.assertEqual(b"GET, HEAD", answer[b"access-control-allow-methods"])
         self.assertEqual(b"86400", answer[b"access-control-max-age"])
         self.assertEqual(b"range, x-request-id", answer[b"access-control-allow-headers"])
 
     def test_preflight_for_no_headers(self) -> None:
-        """Where no headers are asked for, none are allowed."""
+        """A preflight without requested headers allows none."""
         self.assertNotIn(b"access-control-allow-headers", Cors("*").preflight(None))

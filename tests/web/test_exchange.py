@@ -1,4 +1,4 @@
-"""One request, one response, one log line, however it ends."""
+"""Exchanges: each request has one response and one access log line, however it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KNOWN = "opts=f:mp3 src=local://a%20b.mp3"
 
 
 class ExchangeCase(SynchronousTestCase):
-    """What the cases below share."""
+    """A service and its log."""
 
     def setUp(self) -> None:
         self.log = Log()
@@ -23,7 +23,7 @@ class ExchangeCase(SynchronousTestCase):
         self.harness = ResourceHarness()
 
     def line(self) -> str:
-        """Return the one request line that was logged, with no error beside it."""
+        """Return the only access log line; assert that no error was logged."""
         gc.collect()
         self.assertEqual([], self.log.errors)
         (record,) = self.log.requests
@@ -32,10 +32,10 @@ class ExchangeCase(SynchronousTestCase):
 
 
 class LineTests(ExchangeCase):
-    """The request log says what was known when the request ended."""
+    """Access log lines: what was known when the request ended."""
 
     def test_miss(self) -> None:
-        """A render has its options, its source, its state, its bytes and its time."""
+        """The line of a render has options, source, cache state, bytes and duration."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.harness.render(PATH).put_out(b"abc")
@@ -44,7 +44,7 @@ class LineTests(ExchangeCase):
         self.assertEqual(f"render 200 {KNOWN} cache=MISS 3 bytes in 1234ms", self.line())
 
     def test_hit(self) -> None:
-        """A hit counts the bytes of the body that were sent: none for HEAD."""
+        """The line of a HIT has the bytes of the sent body, which are 0 for HEAD."""
         self.harness.store_variant(PATH, b"0123456789")
         self.harness.ask_signed(PATH, range=b"bytes=2-4")
         self.assertEqual(f"render 206 {KNOWN} cache=HIT 3 bytes in 0ms", self.line())
@@ -52,7 +52,7 @@ class LineTests(ExchangeCase):
         self.assertEqual(f"render 200 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
 
     def test_redirect(self) -> None:
-        """A redirect is a hit of no bytes; where it leads is a credential and not in the log."""
+        """The line of a redirect is a HIT with 0 bytes, without the presigned URL."""
         self.harness = ResourceHarness(presign_ttl=300)
         self.harness.store_variant(PATH, b"0123456789").url = "https://store.example/secret"
         for method in (b"GET", b"HEAD"):
@@ -60,21 +60,21 @@ class LineTests(ExchangeCase):
             self.assertEqual(f"render 302 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
 
     def test_gone_before_any_answer(self) -> None:
-        """A client that left without so much as a header is not counted as answered."""
+        """A client that leaves before any response header is logged with status 499."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         connection.leave()
         self.assertEqual(f"render 499 {KNOWN} 0 bytes in 0ms", self.line())
 
     def test_conditional(self) -> None:
-        """A 304 knows options and source, and has no state: nothing was looked up."""
+        """The line of a 304 has options and source, but no cache state without a lookup."""
         tag = self.harness.ask_signed(PATH, b"HEAD")["etag"]
         self.line()
         self.harness.ask_signed(PATH, if_none_match=tag)
         self.assertEqual(f"render 304 {KNOWN} 0 bytes in 0ms", self.line())
 
     def test_refusals(self) -> None:
-        """A 401 and a 422 know neither options nor source (Request log, 2)."""
+        """The lines of a 401, a 410 and a 422 have no options and no source (Request log, 2)."""
         self.harness.ask(b"/x" + PATH, b"HEAD")
         self.assertEqual("render 401 invalid_signature 0 bytes in 0ms", self.line())
         self.harness.ask_signed(b"/q:99" + PATH, b"HEAD")
@@ -85,11 +85,11 @@ class LineTests(ExchangeCase):
         self.harness.ask_signed(PATH, b"HEAD")
         self.assertEqual(f"render 404 not_found {KNOWN} 0 bytes in 0ms", self.line())
         self.harness.ask_signed(b"/plain/http://refused", b"HEAD")
-        # Options never stand without a source (D28).
+        # Options are never logged without a source (D28).
         self.assertEqual("render 404 not_found 0 bytes in 0ms", self.line())
 
     def test_endpoints(self) -> None:
-        """Each request is of one class (Request log, 1)."""
+        """Each request has one endpoint class (Request log, 1)."""
         harness = ResourceHarness(origin="*")
         for method, target, endpoint in (
             (b"GET", b"/health", "health"),
@@ -105,7 +105,7 @@ class LineTests(ExchangeCase):
             self.assertEqual(endpoint, self.line().partition(" ")[0])
 
     def test_refused_render(self) -> None:
-        """A failed render is a warning that knows everything but a cache state."""
+        """The line of a failed render is a warning with options and source, but no cache state."""
         self.harness.render_error = RenderTimeout()
         self.harness.ask_signed(PATH)
         (record,) = self.log.requests
@@ -114,10 +114,10 @@ class LineTests(ExchangeCase):
 
 
 class EndTests(ExchangeCase):
-    """Clients that leave, streams that fail, crashes: subscriptions end, one line is logged."""
+    """Clients that leave, failed responses and crashes: subscriptions end, one line is logged."""
 
     def test_left_before_headers(self) -> None:
-        """Whoever leaves while waiting ends the subscription, and nothing is written later."""
+        """A client that leaves before the first byte unsubscribes, and nothing is written later."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         connection.leave()
@@ -130,7 +130,7 @@ class EndTests(ExchangeCase):
         self.assertEqual([], self.log.events)
 
     def test_left_while_streaming(self) -> None:
-        """Whoever leaves half way ends the subscription, and the bytes sent are in the line."""
+        """A client that leaves midway unsubscribes, and the line has the bytes sent so far."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.harness.render(PATH).put_out(b"half")
@@ -142,7 +142,7 @@ class EndTests(ExchangeCase):
         self.assertEqual([], self.log.events)
 
     def test_left_while_paused(self) -> None:
-        """A client that stalls and then leaves is no different."""
+        """A client that leaves while it is stalled unsubscribes and is logged."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.harness.render(PATH).put_out(b"one")
@@ -153,7 +153,7 @@ class EndTests(ExchangeCase):
         self.assertEqual(1, self.harness.render(PATH).left)
 
     def test_left_during_a_hit(self) -> None:
-        """A stored variant is closed when its reader leaves."""
+        """A stored variant is closed when its client leaves."""
         stored = self.harness.store_variant(PATH, b"x" * 1_000_000)
         connection = self.harness.connect(window=1)
         connection.send(self.harness.path(PATH))
@@ -163,7 +163,7 @@ class EndTests(ExchangeCase):
         self.assertRegex(self.line(), rf"\Arender 200 {KNOWN} cache=HIT [1-9]\d+ bytes in 0ms\Z")
 
     def test_others_stay(self) -> None:
-        """One who leaves takes nothing from those who share the render."""
+        """A client that leaves does not affect others that share the render."""
         first, second = self.harness.connect(), self.harness.connect()
         first.send(self.harness.path(PATH))
         second.send(self.harness.path(PATH))
@@ -173,7 +173,7 @@ class EndTests(ExchangeCase):
         self.assertEqual((b"all", True), (second.response.body, second.response.complete))
 
     def test_failed_stream(self) -> None:
-        """A stream that fails is logged once, with its code beside the status that was sent."""
+        """A response that fails midway is logged once, with its status and an error code."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.harness.render(PATH).put_out(b"some")
@@ -183,7 +183,7 @@ class EndTests(ExchangeCase):
         )
 
     def test_crash(self) -> None:
-        """What nobody foresaw is a 500 as a document, and the log says where it came from."""
+        """An unexpected exception is a 500 with the error document, and is logged."""
         self.harness.stored = ZeroDivisionError("unforeseen")
         response = self.harness.ask_signed(PATH)
         self.assertEqual((500, "render_failed"), (response.status, response.error))
@@ -192,7 +192,7 @@ class EndTests(ExchangeCase):
         self.assertEqual(1, len(self.log.requests))
 
     def test_nothing_goes_on(self) -> None:
-        """The tally of requests comes back to nothing, whatever became of them."""
+        """The number of active requests returns to zero, however the requests end."""
         connections = [self.harness.connect() for _ in range(3)]
         for connection in connections:
             connection.send(self.harness.path(PATH))

@@ -1,4 +1,4 @@
-"""Readiness: two marks, and one period for one excursion."""
+"""Readiness of a node: thresholds, and one not-ready period for each excursion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReadinessTests(SynchronousTestCase):
     """`Readiness`"""
 
     def verdicts(self, threshold: int, depths: list[int]) -> list[bool]:
-        """Return what is said after each depth."""
+        """Return the readiness after each queue depth."""
         readiness = Readiness(threshold)
         verdicts = []
         for depth in depths:
@@ -25,11 +25,11 @@ class ReadinessTests(SynchronousTestCase):
         return verdicts
 
     def test_start(self) -> None:
-        """A node is ready before anyone has waited."""
+        """A node is ready before any request has waited."""
         self.assertTrue(Readiness(1).ready)
 
     def test_both_marks(self) -> None:
-        """Not ready from the threshold on, ready again at half of it (Readiness states)."""
+        """A node is not ready from the threshold on, and ready at half of it (Readiness states)."""
         self.assertEqual(
             self.verdicts(5, [4, 5, 6, 5, 4, 3, 2, 3, 4, 5]),
             [True, False, False, False, False, False, True, True, True, False],
@@ -45,18 +45,18 @@ class ReadinessTests(SynchronousTestCase):
         self.assertEqual(self.verdicts(0, [0, 1, 1000, 0]), [True] * 4)
 
     def test_one_period(self) -> None:
-        """One excursion, however it wavers above the lower mark, is one period."""
+        """A queue that varies above half of the threshold causes one not-ready period."""
         verdicts = self.verdicts(6, [*range(1, 7), 4, 6, 5, 9, 4, 6, *range(5, -1, -1)])
         changes = sum(a != b for a, b in pairwise(verdicts))
         self.assertEqual(changes, 2)
 
     def test_jump(self) -> None:
-        """A queue that grows past the threshold by more than one counts too."""
+        """A queue that jumps past the threshold makes the node not ready."""
         self.assertEqual(self.verdicts(3, [7, 0]), [False, True])
 
 
 class QueueTests(SynchronousTestCase):
-    """`Readiness` beside the queue that it speaks of"""
+    """`Readiness` with the queue that it observes."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -66,12 +66,12 @@ class QueueTests(SynchronousTestCase):
         self.everyone: list[Deferred[None]] = []
 
     def note(self, depth: int) -> None:
-        """Take note of what is said at each depth."""
+        """Record the readiness at each queue depth."""
         self.readiness.depth_changed(depth)
         self.verdicts.append(self.readiness.ready)
 
     def come(self) -> Deferred[None]:
-        """Have one more come who never has enough of a slot."""
+        """Request a slot, and hold it until cancelled."""
 
         async def hold() -> None:
             async with self.slots.hold():
@@ -83,12 +83,12 @@ class QueueTests(SynchronousTestCase):
         return one
 
     def test_slots_alone(self) -> None:
-        """A node whose slots are all taken, and where nobody waits, is ready."""
+        """A node whose slots are all held, with an empty queue, is ready."""
         self.come()
         self.assertEqual((self.slots.held, self.readiness.ready), (1, True))
 
     def test_every_way_out(self) -> None:
-        """A queue shrinks by a turn, by one who leaves and by too long a wait: one period."""
+        """A queue that shrinks by a free slot, a cancellation and a timeout is one period."""
         for _ in range(4):
             self.come()
         self.assertFalse(self.readiness.ready)
@@ -101,7 +101,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(sum(a != b for a, b in pairwise(self.verdicts)), 2)
 
     def test_too_long_a_wait(self) -> None:
-        """A queue that nobody is served from empties itself, and the node is ready again."""
+        """A queue that is emptied by timeouts makes the node ready again."""
         for _ in range(4):
             self.come()
         self.assertFalse(self.readiness.ready)
@@ -110,7 +110,7 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual(sum(a != b for a, b in pairwise(self.verdicts)), 2)
 
     def test_refused(self) -> None:
-        """One who finds the queue full changes nothing."""
+        """A request that finds the queue full does not change the readiness."""
         for _ in range(4):
             self.come()
         before = list(self.verdicts)

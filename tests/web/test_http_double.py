@@ -1,4 +1,4 @@
-"""The client in memory that the tests of this folder trust."""
+"""The in-memory HTTP client that other tests use."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class ReadResponseTests(SynchronousTestCase):
     """`read_response`"""
 
     def test_no_headers_yet(self) -> None:
-        """Half a response is none."""
+        """Without complete headers there is no response yet."""
         for data in (b"", b"HTTP/1.1 200", OK + b"A: b\r\n"):
             self.assertIsNone(read_response(data))
 
     def test_length(self) -> None:
-        """A length marks the end, and what follows is something else."""
+        """A body ends at its Content-Length; later bytes are not a part of it."""
         data = OK + b"Content-Length: 3\r\n\r\nabcd"
         response = read_response(data)
         assert response is not None
@@ -31,7 +31,7 @@ class ReadResponseTests(SynchronousTestCase):
         self.assertFalse(short is None or short.complete)
 
     def test_chunks(self) -> None:
-        """Only the last chunk makes a chunked body whole."""
+        """A chunked body is complete only with its last chunk."""
         data = OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\na\r\n0123456789\r\n0\r\n\r\nx"
         response = read_response(data)
         assert response is not None
@@ -43,7 +43,7 @@ class ReadResponseTests(SynchronousTestCase):
             self.assertFalse(partial is None or partial.complete, data[:cut])
 
     def test_close(self) -> None:
-        """Without either, a clean close is the end."""
+        """A body without Content-Length and chunks ends when the connection is closed in order."""
         data = OK + b"\r\nabc"
         for closed in (True, False):
             response = read_response(data, closed=closed)
@@ -51,7 +51,7 @@ class ReadResponseTests(SynchronousTestCase):
             self.assertEqual((b"abc", closed), (response.body, response.complete))
 
     def test_no_body(self) -> None:
-        """HEAD, 204 and 304 have no body, whatever their headers say."""
+        """Responses to HEAD, and with status 204 or 304, have no body, whatever their headers."""
         for method, status in ((b"HEAD", b"200"), (b"GET", b"204"), (b"GET", b"304")):
             data = b"HTTP/1.1 " + status + b" X\r\nContent-Length: 3\r\n\r\n"
             response = read_response(data + b"more", method)
@@ -61,7 +61,7 @@ class ReadResponseTests(SynchronousTestCase):
             )
 
     def test_malformed(self) -> None:
-        """What no client could read is an error."""
+        """A malformed response raises an error."""
         for data in (
             b"junk\r\n\r\n",
             b"HTTP/1.1 OK\r\n\r\n",
@@ -73,7 +73,7 @@ class ReadResponseTests(SynchronousTestCase):
             self.assertRaises(Malformed, read_response, data)
 
     def test_headers(self) -> None:
-        """Names have no case; a header that must be there once is not taken twice."""
+        """Header names are case-insensitive; reading a repeated header as one raises an error."""
         response = read_response(OK + b"A: 1\r\nB: 2\r\nb:3\r\n\r\n")
         assert response is not None
         self.assertEqual(b"1", response["a"])
@@ -84,10 +84,10 @@ class ReadResponseTests(SynchronousTestCase):
 
 
 class ConnectionTests(SynchronousTestCase):
-    """`Connection`, against resources of Twisted's own."""
+    """`Connection` with Twisted's own resources."""
 
     def test_request(self) -> None:
-        """A request reaches a site, with its method and headers, and is answered."""
+        """A request reaches a site with its method and headers, and gets a response."""
         root = Resource()
         root.putChild(b"", Data(b"hello", "text/plain"))
         connection = Connection(Site(root, timeout=None))
@@ -97,7 +97,7 @@ class ConnectionTests(SynchronousTestCase):
         self.assertFalse(connection.closed)
 
     def test_close_and_abort(self) -> None:
-        """A clean close and an abort are told apart, and the request hears of both."""
+        """A close in order and an abort are distinguished, and the request is notified of both."""
         for abort in (True, False):
             heard: list[object] = []
             connection = Connection(Site(_Ending(abort, heard), timeout=None))
@@ -108,7 +108,7 @@ class ConnectionTests(SynchronousTestCase):
             self.assertEqual(1, len(heard))
 
     def test_leave(self) -> None:
-        """A client that leaves is noticed."""
+        """The request is notified when the client leaves."""
         heard: list[object] = []
         connection = Connection(Site(_Ending(None, heard), timeout=None))
         connection.send(b"/")
@@ -116,21 +116,21 @@ class ConnectionTests(SynchronousTestCase):
         self.assertEqual(1, len(heard))
 
     def test_read_after_close(self) -> None:
-        """The stored double complains of a reader that has closed it."""
+        """Reading a fake stored variant after its close raises ValueError."""
         stored = FakeStored(b"abc", VariantHeaders("audio/mpeg", "")).open()
         self.assertEqual(b"bc", stored.read(1, 9))
         stored.close()
         self.assertRaises(ValueError, stored.read, 0, 1)
 
     def test_presigned(self) -> None:
-        """It is at a URL for so long."""
+        """The presigned URL of a fake stored variant contains its lifetime."""
         stored = FakeStored(b"abc", VariantHeaders("audio/mpeg", ""))
         stored.url = "https://store.example/key"
         self.assertEqual("https://store.example/key?expires=5", stored.presign(5))
 
 
 class _Ending(Resource):
-    """Answers with a few bytes and ends as it is told: cleanly, by an abort, or not at all."""
+    """Resource that sends a few bytes and then finishes, aborts, or leaves the request open."""
 
     isLeaf = True
 
@@ -140,7 +140,7 @@ class _Ending(Resource):
         self._heard = heard
 
     def render(self, request: object) -> int:
-        """Answer."""
+        """Send a few bytes, and end the request as configured."""
         request.notifyFinish().addBoth(self._heard.append)  # type: ignore[attr-defined]
         request.write(b"abc")  # type: ignore[attr-defined]
         if self._abort:

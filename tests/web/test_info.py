@@ -1,4 +1,4 @@
-"""The info document over HTTP: the order of its checks, its headers and who shares a probe."""
+"""The info document over HTTP: order of checks, headers and shared probes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.http import NOW, Connection, FakeSource, Log, ResourceHarness
 from tests.support.processes import FakeChild
 
 PATH = b"/info/plain/local://a.mp3"
-#: The SHA-256 of the source, a newline and the material that every source here has.
+#: The SHA-256 of the source, a newline and the validator of every source in these tests.
 TAG = b'"' + hashlib.sha256(b"local://a.mp3\nmaterial").hexdigest().encode() + b'"'
 
 AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "channels": 2}
@@ -49,7 +49,7 @@ DOCUMENT = {
 
 
 def answer(*streams: dict[str, Any], **container: Any) -> bytes:
-    """Return what ffprobe says."""
+    """Return output of ffprobe."""
     return json.dumps({"streams": streams, "format": container}).encode()
 
 
@@ -57,7 +57,7 @@ ANSWER = answer(AUDIO, **CONTAINER)
 
 
 class InfoCase(SynchronousTestCase):
-    """A service that must have closed every source, and have every slot free, at the end."""
+    """A service that must have closed every source and freed every slot at the end of a test."""
 
     def setUp(self) -> None:
         self.log = Log()
@@ -67,7 +67,7 @@ class InfoCase(SynchronousTestCase):
     def make_harness(
         self, source: FakeSource | Exception | None = None, **settings: Any
     ) -> ResourceHarness:
-        """Return a service with one source behind every path."""
+        """Return a service that has the same source at every path."""
         harness = ResourceHarness(**settings)
         if source is not None:
             harness.source = source
@@ -76,7 +76,7 @@ class InfoCase(SynchronousTestCase):
         return harness
 
     def assert_settled(self, harness: ResourceHarness) -> None:
-        """Assert that nothing is held, nothing is waited for, and nobody is being answered."""
+        """Assert that sources are closed, slots free and timers stopped, without errors."""
         opened = sum(name == "open" for name, _ in harness.calls)
         if isinstance(harness.source, FakeSource):
             self.assertEqual(opened, harness.source.closed)
@@ -89,7 +89,7 @@ class InfoCase(SynchronousTestCase):
         self.assertEqual(([], []), (self.harness.calls, self.harness.spawner.children))
 
     def assert_error(self, response: Response, refusal: type[Refusal]) -> None:
-        """Assert that a response is the error document of a refusal, and promises nothing more."""
+        """Assert that a response is the error document of a refusal, with its Cache-Control."""
         self.assertEqual((refusal.status, refusal.code), (response.status, response.error))
         self.assertEqual(refusal.cache_control.encode(), response["cache-control"])
         for name in ("etag", "x-audio-proxy"):
@@ -105,11 +105,11 @@ class InfoCase(SynchronousTestCase):
 
     @property
     def child(self) -> FakeChild:
-        """The probe that was started last."""
+        """The probe that was started most recently."""
         return self.harness.spawner.last
 
     def get(self, rest: bytes = PATH, says: bytes = ANSWER, code: int = 0) -> Response:
-        """Ask, let the probe say its answer, and return the response."""
+        """Send a request, let the probe write its output, and return the response."""
         connection = self.send(rest)
         self.child.say(says)
         self.child.die(code)
@@ -117,10 +117,10 @@ class InfoCase(SynchronousTestCase):
 
 
 class OrderTests(InfoCase):
-    """What is looked at before what (Request handling order; Info endpoint)."""
+    """Order of the checks (Request handling order; Info endpoint)."""
 
     def test_signature_first(self) -> None:
-        """A wrong signature is a 401 whatever else is wrong, and nothing is touched (1)."""
+        """A wrong signature is a 401 before every other check (Request handling order, 1)."""
         for rest in (
             PATH,
             b"/info/f:mp3/plain/local://a.mp3",
@@ -137,13 +137,13 @@ class OrderTests(InfoCase):
         self.assert_untouched()
 
     def test_signature_covers_info(self) -> None:
-        """A signature for a variant of a source is none for its info document."""
+        """The signature of a variant URL is not valid for the info URL of its source."""
         signature = self.harness.path(b"/plain/local://a.mp3").split(b"/")[1]
         self.assert_error(self.harness.ask(b"/" + signature + PATH), InvalidSignature)
         self.assert_untouched()
 
     def test_options_second(self) -> None:
-        """Any segment beside info is a 422 before the source is looked at (Info document, 5)."""
+        """An option beside ``info`` is a 422, and the source is not opened (Info document, 5)."""
         for segments in (
             *(b"f:mp3", b"q:2", b"x", b"x:1", b"", b"info", b"dl:a", b"cb:1", b"f:peaks/pts:9"),
             *(b"exp:%d" % (NOW + 9), b"exp:1", b"exp:x"),
@@ -157,14 +157,14 @@ class OrderTests(InfoCase):
         self.assert_untouched()
 
     def test_info_is_the_first_segment(self) -> None:
-        """Behind an option, info is an option that nobody knows (D1)."""
+        """After an option, ``info`` is an unknown option (D1)."""
         response = self.harness.ask_signed(b"/f:mp3/info/plain/local://a.mp3")
         self.assert_error(response, InvalidOptions)
         self.assertIn('"info"', response.document["message"])
         self.assert_untouched()
 
     def test_source_grammar_third(self) -> None:
-        """What the grammar refuses is the 404 of a missing source, and touches nothing (D16)."""
+        """A malformed source is a 404 like a missing source, and nothing is opened (D16)."""
         bodies = set()
         for source in (
             *(b"plain/http://a/b", b"plain/https://u:p@host/", b"plain/s3://bucket", b"plain/"),
@@ -180,7 +180,7 @@ class OrderTests(InfoCase):
         self.assertEqual(1, len(bodies))
 
     def test_stat_before_condition(self) -> None:
-        """A source that is gone is a 404, even for one who holds its document (6)."""
+        """A missing source is a 404, even with If-None-Match (Request handling order, 6)."""
         for refusal in (NotFound, NotConfigured, UpstreamUnavailable):
             self.harness.source = refusal()
             self.assert_error(self.harness.ask_signed(PATH, if_none_match=TAG), refusal)
@@ -188,7 +188,7 @@ class OrderTests(InfoCase):
         self.assertEqual([], self.harness.spawner.children)
 
     def test_condition_before_probe(self) -> None:
-        """A document that is still true is a 304, without a probe or a slot for one (6)."""
+        """A matching If-None-Match is a 304 without a probe (Request handling order, 6)."""
         self.harness.probe_slots.capacity = 0
         for method in (b"GET", b"HEAD"):
             for value in (TAG, b"W/" + TAG, b'"other", ' + TAG, [b'"other"', TAG]):
@@ -202,7 +202,7 @@ class OrderTests(InfoCase):
         self.assertEqual([], self.harness.spawner.children)
 
     def test_probe_last(self) -> None:
-        """One who holds no document, or another, is answered by a probe (6)."""
+        """Without a matching If-None-Match, the source is probed (Request handling order, 6)."""
         for headers in ({}, {"if_none_match": b'"other"'}, {"if_none_match": TAG[:-2] + b'"'}):
             connection = self.send(**headers)
             self.assertEqual((b"", 1), (connection.received, len(self.harness.spawner.alive)))
@@ -211,7 +211,7 @@ class OrderTests(InfoCase):
             self.assertEqual((200, DOCUMENT), _seen(connection.response))
 
     def test_neither_store_nor_slot(self) -> None:
-        """No variant is looked up or rendered, and no render slot is needed (5)."""
+        """An info request uses neither the variant store nor a render slot (Info endpoint, 5)."""
         self.harness.slots.capacity = 0
         self.harness.stored = UpstreamUnavailable()
         self.assertEqual(200, self.get().status)
@@ -223,10 +223,10 @@ def _seen(response: Response) -> tuple[int, Any]:
 
 
 class DocumentTests(InfoCase):
-    """The answer and its headers"""
+    """The document and its headers."""
 
     def test_answer(self) -> None:
-        """The document is JSON with a length, cacheable for an hour (Info endpoint, 2)."""
+        """The document is JSON with Content-Length, cacheable for an hour (Info endpoint, 2)."""
         response = self.get()
         self.assertEqual((200, DOCUMENT), _seen(response))
         self.assertTrue(response.complete and response.body.isascii())
@@ -244,24 +244,24 @@ class DocumentTests(InfoCase):
             self.assertEqual(value, response[name], name)
 
     def test_fields_in_order(self) -> None:
-        """The fields come in the order of the contract, for those who read them by eye."""
+        """The fields of the document have the order of the contract."""
         self.assertEqual(list(DOCUMENT), list(json.loads(self.get().body)))
 
     def test_hardly_anything(self) -> None:
-        """Of a source that says nothing of itself the size is known still (Info document, 2)."""
+        """If ffprobe reports no values, the document still has the size (Info document, 2)."""
         bare = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "0"}
         says = answer(bare, format_name="", duration="N/A", bit_rate="N/A", tags={})
         self.assertEqual((200, {"size": 1000}), _seen(self.get(says=says)))
 
     def test_size(self) -> None:
-        """The storage's size comes before the probe's, which comes before none."""
+        """The size is that of the storage, or else that of ffprobe, or else absent."""
         for stat, expected in ((5, 5), (0, 999)):
             self.harness = self.make_harness(FakeSource(stat))
             self.assertEqual(expected, self.get().document["size"])
         self.assertNotIn("size", self.get(says=answer(AUDIO, format_name="mp3")).document)
 
     def test_without_material(self) -> None:
-        """A source without a validator is cacheable for a minute, and has no ETag (2)."""
+        """A source without a validator is cached for a minute, without ETag (Info endpoint, 2)."""
         tag = b'"' + hashlib.sha256(b"local://a.mp3\n").hexdigest().encode() + b'"'
         for headers in ({}, {"if_none_match": tag}, {"if_none_match": b"*"}):
             self.harness = self.make_harness(FakeSource(1000, validator=b""))
@@ -276,7 +276,7 @@ class DocumentTests(InfoCase):
                 self.assertIsNone(response["etag"])
 
     def test_tag_by_state(self) -> None:
-        """A source that was written to has another ETag, so that a 304 is never a lie (1)."""
+        """A source that has changed has another ETag (Info endpoint, 1)."""
         tags = {TAG}
         for validator in (b"1000-1", b"1000-2", b"999-2", b'"etag"', b'W/"etag"'):
             self.harness = self.make_harness(FakeSource(1000, validator=validator))
@@ -286,7 +286,7 @@ class DocumentTests(InfoCase):
         self.assertEqual(6, len(tags))
 
     def test_tag_by_source(self) -> None:
-        """All spellings of one source have one ETag, and two sources have two (1)."""
+        """All spellings of a source have one ETag; other sources have others (Info endpoint, 1)."""
         for rest, same in (
             (b"/info/plain/local://%61.mp3", True),
             (b"/info/plain/local%3A%2F%2Fa.mp3", True),
@@ -298,12 +298,12 @@ class DocumentTests(InfoCase):
             response = self.harness.ask_signed(rest, b"HEAD", if_none_match=TAG)
             self.assertEqual(304 if same else 200, response.status, rest)
             self.assertEqual(same, response["etag"] == TAG, rest)
-        # A query is not signed, and no part of the name (D17).
+        # A query is not signed, and not a part of the source (D17).
         target = self.harness.path(PATH) + b"?a=b"
         self.assertEqual(304, self.harness.ask(target, if_none_match=TAG).status)
 
     def test_range(self) -> None:
-        """A document has no ranges: whoever asks for one gets it whole."""
+        """Range is ignored; the response is the whole document."""
         for header in (b"bytes=0-1", b"bytes=99999-"):
             connection = self.send(range=header, if_range=TAG)
             self.child.say(ANSWER)
@@ -312,14 +312,14 @@ class DocumentTests(InfoCase):
             self.assertIsNone(connection.response["content-range"])
 
     def test_no_limit_of_size(self) -> None:
-        """AP_MAX_SRC_BYTES is for renders: the largest source is described (4)."""
+        """AP_MAX_SRC_BYTES does not apply to info documents (Info endpoint, 4)."""
         self.harness.source = FakeSource(10**12)
         self.assertEqual(413, self.harness.ask_signed(b"/plain/local://a.mp3", b"HEAD").status)
         self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
         self.assertEqual(10**12, self.get().document["size"])
 
     def test_pipelined(self) -> None:
-        """A connection is good for the next document."""
+        """Pipelined requests for info documents are served on one connection."""
         connection = self.harness.connect()
         request = b"GET " + self.harness.path(PATH) + b" HTTP/1.1\r\nHost: h\r\n\r\n"
         connection.send_raw(request * 2)
@@ -330,7 +330,7 @@ class DocumentTests(InfoCase):
         self.assertFalse(connection.closed)
 
     def test_http_1_0(self) -> None:
-        """A client of HTTP/1.0 gets the same."""
+        """An HTTP/1.0 client receives the same document."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH), version=b"HTTP/1.0")
         self.child.say(ANSWER)
@@ -338,7 +338,7 @@ class DocumentTests(InfoCase):
         self.assertEqual((200, DOCUMENT), _seen(connection.response))
 
     def test_cors(self) -> None:
-        """A player of the configured origin may read the document, its ETag and refusals."""
+        """With AP_ALLOW_ORIGIN, documents, 304 responses and refusals have CORS headers."""
         self.harness = self.make_harness(origin="https://player.example")
         connections = [self.send(), self.send(if_none_match=TAG), self.send(method=b"HEAD")]
         self.child.say(answer(AUDIO, VIDEO))
@@ -353,10 +353,10 @@ class DocumentTests(InfoCase):
 
 
 class HeadTests(InfoCase):
-    """HEAD: the checks and the headers, and never a probe (Info endpoint, 3)."""
+    """HEAD: checks and headers, but no probe (Info endpoint, 3)."""
 
     def test_headers(self) -> None:
-        """They are the GET's, but for the length that only a probe could tell."""
+        """HEAD has the headers of GET, except Content-Length, which only a probe could tell."""
         head = self.harness.ask_signed(PATH, b"HEAD", x_request_id=b"same")
         self.assertEqual([], self.harness.spawner.children)
         self.assertEqual((200, b""), (head.status, head.body))
@@ -367,12 +367,12 @@ class HeadTests(InfoCase):
         self.assertEqual(expected, head.settled)
 
     def test_no_slot(self) -> None:
-        """It is answered when every probe slot is taken."""
+        """HEAD succeeds while every probe slot is held."""
         self.harness.probe_slots.capacity = 0
         self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
 
     def test_refusals(self) -> None:
-        """They are the GET's, without the body (HEAD on signed endpoints, 2)."""
+        """HEAD is refused like GET, without a body (HEAD on signed endpoints, 2)."""
         for rest, source in (
             (b"/info/q:2/plain/local://a.mp3", FakeSource(1)),
             (b"/info/exp:1/plain/local://a.mp3", FakeSource(1)),
@@ -392,34 +392,34 @@ class HeadTests(InfoCase):
             self.assertEqual([], self.harness.spawner.children)
 
     def test_while_a_probe_runs(self) -> None:
-        """It does not wait for the probe that others wait for."""
+        """HEAD does not wait for a probe that is running."""
         connection = self.send()
         self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
         self.assertEqual(b"", connection.received)
 
 
 class RefusalTests(InfoCase):
-    """What a probe comes to where it is not a document"""
+    """Probes that refuse the source or fail."""
 
     def test_video(self) -> None:
-        """A genuine video stream is a 415 video_source, as on a render (Info document, 4)."""
+        """A real video stream is a 415 ``video_source`` (Info document, 4)."""
         for says in (answer(AUDIO, VIDEO, **CONTAINER), answer(VIDEO), answer(VIDEO, AUDIO)):
             self.assert_error(self.get(says=says), VideoSource)
 
     def test_cover(self) -> None:
-        """Cover art is not video (Info document, 4)."""
+        """Cover art is not a video stream (Info document, 4)."""
         cover = {**VIDEO, "disposition": {"attached_pic": 1}}
         response = self.get(says=answer(cover, AUDIO, cover, **CONTAINER))
         self.assertEqual((200, DOCUMENT), _seen(response))
 
     def test_first_audio_stream(self) -> None:
-        """The first audio stream is the one described (Info document, 3)."""
+        """The document describes the first audio stream (Info document, 3)."""
         second = {**AUDIO, "sample_rate": "8000", "channels": 1}
         response = self.get(says=answer(AUDIO, second, **CONTAINER))
         self.assertEqual((200, DOCUMENT), _seen(response))
 
     def test_undecodable(self) -> None:
-        """No audio, audio that nobody knows and bytes that are no sound are a 415."""
+        """No audio stream, an unknown codec and undecodable bytes are a 415."""
         nameless = {"codec_type": "audio", "codec_name": "unknown"}
         absurd = {**AUDIO, "channels": 1000}
         for says in (
@@ -435,7 +435,7 @@ class RefusalTests(InfoCase):
         self.assert_error(connection.response, UndecodableSource)
 
     def test_probe_failed(self) -> None:
-        """A probe that dies or talks nonsense is a 500 probe_failed, never the source's fault."""
+        """A probe that crashes or writes invalid output is a 500 ``probe_failed``."""
         for says, code in ((b"", 1), (b"", 0), (b"{", 0), (b"[]", 0), (b'{"streams": 1}', 0)):
             self.assert_error(self.get(says=says, code=code), ProbeFailed)
         connection = self.send()
@@ -444,7 +444,7 @@ class RefusalTests(InfoCase):
         self.log.events.clear()
 
     def test_probe_missing(self) -> None:
-        """Without ffprobe it is a 500 probe_failed too (D34), and HEAD and 304 work."""
+        """Without ffprobe, GET is a 500 ``probe_failed``; HEAD and 304 work (D34)."""
         self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.assert_error(self.harness.ask_signed(PATH), ProbeFailed)
         self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
@@ -453,7 +453,7 @@ class RefusalTests(InfoCase):
         self.log.events.clear()
 
     def test_probe_timeout(self) -> None:
-        """A probe past AP_PROBE_TIMEOUT is a 504 probe_timeout, when it is dead."""
+        """A probe past AP_PROBE_TIMEOUT is a 504 ``probe_timeout`` once it has exited."""
         connection = self.send()
         self.harness.clock.advance(9.9)
         self.assertEqual([], self.child.signals)
@@ -470,7 +470,7 @@ class RefusalTests(InfoCase):
         return self.harness.source.closed
 
     def test_written_to(self) -> None:
-        """A source that changes while it is examined is a 500: the ETag would name a mixture."""
+        """A source that changes during its probe is a 500, as no ETag fits the document."""
         connection = self.send()
         self.harness.source.written_to = True  # type: ignore[union-attr]
         self.child.say(ANSWER)
@@ -479,7 +479,7 @@ class RefusalTests(InfoCase):
         self.assertIn("changed", connection.response.document["message"])
 
     def test_book_of_tags(self) -> None:
-        """A source with more tags than anyone reads is described with those that come first."""
+        """If the tags of a source are too long, the document has only the first tags."""
         connection = self.send()
         tags = {"title": "x", "lyrics": "la " * 1024 * 1024}
         document = {"streams": [AUDIO], "format": {**CONTAINER, "tags": tags}}
@@ -489,20 +489,20 @@ class RefusalTests(InfoCase):
         self.assertEqual((200, expected), _seen(connection.response))
 
     def test_after_a_refusal(self) -> None:
-        """Nothing of it is remembered: the next one who asks has another look."""
+        """A failed probe is not cached: the next request starts another probe."""
         self.assert_error(self.get(says=answer(VIDEO)), VideoSource)
         self.assertEqual(200, self.get().status)
 
 
 class PoolTests(InfoCase):
-    """The probe pool, which has no queue, and who shares a probe (Info endpoint, 5 and 6)."""
+    """The pool of probe slots, and shared probes (Info endpoint, 5 and 6)."""
 
     def path(self, number: int) -> bytes:
-        """Return the path of a source."""
+        """Return the path of a numbered source."""
         return b"/info/plain/local://%d.mp3" % number
 
     def test_full(self) -> None:
-        """With no free slot it is a 429 at once, to be asked again in a second (D21)."""
+        """Without a free probe slot the response is 429 with ``Retry-After: 1`` (D21)."""
         running = [self.send(self.path(number)) for number in range(2)]
         for number in (2, 3):
             response = self.harness.ask_signed(self.path(number))
@@ -513,7 +513,7 @@ class PoolTests(InfoCase):
         first, second = self.harness.spawner.children
         first.say(ANSWER)
         first.die()
-        # The one that was refused is forgotten, and has a slot when it asks again.
+        # The refused request left no trace: a new request for its source gets a slot.
         again = self.send(self.path(2))
         self.assertEqual(3, len(self.harness.spawner.children))
         for child in (second, self.child):
@@ -523,7 +523,7 @@ class PoolTests(InfoCase):
             self.assertEqual(200, connection.response.status)
 
     def test_full_for_others_only(self) -> None:
-        """What needs no probe of its own is answered while the pool is full (6)."""
+        """Requests that start no probe are served while the pool is full (Info endpoint, 6)."""
         running = [self.send(self.path(number)) for number in range(2)]
         joined = self.send(self.path(0))
         self.assertEqual(b"", joined.received)
@@ -538,7 +538,7 @@ class PoolTests(InfoCase):
             self.assertEqual(200, connection.response.status)
 
     def test_one_probe(self) -> None:
-        """All who ask for one source, however they spell it, share one probe and one slot (6)."""
+        """Requests for one source, in any spelling, share one probe (Info endpoint, 6)."""
         spellings = (PATH, b"/info/enc/bG9jYWw6Ly9hLm1wMw", b"/info/plain/local://%61.mp3", PATH)
         connections = [self.send(rest) for rest in spellings]
         self.assertEqual(
@@ -551,7 +551,7 @@ class PoolTests(InfoCase):
             self.assertEqual(TAG, connection.response["etag"])
 
     def test_one_refusal(self) -> None:
-        """All who share a probe share what it is refused for."""
+        """Requests that share a probe get the same refusal."""
         connections = [self.send() for _ in range(3)]
         self.child.say(answer(VIDEO))
         self.child.die()
@@ -559,7 +559,7 @@ class PoolTests(InfoCase):
             self.assert_error(connection.response, VideoSource)
 
     def test_two_states(self) -> None:
-        """A source that was written to since is another one: nobody gets the old answer."""
+        """After a source has changed, a new request does not join the running probe."""
         first = self.send()
         old = self.harness.source
         assert isinstance(old, FakeSource)
@@ -574,10 +574,10 @@ class PoolTests(InfoCase):
         self.assertEqual((1, 2000), _of(second.response, "channels", "size"))
         self.assertNotEqual(first.response["etag"], second.response["etag"])
         self.assertEqual((1, 1), (old.closed, new.closed))
-        self.harness.calls.pop(0)  # the old one's, which is closed
+        self.harness.calls.pop(0)  # open call of the old source, which is closed
 
     def test_client_that_leaves(self) -> None:
-        """The probe of one who left alone is ended; its slot is free when it is dead."""
+        """If the only client leaves, the probe is ended; its exit frees the slot."""
         connection = self.send()
         connection.leave()
         self.assertEqual((["TERM"], 1), (self.child.signals, self.harness.probe_slots.held))
@@ -587,14 +587,14 @@ class PoolTests(InfoCase):
         self.assertEqual(499, record.status)
 
     def test_client_that_ignores_its_end(self) -> None:
-        """A probe that does not heed its end is killed after a while."""
+        """An abandoned probe that ignores SIGTERM is killed."""
         self.send().leave()
         self.harness.clock.advance(2)
         self.assertEqual(["TERM", "KILL"], self.child.signals)
         self.child.die(signal=9)
 
     def test_one_of_two_leaves(self) -> None:
-        """Whoever stays gets the answer, be it the first one or the second who left."""
+        """If one of two clients leaves, the other receives the document."""
         for leaver in (0, 1):
             connections = [self.send(), self.send()]
             connections.pop(leaver).leave()
@@ -604,7 +604,7 @@ class PoolTests(InfoCase):
             self.assertEqual((200, DOCUMENT), _seen(connections[0].response))
 
     def test_one_comes_while_it_dies(self) -> None:
-        """One who comes while an abandoned probe dies has a probe of its own."""
+        """A client that arrives while an abandoned probe is exiting gets a new probe."""
         self.send().leave()
         dying = self.child
         connection = self.send()
@@ -615,7 +615,7 @@ class PoolTests(InfoCase):
         dying.die(signal=15)
 
     def test_client_that_leaves_early(self) -> None:
-        """A client that is gone before the answer costs nothing more than the probe."""
+        """If all clients of a probe leave, it is ended, and no other probe starts."""
         connections = [self.send() for _ in range(2)]
         for connection in connections:
             connection.leave()
@@ -629,16 +629,16 @@ def _of(response: Response, *names: str) -> tuple[Any, ...]:
 
 
 class LogTests(InfoCase):
-    """The line that the log has for each request (Request log)"""
+    """Access log lines of info requests (Request log)."""
 
     def line(self) -> str:
-        """Return the one line since the last call."""
+        """Return the only access log line since the last call."""
         (record,) = self.log.requests
         self.log.events.clear()
         return str(record)
 
     def test_lines(self) -> None:
-        """The endpoint class is info; the source is named, and options there are none."""
+        """The line has the endpoint class ``info`` and the source, but no options."""
         body = self.get().body
         self.assertEqual(f"info 200 src=local://a.mp3 {len(body)} bytes in 0ms", self.line())
         for method in (b"GET", b"HEAD"):
@@ -648,7 +648,7 @@ class LogTests(InfoCase):
         self.assertEqual("info 200 src=local://a.mp3 0 bytes in 0ms", self.line())
 
     def test_refusals(self) -> None:
-        """A refusal has its code; 401 and 422 omit the source (Request log, 2)."""
+        """The line of a refusal has its code; on 401 and 422 it has no source (Request log, 2)."""
         for rest, words in (
             (b"/info/q:2/plain/local://a.mp3", "422 invalid_options"),
             (b"/info/plain/http://refused/", "404 not_found"),
@@ -668,7 +668,7 @@ class LogTests(InfoCase):
             self.assertEqual(f"info {words} src=local://a.mp3 {sent} bytes in 0ms", self.line())
 
     def test_how_long(self) -> None:
-        """The time is that of the whole answer, the probe included."""
+        """The duration in the line includes the probe."""
         connection = self.send()
         self.harness.clock.advance(1.5)
         self.child.say(ANSWER)
@@ -677,7 +677,7 @@ class LogTests(InfoCase):
         self.assertEqual(f"info 200 src=local://a.mp3 {sent} bytes in 1500ms", self.line())
 
     def test_request_id(self) -> None:
-        """A client's own request id is on the answer."""
+        """The response and the line have the client's request id."""
         connection = self.send(x_request_id=b"mine.1")
         self.child.say(ANSWER)
         self.child.die()
@@ -686,7 +686,7 @@ class LogTests(InfoCase):
         self.assertEqual("mine.1", record.request_id)
 
     def test_tags_stay_out(self) -> None:
-        """What a file says of itself does not reach the log, so it cannot break it (D28)."""
+        """The tags of a source do not appear in the log (D28)."""
         self.get(says=answer(AUDIO, **{**CONTAINER, "tags": {"title": "x\n[error] forged"}}))
         for event in self.log.events:
             self.assertNotIn("forged", str(event.get("log_format", "")).format(**event))

@@ -1,4 +1,4 @@
-"""The metrics listener: one path, two methods, and a count of its own scrapes."""
+"""The metrics listener: its path, its methods, and the metrics of its own requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENT_TYPE = b"text/plain; version=0.0.4"
 
 
 class ScrapeCase(SynchronousTestCase):
-    """A service whose metrics are served beside it."""
+    """A service with a metrics listener."""
 
     def setUp(self) -> None:
         self.log = Log()
@@ -41,7 +41,7 @@ class ScrapeCase(SynchronousTestCase):
         return response
 
     def scrape(self) -> dict[str, float]:
-        """Return what a scrape shows."""
+        """Scrape the metrics and return their values."""
         return read(self.ask(b"/metrics").body)
 
 
@@ -49,7 +49,7 @@ class AnswerTests(ScrapeCase):
     """``GET /metrics``"""
 
     def test_scrape(self) -> None:
-        """It has all that was counted so far, typed exactly, and is stored nowhere (2)."""
+        """A scrape returns all metrics with exact type and ``no-store`` (Metrics endpoint, 2)."""
         self.harness.ask(b"/health")
         expected = exposition(self.metrics.registry)
         response = self.ask(b"/metrics")
@@ -60,7 +60,10 @@ class AnswerTests(ScrapeCase):
         self.assertEqual(1, read(response.body)["http_requests_total health 2xx"])
 
     def test_one_format(self) -> None:
-        """Whatever a scraper would take, it gets this format; Prometheus itself names all (2)."""
+        """Accept is ignored: the only format is text 0.0.4 (Metrics endpoint, 2).
+
+        Prometheus lists this format in its Accept header, among others.
+        """
         accept = (
             b"application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
             b"application/openmetrics-text;version=0.0.1;q=0.5,"
@@ -74,7 +77,7 @@ class AnswerTests(ScrapeCase):
             self.assertTrue(response.body.startswith(b"# HELP audio_proxy_"))
 
     def test_head(self) -> None:
-        """HEAD has the headers of GET, the length among them, and no body (D19)."""
+        """HEAD has the headers of GET, including Content-Length, and no body (D19)."""
         head = self.ask(b"/metrics", b"HEAD", x_request_id=b"same")
         get = self.ask(b"/metrics", x_request_id=b"same")
         self.assertEqual((200, b""), (head.status, head.body))
@@ -82,12 +85,12 @@ class AnswerTests(ScrapeCase):
         self.assertEqual(b"%d" % len(get.body), head["content-length"])
 
     def test_spellings_of_the_target(self) -> None:
-        """A query string is ignored, and the absolute form is taken."""
+        """A query is ignored, and a target in absolute form is accepted."""
         for target in (b"/metrics?format=json", b"http://proxy.example:9568/metrics"):
             self.assertEqual(200, self.ask(target).status)
 
     def test_keep_alive(self) -> None:
-        """A scraper may keep its connection."""
+        """A scraper may keep its connection open for several requests."""
         connection = Connection(self.site)
         for scrape in range(1, 4):
             connection.send(b"/metrics")
@@ -96,10 +99,10 @@ class AnswerTests(ScrapeCase):
 
 
 class RefusalTests(ScrapeCase):
-    """Everything else is a 404"""
+    """Other methods and paths, which are a 404."""
 
     def assert_not_found(self, response: Response) -> None:
-        """Require the 404 that the main listener gives, without its CORS headers."""
+        """Assert that a response is the main listener's 404, without CORS headers."""
         expected = self.harness.ask(b"/nowhere")
         self.assertEqual((404, "not_found"), (response.status, response.error))
         self.assertEqual(expected.body, response.body)
@@ -107,13 +110,13 @@ class RefusalTests(ScrapeCase):
         self.assertIsNone(response["access-control-allow-origin"])
 
     def test_methods(self) -> None:
-        """There is nothing to post, and no preflight: no page may read this."""
+        """Other methods are a 404, and so is a preflight, since no web page may read metrics."""
         for method in (b"POST", b"PUT", b"DELETE", b"PATCH", b"OPTIONS", b"BREW", b"get"):
             self.assert_not_found(self.ask(b"/metrics", method, origin=b"https://example.com"))
         self.assert_not_found(self.ask(b"/metrics", b"POST", body=b"x", content_length=b"1"))
 
     def test_paths(self) -> None:
-        """No spelling but the one, and none of what the main listener has, signed or not."""
+        """Other spellings of ``/metrics`` and all paths of the main listener are a 404."""
         self.harness.store_variant(PATH, b"abc")
         for path in (
             *(b"/", b"/metrics/", b"//metrics", b"/Metrics", b"/%6detrics", b"/metrics%20", b"*"),
@@ -125,13 +128,13 @@ class RefusalTests(ScrapeCase):
         self.assertEqual([], self.harness.touched())
 
     def test_head(self) -> None:
-        """A HEAD is refused as the GET is, without the body."""
+        """HEAD of another path is refused like GET, without a body."""
         head = self.ask(b"/", b"HEAD", x_request_id=b"same")
         get = self.ask(b"/", x_request_id=b"same")
         self.assertEqual((404, get.settled, b""), (head.status, head.settled, head.body))
 
     def test_on_the_main_listener(self) -> None:
-        """There, /metrics is a 404 like any other, signed or not, and no scrape (1)."""
+        """On the main listener, ``/metrics`` is a 404 and not a scrape (Metrics endpoint, 1)."""
         counts = Counts(self.metrics)
         for method in (b"GET", b"POST"):
             response = self.harness.ask(b"/metrics", method)
@@ -143,7 +146,7 @@ class RefusalTests(ScrapeCase):
         self.assertEqual([], [r for r in self.log.requests if r.endpoint == "metrics"])
 
     def test_no_http(self) -> None:
-        """What is no request is a 400 here too, and is counted."""
+        """A malformed request to the metrics listener is a 400, and is counted."""
         connection = Connection(self.site)
         connection.send_raw(b"scrape please\r\n\r\n")
         response = connection.response
@@ -152,24 +155,24 @@ class RefusalTests(ScrapeCase):
 
 
 class AccountTests(ScrapeCase):
-    """What a scrape leaves behind"""
+    """Metrics and log lines of scrapes."""
 
     def test_counts_itself(self) -> None:
-        """Each scrape shows those before it, and a HEAD is one."""
+        """Each scrape counts the scrapes before it, including HEAD."""
         for before in range(3):
             self.assertEqual(before, self.scrape()["http_requests_total metrics 2xx"])
         self.ask(b"/metrics", b"HEAD")
         self.assertEqual(4, self.scrape()["http_requests_total metrics 2xx"])
 
     def test_refusals(self) -> None:
-        """A 404 is of the class unknown, as it is on the main listener."""
+        """A 404 of the metrics listener has the endpoint class ``unknown``."""
         counts = Counts(self.metrics)
         self.ask(b"/")
         self.ask(b"/metrics", b"POST")
         self.assertEqual({"http_requests_total unknown 4xx": 2}, counts.changes)
 
     def test_log(self) -> None:
-        """A scrape is one line for debugging, with its id; a 404 is worth knowing."""
+        """A scrape is logged at debug level with its request id, a 404 at info level."""
         response = self.ask(b"/metrics", x_request_id=b"mine")
         (event,) = [event for event in self.log.events if "record" in event]
         self.assertEqual(("mine", LogLevel.debug), (event["request_id"], event["log_level"]))
@@ -182,7 +185,7 @@ class AccountTests(ScrapeCase):
         )
 
     def test_scraper_that_leaves(self) -> None:
-        """One who stops reading and leaves is counted once, with the status that was sent."""
+        """A scraper that leaves midway is counted once, with the status that was sent."""
         counts = Counts(self.metrics)
         connection = Connection(self.site, window=1)
         connection.send(b"/metrics")
@@ -191,7 +194,7 @@ class AccountTests(ScrapeCase):
         self.assertEqual(0, self.resource.active.count)
 
     def test_crash(self) -> None:
-        """Numbers that cannot be had are a 500 as a document, an error in the log, and counted."""
+        """If a metric cannot be read, the response is 500, and the error is logged."""
         self.metrics.watch(BrokenPool())
         response = self.ask(b"/metrics")
         self.assertEqual((500, "render_failed"), (response.status, response.error))
@@ -203,7 +206,7 @@ class AccountTests(ScrapeCase):
 
 @dataclass
 class BrokenPool:
-    """Slots that nobody can count."""
+    """Slots whose ``held`` raises an exception."""
 
     capacity: int = 0
     queue_size: int = 0
@@ -211,15 +214,15 @@ class BrokenPool:
 
     @property
     def held(self) -> int:
-        """Crash."""
+        """Raise ZeroDivisionError."""
         return 1 // self.capacity
 
 
 class MountingTests(ScrapeCase):
-    """An application of somebody else's serves the metrics where it likes"""
+    """The metrics resource in the site of another application."""
 
     def test_below_prefixes(self) -> None:
-        """Below any prefix it is /metrics, as it is at the root; the rest is the application's."""
+        """Below any prefix, ``/metrics`` is served; paths outside belong to the application."""
         for prefix in ((b"internal",), (b"a", b"b%20c"), (b"metrics",)):
             top = root = Resource()
             for part in prefix[:-1]:

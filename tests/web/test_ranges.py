@@ -1,4 +1,4 @@
-"""The Range header against a stored variant: 206, 416, or as if it were not there."""
+"""The Range header of a request for a stored variant: 206, 416, or ignored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.strategies import PROMISE
 SIZE = 1000
 HUGE = b"9" * 5000
 
-#: A header against a variant of 1000 bytes, and the stretch that is sent.
+#: Range headers for a variant of 1000 bytes, and the range that is sent.
 SATISFIABLE = (
     (b"bytes=0-0", (0, 1)),
     (b"bytes=0-499", (0, 500)),
@@ -29,10 +29,10 @@ SATISFIABLE = (
     (b"bytes=-1000", (0, 1000)),
     (b"bytes=-2000", (0, 1000)),
     (b"bytes=007-0008", (7, 9)),
-    # The unit has no case (RFC 9110, 14.1), and white space may stand around a spec.
+    # The unit is case-insensitive (RFC 9110, 14.1); whitespace around the range is allowed.
     (b"BYTES=1-2", (1, 3)),
     (b"bytes= 1-2 ", (1, 3)),
-    # However long a number is, it is a number.
+    # Numbers may have any length.
     (b"bytes=5-" + b"9" * 20, (5, 1000)),
     (b"bytes=5-" + HUGE, (5, 1000)),
     (b"bytes=-" + HUGE, (0, 1000)),
@@ -85,24 +85,24 @@ class ReadRangeTests(SynchronousTestCase):
     """`read_range`"""
 
     def test_satisfiable(self) -> None:
-        """A single range of bytes that the variant has is cut at its end (Render response)."""
+        """A single satisfiable range is cut at the variant's end (Hit in proxy mode, 2)."""
         for header, stretch in SATISFIABLE:
             self.assertEqual(stretch, read_range(header, SIZE), header[:60])
 
     def test_unsatisfiable(self) -> None:
-        """A well-formed range that no byte satisfies is a 416 that says the size."""
+        """A valid range without any byte of the variant is a 416 that states the size."""
         for header in UNSATISFIABLE:
             refusal = self.assertRaises(RangeNotSatisfiable, read_range, header, SIZE)
             self.assertEqual(SIZE, refusal.size, header[:60])
 
     def test_ignored(self) -> None:
-        """Several ranges, other units and whatever is malformed are as good as no header."""
+        """Several ranges, other units and malformed values are ignored."""
         self.assertIsNone(read_range(None, SIZE))
         for header in IGNORED:
             self.assertIsNone(read_range(header, SIZE), header[:60])
 
     def test_empty_variant(self) -> None:
-        """No range is satisfied by no bytes at all."""
+        """No range is satisfiable for an empty variant."""
         for header in (b"bytes=0-", b"bytes=0-0", b"bytes=-1", b"bytes=-0"):
             self.assertRaises(RangeNotSatisfiable, read_range, header, 0)
 
@@ -113,7 +113,7 @@ class ReadRangeTests(SynchronousTestCase):
         st.integers(0, 10**13),
     )
     def test_any_header(self, header: bytes, size: int) -> None:
-        """Whatever a client sends, a stretch lies within the variant and has bytes in it."""
+        """For any header, the returned range is not empty and is within the variant."""
         try:
             stretch = read_range(header, size)
         except RangeNotSatisfiable:
@@ -126,7 +126,7 @@ class ReadRangeTests(SynchronousTestCase):
     @PROMISE
     @given(st.integers(0, 2000), st.integers(0, 2000), st.integers(1, 1500))
     def test_as_python_slices(self, first: int, last: int, size: int) -> None:
-        """What is sent is what the range says, byte for byte."""
+        """The returned range has exactly the bytes that the header requests."""
         data = bytes(i % 251 for i in range(size))
         if first < size and first <= last:
             start, stop = read_range(b"bytes=%d-%d" % (first, last), size) or (0, 0)

@@ -1,4 +1,4 @@
-"""What a request for a variant is answered with: one decision for both paths."""
+"""The response plan of a variant request, which the fast path and the ordinary path share."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ class PlanTests(SynchronousTestCase):
         return plan_response(request(path), Conditions(method, **more), NOW, lookup)
 
     def test_not_modified(self) -> None:
-        """A matching entity tag is a 304 before anything is asked (Conditional requests)."""
+        """A matching entity tag is a 304 before the store is asked (Conditional requests)."""
         for method in (GET, HEAD):
             plan = self.plan(None, method, if_none_match=b'"x", W/' + request().tag)
             self.assertEqual((Outcome.NOT_MODIFIED, 304), (plan.outcome, plan.status))
             self.assertEqual([FOREVER], list(plan.headers.items()))
 
     def test_look_up(self) -> None:
-        """Everything else depends on what the store has."""
+        """Without a matching entity tag, the variant is looked up in the store."""
         for tag in (None, b'"x"', b"*"):
             self.assertIs(Outcome.LOOK_UP, self.plan(None, if_none_match=tag).outcome)
 
     def test_miss(self) -> None:
-        """What is not stored is rendered for a GET; a HEAD gets headers, and starts nothing."""
+        """A miss is rendered for GET; for HEAD only headers are sent."""
         self.assertIs(Outcome.RENDER, self.plan(Lookup()).outcome)
         self.assertIs(Outcome.MISS, self.plan(Lookup(), HEAD).outcome)
 
     def test_hit(self) -> None:
-        """What is stored is sent whole, with the headers that it was stored with."""
+        """A stored variant is sent completely, with its stored headers."""
         for method in (GET, HEAD):
             plan = self.plan(HIT, method)
             self.assertEqual((Outcome.HIT, 200, (0, 100)), (plan.outcome, plan.status, plan.part))
@@ -79,7 +79,7 @@ class PlanTests(SynchronousTestCase):
             )
 
     def test_range(self) -> None:
-        """A range of a GET is sent alone, where If-Range is absent or names this variant."""
+        """A range of a GET is sent if If-Range is absent or has the variant's tag."""
         for condition in (None, request().tag):
             plan = self.plan(HIT, range=b"bytes=10-19", if_range=condition)
             self.assertEqual((206, (10, 20)), (plan.status, plan.part))
@@ -92,12 +92,12 @@ class PlanTests(SynchronousTestCase):
             self.assertEqual((200, (0, 100)), (plan.status, plan.part))
 
     def test_unsatisfiable(self) -> None:
-        """A range behind the end is a 416."""
+        """A range after the variant's end is a 416."""
         plan = self.plan(HIT, range=b"bytes=100-")
         self.assertEqual((Outcome.UNSATISFIABLE, 416), (plan.outcome, plan.status))
 
     def test_redirect(self) -> None:
-        """In redirect mode a hit is a 302 that nobody keeps, ranges and all."""
+        """In redirect mode a HIT is a 302 with ``no-store``, even with Range."""
         lookup = Lookup(100, HEADERS, 300)
         plan = self.plan(lookup, range=b"bytes=0-1")
         self.assertEqual(
@@ -108,7 +108,7 @@ class PlanTests(SynchronousTestCase):
         self.assertEqual(b"100", self.plan(lookup, HEAD).headers[b"content-length"])
 
     def test_expiry(self) -> None:
-        """Every lifetime ends with the URL: of a cache, of a redirect (D14)."""
+        """``exp`` limits max-age and the lifetime of a presigned URL (D14)."""
         path = b"/exp:%d/plain/local://a" % (NOW + 60)
         plan = self.plan(Lookup(100, HEADERS, 300), path=path)
         self.assertEqual(60, plan.redirect_seconds)
@@ -122,6 +122,6 @@ class PlanTests(SynchronousTestCase):
             )
 
     def test_last_second(self) -> None:
-        """No URL lives zero seconds: the last second is served from here (D14)."""
+        """In the last second of ``exp``, redirect mode sends the variant itself (D14)."""
         plan = self.plan(Lookup(100, HEADERS, 300), path=b"/exp:%d/plain/local://a" % NOW)
         self.assertIs(Outcome.HIT, plan.outcome)

@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is one of the contract's: never 405, never HTML, never a crash."""
+"""Routing and methods: every request gets a response of the contract, never 405 or HTML."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ METHODS = (
     *(b"get", b"Get", b"head", b"options", b"MADEUP", b"!#$%&'*+-.^_`|~0aZ"),
 )
 
-#: What Twisted answers itself to bytes that are no request of HTTP/1.
 
 
 class RootCase(SynchronousTestCase):
-    """What the cases below share: a service with a stored variant, and no errors in the log."""
+    """A service with a stored variant."""
 
     def setUp(self) -> None:
         self.log = Log()
@@ -38,7 +37,7 @@ class RootCase(SynchronousTestCase):
         self.harness = self.make_harness()
 
     def make_harness(self, **settings: Any) -> ResourceHarness:
-        """Return a service in which one variant is stored."""
+        """Return a service with one stored variant."""
         harness = ResourceHarness(**settings)
         harness.store_variant(PATH, DATA)
         return harness
@@ -50,16 +49,16 @@ class RootCase(SynchronousTestCase):
 
 
 class RoutingTests(RootCase):
-    """Routes: signed paths, health and readiness, and nothing else."""
+    """Routes: signed paths, health and readiness; other paths are a 404."""
 
     def test_health(self) -> None:
-        """It says that the process is alive, whatever its load, and is never stored (D23)."""
+        """``/health`` is a 200 with the version and with ``no-store`` (D23)."""
         response = self.harness.ask(b"/health?now")
         self.assertEqual({"status": "ok", "version": audioproxy.__version__}, response.document)
         self.assertEqual((200, b"no-store"), (response.status, response["cache-control"]))
 
     def test_ready(self) -> None:
-        """It turns at the threshold and back at half of it, and is no error document (Ready)."""
+        """``/ready`` is a 503 with the ready document from the threshold on (Ready document)."""
         for depth, ready in ((0, True), (1, True), (2, False), (1, True)):
             self.harness.readiness.depth_changed(depth)
             response = self.harness.ask(b"/ready")
@@ -72,7 +71,7 @@ class RoutingTests(RootCase):
             self.assertIsNone(response["retry-after"])
 
     def test_head(self) -> None:
-        """HEAD of both has the headers of the GET, without the body (D19)."""
+        """HEAD of ``/health`` and ``/ready`` has the headers of GET, without the body (D19)."""
         for path in (b"/health", b"/ready"):
             get, head = self.harness.ask(path), self.harness.ask(path, b"HEAD")
             self.assertEqual((200, b""), (head.status, head.body))
@@ -80,7 +79,7 @@ class RoutingTests(RootCase):
                 self.assertEqual(get[name], head[name])
 
     def test_unmatched(self) -> None:
-        """The root, any single segment, the reserved and the unknown are a 404 (D18)."""
+        """``/``, other paths of one segment and reserved paths are a 404 (D18)."""
         for path in (
             *(b"/", b"/metrics", b"/favicon.ico", b"/health2", b"/Health", b"/%68ealth"),
             *(b"/hls/x/f:mp3/plain/local://a.mp3/index.m3u8", b"/hls/", b"/insecure"),
@@ -89,13 +88,13 @@ class RoutingTests(RootCase):
             self.assert_not_found(self.harness.ask(path))
 
     def test_two_segments_are_signed(self) -> None:
-        """Anything with two segments is checked for its signature first (D18)."""
+        """Any path of two segments is checked for its signature first (D18)."""
         for path in (b"//", b"/a/b", b"/health/", b"/ready/x", b"//health", b"/metrics/"):
             response = self.harness.ask(path)
             self.assertEqual((401, "invalid_signature"), (response.status, response.error))
 
     def test_signature_spellings(self) -> None:
-        """Unpadded and padded once are served; nothing else is (Authentication, 2)."""
+        """Signatures are accepted only unpadded or with one ``=`` (Authentication, 2)."""
         signature = sign(KEY, SALT, PATH)
         for spelling in (signature, signature + b"="):
             self.assertEqual(DATA, self.harness.ask(b"/" + spelling + PATH).body)
@@ -110,7 +109,7 @@ class RoutingTests(RootCase):
             self.assertEqual(401, self.harness.ask(b"/" + spelling + PATH).status)
 
     def test_slips(self) -> None:
-        """Who signs with the digits of the key is told so, and a stranger nothing (D20)."""
+        """A 401 names mistakes such as signing with the text of the key, but no others (D20)."""
         slip = sign(KEY.hex().encode(), SALT.hex().encode(), PATH)
         for signature, words in (
             (slip, "made with the text of AP_KEY and AP_SALT; the bytes that"),
@@ -124,12 +123,12 @@ class RoutingTests(RootCase):
         self.assertIn("AP_KEY is not set", response.document["message"])
 
     def test_raw_bytes_are_signed(self) -> None:
-        """Another spelling of the same path is another path (Authentication, 1)."""
+        """The signature covers the raw path: another spelling is a 401 (Authentication, 1)."""
         target = self.harness.path(PATH).replace(b"a.mp3", b"%61.mp3")
         self.assertEqual(401, self.harness.ask(target).status)
 
     def test_insecure(self) -> None:
-        """The word is taken where it is allowed, beside signatures, and nowhere else (D31)."""
+        """``insecure`` is accepted only if it is enabled, beside valid signatures (D31)."""
         harness = self.make_harness(insecure=True)
         for target in (b"/insecure" + PATH, harness.path(PATH)):
             self.assertEqual(DATA, harness.ask(target).body)
@@ -139,13 +138,13 @@ class RoutingTests(RootCase):
             self.assertEqual(401, harness.ask(target).status)
 
     def test_query(self) -> None:
-        """A query is not signed, not part of the key and not logged (D17)."""
+        """A query is not signed, not a part of the cache key and not logged (D17)."""
         target = self.harness.path(PATH) + b"?token=secret&f:wav/plain/x"
         self.assertEqual(DATA, self.harness.ask(target).body)
         self.assertNotIn("secret", " ".join(map(str, self.log.events)))
 
     def test_absolute_form(self) -> None:
-        """A target with a scheme and a host is served as its path is (RFC 9112, 3.2.2)."""
+        """A target in absolute form is served like its path (RFC 9112, 3.2.2)."""
         for origin in (b"http://proxy.example", b"HTTPS://x:443", b"http://"):
             self.assertEqual(DATA, self.harness.ask(origin + self.harness.path(PATH)).body)
             self.assertEqual(200, self.harness.ask(origin + b"/health").status)
@@ -155,10 +154,10 @@ class RoutingTests(RootCase):
 
 
 class MethodTests(RootCase):
-    """GET and HEAD, a configured preflight, and a 404 for the rest."""
+    """Methods: GET, HEAD and a configured preflight; the others are a 404."""
 
     def test_other_methods(self) -> None:
-        """There is no 405 and no 501: every other method on every path is a 404."""
+        """Other methods on any path are a 404, never a 405 or a 501."""
         for method in METHODS:
             for target in (
                 b"/",
@@ -172,7 +171,7 @@ class MethodTests(RootCase):
         self.assertEqual([], self.harness.calls)
 
     def test_bodies(self) -> None:
-        """A body is read and dropped, of whatever kind."""
+        """A request body of any kind is read and dropped."""
         for headers in (
             {"content_length": b"60000", "body": b"x" * 60_000},
             {"transfer_encoding": b"chunked", "body": b"3\r\nabc\r\n0\r\n\r\n"},
@@ -192,12 +191,12 @@ class MethodTests(RootCase):
             self.assertEqual(200, self.harness.ask(b"/health", **arguments).status)
 
     def test_options_without_an_origin(self) -> None:
-        """Without AP_ALLOW_ORIGIN, OPTIONS is a 404 like any other method (CORS, 1)."""
+        """Without AP_ALLOW_ORIGIN, OPTIONS is a 404 (CORS, 1)."""
         for target in (b"/health", self.harness.path(PATH), b"*"):
             self.assert_not_found(self.harness.ask(target, b"OPTIONS"))
 
     def test_preflight(self) -> None:
-        """With it, OPTIONS on any path is a 204, unsigned, and touches nothing (CORS, 3)."""
+        """With AP_ALLOW_ORIGIN, OPTIONS on any path is a 204 without a signature (CORS, 3)."""
         for origin in ("*", "https://player.example"):
             harness = self.make_harness(origin=origin)
             for target in (b"/health", b"/a/b" + PATH, b"/nowhere", b"*", b"http://h/x"):
@@ -220,10 +219,10 @@ class MethodTests(RootCase):
 
 
 class EverywhereTests(RootCase):
-    """What is on every response, whatever it is."""
+    """Headers and bodies of every response."""
 
     def everything(self, harness: ResourceHarness) -> list[Response]:
-        """Return one response of every kind."""
+        """Return responses of every kind."""
         tag = b'"' + key_of(PATH).encode() + b'"'
         answers = [
             harness.ask(b"/health"),
@@ -249,7 +248,7 @@ class EverywhereTests(RootCase):
         return [*answers, connection.response]
 
     def test_cache_control(self) -> None:
-        """Every response says how long it may be kept (Edge-cache discipline)."""
+        """Every response has a Cache-Control (Edge-cache discipline)."""
         statuses = set()
         for response in self.everything(self.harness):
             self.assertIsNotNone(response["cache-control"], response)
@@ -257,18 +256,18 @@ class EverywhereTests(RootCase):
         self.assertEqual({200, 206, 304, 401, 404, 410, 416, 422}, statuses)
 
     def test_reason(self) -> None:
-        """Every status line says in words what its number means."""
+        """Every status line has a reason phrase."""
         for response in self.everything(self.harness):
             self.assertRegex(response.reason, rb"\A[A-Z][A-Za-z -]+\Z")
             self.assertNotIn(b"Unknown", response.reason)
 
     def test_no_html(self) -> None:
-        """Bodies are JSON, or the audio that was asked for."""
+        """Every body is JSON or audio."""
         for response in self.everything(self.harness):
             self.assertIn(response["content-type"], (b"application/json", b"audio/mpeg", None))
 
     def test_cors(self) -> None:
-        """With an origin, every response carries the headers; without, none does (CORS, 2)."""
+        """With AP_ALLOW_ORIGIN every response has CORS headers, without it none has (CORS, 2)."""
         for origin in (None, "*", "https://player.example"):
             for response in self.everything(self.make_harness(origin=origin)):
                 allowed = response["access-control-allow-origin"]
@@ -281,7 +280,7 @@ class EverywhereTests(RootCase):
                 self.assertEqual([b"Origin"] if named else [], response.all("vary"))
 
     def test_request_id(self) -> None:
-        """Every response has the id that the log has, and no two the same (Request log, 4)."""
+        """Every response has a unique request id, which is also in the log (Request log, 4)."""
         responses = self.everything(self.harness)
         ids = [response["x-request-id"] for response in responses]
         self.assertEqual(len(ids), len(set(ids)))
@@ -289,7 +288,7 @@ class EverywhereTests(RootCase):
         self.assertEqual(sorted(map(bytes, ids)), sorted(logged))  # type: ignore[arg-type]
 
     def test_their_request_id(self) -> None:
-        """One that a client sends is used where it is well formed, else one of ours (D27)."""
+        """A valid request id of the client is used; otherwise one is generated (D27)."""
         for theirs in (b"a", b"A-b_c.9", b"x" * 200, b"a:/+=,{}b", b"<script>", b"%0d%0a", b"!~"):
             self.assertEqual(theirs, self.harness.ask(b"/x", x_request_id=theirs)["x-request-id"])
         for theirs in (b"", b"x" * 201, b"a b", b"a\tb", b"\xff", b"a\x7f"):
@@ -298,14 +297,14 @@ class EverywhereTests(RootCase):
 
 
 class AnyBytesTests(RootCase):
-    """Properties over everything that a client can send."""
+    """Properties of responses to arbitrary bytes."""
 
     def setUp(self) -> None:
         super().setUp()
         self.harness = self.make_harness(insecure=True)
 
     def assert_answered(self, connection: Connection) -> None:
-        """Assert an answer of the contract's, or a 400 to what is no request."""
+        """Assert that a response is one of the contract, or a 400."""
         response = connection.response
         self.assertTrue(response.complete, response)
         self.assertIn(response.status, (200, 206, 304, 400, 401, 404, 410, 416, 422), response)
@@ -316,7 +315,7 @@ class AnyBytesTests(RootCase):
         self.log.events.clear()
 
     def ask_and_check(self, target: bytes, method: bytes = b"GET") -> None:
-        """Ask for a target; whatever would render fails at once."""
+        """Send a request and check its response; renders fail at once."""
         self.harness.render_error = NotFound()
         connection = self.harness.connect()
         connection.send(target, method)
@@ -325,14 +324,14 @@ class AnyBytesTests(RootCase):
     @PROMISE
     @given(junk(), st.sampled_from((b"GET", b"HEAD", b"OPTIONS", b"POST")))
     def test_any_target(self, target: bytes, method: bytes) -> None:
-        """Any bytes as a target are answered."""
+        """Any bytes as the request target get a valid response."""
         self.ask_and_check(target, method)
         self.ask_and_check(b"/" + target, method)
 
     @PROMISE
     @given(junk())
     def test_any_signed_path(self, rest: bytes) -> None:
-        """Any bytes that somebody signed are answered."""
+        """Any bytes in a signed path get a valid response."""
         printable = bytes(byte for byte in rest if 32 < byte < 127 and byte != ord("?"))
         self.ask_and_check(self.harness.path(b"/" + printable))
         self.ask_and_check(b"/insecure/" + printable + b"/plain/local://a", b"HEAD")
@@ -340,7 +339,7 @@ class AnyBytesTests(RootCase):
     @PROMISE
     @given(st.binary(max_size=20))
     def test_any_method(self, method: bytes) -> None:
-        """Any bytes as a method are answered."""
+        """Any bytes as the method get a valid response."""
         self.ask_and_check(self.harness.path(PATH), method)
 
     @PROMISE
@@ -351,7 +350,7 @@ class AnyBytesTests(RootCase):
         st.binary(max_size=40),
     )
     def test_any_header(self, name: bytes, value: bytes) -> None:
-        """Any bytes in a header are answered."""
+        """Any bytes in a header get a valid response."""
         connection = self.harness.connect()
         connection.send_raw(
             b"GET %s HTTP/1.1\r\n%s: %s\r\n\r\n" % (self.harness.path(PATH), name, value)
@@ -360,7 +359,7 @@ class AnyBytesTests(RootCase):
             self.assert_answered(connection)
 
     def test_long_paths(self) -> None:
-        """A path up to Twisted's limit is answered; a longer one is no request."""
+        """A path up to Twisted's limit gets a valid response; a longer path is a 400."""
         for length in (1000, 15_000):
             self.ask_and_check(b"/" + b"a" * length)
             self.ask_and_check(b"/" + b"/" * length)
@@ -374,10 +373,10 @@ class AnyBytesTests(RootCase):
 
 
 class MountTests(RootCase):
-    """The resource below a prefix of somebody else's site."""
+    """The resource below a prefix of another application's site."""
 
     def mount(self, *prefix: bytes) -> Site:
-        """Return a site that has the resource below a prefix, beside a text."""
+        """Return a site with the resource below a prefix, and a text resource beside it."""
         root = here = Resource()
         for segment in prefix[:-1]:
             inner = Resource()
@@ -389,13 +388,13 @@ class MountTests(RootCase):
         return site
 
     def ask(self, site: Site, target: bytes, method: bytes = b"GET") -> Response:
-        """Return the response of a site."""
+        """Send a request to a site, and return the response."""
         connection = Connection(site)
         connection.send(target, method)
         return connection.response
 
     def test_below_a_prefix(self) -> None:
-        """The signature covers what follows it, wherever the resource is mounted."""
+        """The signature covers the path after the prefix, wherever the resource is mounted."""
         for prefix in ((b"audio",), (b"a", b"b c", b"audio")):
             site = self.mount(*prefix)
             address = b"".join(b"/" + segment.replace(b" ", b"%20") for segment in prefix)
@@ -410,12 +409,12 @@ class MountTests(RootCase):
             self.assertEqual(b"a text", self.ask(site, beside).body)
 
     def test_prefix_in_other_spelling(self) -> None:
-        """A prefix that a client escapes is the same prefix."""
+        """The prefix may be percent-encoded in any way."""
         site = self.mount(b"audio")
         self.assertEqual(DATA, self.ask(site, b"/%61udio" + self.harness.path(PATH)).body)
 
     def test_segments_are_counted_raw(self) -> None:
-        """Empty segments and escaped slashes of the path are part of what is signed."""
+        """Empty segments and escaped slashes are a part of the signed path."""
         site = self.mount(b"audio")
         for rest in (b"//f:mp3/plain/local://a.mp3", b"/f%2Fmp3/plain/local://a%2Fb.mp3"):
             response = self.ask(site, b"/audio" + self.harness.path(rest))

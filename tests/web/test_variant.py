@@ -1,4 +1,4 @@
-"""A signed path becomes a response: the order of the checks, every status, every header."""
+"""Responses to signed variant URLs: order of checks, every status, every header."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATH = b"/f:mp3/plain/local://a.mp3"
 TAG = b'"' + key_of(PATH).encode() + b'"'
 DATA = bytes(range(256)) * 3
 
-#: The error table (contract: Errors; the codes, D20).
+#: The error table (Errors; D20 for the codes).
 ERRORS: dict[type[Refusal], tuple[int, str, bytes]] = {
     InvalidSignature: (401, "invalid_signature", b"max-age=60"),
     NotFound: (404, "not_found", b"max-age=10"),
@@ -66,13 +66,13 @@ ERRORS: dict[type[Refusal], tuple[int, str, bytes]] = {
 
 
 class VariantCase(SynchronousTestCase):
-    """What the cases below share: a service with a store, and one path."""
+    """A service with a variant store."""
 
     def setUp(self) -> None:
         self.harness = ResourceHarness()
 
     def assert_error(self, response: Response, refusal: type[Refusal]) -> None:
-        """Assert that a response is the error document of a row of the table."""
+        """Assert that a response is the error document of a refusal, as in the table."""
         status, code, cache_control = ERRORS[refusal]
         self.assertEqual((status, code), (response.status, response.error))
         self.assertEqual(cache_control, response["cache-control"])
@@ -82,7 +82,7 @@ class VariantCase(SynchronousTestCase):
         self.assertTrue(message.endswith(".") and "\n" not in message, message)
 
     def get_miss(self, rest: bytes = PATH, data: bytes = DATA, **headers: Any) -> Response:
-        """Return the response to a request that a render answers."""
+        """Complete a render for a request, and return the response."""
         connection = self.harness.connect()
         connection.send(self.harness.path(rest), **headers)
         render = self.harness.render(rest)
@@ -93,10 +93,10 @@ class VariantCase(SynchronousTestCase):
 
 
 class OrderTests(VariantCase):
-    """States and transitions: what is looked at before what."""
+    """Order of the checks (Request handling order)."""
 
     def test_signature_first(self) -> None:
-        """A wrong signature is a 401 whatever else is wrong, and nothing is touched (1)."""
+        """A wrong signature is a 401 before every other check (Request handling order, 1)."""
         for rest in (
             PATH,
             b"/f:nonsense/plain/local://a.mp3",
@@ -111,7 +111,7 @@ class OrderTests(VariantCase):
         self.assertEqual([], self.harness.touched())
 
     def test_expiry_second(self) -> None:
-        """An expired URL is a 410 before its options are read, and nothing is touched (2)."""
+        """An expired URL is a 410 before its options are parsed (Request handling order, 2)."""
         for rest in (
             b"/exp:%d/plain/local://a.mp3" % (NOW - 1),
             b"/exp:0/plain/local://a.mp3",
@@ -123,7 +123,7 @@ class OrderTests(VariantCase):
         self.assertEqual([], self.harness.touched())
 
     def test_options_and_source_grammar(self) -> None:
-        """What the grammar refuses touches nothing: 422 for options, 404 for sources (D16)."""
+        """Invalid options are a 422 and malformed sources a 404, without storage access (D16)."""
         self.assert_error(self.harness.ask_signed(b"/f:/plain/local://a.mp3"), InvalidOptions)
         for source in (
             b"plain/http://a/b",
@@ -140,13 +140,13 @@ class OrderTests(VariantCase):
         self.assertEqual([], self.harness.touched())
 
     def test_conditional_third(self) -> None:
-        """A matching If-None-Match is a 304 without storage access (3)."""
+        """A matching If-None-Match is a 304 without storage access (Request handling order, 3)."""
         self.harness.stored = UpstreamUnavailable()
         self.assertEqual(304, self.harness.ask_signed(PATH, if_none_match=TAG).status)
         self.assertEqual([], self.harness.touched())
 
     def test_lookup_before_source(self) -> None:
-        """A stored variant is served without a look at its source or at any render (4)."""
+        """A stored variant is served without opening its source (Request handling order, 4)."""
         self.harness.source = NotFound()
         self.harness.store_variant(PATH, DATA)
         for method in (b"GET", b"HEAD"):
@@ -156,13 +156,13 @@ class OrderTests(VariantCase):
             self.assertEqual(["lookup"], self.harness.touched())
 
     def test_lookup_before_coalescing(self) -> None:
-        """A variant that is stored while its render can still be joined is a HIT (4)."""
+        """A stored variant is a HIT while its render can be joined (Request handling order, 4)."""
         self.get_miss()
         self.harness.store_variant(PATH, DATA)
         self.assertEqual(b"HIT", self.harness.ask_signed(PATH)["x-audio-proxy"])
 
     def test_miss(self) -> None:
-        """A miss is looked up, then rendered; a HEAD is looked up, then opens the source (5)."""
+        """After a miss, GET renders and HEAD opens the source (Request handling order, 5)."""
         self.get_miss()
         self.assertEqual(["lookup", "join"], self.harness.touched())
         self.harness.calls.clear()
@@ -171,7 +171,7 @@ class OrderTests(VariantCase):
         self.assertEqual(1, self.harness.source.closed)  # type: ignore[union-attr]
 
     def test_without_a_store(self) -> None:
-        """With no store there is no lookup, and every answer is rendered or shared."""
+        """Without a store there is no lookup; every GET starts or joins a render."""
         self.harness = ResourceHarness(with_store=False)
         self.assertEqual(b"MISS", self.get_miss()["x-audio-proxy"])
         self.assertEqual(b"COALESCED", self.get_miss()["x-audio-proxy"])
@@ -179,10 +179,10 @@ class OrderTests(VariantCase):
 
 
 class ErrorTests(VariantCase):
-    """Every row of the error table that a request for a variant can meet."""
+    """Every row of the error table that applies to variant requests."""
 
     def test_from_the_render(self) -> None:
-        """What a render is refused for before its first byte is an answer with a status."""
+        """If a render is refused before its first byte, the response has the refusal's status."""
         for refusal in (
             NotFound("a reason for operators"),
             SourceTooLarge(),
@@ -206,7 +206,7 @@ class ErrorTests(VariantCase):
             self.assertEqual(retry_after, response["retry-after"])
 
     def test_from_the_store(self) -> None:
-        """A store that cannot tell is a 502, never a miss (note 8)."""
+        """A store that fails is a 502, not a miss (Errors, 8)."""
         self.harness.stored = UpstreamUnavailable()
         for method in (b"GET", b"HEAD"):
             response = self.harness.ask_signed(PATH, method)
@@ -214,7 +214,7 @@ class ErrorTests(VariantCase):
         self.assertEqual(["lookup", "lookup"], self.harness.touched())
 
     def test_head_is_refused_like_get(self) -> None:
-        """The headers are the same, without the body, and no render begins (HEAD, 1 and 2)."""
+        """HEAD is refused like GET, without body or render (HEAD on signed endpoints, 1 and 2)."""
         cases: list[tuple[bytes, Refusal | FakeSource]] = [
             (b"/f:mp3/q:99/plain/local://a.mp3", FakeSource(1)),
             (b"/exp:1/plain/local://a.mp3", FakeSource(1)),
@@ -245,7 +245,7 @@ class ErrorTests(VariantCase):
             self.assertNotIn("join", [name for name, _ in head.calls])
 
     def test_every_404_is_the_same(self) -> None:
-        """Missing, refused, climbing, unmatched: one document, so nothing leaks (note 7)."""
+        """Every 404 has the same body, so that it reveals nothing about its cause (Errors, 7)."""
         self.harness.render_error = NotFound("a reason that no client sees")
         bodies = {
             self.harness.ask_signed(PATH).body,
@@ -260,7 +260,7 @@ class ErrorTests(VariantCase):
         self.assertEqual(1, len(bodies), bodies)
 
     def test_422_quotes_the_segment(self) -> None:
-        """The message of a 422 quotes what is wrong (D20), as JSON whatever the bytes are."""
+        """The message of a 422 quotes the segment as valid JSON, whatever its bytes are (D20)."""
         response = self.harness.ask_signed(b'/f:"\x80\xb0%0a/plain/local://a.mp3')
         self.assert_error(response, InvalidOptions)
         self.assertIn("mp3", response.document["message"])
@@ -268,10 +268,10 @@ class ErrorTests(VariantCase):
 
 
 class MissTests(VariantCase):
-    """MISS and COALESCED: a stream of chunks."""
+    """MISS and COALESCED: chunked responses."""
 
     def test_headers(self) -> None:
-        """A miss is chunked, without a length or ranges (Framing by cache state)."""
+        """A MISS is chunked, without Content-Length and Accept-Ranges (Framing by cache state)."""
         response = self.get_miss()
         self.assertEqual((200, DATA, True), (response.status, response.body, response.complete))
         for name, value in {
@@ -287,7 +287,7 @@ class MissTests(VariantCase):
             self.assertEqual(value, response[name], name)
 
     def test_content_types(self) -> None:
-        """Every format has its own (D22)."""
+        """Every format has its content type (D22)."""
         types = {
             "mp3": b"audio/mpeg",
             "opus": b"audio/ogg",
@@ -303,7 +303,7 @@ class MissTests(VariantCase):
             self.assertEqual(content_type, self.get_miss(rest)["content-type"])
 
     def test_headers_wait_for_the_first_byte(self) -> None:
-        """Nothing is sent before there is something to send, so a status stays possible."""
+        """Headers are sent with the first byte, so that an earlier refusal can set the status."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.assertEqual(b"", connection.received)
@@ -312,12 +312,12 @@ class MissTests(VariantCase):
         self.assertFalse(connection.response.complete)
 
     def test_coalesced(self) -> None:
-        """One who comes half way gets every byte from the first on (Rendering)."""
+        """A client that joins midway receives all bytes (Variant delivery states)."""
         first, second = self.harness.connect(), self.harness.connect()
         first.send(self.harness.path(PATH))
         render = self.harness.render(PATH)
         render.put_out(b"one ")
-        # The same variant by another spelling, and with a request option.
+        # The same variant in another spelling, and with a request option.
         second.send(self.harness.path(b"/exp:%d/enc/bG9jYWw6Ly9hLm1wMw" % (NOW + 5)))
         self.assertEqual(b"one ", second.response.body)
         render.put_out(b"two")
@@ -330,12 +330,12 @@ class MissTests(VariantCase):
         self.assertEqual((2, 2), (render.subscribers, render.left))
 
     def test_range_is_ignored(self) -> None:
-        """A miss is never a 206 or a 416, whatever range is asked for."""
+        """A MISS ignores Range, and is never a 206 or a 416."""
         for header in (b"bytes=0-1", b"bytes=99999-"):
             self.assertEqual((200, DATA), _seen(self.get_miss(range=header)))
 
     def test_head(self) -> None:
-        """HEAD of a miss has the headers of the GET without framing, and renders nothing."""
+        """HEAD of a MISS has the headers of GET without framing, and starts no render."""
         response = self.harness.ask_signed(PATH, b"HEAD", range=b"bytes=0-1")
         self.assertEqual((200, b""), _seen(response))
         self.assertEqual(b"MISS", response["x-audio-proxy"])
@@ -346,7 +346,7 @@ class MissTests(VariantCase):
             self.assertEqual(get[name], response[name])
 
     def test_failed_stream(self) -> None:
-        """It is broken off without a closing chunk, so that nobody takes it for whole (10)."""
+        """A response that fails midway ends without the last chunk (Errors, 10)."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.harness.render(PATH).put_out(b"some")
@@ -356,7 +356,7 @@ class MissTests(VariantCase):
         self.assertEqual(1, self.harness.render(PATH).left)
 
     def test_failed_stream_http_1_0(self) -> None:
-        """A client of HTTP/1.0 knows the end by the close, so it must not be a clean one."""
+        """A response to HTTP/1.0 that fails midway is aborted, since a close would complete it."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH), version=b"HTTP/1.0")
         self.harness.render(PATH).put_out(b"some")
@@ -365,7 +365,7 @@ class MissTests(VariantCase):
         self.assertFalse(connection.response.complete)
 
     def test_http_1_0(self) -> None:
-        """A client of HTTP/1.0 gets no chunks; the close is the end."""
+        """A response to HTTP/1.0 is not chunked, and ends with the connection."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH), version=b"HTTP/1.0")
         self.harness.render(PATH).put_out(DATA)
@@ -375,7 +375,7 @@ class MissTests(VariantCase):
         self.assertEqual((200, DATA), _seen(connection.response))
 
     def test_reader_that_pauses(self) -> None:
-        """One who reads no more is sent no more, and the rest when it reads on (D38)."""
+        """A client that pauses receives no more bytes, and the rest when it resumes (D38)."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         render = self.harness.render(PATH)
@@ -400,14 +400,14 @@ def _of(response: Response) -> tuple[bytes, bool]:
 
 
 class HitTests(VariantCase):
-    """HIT in proxy mode: a length, ranges, and the headers of the write-back."""
+    """HIT in proxy mode: Content-Length, ranges, and the headers of the write-back."""
 
     def setUp(self) -> None:
         super().setUp()
         self.stored = self.harness.store_variant(PATH, DATA)
 
     def test_headers(self) -> None:
-        """A hit has a length and takes ranges (Framing by cache state)."""
+        """A HIT has Content-Length and Accept-Ranges (Framing by cache state)."""
         response = self.harness.ask_signed(PATH)
         self.assertEqual((200, DATA), _seen(response))
         for name, value in {
@@ -424,7 +424,7 @@ class HitTests(VariantCase):
         self.assertEqual(1, self.stored.closed)
 
     def test_stored_headers_win(self) -> None:
-        """Content-Type, Cache-Control and Content-Disposition are those of the write-back."""
+        """A HIT has Content-Type, Cache-Control and Content-Disposition of the write-back."""
         stored = self.harness.store_variant(PATH, DATA, "audio/x-old", "attachment")
         stored.headers = type(stored.headers)("audio/x-old", "public, max-age=5", "attachment")
         for method in (b"GET", b"HEAD"):
@@ -434,7 +434,7 @@ class HitTests(VariantCase):
             self.assertEqual(b"attachment", response["content-disposition"])
 
     def test_head(self) -> None:
-        """HEAD has all headers of the GET, and pays no heed to Range (HEAD, 4)."""
+        """HEAD of a HIT has all headers of GET, and ignores Range (HEAD on signed endpoints, 4)."""
         get = self.harness.ask_signed(PATH, x_request_id=b"same")
         for headers in ({}, {"range": b"bytes=0-1"}, {"range": b"bytes=9999-"}):
             head = self.harness.ask_signed(PATH, b"HEAD", x_request_id=b"same", **headers)
@@ -443,7 +443,7 @@ class HitTests(VariantCase):
         self.assertEqual((4, 4), (self.stored.opened, self.stored.closed))
 
     def test_range(self) -> None:
-        """One range of bytes is a 206 with those bytes (proxy mode, 2)."""
+        """A single byte range is a 206 with these bytes (Hit in proxy mode, 2)."""
         for header, start, stop in (
             (b"bytes=0-0", 0, 1),
             (b"bytes=10-19", 10, 20),
@@ -459,7 +459,7 @@ class HitTests(VariantCase):
             self.assertNotIn(b"Range", b",".join(response.all("vary")))
 
     def test_unsatisfiable_range(self) -> None:
-        """It is a 416 that says the size, is not stored, and varies by nothing (3)."""
+        """An unsatisfiable range is a 416 with the size and without Vary (Hit in proxy mode, 3)."""
         response = self.harness.ask_signed(PATH, range=b"bytes=768-")
         self.assert_error(response, RangeNotSatisfiable)
         self.assertEqual(b"bytes */768", response["content-range"])
@@ -467,7 +467,7 @@ class HitTests(VariantCase):
         self.assertEqual(1, self.stored.closed)
 
     def test_ignored_ranges(self) -> None:
-        """Several ranges, other units and malformed values get the whole (4)."""
+        """Several ranges, other units and malformed values are ignored (Hit in proxy mode, 4)."""
         several: list[Any] = [[b"bytes=0-1", b"bytes=3-4"]]
         for header in (b"bytes=0-1,3-4", b"seconds=0-1", b"bytes=x", b"bytes=5-4", *several):
             response = self.harness.ask_signed(PATH, range=header)
@@ -475,7 +475,7 @@ class HitTests(VariantCase):
             self.assertIsNone(response["content-range"])
 
     def test_if_range(self) -> None:
-        """A range counts under If-Range only with our own strong tag (RFC 9110, 13.1.5)."""
+        """With If-Range, a range applies only for the variant's strong tag (RFC 9110, 13.1.5)."""
         for condition, status in (
             (TAG, 206),
             (b" " + TAG + b" ", 206),
@@ -486,18 +486,18 @@ class HitTests(VariantCase):
         ):
             response = self.harness.ask_signed(PATH, range=b"bytes=0-1", if_range=condition)
             self.assertEqual(status, response.status, condition)
-        # What does not apply cannot be unsatisfiable either.
+        # A range that does not apply cannot be unsatisfiable.
         response = self.harness.ask_signed(PATH, range=b"bytes=9999-", if_range=b'"another"')
         self.assertEqual(200, response.status)
 
     def test_empty_variant(self) -> None:
-        """Even a variant of no bytes is a complete answer."""
+        """An empty variant is a complete response."""
         self.harness.store_variant(PATH, b"")
         response = self.harness.ask_signed(PATH)
         self.assertEqual((200, b"", b"0"), (*_seen(response), response["content-length"]))
 
     def test_unreadable(self) -> None:
-        """A variant that cannot be read is a 500 without a trace of what was to be sent."""
+        """A variant that cannot be read is a 500 without headers of the variant."""
         self.stored.error = OSError("the disk is gone")
         for headers in ({}, {"range": b"bytes=0-1"}):
             response = self.harness.ask_signed(PATH, **headers)
@@ -507,7 +507,7 @@ class HitTests(VariantCase):
         self.assertEqual(2, len(self.flushLoggedErrors(OSError)))
 
     def test_store_does_not_give_it(self) -> None:
-        """A store that finds it and does not give it is a 502, with nothing of the variant."""
+        """If the store finds a variant but refuses its bytes, the response is a plain 502."""
         self.stored = self.harness.store_variant(PATH, DATA, "audio/x-old", "attachment")
         self.stored.refusal = UpstreamUnavailable()
         for headers in ({}, {"range": b"bytes=0-1"}):
@@ -516,11 +516,11 @@ class HitTests(VariantCase):
             self.assertIsNone(response["content-range"])
             self.assertEqual(b"%d" % len(response.body), response["content-length"])
         self.assertEqual((2, 2), (self.stored.opened, self.stored.closed))
-        # What only the headers are wanted of is not asked for.
+        # HEAD does not request the bytes of the variant.
         self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
 
     def test_store_breaks_off(self) -> None:
-        """Before its first byte that is a 502 still; behind it, an answer that is broken off."""
+        """A store failure is a 502 before the first byte, and breaks the response after it."""
         self.stored.error = UpstreamUnavailable()
         self.assert_error(self.harness.ask_signed(PATH, range=b"bytes=0-1"), UpstreamUnavailable)
         self.stored.error, self.stored.error_at = UpstreamUnavailable(), 1
@@ -533,7 +533,7 @@ class HitTests(VariantCase):
         self.assertEqual(2, self.stored.closed)
 
     def test_cut_short(self) -> None:
-        """A variant that ends before its length is broken off, not padded or finished."""
+        """A variant that is shorter than its Content-Length breaks the response."""
         self.stored.data = DATA[:100]
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
@@ -542,7 +542,7 @@ class HitTests(VariantCase):
         self.assertEqual(1, len(self.flushLoggedErrors(EOFError)))
 
     def test_pipelined_hits(self) -> None:
-        """A connection is good for the next request, each with all of its own bytes."""
+        """Pipelined requests on one connection each get all bytes of the variant."""
         connection = self.harness.connect()
         request = b"GET " + self.harness.path(PATH) + b" HTTP/1.1\r\nHost: h\r\n\r\n"
         connection.send_raw(request * 3)
@@ -551,7 +551,7 @@ class HitTests(VariantCase):
 
 
 class RedirectTests(VariantCase):
-    """HIT in redirect mode: a 302 to where the store gives the bytes itself."""
+    """HIT in redirect mode: a 302 to a presigned URL of the store."""
 
     URL = "https://store.example/bucket/key"
 
@@ -561,7 +561,7 @@ class RedirectTests(VariantCase):
         self.stored.url = self.URL
 
     def lives(self, exp: int) -> int:
-        """Return for how many seconds the URL is good that a path with an expiry leads to."""
+        """Return the lifetime of the presigned URL for a path with ``exp``."""
         rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % exp
         answers = {
             self.harness.ask_signed(rest, method)["location"] for method in (b"GET", b"HEAD")
@@ -571,7 +571,10 @@ class RedirectTests(VariantCase):
         return int(location.decode().removeprefix(f"{self.URL}?expires="))
 
     def test_get(self) -> None:
-        """A hit is a 302 without a body, which nobody may keep (1, 2; Framing)."""
+        """A HIT is a 302 without a body and with ``no-store`` (Hit in redirect mode, 1 and 2).
+
+        The 302 has the framing headers of a HIT (Framing by cache state).
+        """
         response = self.harness.ask_signed(PATH)
         self.assertEqual((302, b""), _seen(response))
         for name, value in {
@@ -591,7 +594,7 @@ class RedirectTests(VariantCase):
         self.assertEqual((1, 1), (self.stored.opened, self.stored.closed))
 
     def test_head(self) -> None:
-        """HEAD has the headers of the GET, Location too, and the object's size (HEAD, 3 and 4)."""
+        """HEAD has the headers of GET and the object's size (HEAD on signed endpoints, 3 and 4)."""
         get = self.harness.ask_signed(PATH, x_request_id=b"same")
         for headers in ({}, {"range": b"bytes=0-1"}, {"range": b"bytes=9999-"}):
             head = self.harness.ask_signed(PATH, b"HEAD", x_request_id=b"same", **headers)
@@ -604,21 +607,21 @@ class RedirectTests(VariantCase):
         self.assertEqual((4, 4), (self.stored.opened, self.stored.closed))
 
     def test_range(self) -> None:
-        """A range is the store's to serve, and to refuse (3)."""
+        """Range does not change the redirect; the store serves ranges (Hit in redirect mode, 3)."""
         expected = self.harness.ask_signed(PATH, x_request_id=b"same").settled
         for header in (b"bytes=0-1", b"bytes=9999-", b"bytes=0-1,3-4", b"bytes=x"):
             response = self.harness.ask_signed(PATH, x_request_id=b"same", range=header)
             self.assertEqual((302, expected), (response.status, response.settled), header)
 
     def test_expiry(self) -> None:
-        """No URL outlives exp, nor AP_PRESIGN_TTL (1)."""
+        """AP_PRESIGN_TTL and ``exp`` limit the presigned URL (Hit in redirect mode, 1)."""
         for left, seconds in ((1, 1), (299, 299), (300, 300), (301, 300), (10**9, 300)):
             self.assertEqual(seconds, self.lives(NOW + left))
         self.harness.now = NOW + 0.9
         self.assertEqual(10, self.lives(NOW + 10))
 
     def test_last_second(self) -> None:
-        """No URL lives 0 seconds, so the second that exp names is served from here (D14)."""
+        """In the last second of ``exp``, the service sends the variant itself (D14)."""
         rest = b"/f:mp3/exp:%d/plain/local://a.mp3" % NOW
         for now in (NOW, NOW + 0.999):
             self.harness.now = now
@@ -634,7 +637,7 @@ class RedirectTests(VariantCase):
         self.assert_error(self.harness.ask_signed(rest), Expired)
 
     def test_proxy_mode(self) -> None:
-        """In proxy mode nobody is sent elsewhere, whatever the store could do."""
+        """In proxy mode there are no redirects, even if the store can presign URLs."""
         self.harness = ResourceHarness()
         self.harness.store_variant(PATH, DATA).url = self.URL
         for method in (b"GET", b"HEAD"):
@@ -642,19 +645,19 @@ class RedirectTests(VariantCase):
             self.assertEqual((200, None), (response.status, response["location"]))
 
     def test_bytes_are_not_asked_for(self) -> None:
-        """A redirect needs nothing of the store but the answer that the variant is there."""
+        """A redirect does not read the variant's bytes from the store."""
         self.stored.refusal = self.stored.error = UpstreamUnavailable()
         for method in (b"GET", b"HEAD"):
             self.assertEqual(302, self.harness.ask_signed(PATH, method).status)
 
     def test_condition_first(self) -> None:
-        """A client that has the variant is told so, and sent nowhere."""
+        """A matching If-None-Match is a 304 instead of a redirect."""
         response = self.harness.ask_signed(PATH, if_none_match=TAG)
         self.assertEqual((304, None), (response.status, response["location"]))
         self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
 
     def test_miss(self) -> None:
-        """What is not stored yet is rendered and streamed from here."""
+        """In redirect mode a MISS is rendered and sent by the service."""
         rest = b"/f:ogg/plain/local://a.mp3"
         response = self.get_miss(rest)
         self.assertEqual((200, DATA, b"MISS"), (*_seen(response), response["x-audio-proxy"]))
@@ -663,10 +666,10 @@ class RedirectTests(VariantCase):
 
 
 class ConditionalTests(VariantCase):
-    """If-None-Match against the tag that the URL alone decides."""
+    """If-None-Match with the entity tag, which depends only on the URL."""
 
     def test_match(self) -> None:
-        """Our tag anywhere in the list, weak or strong, over any number of lines, is a 304."""
+        """A list with the variant's tag, weak or strong, in one or several headers, is a 304."""
         other = b'"another, with a comma"'
         values: list[Any] = [
             TAG,
@@ -688,14 +691,14 @@ class ConditionalTests(VariantCase):
         self.assertEqual([], self.harness.touched())
 
     def test_no_match(self) -> None:
-        """Another tag, a tag without its quotes, and ``*`` are answered in full."""
+        """Another tag, a tag without quotes and ``*`` get the full response."""
         self.harness.store_variant(PATH, DATA)
         for value in (b'"another"', TAG.strip(b'"'), b"*", b"", b'"', TAG[:-1], TAG.upper()):
             response = self.harness.ask_signed(PATH, if_none_match=value)
             self.assertEqual((200, DATA), _seen(response), value)
 
     def test_other_options_other_tag(self) -> None:
-        """The tag is the cache key: any spelling of one variant has it, another has not (D5)."""
+        """The tag is the cache key: the same for any spelling, another for another variant (D5)."""
         same = b"/dl:a.mp3/q:2.0/f:mp3/plain/local://%61.mp3"
         swapped = b"/f:mp3/q:2/dl:%61.mp3/enc/bG9jYWw6Ly9hLm1wMw"
         other = b"/f:mp3/q:2/dl:b.mp3/plain/local://a.mp3"
@@ -706,10 +709,10 @@ class ConditionalTests(VariantCase):
 
 
 class ExpiryTests(VariantCase):
-    """exp: the second it names is served, and no lifetime outlives it."""
+    """exp: its second is still served, and it limits every lifetime."""
 
     def path_until(self, exp: int) -> bytes:
-        """Return the path with an expiry."""
+        """Return the path of a variant with ``exp``."""
         return b"/f:mp3/exp:%d/plain/local://a.mp3" % exp
 
     def ages(self, exp: int) -> dict[str, int]:
@@ -723,7 +726,7 @@ class ExpiryTests(VariantCase):
         responses["206"] = self.harness.ask_signed(rest, range=b"bytes=0-0")
         responses["HEAD of a HIT"] = self.harness.ask_signed(rest, b"HEAD")
         responses["304"] = self.harness.ask_signed(rest, if_none_match=TAG)
-        # What is stored keeps its own.
+        # The stored Cache-Control is not limited.
         self.assertEqual(MEDIA_CACHE_CONTROL, stored.headers.cache_control)
         kept = VariantHeaders.of(self.harness.render(rest).request.options)
         self.assertEqual(MEDIA_CACHE_CONTROL, kept.cache_control)
@@ -737,21 +740,21 @@ class ExpiryTests(VariantCase):
         return ages
 
     def test_clamp(self) -> None:
-        """Each success lives at most until exp; the stored variant is not clamped (exp, 3)."""
+        """``exp`` limits max-age of responses, but not of the store (Request option exp, 3)."""
         self.assertEqual({90}, set(self.ages(NOW + 90).values()))
 
     def test_far_expiry(self) -> None:
-        """An expiry past a year takes nothing away."""
+        """An ``exp`` after more than a year does not change max-age."""
         self.assertEqual({31536000}, set(self.ages(NOW + 10**9).values()))
 
     def test_last_second(self) -> None:
-        """All of the second that exp names is served, with a max-age of 0 (D14)."""
+        """During the whole second that ``exp`` names, max-age is 0 (D14)."""
         for now in (NOW, NOW + 0.999):
             self.harness.now = now
             self.assertEqual({0}, set(self.ages(NOW).values()))
 
     def test_afterwards(self) -> None:
-        """From the next second on it is a 410, stored or not, conditional or not."""
+        """After the second that ``exp`` names, every request is a 410, stored or not."""
         rest = self.path_until(NOW)
         self.harness.store_variant(rest, DATA)
         self.harness.now = NOW + 1
@@ -760,27 +763,27 @@ class ExpiryTests(VariantCase):
         self.assertEqual(410, self.harness.ask_signed(rest, b"HEAD").status)
 
     def test_one_variant(self) -> None:
-        """URLs that differ in exp alone are one variant (Option classes)."""
+        """URLs that differ only in ``exp`` are one variant (Option classes)."""
         self.assertEqual(key_of(PATH), key_of(self.path_until(NOW)))
 
     def test_ill_spelled(self) -> None:
-        """An exp that is no second, or is there twice, is a 422 and never an expiry."""
+        """A malformed or repeated ``exp`` is a 422."""
         for segments in (b"exp:-1", b"exp:1.5", b"exp:", b"exp:1/exp:2", b"exp:x"):
             response = self.harness.ask_signed(b"/" + segments + b"/plain/local://a.mp3")
             self.assert_error(response, InvalidOptions)
 
 
 class DownloadTests(VariantCase):
-    """dl: a Content-Disposition that every browser reads (D10, RFC 6266)."""
+    """dl: Content-Disposition (D10, RFC 6266)."""
 
     def disposition(self, dl: bytes) -> str:
-        """Return the header of a miss."""
+        """Return the Content-Disposition of a MISS."""
         value = self.get_miss(b"/dl:" + dl + b"/plain/local://a.mp3")["content-disposition"]
         assert value is not None
         return value.decode("ascii")
 
     def test_values(self) -> None:
-        """An ASCII stand-in comes first, the exact name in UTF-8 behind it."""
+        """The ASCII fallback precedes the exact name in UTF-8."""
         for dl, expected in (
             (b"song.mp3", "attachment; filename=\"song.mp3\"; filename*=UTF-8''song.mp3"),
             (b"a%20b.mp3", "attachment; filename=\"a b.mp3\"; filename*=UTF-8''a%20b.mp3"),
@@ -793,7 +796,7 @@ class DownloadTests(VariantCase):
             self.assertEqual(expected, self.disposition(dl))
 
     def test_kept_with_the_variant(self) -> None:
-        """It is part of what is stored, and so of every hit."""
+        """Content-Disposition is stored with the variant, and sent with every HIT."""
         rest = b"/dl:a.mp3/plain/local://a.mp3"
         expected = self.get_miss(rest)["content-disposition"]
         kept = VariantHeaders.of(self.harness.render(rest).request.options)
@@ -809,7 +812,7 @@ class DownloadTests(VariantCase):
         )
     )
     def test_any_name(self, name: str) -> None:
-        """Whatever the name, the header is one line and gives the name back exactly."""
+        """For any name, the header is one line from which the exact name can be decoded."""
         escaped = "".join(f"%{byte:02X}" for byte in name.encode()).encode()
         value = self.disposition(escaped)
         match = re.fullmatch(
@@ -820,10 +823,10 @@ class DownloadTests(VariantCase):
 
 
 class SourceSpellingTests(VariantCase):
-    """plain and enc name the same sources."""
+    """Both source forms, ``plain`` and ``enc``."""
 
     def test_enc(self) -> None:
-        """Both forms of one source are one variant, padded or not (D15)."""
+        """A source is the same variant in ``plain`` and in ``enc``, padded or not (D15)."""
         for text in (b"local://a.mp3", b"local://a b.mp3", b"s3://bucket/k"):
             encoded = base64.urlsafe_b64encode(text)
             keys = {

@@ -1,4 +1,4 @@
-"""What each request is counted as: where its bytes came from, and how it ended."""
+"""Metrics of requests: cache lookups, and requests by endpoint and status family."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SOUND = {
 
 
 class CountCase(SynchronousTestCase):
-    """A service, what it counts, and what it logs."""
+    """A service, its metrics and its log."""
 
     def setUp(self) -> None:
         self.log = Log()
@@ -41,12 +41,12 @@ class CountCase(SynchronousTestCase):
         self.make()
 
     def make(self, **settings: Any) -> None:
-        """Have another service in place of the one before."""
+        """Replace the service with a new one."""
         self.harness = ResourceHarness(**settings)
         self.counts = Counts(self.harness.metrics)
 
     def assert_ended(self, endpoint: str, family: str) -> None:
-        """Require that one request was counted, and logged once, since the last look."""
+        """Assert that one request was counted and logged since the last call."""
         name = f"http_requests_total {endpoint} {family}"
         self.assertEqual({name: 1}, self.counts.of("http_requests_total"))
         (record,) = self.log.requests
@@ -56,17 +56,17 @@ class CountCase(SynchronousTestCase):
 
 
 class LookupTests(CountCase):
-    """Cache lookups (1)"""
+    """Cache lookups (Metrics, 1)."""
 
     def lookups(self) -> dict[str, float]:
-        """Return the lookups that were counted so far."""
+        """Return the counted cache lookups."""
         return {
             name.removeprefix("cache_lookups_total "): value
             for name, value in self.counts.of("cache_lookups_total").items()
         }
 
     def test_each_state(self) -> None:
-        """A GET is a miss, then coalesced, then a hit, each once, with the format it asked for."""
+        """A GET counts once as miss, coalesced or hit, with its format."""
         for form in FORMATS:
             self.make()
             rest = f"/f:{form}/plain/local://a.mp3".encode()
@@ -84,7 +84,7 @@ class LookupTests(CountCase):
             self.assertEqual(expected, self.lookups())
 
     def test_default_format(self) -> None:
-        """One who names no format asks for mp3, and options are no matter."""
+        """A request without ``f`` counts as mp3, whatever its other options are."""
         for rest in (
             b"/plain/local://a",
             b"/br:96/plain/local://a",
@@ -94,21 +94,21 @@ class LookupTests(CountCase):
         self.assertEqual({"mp3 miss": 3}, self.lookups())
 
     def test_without_a_store(self) -> None:
-        """With nothing to look into, those who share a render are told apart all the same."""
+        """Without a store, requests count as miss or coalesced."""
         self.make(with_store=False)
         for _ in range(2):
             self.harness.connect().send(self.harness.path(PATH))
         self.assertEqual({"mp3 miss": 1, "mp3 coalesced": 1}, self.lookups())
 
     def test_ranges(self) -> None:
-        """A hit is one whatever stretch of it is asked for, satisfiable or not."""
+        """A HIT with Range counts as one hit, satisfiable or not."""
         self.harness.store_variant(PATH, b"0123456789")
         for value, status in ((b"bytes=0-1", 206), (b"bytes=99-", 416), (b"bytes=x", 200)):
             self.assertEqual(status, self.harness.ask_signed(PATH, range=value).status)
         self.assertEqual({"mp3 hit": 3}, self.lookups())
 
     def test_one_that_leaves(self) -> None:
-        """Where the bytes would have come from is known when the client leaves, and counted."""
+        """A lookup is counted even if the client leaves before the first byte."""
         self.harness.store_variant(b"/f:wav/plain/local://a", b"x" * 1_000_000)
         for rest in (PATH, b"/f:wav/plain/local://a"):
             connection = self.harness.connect(window=1)
@@ -117,14 +117,14 @@ class LookupTests(CountCase):
         self.assertEqual({"mp3 miss": 1, "wav hit": 1}, self.lookups())
 
     def test_head(self) -> None:
-        """HEAD is not counted, neither of a hit nor of a miss (HEAD, 7)."""
+        """HEAD is not counted as a lookup (HEAD on signed endpoints, 7)."""
         self.harness.ask_signed(PATH, b"HEAD")
         self.harness.store_variant(PATH, b"abc")
         self.assertEqual(b"HIT", self.harness.ask_signed(PATH, b"HEAD")["x-audio-proxy"])
         self.assertEqual({}, self.lookups())
 
     def test_answered_before_the_lookup(self) -> None:
-        """304, 401, 404 of the grammar, 410 and 422 look nothing up, even of what is stored."""
+        """Requests that end before the lookup (304, 401, 404, 410, 422) are not counted."""
         self.harness.store_variant(PATH, b"abc")
         tag = self.harness.ask_signed(PATH, b"HEAD")["etag"]
         for status, response in (
@@ -139,23 +139,23 @@ class LookupTests(CountCase):
         self.assertEqual({}, self.lookups())
 
     def test_store_that_cannot_tell(self) -> None:
-        """A lookup that fails is neither a hit nor a miss (Errors, 8)."""
+        """A lookup that fails counts as neither hit nor miss (Errors, 8)."""
         self.harness.stored = UpstreamUnavailable()
         self.assertEqual(502, self.harness.ask_signed(PATH).status)
         self.assertEqual({}, self.lookups())
 
     def test_other_endpoints(self) -> None:
-        """Only variants are looked up."""
+        """Requests to other endpoints are not counted as lookups."""
         for target in (b"/health", b"/ready", self.harness.path(b"/info/plain/http://refused")):
             self.harness.ask(target)
         self.assertEqual({}, self.lookups())
 
 
 class RequestTests(CountCase):
-    """Requests by endpoint and family of status (2)"""
+    """Requests by endpoint and status family (Metrics, 2)."""
 
     def test_variants(self) -> None:
-        """A request for a variant is counted by the status that its client was told."""
+        """A variant request is counted with the status that the client received."""
         stored = b"/f:wav/plain/local://a.mp3"
         self.harness.store_variant(stored, b"0123456789")
         tag = self.harness.ask_signed(stored, b"HEAD")["etag"]
@@ -176,7 +176,7 @@ class RequestTests(CountCase):
         self.assert_ended("render", "4xx")
 
     def test_refused_renders(self) -> None:
-        """One that a render refuses is counted with the status of the refusal."""
+        """A refused render is counted with the status of the refusal."""
         for refusal, family in (
             (NotFound(), "4xx"),
             (UndecodableSource(), "4xx"),
@@ -191,14 +191,14 @@ class RequestTests(CountCase):
             self.assert_ended("render", family)
 
     def test_crash(self) -> None:
-        """What nobody foresaw is a 500."""
+        """An unexpected exception is counted as 5xx."""
         self.harness.stored = ZeroDivisionError("unforeseen")
         self.harness.ask_signed(PATH)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         self.assert_ended("render", "5xx")
 
     def test_info(self) -> None:
-        """Info documents are a class of their own."""
+        """Info requests have the endpoint class ``info``."""
         info = self.harness.path(b"/info/plain/local://a.mp3")
         head = self.harness.ask(info, b"HEAD")
         self.assert_ended("info", "2xx")
@@ -217,7 +217,7 @@ class RequestTests(CountCase):
         self.assert_ended("info", "5xx")
 
     def test_busy_probes(self) -> None:
-        """A 429 for want of a probe slot is a request that was refused, and no more."""
+        """A 429 for want of a probe slot counts only as a 4xx request."""
         for name in (b"a", b"b"):
             self.harness.source = FakeSource(1000, validator=name)
             self.harness.connect().send(self.harness.path(b"/info/plain/local://" + name))
@@ -228,7 +228,7 @@ class RequestTests(CountCase):
         self.harness.spawner.put_down()
 
     def test_unsigned(self) -> None:
-        """Liveness, readiness and preflights have classes, everything else has one."""
+        """Health, readiness and preflights have endpoint classes; all else is ``unknown``."""
         self.make(origin="*")
         for method, target, endpoint, family in (
             (b"GET", b"/health", "health", "2xx"),
@@ -247,14 +247,14 @@ class RequestTests(CountCase):
         self.assert_ended("ready", "5xx")
 
     def test_no_http(self) -> None:
-        """What is no request of HTTP was still somebody who was told so."""
+        """Bytes that are not HTTP are counted as ``unknown`` 4xx."""
         connection = self.harness.connect()
         connection.send_raw(b"\x16\x03\x01\r\n\r\n")
         self.assertEqual(400, connection.response.status)
         self.assert_ended("unknown", "4xx")
 
     def test_left_before_any_answer(self) -> None:
-        """A client that leaves without so much as a header is a 4xx, of its own making."""
+        """A client that leaves before any response header is counted as 4xx."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.assertEqual({}, self.counts.of("http_requests_total"))
@@ -266,7 +266,7 @@ class RequestTests(CountCase):
         self.assertEqual({}, self.counts.changes)
 
     def test_left_before_a_refusal(self) -> None:
-        """What a client no longer hears of is not what is counted."""
+        """If a client leaves before a refusal, the refusal is not counted."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         connection.leave()
@@ -274,7 +274,7 @@ class RequestTests(CountCase):
         self.assert_ended("render", "4xx")
 
     def test_left_half_way(self) -> None:
-        """A client that leaves while it is sent a stream was answered with a 200."""
+        """A client that leaves midway is counted as 2xx."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.harness.render(PATH).put_out(b"half")
@@ -282,7 +282,7 @@ class RequestTests(CountCase):
         self.assert_ended("render", "2xx")
 
     def test_broken_off(self) -> None:
-        """A stream that is broken off counts once, with the status that was sent."""
+        """A response that fails midway is counted once, with the status that was sent."""
         for version in (b"HTTP/1.1", b"HTTP/1.0"):
             self.make()
             connection = self.harness.connect()
@@ -294,7 +294,7 @@ class RequestTests(CountCase):
             self.assert_ended("render", "2xx")
 
     def test_broken_hit(self) -> None:
-        """A stored variant that turns out shorter than it said is no different."""
+        """A HIT whose stored variant is too short is counted with the status that was sent."""
         stored = self.harness.store_variant(PATH, b"0123456789")
         stored.size = 20
         connection = self.harness.connect()
@@ -304,7 +304,7 @@ class RequestTests(CountCase):
         self.assert_ended("render", "2xx")
 
     def test_several_on_a_connection(self) -> None:
-        """Each request counts for itself, in whatever company it comes."""
+        """Each request on a connection is counted separately."""
         connection = self.harness.connect()
         for target in (b"/health", b"/nowhere", b"/ready"):
             connection.send(target)
