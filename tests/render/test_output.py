@@ -151,7 +151,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
 
     def test_everyone_leaves_at_the_end(self) -> None:
-        """If the last reader leaves at the notified end, the render's release closes the file."""
+        """If the last reader leaves when notified of the end, the render closes the file."""
         leavers: list[Callable[[], None]] = []
         leavers.append(self.output.follow(lambda: leavers[0]()))
         self.output.end()

@@ -86,7 +86,7 @@ class GoodEndTests(PeaksCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_in_the_queue(self) -> None:
-        """A waveform waits in the queue for a render slot, and starts no encoder before."""
+        """A waveform in the queue starts no encoder before it has a render slot."""
         _, other = self.harness.render(path=b"b.wav")
         client = self.harness.come(PEAKS)
         self.harness.answer_probe()
@@ -198,7 +198,7 @@ class RefusalTests(PeaksCase):
         self.assert_dropped(client, RenderFailed)
 
     def test_encoder(self) -> None:
-        """An encoder that fails midway fails all clients before their first waveform byte."""
+        """If the encoder fails midway, all clients are refused without a byte of the waveform."""
         for stderr, refusal in (
             (b"Invalid data found when processing input", UndecodableSource),
             (b"Conversion failed!", RenderFailed),

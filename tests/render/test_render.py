@@ -52,7 +52,7 @@ class RenderCase(SynchronousTestCase):
         self.assertEqual(open_descriptors(), self.before)
 
     def assert_nothing_stored(self) -> None:
-        """Assert that nothing can be read from the store, even after all writes (D35)."""
+        """Assert that nothing can be read from the store after all pending writes (D35)."""
         self.harness.close()
         self.assertEqual(self.harness.store.variants, {})
 
@@ -116,7 +116,7 @@ class GoodEndTests(RenderCase):
         encoder.die()
 
     def test_very_quick(self) -> None:
-        """A render that ends before the service first checks its output is complete."""
+        """If the encoder exits before the first check of its output, clients get all bytes."""
         client, encoder = self.harness.render()
         encoder.say(b"abc")
         encoder.die()
@@ -282,7 +282,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(NotFound)
 
     def test_large_source(self) -> None:
-        """A source past AP_MAX_SRC_BYTES is a 413, and no child process is started."""
+        """A source larger than AP_MAX_SRC_BYTES is a 413, and no child process is started."""
         self.harness.come(path=b"huge.wav")
         self.assertEqual(self.harness.spawner.children, [])
         self.assert_refused(SourceTooLarge)
@@ -509,7 +509,7 @@ class RefusalTests(RenderCase):
         self.assertEqual(self.harness.stored(), b"x" * 100)
 
     def test_shortest_trim_that_gives_nothing(self) -> None:
-        """If the padded second pass yields nothing either, the response is 415 without a third.
+        """If the padded second pass yields nothing, the response is 415; there is no third pass.
 
         The encoder's diagnostic is logged once, when the render has failed.
         """
@@ -553,7 +553,7 @@ class RefusalTests(RenderCase):
         self.assertLessEqual(len(client.data), 10)
 
     def test_cap_after_the_first_byte(self) -> None:
-        """Output past AP_MAX_VARIANT_BYTES ends encoder and response midway (Errors, 10)."""
+        """Exceeding AP_MAX_VARIANT_BYTES ends the encoder and breaks the response (Errors, 10)."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
         encoder.say(b"x" * 10)

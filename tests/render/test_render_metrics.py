@@ -352,7 +352,7 @@ class WriteFailureTests(MetricsCase):
             self.assertEqual(1, self.counts.changes["renders_total mp3 success"])
 
     def test_store_that_takes_nothing(self) -> None:
-        """A store without a scratch file counts a write failure when the render succeeds."""
+        """If the store provides no scratch file, a successful render counts a write failure."""
         self.harness.store.no_room = FileNotFoundError(2, "No such file or directory")
         client, encoder = self.harness.render()
         self.assertEqual({}, self.counts.of("variant_store"))

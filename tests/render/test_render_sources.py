@@ -66,7 +66,7 @@ class FetchTests(SourceCase):
     """Fetches of a render's source."""
 
     def test_order(self) -> None:
-        """The order is: fetch for the probe, full fetch in the render slot, encoder."""
+        """A render probes its source, fetches it completely in the slot, and then encodes."""
         client = self.come("t:5")
         self.assertEqual(self.source.asked, [(10, False), (100, True)])
         self.assertEqual((self.harness.slots.held, self.harness.spawner.alive), (1, []))

@@ -156,7 +156,7 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.counted(), {success: 1, LOST: 1})
 
     def test_late(self) -> None:
-        """A render waits ten seconds for a scratch file in the store, then goes on without."""
+        """A render waits ten seconds for a scratch file in the store, then does without it."""
         client = self.harness.come()
         self.harness.answer_probe()
         self.harness.clock.advance(CREATE - 0.1)
@@ -289,7 +289,7 @@ class WriteBackTests(StoreCase):
         self.assertEqual(self.counted(), {SUCCESS: 1})
 
     def test_attached(self) -> None:
-        """While a write-back hangs, clients receive the finished output (COALESCED) (D37)."""
+        """While a write-back hangs, clients get the finished output as COALESCED (D37)."""
         self.hang()
         self.assertIsNone(self.harness.found())
         for _ in range(4):

@@ -65,7 +65,7 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertTrue(Connections(self.clock).make_room())
 
     def test_longest_idle(self) -> None:
-        """The connection that has waited longest for a request is closed in order."""
+        """The connection that has waited longest for a request is closed cleanly."""
         first, second = self.connect(), self.connect()
         self.assertTrue(self.table.make_room())
         self.assertEqual(("in order", ""), (first.end, second.end))

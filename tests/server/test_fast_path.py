@@ -107,7 +107,7 @@ class SameTests(FastPathCase):
             self.assertNotIn("lookup", fast.touched(), headers)
 
     def test_other_configurations(self) -> None:
-        """The fast path serves the same with CORS, with ``dl`` and with ``exp``."""
+        """With CORS, ``dl`` or ``exp``, the fast path sends the same response."""
         for origin in ("*", "https://app.example"):
             fast = self.assert_equal_answers(self.build(origin=origin))
             self.assertNotIn("lookup", fast.touched())

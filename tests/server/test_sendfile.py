@@ -124,7 +124,7 @@ class SendfileTests(TestCase):
         self.assertTrue((await client.end()).body.endswith(MANY))
 
     async def test_slow_client(self) -> None:
-        """A client that pauses receives every byte, and its pause takes no memory."""
+        """A client that pauses receives every byte, and its pause takes little memory."""
         self.grow(MANY)
         # More than the socket buffers of a connection can hold.
         for _ in range(4):

@@ -291,7 +291,7 @@ class RoomTests(LineCase):
         self.assertFalse(any(connection.closed for connection in connections))
 
     def test_longest_wait(self) -> None:
-        """The connection that has waited longest for a request is closed, and not aborted."""
+        """The connection that has waited longest for a request is closed cleanly."""
         self.limit(3)
         first, second, third = (self.connect() for _ in range(3))
         first.send_raw(HEALTH)
@@ -381,7 +381,7 @@ class FinishTests(LineCase):
     """Shutdown of the site: connections are closed, and responses complete."""
 
     def test_waiting(self) -> None:
-        """At shutdown, idle connections and incomplete requests are closed at once, in order."""
+        """At shutdown, idle connections and incomplete requests are closed cleanly at once."""
         idle, kept, reading = (self.connect() for _ in range(3))
         kept.send_raw(HEALTH)
         reading.send_raw(HEALTH[:-2])
@@ -431,7 +431,7 @@ class FinishTests(LineCase):
         self.successResultOf(emptied)
 
     def test_end_that_nobody_reads(self) -> None:
-        """At shutdown, a client that does not read its response is not waited for longer (D39)."""
+        """At shutdown, a client that does not read its response does not extend the wait (D39)."""
         connection = self.connect(window=1)
         connection.send_raw(HEALTH)
         self.harness.site.finish()

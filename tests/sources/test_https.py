@@ -530,7 +530,10 @@ class InputTests(OriginCase):
             found.close()
 
     def test_until_an_unmarked_close(self) -> None:
-        """A body of unknown length that ends with the connection, without TLS, is a 502 (D48)."""
+        """A body of unknown length that ends with the connection, without TLS, is a 502 (D48).
+
+        A probe, too, first fetches the body to its end.
+        """
 
         def speak(peer: Any, _: object) -> None:
             peer.say(reply_without_length(200, b"0123456789", TAGGED))

@@ -308,7 +308,7 @@ class DamageTests(StoreCase):
             self.assertFalse(self.verdict(self.whole[:length]), length)
 
     def test_flipped(self) -> None:
-        """A file with any changed byte after the audio data is not a variant."""
+        """A file with any changed byte after the variant's own bytes is not a variant."""
         for at in range(len(self.DATA), len(self.whole)):
             for change in (1, 0x20, 0x80, 0xFF):
                 damaged = bytearray(self.whole)
@@ -603,7 +603,10 @@ class ProveTests(SynchronousTestCase):
         return reason
 
     def test_good(self) -> None:
-        """`prove` leaves no file behind; one of root would not be writable for the service."""
+        """`prove` leaves no file behind.
+
+        Its files could belong to root, and the service could not write to them.
+        """
         self.path.mkdir()
         self.assertIsNone(self.prove())
         self.assertEqual(os.listdir(self.path), [])

@@ -137,7 +137,7 @@ class DigestTests(DigestedCase):
         self.assertEqual(self.failureResultOf(waiting, OSError).value.errno, errno.EIO)
 
     def test_cancelled(self) -> None:
-        """A cancelled call waits for the thread that uses the file."""
+        """A cancelled `hashes` waits for the thread that uses the file."""
         file = self.make(b"hello")
         waiting = Deferred.fromCoroutine(file.hashes(5))
         waiting.cancel()

@@ -335,7 +335,7 @@ class StretchTests(VariantCase):
         self.network.run()
 
     def test_refused(self) -> None:
-        """If a variant that was found cannot be read, the error is logged as the store's."""
+        """If a variant that was found cannot be read, it is a 502 or 500, and is logged."""
         for status, refusal in (
             (404, UpstreamUnavailable),
             (403, UpstreamUnavailable),

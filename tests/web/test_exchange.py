@@ -67,7 +67,7 @@ class LineTests(ExchangeCase):
         self.assertEqual(f"render 499 {KNOWN} 0 bytes in 0ms", self.line())
 
     def test_conditional(self) -> None:
-        """The line of a 304 has options and source, but no cache state without a lookup."""
+        """The line of a 304 has options and source, but no cache state, as nothing is looked up."""
         tag = self.harness.ask_signed(PATH, b"HEAD")["etag"]
         self.line()
         self.harness.ask_signed(PATH, if_none_match=tag)

@@ -43,7 +43,7 @@ class ReadResponseTests(SynchronousTestCase):
             self.assertFalse(partial is None or partial.complete, data[:cut])
 
     def test_close(self) -> None:
-        """A body without Content-Length and chunks ends when the connection is closed in order."""
+        """A body without Content-Length and chunks ends with a clean close of the connection."""
         data = OK + b"\r\nabc"
         for closed in (True, False):
             response = read_response(data, closed=closed)
@@ -97,7 +97,7 @@ class ConnectionTests(SynchronousTestCase):
         self.assertFalse(connection.closed)
 
     def test_close_and_abort(self) -> None:
-        """A close in order and an abort are distinguished, and the request is notified of both."""
+        """A clean close and an abort are distinguished; the request is notified of both."""
         for abort in (True, False):
             heard: list[object] = []
             connection = Connection(Site(_Ending(abort, heard), timeout=None))

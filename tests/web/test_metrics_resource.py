@@ -49,7 +49,7 @@ class AnswerTests(ScrapeCase):
     """``GET /metrics``"""
 
     def test_scrape(self) -> None:
-        """A scrape returns all metrics with exact type and ``no-store`` (Metrics endpoint, 2)."""
+        """A scrape has all metrics, its exact type and ``no-store`` (Metrics endpoint, 2)."""
         self.harness.ask(b"/health")
         expected = exposition(self.metrics.registry)
         response = self.ask(b"/metrics")

@@ -27,7 +27,6 @@ METHODS = (
 )
 
 
-
 class RootCase(SynchronousTestCase):
     """A service with a stored variant."""
 
@@ -58,7 +57,10 @@ class RoutingTests(RootCase):
         self.assertEqual((200, b"no-store"), (response.status, response["cache-control"]))
 
     def test_ready(self) -> None:
-        """``/ready`` is a 503 with the ready document from the threshold on (Ready document)."""
+        """``/ready`` is a 503 from the threshold on, and 200 again at half of it.
+
+        Both have the ready document, which is not an error document (Ready document).
+        """
         for depth, ready in ((0, True), (1, True), (2, False), (1, True)):
             self.harness.readiness.depth_changed(depth)
             response = self.harness.ask(b"/ready")
@@ -109,7 +111,7 @@ class RoutingTests(RootCase):
             self.assertEqual(401, self.harness.ask(b"/" + spelling + PATH).status)
 
     def test_slips(self) -> None:
-        """A 401 names mistakes such as signing with the text of the key, but no others (D20)."""
+        """A 401 explains common signing mistakes, but nothing about a wrong key (D20)."""
         slip = sign(KEY.hex().encode(), SALT.hex().encode(), PATH)
         for signature, words in (
             (slip, "made with the text of AP_KEY and AP_SALT; the bytes that"),

@@ -346,7 +346,7 @@ class MissTests(VariantCase):
             self.assertEqual(get[name], response[name])
 
     def test_failed_stream(self) -> None:
-        """A response that fails midway ends without the last chunk (Errors, 10)."""
+        """A response that fails midway has no last chunk, so it looks incomplete (Errors, 10)."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         self.harness.render(PATH).put_out(b"some")

@@ -108,7 +108,7 @@ class LookupTests(CountCase):
         self.assertEqual({"mp3 hit": 3}, self.lookups())
 
     def test_one_that_leaves(self) -> None:
-        """A lookup is counted even if the client leaves before the first byte."""
+        """A lookup is counted even if the client leaves before it has the response."""
         self.harness.store_variant(b"/f:wav/plain/local://a", b"x" * 1_000_000)
         for rest in (PATH, b"/f:wav/plain/local://a"):
             connection = self.harness.connect(window=1)
