@@ -1,4 +1,4 @@
-"""More requests than slots: who waits, who is turned away, and what goes on all the while."""
+"""More requests than render slots: queue order, rejections, and requests that need no slot."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from tests.support.service import (
     until,
 )
 
-# Seconds that a request may take that needs neither a slot nor a child, be the machine as busy
-# as it likes: the quickest of some is looked at.
+# Maximum seconds for a request that needs neither a slot nor a child process. Tests compare the
+# fastest of several attempts, so that a busy machine does not fail them.
 AT_ONCE = 0.05
 
 
 class PressureCase(ActorCase):
-    """A service whose encoders go on when a test says so."""
+    """Service whose encoders stop until a test continues them."""
 
     async def until_depth(self, node: Process, depth: int) -> None:
-        """Wait until so many renders wait for a slot."""
+        """Wait until a number of renders are queued for a slot."""
         port = await node.metrics_port()
         while (await scrape(port))["audio_proxy_render_queue_depth"] != depth:
             self.assertIsNone(node.code)
 
 
 class QueueTests(PressureCase):
-    """One slot, and three places to wait for it"""
+    """One render slot, and a queue of three."""
 
     acts: ClassVar[dict[str, str]] = {"busy": "wait_here; say; exit 0"}
 
     async def crowd(self) -> tuple[Process, int, list[Client]]:
-        """Have one render run, and three others wait."""
+        """Start one render, and queue three others."""
         node = await self.act(
             AP_MAX_CONCURRENCY="1", AP_QUEUE_SIZE="3", AP_READY_QUEUE_THRESHOLD="2"
         )
@@ -60,19 +60,19 @@ class QueueTests(PressureCase):
         return node, port, clients
 
     async def come(self, port: int, number: int) -> Client:
-        """Have a client ask for a variant that nobody else asks for."""
+        """Connect a client that requests a variant of its own."""
         client: Client = await send(port, target("busy", "mp3", f"/cb:{number}"))
         return client
 
     async def assert_readiness(self, port: int, depth: int, ready: bool) -> None:
-        """Require what /ready says of a queue."""
+        """Require what /ready reports of the queue."""
         response = await ask(port, b"/ready")
         self.assertEqual(200 if ready else 503, response.status)
         status = "ready" if ready else "not_ready"
         self.assertEqual({"status": status, "queued": depth, "threshold": 2}, response.document)
 
     async def test_order(self) -> None:
-        """All are served in the order in which they came; /ready has one period of not ready."""
+        """Queued requests are served in order of arrival; /ready has one not-ready period."""
         node, port, clients = await self.crowd()
         before = await scrape(await node.metrics_port())
         refused = await ask(port, target("busy", "mp3", "/cb:refused"))
@@ -102,7 +102,7 @@ class QueueTests(PressureCase):
         )
 
     async def test_leavers(self) -> None:
-        """One who leaves while it waits frees its place at once, and is never rendered for."""
+        """A client that leaves the queue frees its place at once, and its render never starts."""
         node, port, clients = await self.crowd()
         refused = await ask(port, target("busy", "mp3", "/cb:refused"))
         self.assertEqual(429, refused.status)
@@ -114,7 +114,7 @@ class QueueTests(PressureCase):
             await gone.leave()
             await self.until_depth(node, depth)
         await self.assert_readiness(port, 1, ready=True)
-        # Those who run and those who wait are not disturbed.
+        # The running render and the last queued one are unaffected.
         for client in (clients[0], last):
             os.kill(await until_standing(node.pid), signal.SIGCONT)
             self.assertTrue((await client.end()).complete)
@@ -123,7 +123,7 @@ class QueueTests(PressureCase):
         self.assertEqual(0, after['audio_proxy_renders_total{format="mp3",outcome="cancelled"}'])
 
     async def test_what_needs_no_slot(self) -> None:
-        """Hits, 304, HEAD, health and metrics answer in milliseconds beside a full queue."""
+        """Hits, 304, HEAD, 401, health and metrics take milliseconds while the queue is full."""
         node, port, _ = await self.crowd()
         hit = target("good", "opus")
         tag = (await until_hit(port, hit))["etag"] or b""
@@ -147,15 +147,15 @@ class QueueTests(PressureCase):
                 took.append(reactor.seconds() - since)
                 self.assertEqual(status, response.status, path)
             self.assertLess(min(took), AT_ONCE, path)
-        # To look at a source takes no slot either.
+        # A probe takes no render slot either.
         info = await ask(port, signed("/info/plain/local://good.flac"))
         self.assertEqual(200, info.status)
 
 
 class CrowdTests(PressureCase):
-    """Fifty clients on one key"""
+    """Fifty clients that request one variant."""
 
-    # What comes out is what is in the source: as much of it as can be told apart.
+    # The output is a copy of the source, so that lost, repeated or reordered bytes are detected.
     acts: ClassVar[dict[str, str]] = {
         "slow": f"wait_here; dd bs=100000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; wait_here;"
         f" dd bs=200000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; wait_here; exit 0"
@@ -171,7 +171,10 @@ class CrowdTests(PressureCase):
         self.write_program("ffprobe", text)
 
     async def test_every_moment(self) -> None:
-        """Whenever they come they get all bytes, of one render and one probe (Coalescing)."""
+        """Clients that join at any time get all bytes of one render and one probe.
+
+        (Variant delivery states; Info endpoint, 6)
+        """
         node = await self.act()
         port = await node.port()
         before = await self.until_idle(node)
@@ -205,14 +208,14 @@ class CrowdTests(PressureCase):
                 continue
             response = await client.end()
             self.assertEqual((200, True), (response.status, response.complete))
-            self.assertTrue(expected == response.body, "other bytes")
+            self.assertTrue(expected == response.body, "the bodies differ")
             state = b"MISS" if client is clients[0] else b"COALESCED"
             self.assertEqual(state, response["x-audio-proxy"])
-        # The one that stalled has cost the others nothing, and gets the same when it goes on.
+        # The stalled client has not delayed the others, and gets the same bytes when it resumes.
         self.assertTrue(expected == (await until_hit(port, target("slow", "mp3"))).body)
         stalled.resume()
         response = await stalled.end()
-        self.assertTrue(response.complete and expected == response.body, "other bytes")
+        self.assertTrue(response.complete and expected == response.body, "the bodies differ")
         counted = moved(before, await self.until_idle(node))
         self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
         self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="miss"}'])

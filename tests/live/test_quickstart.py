@@ -1,4 +1,4 @@
-"""`make run`, as a newcomer sees it."""
+"""`make run`, as a new user runs it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from twisted.trial.unittest import SynchronousTestCase
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.py"
 
-# Seconds for everything: samples, start, five renders and a probe, stop.
+# Seconds for the whole test: samples, start, five renders and a probe, stop.
 PATIENCE = 60
 
 
 class QuickstartTests(SynchronousTestCase):
-    """The first minute."""
+    """First minute with the project."""
 
     def test_printed_urls_play(self) -> None:
-        """Every URL that the quick start prints is good as it stands; Ctrl-C ends it with 0.
+        """Every URL that `make run` prints works as printed, and Ctrl-C ends it with status 0.
 
-        So is the command that it prints, and the level of the log hides none of this.
+        The printed signing command works too. AP_LOG_LEVEL does not hide what is printed.
         """
         environment = {**os.environ, "AP_PORT": "0", "AP_LOG_LEVEL": "warning"}
         running = subprocess.Popen(
@@ -34,13 +34,14 @@ class QuickstartTests(SynchronousTestCase):
             env=environment,
             stdout=subprocess.PIPE,
             text=True,
-            # A group of its own, so that the signal below is a terminal's Ctrl-C.
+            # A process group of its own: the signal below reaches all of it, like Ctrl-C in a
+            # terminal.
             start_new_session=True,
         )
         watchdog = threading.Timer(PATIENCE, os.killpg, (running.pid, signal.SIGKILL))
         watchdog.start()
         self.addCleanup(watchdog.cancel)
-        # Whatever fails below, the service must not stay behind.
+        # The service must not outlive a test that fails below.
         self.addCleanup(running.wait)
         self.addCleanup(running.terminate)
         assert running.stdout is not None

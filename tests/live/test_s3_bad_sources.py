@@ -1,4 +1,4 @@
-"""Objects that change or break off while they are read, and stores that are the wrong ones."""
+"""Objects that change or break off during the read, and stores that are misconfigured."""
 
 from __future__ import annotations
 
@@ -35,27 +35,30 @@ from tests.support.service import Client, ask, encoders, make_sound, send, short
 
 HALF = 512 * 1024
 RENDER_SECONDS = 300
-#: Ends the connection without an answer.
+#: Resets the connection without a response.
 RESET = Raw(b"", "abort")
-#: Two sounds.
+#: Seeds of two different noises.
 OLD, NEW = 400, 500
 
 
 @cache
 def noise(name: str, seed: int) -> bytes:
-    """Return half a minute of noise, which no format makes small, made once for all tests."""
+    """Return half a minute of incompressible noise, made once for all tests."""
     source = f"anoisesrc=amplitude=0.1:sample_rate=44100:duration=30:seed={seed},aformat=s16"
     path = Path(f"sounds/s3/{seed}-{name}").resolve()
     return make_sound(path, "-f", "lavfi", "-i", source).read_bytes()
 
 
 def of_the_encoder(asked: Asked) -> bool:
-    """Tell whether the encoder asks, and not the probe, whose URL is good for a whole render."""
+    """Return whether the encoder, and not the probe, sent a request.
+
+    The probe's presigned URL is valid for RENDER_SECONDS at least, the encoder's for less.
+    """
     return is_signed_url(asked) and seconds_of(asked) < RENDER_SECONDS
 
 
 class BadCase(RemoteCase):
-    """A service with a road to its sources."""
+    """Service that reaches the source bucket through a test relay."""
 
     async def setUp(self) -> None:
         await super().setUp()
@@ -67,17 +70,17 @@ class BadCase(RemoteCase):
         self.port = self.service.port
 
     def assert_refused(self, status: int, code: str, answer: Response) -> None:
-        """Require a refusal and that nothing is stored or logged as an error."""
+        """Require a refusal, an empty variant store and no logged error."""
         self.assertEqual((status, code), (answer.status, answer.error))
         self.assertEqual([], self.stored())
         self.assertEqual([], self.log.errors)
 
 
 class ChangedTests(BadCase):
-    """An object that is replaced is never read half and half: its entity tag is asked for."""
+    """Objects replaced during a render; If-Match with the ETag prevents a mix of both versions."""
 
     def replace(self, turn: int, key: str, data: bytes) -> None:
-        """Replace an object just before the encoder's request of that turn is heard."""
+        """Replace an object just before the store receives the encoder's n-th request."""
         turns: list[Asked] = []
 
         def rule(asked: Asked) -> Fate:
@@ -90,7 +93,7 @@ class ChangedTests(BadCase):
         self.source.rule = rule
 
     async def test_between_probe_and_render(self) -> None:
-        """What was probed is what is rendered, or nothing is (502); then the new one is."""
+        """A source replaced between probe and render returns 502; the next request succeeds."""
         first = self.put("a.wav", noise("a.wav", OLD))
         self.replace(1, "a.wav", noise("a.wav", NEW))
         path = self.url("a.wav")
@@ -100,7 +103,7 @@ class ChangedTests(BadCase):
         self.assertEqual(200, (await ask(self.port, path)).status)
 
     async def test_between_two_ranges(self) -> None:
-        """An m4a is read in several ranges; when they are not of one object, none is served."""
+        """An m4a that is replaced between two range requests never gives a complete response."""
         old, new = noise("a.m4a", OLD), noise("a.m4a", NEW)
         for turn in (2, 3):
             self.put("a.m4a", old)
@@ -114,13 +117,15 @@ class ChangedTests(BadCase):
             del self.source.requests[:]
 
     async def test_while_it_is_read(self) -> None:
-        """One that is replaced in the middle of a range is the old one, whole, or broken off."""
+        """A source replaced during a range request gives the old variant or a broken stream."""
         self.put("a.wav", noise("a.wav", OLD))
         self.put("new.wav", noise("a.wav", NEW))
         path = self.url("a.wav", "f:flac")
         self.source.limit = HALF
         client = await send(self.port, path)
-        await until(lambda: client.response and self.source.standing, "a part of it")
+        await until(
+            lambda: client.response and self.source.standing, "a stalled connection to the store"
+        )
         self.put("a.wav", noise("a.wav", NEW))
         self.source.go_on()
         answer = await client.end()
@@ -128,14 +133,14 @@ class ChangedTests(BadCase):
         if answer.complete:
             self.put("old.wav", noise("a.wav", OLD))
             old = await ask(self.port, self.url("old.wav", "f:flac"))
-            self.assertTrue(old.body == answer.body, "neither the old one nor the new one")
+            self.assertTrue(old.body == answer.body, "a mix of the old and the new source")
         else:
             await until(lambda: not encoders(), "the encoder to end")
             self.assertEqual([key_of(new)], await self.until_stored())
         self.assertNotEqual(new.body, answer.body)
 
     async def test_no_verdict(self) -> None:
-        """What cannot be read any more is no 415, which would say that the source is to blame."""
+        """A source that changes during the read does not return 415, which blames its content."""
         self.put("a.m4a", noise("a.m4a", OLD))
         self.replace(2, "a.m4a", noise("a.m4a", NEW))
         answer = await ask(self.port, self.url("a.m4a"))
@@ -145,11 +150,11 @@ class ChangedTests(BadCase):
 
 @dataclass
 class Later:
-    """A file of which the encoder asks in vain for one range or more.
+    """Object of which one or more of the encoder's requests fail.
 
-    :ivar fate: what becomes of those.
-    :ivar turn: the first of them.
-    :ivar times: how many they are.
+    :ivar fate: response to the failing requests.
+    :ivar turn: number of the first failing request, counted from 1.
+    :ivar times: number of failing requests.
     """
 
     data: bytes
@@ -165,16 +170,17 @@ class Later:
 
 
 class LostRangeTests(RemoteCase):
-    """One range of many that is lost or refused: ffmpeg goes on without it, and ends well"""
+    """Lost or refused range requests, which ffmpeg skips before it exits with status 0."""
 
-    #: More than ffmpeg asks for.
+    #: More requests than ffmpeg sends.
     ALWAYS = 1000
 
     async def check(self, name: str, options: str, *rows: tuple[int, int, Behaviour, bool]) -> None:
-        """Require the right bytes of what heals, and no whole answer and no variant of the rest.
+        """Require correct bytes if a render recovers; else no complete response and no variant.
 
-        :param rows: the first turn, how many turns, what becomes of the encoder's requests at
-            those, and whether that heals.
+        :param rows: for each source: number of the first failing request, number of failing
+            requests,
+            the response to them, and whether the render recovers.
         """
         origin, data = open_origin(self), noise(name, OLD)
         paths = [f"{number}-{name}" for number in range(len(rows) + 1)]
@@ -200,7 +206,7 @@ class LostRangeTests(RemoteCase):
                 self.assertTrue(right.body == answer.body == stored.body, number)
 
     async def test_sound_that_ends_early(self) -> None:
-        """Half a minute of ogg does not become half a second of it (D35)."""
+        """A lost range of a 30-second Ogg source never results in half a second of audio (D35)."""
         await self.check(
             *("a.ogg", "f:wav"),
             (2, 1, RESET, True),
@@ -210,7 +216,7 @@ class LostRangeTests(RemoteCase):
         )
 
     async def test_start_of_a_trim(self) -> None:
-        """A trim is of what stands there, not of what stands where a seek has failed."""
+        """A trim never returns audio from the wrong position after a failed seek."""
         data = noise("a.wav", OLD)
         await self.check(
             *("a.wav", "f:wav/t:20:5"),
@@ -222,34 +228,36 @@ class LostRangeTests(RemoteCase):
         )
 
 
-#: What is to be made of the sources below, found out once for all tests.
+#: Expected bodies for the sources below, rendered once for all tests.
 _right: dict[tuple[str, str], bytes] = {}
 
 
 class BrokenTests(BadCase):
-    """A store whose connections end while a source is probed and read"""
+    """Store connections that end while sources are probed and read."""
 
-    # Bytes after which the probe does not know enough.
+    # Number of bytes from which the probe cannot yet detect the format.
     BEFORE_SOUND = 2000
-    #: A stream, what has sent nothing until its source was read, and what waits for a probe.
+    #: A streamed render, a render that sends nothing before the source's end, and a probe.
     ASKED = (("a.flac", "f:wav"), ("a.flac", "f:peaks"), ("b.flac", "info"))
 
     async def half_way(self) -> list[Client]:
-        """Have the encoders get a part of a source, and the probe a part of another."""
+        """Stall the encoders in the middle of one source, and the probe at the start of another."""
         self.put("a.flac", noise("a.flac", OLD))
         self.put("b.flac", noise("a.flac", NEW))
         clients = []
-        # FLAC is read in one go; and the probe needs less than half of it.
+        # The encoder reads FLAC with a single request. HALF would already be enough for the probe.
         for limit, asked in zip((HALF, HALF, self.BEFORE_SOUND), self.ASKED, strict=True):
             self.source.limit = limit
             clients.append(await send(self.port, self.url(*asked)))
-            await until(lambda: self.source.standing == len(clients), "a part of it")
+            await until(
+                lambda: self.source.standing == len(clients), "a stalled connection to the store"
+            )
         await until(lambda: clients[0].response, "the headers")
         self.source.limit = None
         return clients
 
     async def check_healed(self, clients: list[Client]) -> None:
-        """Require all that there is of sources that were never lost, and that it is kept."""
+        """Require complete and correct responses, and stored variants."""
         answers = [await client.end() for client in clients]
         await self.until_stored(2)
         for (name, options), answer in zip(self.ASKED, answers, strict=True):
@@ -261,14 +269,14 @@ class BrokenTests(BadCase):
         self.assertEqual([], self.log.errors)
 
     async def right(self, name: str, options: str) -> bytes:
-        """Return what is to be made of a source that is not lost."""
+        """Return the body for a source whose connection does not break."""
         if (name, options) not in _right:
             self.put(f"right-{name}", noise("a.flac", OLD if name == "a.flac" else NEW))
             _right[name, options] = (await ask(self.port, self.url(f"right-{name}", options))).body
         return _right[name, options]
 
     async def check_lost(self, clients: list[Client]) -> None:
-        """Require a stream that is broken off and 502 from all others, and nothing stored."""
+        """Require a broken stream, a 502 for the other requests, and an empty variant store."""
         stream, *others = clients
         for client in others:
             self.assert_refused(502, "upstream_unavailable", await client.end())
@@ -284,25 +292,31 @@ class BrokenTests(BadCase):
         self.assertTrue(whole.complete and whole.body.startswith(broken.body))
 
     async def test_reset_once(self) -> None:
-        """Connections that are reset are made again, and what was asked for is right and kept."""
+        """After a connection reset the read is retried; responses are correct and stored."""
         clients = await self.half_way()
         self.source.cut()
         await self.check_healed(clients)
 
     async def test_closed_once(self) -> None:
-        """Connections that are closed too early, as if that were the end: the same."""
+        """After a premature close the read is retried; responses are correct and stored."""
         clients = await self.half_way()
         self.source.close_gently()
         await self.check_healed(clients)
 
     async def test_reset_and_refused(self) -> None:
-        """With the port closed: a 502, or a stream that is broken off, and nothing stored (D35)."""
+        """If the store's port closes mid-read, streams break and other requests return 502.
+
+        Nothing is stored (D35).
+        """
         clients = await self.half_way()
         await self.source.close()
         await self.check_lost(clients)
 
     async def test_closed_for_good(self) -> None:
-        """With each connection closed as soon as it is made: the same."""
+        """If the store closes every connection, streams break and other requests return 502.
+
+        Nothing is stored (D35).
+        """
         clients = await self.half_way()
         self.source.shut = True
         self.source.close_gently()
@@ -310,17 +324,17 @@ class BrokenTests(BadCase):
 
 
 class TLSBrokenTests(BrokenTests):
-    """The same over TLS, where a connection's end has other words"""
+    """The tests above over TLS, where the end of a connection gives different errors."""
 
     tls = True
     BEFORE_SOUND = 9000
 
 
 class GoneTests(BadCase):
-    """An object, or its store, that was there a moment ago"""
+    """Objects and stores that disappear between two requests."""
 
     async def test_gone_before_it_is_read(self) -> None:
-        """Away between look and probe, or between probe and render: 502; removed there: 404."""
+        """A source lost before the probe or the encoder reads it gives 502, or 404 if deleted."""
         self.put("a.flac", short_flac())
         for fits in (is_signed_url, of_the_encoder):
             self.source.rule = lambda asked, fits=fits: ABORTED if fits(asked) else PASS
@@ -338,10 +352,10 @@ class GoneTests(BadCase):
 
 
 class WrongStoreTests(RemoteCase):
-    """Stores that are not configured, not the right ones, or not well"""
+    """Stores that are misconfigured, redirect, fail or do not listen."""
 
     async def refuse(self, road: Road | None = None, **settings: object) -> list[Response]:
-        """Ask a service with such sources for everything; return what GET was answered with."""
+        """Request a variant and an info document with GET and HEAD; return the responses to GET."""
         service = await self.boot(source_s3=self.s3(road, **settings))
         answers = []
         for options in ("f:mp3", "info"):
@@ -353,7 +367,7 @@ class WrongStoreTests(RemoteCase):
         return answers
 
     async def test_no_credentials(self) -> None:
-        """Without an identity, no request is sent and it is the operator's fault (500)."""
+        """Without credentials, bucket sources return 500 and no request reaches the store."""
         road = self.road()
         nobody = {"access_key_id": None, "secret_access_key": None, "region": None}
         for answer in await self.refuse(road, **nobody):
@@ -361,14 +375,14 @@ class WrongStoreTests(RemoteCase):
         self.assertEqual([], road.requests)
 
     async def test_wrong_region(self) -> None:
-        """A region that the store does not have is the operator's fault (500)."""
+        """A region that the store does not have is a configuration error: 500."""
         self.require("region")
         self.put("a.flac", short_flac())
         for answer in await self.refuse(region="mars-north-1"):
             self.assertEqual((500, "not_configured"), (answer.status, answer.error))
 
     async def test_redirect(self) -> None:
-        """One that redirects is the wrong one (500), and nobody goes where it leads to."""
+        """A redirect from the store is a configuration error (500) and is not followed."""
         origin, elsewhere = open_origin(self), open_origin(self)
         path = f"/{self.sources}/a.flac"
         there = elsewhere.put(path, short_flac().read_bytes())
@@ -379,7 +393,7 @@ class WrongStoreTests(RemoteCase):
         self.assertEqual([], elsewhere.visits)
 
     async def test_redirect_of_the_encoder(self) -> None:
-        """One that redirects only whoever reads leads the probe nowhere either."""
+        """A redirect that only GET requests get is not followed by ffprobe either."""
         origin, elsewhere = open_origin(self), open_origin(self)
         path = f"/{self.sources}/a.flac"
         there = elsewhere.put(path, short_flac().read_bytes())
@@ -391,7 +405,7 @@ class WrongStoreTests(RemoteCase):
         self.assertEqual([], elsewhere.visits)
 
     async def test_errors(self) -> None:
-        """A 5xx of the store, or its wish to be asked less often, is a 502 and passes."""
+        """A 5xx or 429 of the store results in 502, which is not cached."""
         origin = open_origin(self)
         path = f"/{self.sources}/a.flac"
         slow = b"<Error><Code>SlowDown</Code></Error>"
@@ -401,14 +415,14 @@ class WrongStoreTests(RemoteCase):
                 self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
         sound: Behaviour = File(short_flac().read_bytes())
         for turn, behaviour in enumerate((Status(503), Status(404))):
-            # They were told of it a moment ago.
+            # HEAD succeeds, and only GET fails.
             origin.put(path, Methods(sound, behaviour))
             service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
             answer = await ask(service.port, self.url("a.flac"))
             self.assertEqual((502, 404)[turn], answer.status)
 
     async def test_down(self) -> None:
-        """Nobody at the endpoint's port is a 502; once it is back, all is as before."""
+        """An unreachable store results in 502; once it is back, requests succeed."""
         self.put("a.flac", short_flac())
         road = self.road()
         service = await self.boot(source_s3=self.s3(road))
@@ -423,7 +437,7 @@ class WrongStoreTests(RemoteCase):
         road.open()
         self.assertEqual(kept(before), kept(await ask(service.port, document)))
         self.assertEqual(200, (await ask(service.port, path)).status)
-        # A stored variant does not need it (order of handling, 4).
+        # A stored variant does not need the source's store (Request handling order, 4).
         await self.until_stored()
         await road.close()
         hit = await ask(service.port, path)

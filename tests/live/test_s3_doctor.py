@@ -1,4 +1,4 @@
-"""`audioproxy doctor` before a real bucket: what it tries, and what it tells of a wrong clock."""
+"""`audioproxy doctor` with a real bucket: what it checks, and how it reports a wrong clock."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.support.service import reactor
 
 
 class BucketCase(RemoteCase):
-    """Settings with a bucket for the variants."""
+    """Environment with a bucket as the variant store."""
 
     async def run_checks(self, **variables: str) -> list[CheckResult]:
-        """Run the checks of a service that redirects to its store; no line holds a secret."""
+        """Run the checks in redirect mode, and require that no line holds a secret."""
         environment = self.environment(**{"AP_SERVE_MODE": "redirect", **variables})
         results = await run_checks(self, environment)
         lines = "\n".join(result.line for result in results)
@@ -34,13 +34,13 @@ class BucketCase(RemoteCase):
         return results
 
     def assert_verdicts(self, results: list[CheckResult], **wanted: Verdict) -> None:
-        """Require these verdicts; underscores are blanks."""
+        """Require verdicts by the names of the checks, with underscores for blanks."""
         for what, verdict in wanted.items():
             found = only(results, what.replace("_", " "))
             self.assertIs(verdict, found.verdict, found.line)
 
     def shift_clock(self, seconds: int) -> None:
-        """Have requests signed as if this machine's clock were ahead."""
+        """Sign requests as if this machine's clock were that many seconds ahead."""
         self.patch(
             auth,
             "get_current_datetime",
@@ -49,10 +49,10 @@ class BucketCase(RemoteCase):
 
 
 class GoodTests(BucketCase):
-    """A bucket that is as it should be"""
+    """Buckets that are configured correctly."""
 
     async def test_all_is_well(self) -> None:
-        """Written, found, fetched without credentials and removed; the clock goes right."""
+        """A good bucket passes: an object is written, found, fetched by its URL and removed."""
         results = await self.run_checks()
         self.assertNotIn(Verdict.BAD, [result.verdict for result in results])
         self.assert_verdicts(
@@ -66,7 +66,7 @@ class GoodTests(BucketCase):
         self.assertEqual([], self.stored())
 
     async def test_sources_of_their_own(self) -> None:
-        """Where the sources are somebody else's, it is asked who that is; rights are not needed."""
+        """Separate credentials for sources are verified, but need no permissions for that."""
         nobody = self.server.add_user("nothing")
         own = {
             "AP_VARIANT_S3_ACCESS_KEY_ID": self.server.access_key,
@@ -81,10 +81,10 @@ class GoodTests(BucketCase):
 
 
 class RefusedTests(BucketCase):
-    """A bucket that is not"""
+    """Buckets that fail the checks."""
 
     async def test_refusals(self) -> None:
-        """The cause and what is required are those of the refusal at boot."""
+        """Failed checks name the same cause and requirement as the refusal at boot."""
         reader = self.server.add_user("read")
         who = {"AWS_ACCESS_KEY_ID": reader.access_key, "AWS_SECRET_ACCESS_KEY": reader.secret_key}
         for variables, cause, required in (
@@ -107,7 +107,7 @@ class RefusedTests(BucketCase):
             self.assertRegex(text, rf"\AAP_VARIANT_STORE: .*{cause}.*; .*{required}.* required\Z")
 
     async def test_presigned(self) -> None:
-        """A store that does not give what a URL names fails, where clients are sent to it."""
+        """A presigned URL that fails is an error in redirect mode, and a note in proxy mode."""
         road = self.road()
         road.rule = lambda asked: ABORTED if is_signed_url(asked) else PASS
         endpoint = f"http://127.0.0.1:{road.port}"
@@ -117,7 +117,7 @@ class RefusedTests(BucketCase):
         self.assertEqual([], self.stored())
 
     async def test_certificates(self) -> None:
-        """A certificate that is not trusted names the setting; with its authority it is."""
+        """An untrusted certificate is reported as AP_S3_CA_BUNDLE; the right bundle passes."""
         authority = Authority(Path(self.mktemp()).resolve())
         origin = open_origin(self, authority.issue("localhost"))
         endpoint = {"AP_S3_ENDPOINT": f"https://localhost:{origin.port}"}
@@ -130,12 +130,12 @@ class RefusedTests(BucketCase):
 
 
 class ClockTests(BucketCase):
-    """A machine whose clock is wrong"""
+    """Machines whose clock is wrong."""
 
     AHEAD = r"this machine's is 120[234] s ahead of the store's"
 
     async def test_refused(self) -> None:
-        """A store that refuses for it is the witness: doctor and the boot say how much."""
+        """If the store refuses a wrong clock, doctor and the boot error report the offset."""
         self.shift_clock(1203)
         results = await self.run_checks()
         self.assert_verdicts(results, variant_store=Verdict.BAD, clock=Verdict.BAD)
@@ -149,12 +149,12 @@ class ClockTests(BucketCase):
         self.assertRegex(str(error), rf"a clock that is right is required: {self.AHEAD}\Z")
 
     async def test_taken_all_the_same(self) -> None:
-        """A store that takes less of it tells it too, and what presigned URLs make of it."""
+        """A clock offset that the store accepts is reported too; presigned URLs may be expired."""
         for seconds, verdict in ((60, Verdict.NOTE), (-400, Verdict.BAD)):
             self.shift_clock(seconds)
             results = await self.run_checks()
             self.assert_verdicts(results, variant_store=Verdict.GOOD, clock=verdict)
-        # It was signed for 300 seconds that have passed there.
+        # The presigned URL is valid for 300 seconds, which have passed by the store's clock.
         self.assert_verdicts(results, presigned_URLs=Verdict.BAD)
         text = only(results, "clock").text
         self.assertTrue(re.search("(399|400|401) s behind the store's", text), text)

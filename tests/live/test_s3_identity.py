@@ -1,4 +1,4 @@
-"""The proof at boot, and who the service is to each of its stores."""
+"""Store check at boot, and the credentials that the service uses for each store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.service import ask, reactor, short_flac, until
 _USER = re.compile(r"Credential=([^/%]+)(?:/|%2F)")
 
 
-#: What a refusal says would be right.
+#: Requirements that end a boot error.
 RIGHTS = "credentials that may write, read and delete objects there are required"
 NAME = "the name of a bucket that exists is required"
 PLACE = "the endpoint, the region and the addressing of that bucket are required"
@@ -33,7 +33,7 @@ class ProofCase(RemoteCase):
     """Services that refuse to start."""
 
     async def refusal(self, **settings: Any) -> str:
-        """Return why a service in this process does not start; it has opened no port."""
+        """Return the boot error of a service, which must not have opened a port."""
         service = make_service(self.config(**settings), reactor)
         try:
             await service.startService()
@@ -42,14 +42,14 @@ class ProofCase(RemoteCase):
             return str(error)
         finally:
             await service.stopService()
-        raise AssertionError("it has started")
+        raise AssertionError("the service has started")
 
 
 class ProofTests(ProofCase):
-    """The proof that the bucket of the variants takes what it is given (AP_VARIANT_STORE)"""
+    """Check at boot that the variant bucket accepts writes and deletes (AP_VARIANT_STORE)."""
 
     async def test_refusals(self) -> None:
-        """Who may not write and remove there, or nowhere, is told what would be right."""
+        """The boot error for wrong rights, bucket, endpoint or region names what is required."""
         self.patch(s3_module, "_RETRY_DELAY", 0.01)
         writer, reader = self.server.add_user("write"), self.server.add_user("read")
         nobody = {"endpoint": f"http://127.0.0.1:{free_port()}"}
@@ -69,11 +69,11 @@ class ProofTests(ProofCase):
             self.assertIn(fault, said)
             self.assertTrue(said.endswith(f"; {wanted}"), said)
             self.assertTrue(said.isprintable(), said)
-        # All that is left is what one was not allowed to remove.
+        # The user "write" may not delete, so its test object remains.
         self.assertEqual(1, len(self.stored()))
 
     async def test_exit(self) -> None:
-        """A process that is refused exits with 1 and says why in one line, and tells no secret."""
+        """A refused process exits with 1 and a one-line reason that contains no secret."""
         reader = self.server.add_user("read")
         identity = (reader.access_key, reader.secret_key)
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -87,7 +87,7 @@ class ProofTests(ProofCase):
         self.assertEqual([], self.stored())
 
     async def test_nothing_is_left(self) -> None:
-        """It writes one object, finds it and removes it, and nothing is left in the bucket."""
+        """The check writes, finds and deletes a single object, and leaves the bucket empty."""
         road = self.road()
         await self.boot(variant_s3=self.s3(road))
         self.assertEqual(["PUT", "HEAD", "DELETE"], [asked.method for asked in road.requests])
@@ -95,12 +95,12 @@ class ProofTests(ProofCase):
         self.assertEqual([], self.stored())
 
     async def test_no_port_before(self) -> None:
-        """No port is open before the proof is complete, neither ours nor that of the metrics."""
+        """Neither the main nor the metrics port opens before the store check is complete."""
         road = self.road()
         road.rule = lambda asked: HOLD
         node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{road.port}")
         for method in ("PUT", "HEAD", "DELETE"):
-            await until(lambda: road.standing, "the proof")
+            await until(lambda: road.standing, "a request of the store check")
             self.assertEqual(method, road.requests[-1].method)
             self.assertEqual([], list(listening(node)))
             road.go_on()
@@ -109,11 +109,11 @@ class ProofTests(ProofCase):
         self.assertEqual(2, len(list(listening(node))))
 
     async def test_stopped_meanwhile(self) -> None:
-        """SIGTERM while the proof waits ends the service, and nothing is left of it."""
+        """SIGTERM during the store check ends the service with status 0 and leaves no object."""
         road = self.road()
         road.rule = lambda asked: HOLD if asked.method == "PUT" else None
         node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{road.port}")
-        await until(lambda: road.standing, "the proof")
+        await until(lambda: road.standing, "a request of the store check")
         node.signal(15)
         self.assertEqual(0, await node.end())
         self.assertEqual("", node.stderr)
@@ -121,12 +121,12 @@ class ProofTests(ProofCase):
 
 
 class TLSProofTests(ProofCase):
-    """The proof over TLS"""
+    """Store check over TLS."""
 
     tls = True
 
     async def test_not_trusted(self) -> None:
-        """A server whose certificate nobody here vouches for is not trusted with anything."""
+        """A store whose certificate is not trusted, or for another name, is refused at boot."""
         other = str(Authority(Path(self.mktemp()).resolve()).bundle)
         named = f"https://127.1.1.1:{self.elsewhere()}"
         for settings, fault, wanted in (
@@ -139,7 +139,7 @@ class TLSProofTests(ProofCase):
         self.assertEqual([], self.stored())
 
     def elsewhere(self) -> int:
-        """Return the port of the server at an address that its certificate is not for."""
+        """Return the port of the server at an address that is not in its certificate."""
         factory = ProxyFactory("127.0.0.1", self.server.port)
         factory.noisy = False
         port = reactor.listenTCP(0, factory, interface="127.1.1.1")
@@ -147,7 +147,7 @@ class TLSProofTests(ProofCase):
         return int(port.getHost().port)
 
     async def test_trusted(self) -> None:
-        """With the right bundle, which may be the store's own or SSL_CERT_FILE, it starts."""
+        """The service starts with the right bundle: the store's own, or that of SSL_CERT_FILE."""
         right = str(self.server.ca_bundle)
         await self.boot(source_s3=self.s3(ca_bundle=None))
         self.patch(os, "environ", {**os.environ, "SSL_CERT_FILE": right})
@@ -155,7 +155,7 @@ class TLSProofTests(ProofCase):
         self.assertEqual([], self.stored())
 
     def test_no_certificates(self) -> None:
-        """A bundle without certificates is refused by its name, before anything is asked."""
+        """A bundle without certificates is refused by the setting's name before any request."""
         empty = Path(self.mktemp()).resolve()
         empty.write_text("no certificate\n")
         settings = self.config(variant_s3=self.s3(ca_bundle=str(empty)))
@@ -164,14 +164,14 @@ class TLSProofTests(ProofCase):
 
 
 class IdentityTests(RemoteCase):
-    """One store, another store, and who asks there (contract: Authentication, 10)"""
+    """Credentials for one shared store and for two separate stores (Authentication, 10)."""
 
     async def setUp(self) -> None:
         await super().setUp()
         self.put("a.flac", short_flac())
 
     async def load(self, **variables: str) -> ProxyService:
-        """Start a service in this process that is configured by an environment."""
+        """Start a service in this process, configured by environment variables."""
         config, _ = load(self.environment(**variables))
         settings = {
             name: getattr(config, name)
@@ -180,12 +180,12 @@ class IdentityTests(RemoteCase):
         return await self.boot(**settings)
 
     def users(self, road: Road) -> set[str]:
-        """Return who asked on a road, by signed headers and by presigned URLs."""
+        """Return the access keys of a relay's requests, from signed headers and presigned URLs."""
         signed = [asked.headers.get("authorization", "") + asked.target for asked in road.requests]
         return {match[1] for text in signed if (match := _USER.search(text))}
 
     async def use(self, service: ProxyService, options: str) -> None:
-        """Have a variant rendered, stored and served again."""
+        """Render a variant, wait until it is stored, and require a hit with the same bytes."""
         path = self.url("a.flac", options)
         miss = await ask(service.port, path)
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
@@ -198,7 +198,7 @@ class IdentityTests(RemoteCase):
             self.assertEqual(kept(miss), kept(hit))
 
     async def test_fall_backs(self) -> None:
-        """What the variants' store has not of its own is the sources' (AP_VARIANT_S3_*)."""
+        """Unset AP_VARIANT_S3_* settings of the variant store fall back to the shared ones."""
         one, other = self.road(), self.road()
         keeper, owner = self.server.add_user("keep"), self.server.owner
         here, there = (f"http://127.0.0.1:{road.port}" for road in (one, other))
@@ -225,7 +225,7 @@ class IdentityTests(RemoteCase):
             self.assertEqual("AP_VARIANT_S3_ENDPOINT" not in variables, "PUT" in methods)
 
     async def test_two_servers(self) -> None:
-        """Sources in cleartext by a reader, variants over TLS by another: each has its own."""
+        """Sources in cleartext and variants over TLS each use their own server and credentials."""
         other = await s3_server(tls=True)
         bucket = other.make_bucket()
         reader = self.server.add_user("get")
@@ -252,7 +252,7 @@ class IdentityTests(RemoteCase):
         self.assertEqual([], self.stored())
 
     async def test_session_token(self) -> None:
-        """Temporary credentials work with their token: for sources, write-backs and redirects."""
+        """Session tokens work for sources, write-backs and redirects; a forged one gives 404."""
         self.require("session token")
         reader = self.server.lend(self.server.add_user("get"))
         keeper = self.server.lend(self.server.add_user("keep"))

@@ -1,4 +1,4 @@
-"""Stores that go away at the worst moment: what clients see of it, and how it is over."""
+"""Store outages: what clients see of them, and how the service recovers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LONG = "f:mp3/t:0:20"
 
 
 class OutageCase(RemoteCase):
-    """A service whose store is at the end of a road, and its log."""
+    """Service with a test relay in front of its variant store, and the captured log."""
 
     async def setUp(self) -> None:
         await super().setUp()
@@ -55,7 +55,7 @@ class OutageCase(RemoteCase):
         self.port = self.service.port
 
     def warnings(self) -> list[str]:
-        """Return what was logged as a warning, but for the lines of requests."""
+        """Return all logged warnings except access log lines."""
         return [
             formatEvent(event)
             for event in self.log.events
@@ -63,14 +63,14 @@ class OutageCase(RemoteCase):
         ]
 
     async def until_failed(self, before: dict[str, float]) -> dict[str, float]:
-        """Wait until a write-back has failed, and return what was counted."""
+        """Wait until a write-back has failed, and return the changes of the metrics."""
         await until(lambda: any("write-back" in text for text in self.warnings()), "the warning")
         while FAILURES not in (counted := moved(before, await scrape(self.service.metrics_port))):
             pass
         return counted
 
     def assert_down(self, answer: Response) -> None:
-        """Require the answer to whoever needs a store that is away (Errors, note 8)."""
+        """Require the 502 for requests that need an unreachable store (Errors, 8)."""
         self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
         self.assertEqual(b"no-store", answer["cache-control"])
         for name in ("etag", "x-audio-proxy", "accept-ranges", "location"):
@@ -78,10 +78,10 @@ class OutageCase(RemoteCase):
 
 
 class LookupTests(OutageCase):
-    """A store that cannot be asked"""
+    """Lookups in a store that does not respond."""
 
     async def test_real_outage(self) -> None:
-        """The server stops: 502, counted as no lookup; it is back: hits and misses, as before."""
+        """An outage results in 502, not counted as lookups; afterwards requests succeed again."""
         hit, new = signed("/f:mp3/plain/local://short.flac"), self.url("a.flac")
         self.put("a.flac", short_flac())
         miss = await ask(self.port, hit)
@@ -110,7 +110,7 @@ class LookupTests(OutageCase):
         self.assertEqual([], self.log.errors)
 
     async def test_no_answer(self) -> None:
-        """A store that takes a request and says nothing is out of reach, after some seconds."""
+        """A store that accepts a request but never responds is unreachable after a timeout: 502."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.1)
         self.store.rule = lambda asked: HOLD
         self.assert_down(await ask(self.port, signed("/plain/local://short.flac")))
@@ -122,7 +122,7 @@ class LookupTests(OutageCase):
 
 
 class WriteBackTests(OutageCase):
-    """A store that is away when a render has ended"""
+    """Write-backs to a store that is unreachable when a render ends."""
 
     async def render(self) -> tuple[Client, bytes]:
         """Start a render that takes some time; return its client and its path."""
@@ -133,7 +133,10 @@ class WriteBackTests(OutageCase):
         return client, path
 
     async def test_away_during_a_render(self) -> None:
-        """The client has every byte; the failure is counted once, logged, and over by and by."""
+        """A failed write-back costs no client a byte, and is logged and counted once.
+
+        The next request for the variant renders it again and stores it.
+        """
         before = await scrape(self.service.metrics_port)
         client, path = await self.render()
         (encoder,) = encoders()
@@ -158,7 +161,7 @@ class WriteBackTests(OutageCase):
         self.assertEqual([], self.log.errors)
 
     async def test_lost_during_the_upload(self) -> None:
-        """An upload that breaks off leaves no object, torn or not, and is tried once more."""
+        """An upload that breaks off leaves no object, not even a part, and is retried once."""
         tries: list[Asked] = []
 
         def lose(asked: Asked) -> Fate:
@@ -181,7 +184,7 @@ class WriteBackTests(OutageCase):
         self.assertTrue(answer.complete)
 
     async def test_lost_once(self) -> None:
-        """What was lost once is stored by the second try, and nothing is counted."""
+        """An upload that breaks off once succeeds at the second try and counts as no failure."""
         before = await scrape(self.service.metrics_port)
         self.store.rule = lambda asked: HOLD if asked.method == "PUT" else PASS
         client, _ = await self.render()
@@ -194,7 +197,7 @@ class WriteBackTests(OutageCase):
         self.assertNotIn(FAILURES, moved(before, await scrape(self.service.metrics_port)))
 
     async def test_bucket_is_gone(self) -> None:
-        """A store that refuses what it is given is counted, and no client sees anything of it."""
+        """A write-back that the store refuses is counted as a failure and invisible to clients."""
         before = await scrape(self.service.metrics_port)
         self.server.request("DELETE", self.variants).demand()
         path = signed("/plain/local://short.flac")
@@ -206,7 +209,7 @@ class WriteBackTests(OutageCase):
         self.assertEqual(kept(answer), kept(again))
 
     async def test_term(self) -> None:
-        """SIGTERM during a write-back: it completes, and the status is 0 (D39)."""
+        """SIGTERM during a write-back lets the write-back complete; the exit status is 0 (D39)."""
         held = self.road()
         held.rule = lambda a: HOLD if a.method == "PUT" and "proof" not in a.target else PASS
         node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{held.port}")
@@ -215,7 +218,7 @@ class WriteBackTests(OutageCase):
         await until(lambda: held.standing, "the upload")
         self.assertEqual([], self.stored())
         node.signal(signal.SIGTERM)
-        await until(lambda: "Received SIGTERM" in node.stdout, "the signal to be heard")
+        await until(lambda: "Received SIGTERM" in node.stdout, "SIGTERM to be logged")
         self.assertIsNone(node.code)
         held.go_on()
         self.assertEqual(0, await node.end())
@@ -225,22 +228,22 @@ class WriteBackTests(OutageCase):
 
 
 class HitTests(OutageCase):
-    """A store that goes away while it is read for a client"""
+    """Stores that fail while a hit is read from them."""
 
     SIZE = 8 * 1024 * 1024
 
     async def half_way(self) -> tuple[Client, bytes]:
-        """Have a client get half of a hit; return it and its path."""
+        """Stall a hit in the middle of its body; return its client and its path."""
         path = signed("/plain/local://short.flac")
         name = key_of(await ask(self.port, path, b"HEAD"))
         self.server.put(self.variants, name, bytes(self.SIZE), content_type="audio/mpeg")
         self.store.limit = self.SIZE // 2
         client: Client = await send(self.port, path)
-        await until(lambda: self.store.standing, "half of it")
+        await until(lambda: self.store.standing, "half of the body")
         return client, path
 
     async def check(self, client: Client, path: bytes) -> None:
-        """Require a broken stream, and that nothing stays broken."""
+        """Require a broken stream, and that the next request gets the whole variant."""
         broken = await client.end()
         self.assertEqual((200, False), (broken.status, broken.complete))
         self.assertEqual(b"HIT", broken["x-audio-proxy"])
@@ -254,26 +257,26 @@ class HitTests(OutageCase):
         self.assertEqual([], self.log.errors)
 
     async def test_reset(self) -> None:
-        """The stream is broken off, never finished: nobody takes half of it for the whole."""
+        """If the store resets the connection, the hit's stream breaks off and cannot look whole."""
         client, path = await self.half_way()
         self.store.cut()
         await self.check(client, path)
 
     async def test_closed(self) -> None:
-        """The same for a store that closes its connections in good order."""
+        """If the store closes the connection cleanly too early, the hit's stream breaks off."""
         client, path = await self.half_way()
         self.store.close_gently()
         await self.check(client, path)
 
     async def test_stall(self) -> None:
-        """A store that says nothing more for some seconds is given up."""
+        """If the store stalls for STALL_TIMEOUT seconds, the hit's stream breaks off."""
         self.patch(bodies_module, "STALL_TIMEOUT", 0.1)
         client, path = await self.half_way()
         await self.check(client, path)
         await until(lambda: not self.store.standing, "the connection to close")
 
     async def test_gone_between_look_and_read(self) -> None:
-        """Before a byte is sent, the answer is a 502, and no client is told of a length."""
+        """A variant deleted between lookup and read gives 502, with no headers of the variant."""
 
         def remove(asked: Asked) -> Fate:
             if asked.method == "GET":
@@ -291,10 +294,10 @@ class HitTests(OutageCase):
 
 
 class StopTests(OutageCase):
-    """A service that stops while its store is asked"""
+    """Services that stop during a request to the store."""
 
     async def test_lookup_that_is_out(self) -> None:
-        """A client that was let in before SIGTERM gets its render, with the store still asked."""
+        """A request accepted before the stop is rendered, even if its lookup is still running."""
         self.store.rule = lambda asked: HOLD if asked.method == "HEAD" else PASS
         client = await send(self.port, signed("/plain/local://short.flac"))
         await until(lambda: self.store.standing, "the lookup")

@@ -1,4 +1,4 @@
-"""What ffmpeg is told of a bucket, and what the log is not told."""
+"""Arguments of ffmpeg for a bucket source, and secrets that must not be logged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.service import Process, ask, long_flac, send, short_flac, unt
 
 RENDER_SECONDS, PROBE_SECONDS = 40, 6
 
-# Takes down its words and its environment, and becomes the real one.
+# Records its arguments and environment, then executes the real program.
 RECORDER = """#!/bin/sh
 cat /proc/$$/environ > {folder}/$$.environ
 printf '%s\\0' {name} "$@" > {folder}/$$.words.new
@@ -22,7 +22,7 @@ exec {real} "$@"
 
 
 class SecretsCase(RemoteCase):
-    """A service in a process of its own, with programs that take notes."""
+    """Service in a process of its own, whose ffmpeg and ffprobe record their arguments."""
 
     async def setUp(self) -> None:
         await super().setUp()
@@ -38,7 +38,7 @@ class SecretsCase(RemoteCase):
         self.path = f"{programs}:{self.environment()['PATH']}"
 
     def start_noting(self, **variables: str) -> Process:
-        """Start the service."""
+        """Start the service with the recording programs."""
         return self.twistd(
             PATH=self.path,
             AP_LOG_LEVEL="debug",
@@ -48,13 +48,13 @@ class SecretsCase(RemoteCase):
         )
 
     def commands(self) -> list[list[str]]:
-        """Return the command lines that name a bucket."""
+        """Return the recorded command lines that contain a presigned URL."""
         every = [path.read_bytes().decode().split("\0")[:-1] for path in self.notes.glob("*.words")]
         return [words for words in every if any("X-Amz-" in word for word in words)]
 
 
 def option(words: list[str], name: str) -> str:
-    """Return the value of an option that is there once, ahead of the input."""
+    """Return the value of an option that must occur once, ahead of the input."""
     places = [place for place, word in enumerate(words) if word == name]
     if len(places) != 1 or places[0] > words.index("-i"):
         raise AssertionError(f"{name} in {words}")
@@ -62,12 +62,15 @@ def option(words: list[str], name: str) -> str:
 
 
 class CommandTests(SecretsCase):
-    """What ffmpeg and ffprobe are told (D45)"""
+    """Arguments of ffmpeg and ffprobe for a bucket source (D45)."""
 
     PROTOCOLS = "https,tls,tcp,http"
 
     async def test_command_lines(self) -> None:
-        """One URL that lives as long as a render may, whitelists, the tag, and no other secret."""
+        """ffmpeg gets one presigned URL, valid for a render at most, and no other secret.
+
+        The arguments also hold the whitelists and If-Match with the source's ETag.
+        """
         tag = self.put("a b.flac", short_flac())
         node = self.start_noting(AWS_PROFILE="x", AP_UNKNOWN="x")
         port = await node.port()
@@ -89,7 +92,7 @@ class CommandTests(SecretsCase):
             self.assertEqual("0", option(words, "-max_redirects"))
             self.assertEqual(f"If-Match: {tag}\r\n", option(words, "-headers"))
             self.check_trust(words)
-        # No child has a variable of ours, of the store's, or any other secret in its environment.
+        # No child's environment has AP_* or AWS_* variables, or any other secret.
         environments = [path.read_bytes() for path in self.notes.glob("*.environ")]
         self.assertLessEqual(len(commands), len(environments))
         for environ in environments:
@@ -97,34 +100,34 @@ class CommandTests(SecretsCase):
             self.assertLessEqual(names, {b"PATH", b"LC_ALL"})
 
     def check_trust(self, words: list[str]) -> None:
-        """Require that nothing is said of TLS, which the protocol would not know."""
+        """Require no TLS options, which ffmpeg's http protocol does not know."""
         self.assertFalse({"-tls_verify", "-ca_file"} & set(words))
 
 
 class TLSCommandTests(CommandTests):
-    """The same over TLS"""
+    """Arguments of ffmpeg and ffprobe for a bucket source over TLS."""
 
     tls = True
     PROTOCOLS = "https,tls,tcp"
 
     def check_trust(self, words: list[str]) -> None:
-        """Require that the certificate is verified, against the store's own bundle."""
+        """Require that ffmpeg verifies the certificate against the store's own bundle."""
         self.assertEqual("1", option(words, "-tls_verify"))
         self.assertEqual(str(self.server.ca_bundle), option(words, "-ca_file"))
 
 
 class LogTests(SecretsCase):
-    """What is written to stdout and stderr (contract: Request log, 5)"""
+    """Output on stdout and stderr (Request log, 5)."""
 
     def check(self, node: Process, *secrets: str | None) -> None:
-        """Require that nothing was said by which anybody could read a bucket."""
+        """Require that the output contains no credential, signature or other given secret."""
         said = node.stdout + node.stderr
         self.assertIn("[debug]", said)
         for word in ("X-Amz-", "x-amz-", "Signature", "Credential", "AWS4", *filter(None, secrets)):
             self.assertNotIn(word, said)
 
     async def test_nothing_is_told(self) -> None:
-        """No URL, signature, key or token is logged, at any level, however a request ends."""
+        """No URL, signature, key or token is logged at debug level, however a request ends."""
         reader = self.server.add_user("get")
         if "session token" in self.server.checks:
             reader = self.server.lend(reader)
@@ -149,10 +152,10 @@ class LogTests(SecretsCase):
         await self.until_stored()
         self.assertEqual(302, (await ask(port, self.url("a.flac"))).status)
         self.assertEqual(415, (await ask(port, self.url("text.mp3"))).status)
-        # Broken off while one is read and another is probed, so that ffmpeg quotes their URLs.
+        # Break connections during a render and a probe, so that ffmpeg's errors quote their URLs.
         road.limit = 100_000
         stream = await send(port, self.url("long.flac"))
-        await until(lambda: stream.response and road.standing, "a part of it")
+        await until(lambda: stream.response and road.standing, "a stalled connection to the store")
         road.rule = lambda asked: HOLD if is_signed_url(asked) else PASS
         others = [await send(port, self.url("b.flac", options)) for options in ("f:mp3", "info")]
         await until(lambda: road.standing == 2, "the probe")
@@ -162,7 +165,7 @@ class LogTests(SecretsCase):
         self.assertEqual(502, (await ask(port, self.url("text.mp3"))).status)
         node.signal(15)
         self.assertEqual(0, await node.end())
-        # The address itself is told, or nobody could find the fault.
+        # The log names bucket and key of the source, which an operator needs to find the fault.
         self.assertRegex(node.stdout, rf"the encoder failed .*{self.sources}/long\.flac")
         commands = self.commands()
         signatures = re.findall(r"X-Amz-Signature=([0-9a-f]{64})", str(commands))

@@ -1,4 +1,4 @@
-"""Sources in a bucket: the same sound as from a file, and one 404 for all that is not there."""
+"""Sources in a bucket: the same audio as from a file, and one 404 for every missing source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.service import ask, make_sound, send, short_flac, signed
 SINE = ("-f", "lavfi", "-i", "sine=frequency=330:sample_rate=44100:duration=1.5")
 FILM = ("-f", "lavfi", "-i", "testsrc=size=64x64:rate=5:duration=1")
 
-# What names an object in a way that a careless client, server or ffmpeg would change.
+# Keys with characters that a careless client, server or ffmpeg would change.
 KEYS = (
     b"a b+c%20d%2Fe?f=g&h#i.flac",
     "dossier/\u00e9t\u00e9 \u2603.flac".encode(),
@@ -28,15 +28,15 @@ KEYS = (
 
 @cache
 def sound(name: str) -> bytes:
-    """Return a file of one and a half seconds, made once for all tests."""
+    """Return an audio file of one and a half seconds, made once for all tests."""
     return make_sound(Path("sounds/s3", name).resolve(), *SINE).read_bytes()
 
 
 class SameSoundTests(RemoteCase):
-    """An object is as good as a file"""
+    """Objects compared with local files."""
 
     async def test_same_as_a_file(self) -> None:
-        """Renders and documents of an object are those of a file with the same bytes."""
+        """Variants and info documents of an object equal those of a file with the same bytes."""
         # An m4a has its index at the end, so that it is read in several ranges.
         for name in ("a.wav", "a.mp3", "a.ogg", "a.m4a"):
             self.add(name, sound(name))
@@ -59,7 +59,7 @@ class SameSoundTests(RemoteCase):
                 self.assertEqual(len(sound(name)), remote.document["size"])
 
     async def test_keys(self) -> None:
-        """A key is its bytes, whatever they mean to a URL, a shell or ffmpeg (D15)."""
+        """Keys may contain characters that are special to URLs, shells or ffmpeg (D15)."""
         service = await self.boot()
         for number, key in enumerate(KEYS):
             self.put(key, short_flac().read_bytes() + bytes(number))
@@ -78,7 +78,7 @@ class SameSoundTests(RemoteCase):
         self.assertEqual(whole["etag"], again["etag"])
 
     async def test_bytes_that_are_no_text(self) -> None:
-        """A key need not be UTF-8: what a server can store is found, and the rest is missing."""
+        """A key that is not UTF-8 is served if the store accepts it, and is otherwise a 404."""
         key = b"caf\xe9 \xff\xfe.flac"
         data = short_flac().read_bytes()
         taken = self.server.request("PUT", self.sources, key, body=data).status == 200
@@ -87,7 +87,10 @@ class SameSoundTests(RemoteCase):
         self.assertEqual(200 if taken else 404, answer.status)
 
     async def test_dots(self) -> None:
-        """Dots and slashes in a key lead nowhere: it is that key or none (contract: Sources)."""
+        """Dot segments and slashes in a key are literal and reach no other key or bucket.
+
+        (Source forms)
+        """
         self.put("a/b.flac", short_flac())
         self.put("b.flac", short_flac())
         service = await self.boot()
@@ -100,10 +103,10 @@ class SameSoundTests(RemoteCase):
 
 
 class InfoTests(RemoteCase):
-    """The info document and the headers of what was not rendered yet"""
+    """Info documents, and the headers of variants that are not rendered yet."""
 
     async def test_validator(self) -> None:
-        """An object has its ETag until it is replaced; a 304 costs no look into it."""
+        """An info document keeps its ETag until the object is replaced; a 304 runs no probe."""
         first = self.put("a.flac", short_flac())
         road = self.road()
         service = await self.boot(source_s3=self.s3(road))
@@ -125,7 +128,7 @@ class InfoTests(RemoteCase):
         self.assertEqual(len(sound("a.flac")), other.document["size"])
 
     async def test_head(self) -> None:
-        """HEAD has the headers of the GET, of a MISS too, and nobody looks into the object."""
+        """HEAD returns the headers of the GET, also for a MISS, without reading the object."""
         self.put("a.flac", short_flac())
         self.put("text.mp3", b"No sound, but words.\n" * 500)
         road = self.road()
@@ -151,10 +154,10 @@ class InfoTests(RemoteCase):
 
 
 class RefusalTests(RemoteCase):
-    """What is not to be had, and what is no sound"""
+    """Objects that cannot be read, and objects that are no audio."""
 
     async def test_one_404(self) -> None:
-        """Missing, refused and not allowed are the very same bytes and headers (Errors, note 7)."""
+        """Missing, forbidden and not allowlisted objects return the same 404 (Errors, 7)."""
         self.put("a.flac", short_flac())
         nobody = self.server.add_user("nothing")
         open_one = await self.boot()
@@ -194,7 +197,7 @@ class RefusalTests(RemoteCase):
         self.assertEqual(200, (await ask(allowed.port, self.url("a.flac"))).status)
 
     async def test_right_to_list(self) -> None:
-        """Who may read but not list hears that a key is missing, and reads what is there."""
+        """Credentials without the right to list get 404 for a missing key, and existing objects."""
         self.put("a.flac", short_flac())
         reader = self.server.add_user("get")
         service = await self.boot(source_s3=self.s3(who=reader))
@@ -202,7 +205,7 @@ class RefusalTests(RemoteCase):
         self.assertEqual(200, (await ask(service.port, self.url("a.flac"))).status)
 
     async def test_too_large(self) -> None:
-        """An object past AP_MAX_SRC_BYTES is a 413, to HEAD too, and has its /info all the same."""
+        """An object above AP_MAX_SRC_BYTES is a 413 to GET and HEAD, but has an info document."""
         size = len(short_flac().read_bytes())
         self.put("a.flac", short_flac())
         for limit, status in ((size, 200), (size - 1, 413)):
@@ -215,7 +218,7 @@ class RefusalTests(RemoteCase):
         self.assertEqual("source_too_large", answer.error)
 
     async def test_no_sound(self) -> None:
-        """Nothing, words and lists are a 415, and film is another; so it is for /info."""
+        """Empty files, text and playlists return 415, as does video, on /info too."""
         film = make_sound(Path("sounds/s3/film.mp4").resolve(), *FILM, *SINE, "-shortest")
         self.put("film.mp4", film)
         self.put("empty.mp3", b"")
@@ -232,19 +235,19 @@ class RefusalTests(RemoteCase):
 
 
 class TLSTests(RemoteCase):
-    """A server with a certificate of a private authority"""
+    """Server with a certificate of a private authority."""
 
     tls = True
 
     async def test_private_authority(self) -> None:
-        """With its bundle, objects are read over TLS; with another, it is out of reach (502)."""
+        """Objects are read over TLS with the authority's bundle; any other bundle gives 502."""
         self.add("a.m4a", sound("a.m4a"))
         self.put("a.m4a", sound("a.m4a"))
         service = await self.boot(local_root=str(self.root))
         local = await ask(service.port, signed("/f:mp3/plain/local://a.m4a"))
         remote = await ask(service.port, self.url("a.m4a"))
         self.assertEqual((200, True, local.body), (remote.status, remote.complete, remote.body))
-        # Bundles that do not know the authority: the system's, and one more.
+        # Bundles without the authority: the system's, and that of another private authority.
         for bundle in (None, str(Authority(Path(self.mktemp())).bundle)):
             settings = self.s3(ca_bundle=bundle)
             wary = await self.boot(source_s3=settings, variant_store=None)
@@ -254,10 +257,10 @@ class TLSTests(RemoteCase):
 
 
 class AddressingTests(RemoteCase):
-    """Buckets in the path and ahead of the host"""
+    """Virtual-host addressing of buckets."""
 
     async def check(self) -> None:
-        """Have a service render a source and redirect to the variant, both by virtual hosts."""
+        """Render a source and follow the redirect to its variant, both with virtual hosts."""
         server = self.server
         self.put("a b.m4a", sound("a.m4a"))
         hosts = [f"{bucket}.{server.domain}" for bucket in (self.sources, self.variants)]
@@ -283,11 +286,11 @@ class AddressingTests(RemoteCase):
         self.assertEqual((404, "not_found"), (no_label.status, no_label.error))
 
     async def test_virtual(self) -> None:
-        """A bucket ahead of the host is found by the service, ffmpeg and clients alike."""
+        """With virtual-host addressing the service, ffmpeg and clients all reach the bucket."""
         await self.check()
 
 
 class TLSAddressingTests(AddressingTests):
-    """The same over TLS, where the certificate has to be for the bucket's host"""
+    """Virtual-host addressing over TLS, where the certificate must match the bucket's host."""
 
     tls = True

@@ -1,4 +1,4 @@
-"""A variant store in a bucket: what is put there, and how it comes back, from here or there."""
+"""Variant store in a bucket: stored objects, hits in proxy mode and hits in redirect mode."""
 
 from __future__ import annotations
 
@@ -32,19 +32,22 @@ from tests.support.service import ask, long_flac, moved, reactor, scrape, send, 
 
 MEBIBYTE = 1024 * 1024
 PART_SIZE = 5 * MEBIBYTE
-#: That is 11 MB.
+#: A variant of 11 MB.
 LARGE = "f:wav/sr:44100/ch:2/t:0:64"
 
 
 class StoredTests(RemoteCase):
-    """What is in the bucket after a render"""
+    """Content of the bucket after a render."""
 
     async def setUp(self) -> None:
         await super().setUp()
         self.put("a.flac", short_flac())
 
     async def test_object(self) -> None:
-        """It is called as the cache key, and has the bytes and headers that clients got (D5)."""
+        """A stored object is named by its cache key and keeps the response's bytes and headers.
+
+        (Stored object; D5)
+        """
         service = await self.boot()
         misses = [
             await ask(service.port, self.url("a.flac", options))
@@ -61,7 +64,8 @@ class StoredTests(RemoteCase):
             self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
             stored = self.server.get(self.variants, key_of(miss))
             self.assertEqual(miss.body, stored.body)
-            # What exp clamps is the answer, never what is kept.
+            # exp limits max-age in the response, but never in the stored object (Request option
+            # exp, 3).
             self.assertEqual(MEDIA_CACHE_CONTROL, stored.headers["cache-control"])
             for name in ("content-type", "content-disposition"):
                 said = miss[name]
@@ -78,7 +82,10 @@ class StoredTests(RemoteCase):
         return S3Source(self.sources, key.encode()).canonical
 
     async def test_other_nodes(self) -> None:
-        """What one node wrote hits on another, the source being gone (Running several nodes)."""
+        """A variant stored by one node is a hit on another node, even without its source.
+
+        (Running several nodes, 3; Request handling order, 4)
+        """
         one, other = await self.boot(), await self.boot()
         paths = [self.url("a.flac", options) for options in ("f:mp3/dl:a.mp3", "f:peaks/pts:5")]
         misses = [await ask(one.port, path) for path in paths]
@@ -91,7 +98,7 @@ class StoredTests(RemoteCase):
         self.assertEqual(404, (await ask(other.port, self.url("a.flac", "f:wav"))).status)
 
     async def test_emptied(self) -> None:
-        """What somebody removed from the bucket is rendered again, to the same bytes."""
+        """A variant that was deleted from the bucket is rendered again to the same bytes."""
         self.patch(registry_module, "_LINGER", 0.05)
         service = await self.boot()
         miss = await ask(service.port, self.url("a.flac"))
@@ -102,7 +109,7 @@ class StoredTests(RemoteCase):
         self.assertEqual([key_of(miss)], await self.until_stored())
 
     async def test_one_render_for_many(self) -> None:
-        """Clients at the same time share a render, and the bucket gets one object once."""
+        """Simultaneous requests share one render, which writes one object once."""
         road = self.road()
         service = await self.boot(variant_s3=self.s3(road))
         before = road.count("PUT")
@@ -115,7 +122,7 @@ class StoredTests(RemoteCase):
 
 
 class ProxyTests(RemoteCase):
-    """Hits that are served from here (AP_SERVE_MODE=proxy)"""
+    """Hits in proxy mode (AP_SERVE_MODE=proxy)."""
 
     async def setUp(self) -> None:
         await super().setUp()
@@ -127,11 +134,11 @@ class ProxyTests(RemoteCase):
         await self.until_stored()
 
     async def ask(self, method: bytes = b"GET", **headers: bytes) -> Response:
-        """Ask for the variant."""
+        """Request the variant."""
         return await ask(self.service.port, self.path, method, **headers)
 
     async def test_ranges(self) -> None:
-        """The whole, a part, or what no byte satisfies; what is no single range is ignored."""
+        """Hits support single ranges with 206 and 416; other Range values return the whole body."""
         body, tag = self.miss.body, self.miss["etag"] or b""
         size = len(body)
         for sent, start, stop in (
@@ -162,7 +169,7 @@ class ProxyTests(RemoteCase):
         self.assertEqual(b"no-store", beyond["cache-control"])
 
     async def test_head(self) -> None:
-        """HEAD of a hit has the headers of its GET and reads nothing; a Range means nothing."""
+        """HEAD of a hit has its GET's headers, ignores Range and does not read the object."""
         hit = await self.ask()
         reads = self.store.count("GET")
         for headers in ({}, {"range": b"bytes=0-9"}):
@@ -173,7 +180,7 @@ class ProxyTests(RemoteCase):
         self.assertEqual(reads, self.store.count("GET"))
 
     async def test_304_without_storage(self) -> None:
-        """A matching If-None-Match is answered with both stores gone (order of handling, 3)."""
+        """A matching If-None-Match gets 304 without the store (Request handling order, 3)."""
         tag = self.miss["etag"] or b""
         await self.store.close()
         for method in (b"GET", b"HEAD"):
@@ -184,7 +191,7 @@ class ProxyTests(RemoteCase):
         self.assertEqual(502, (await self.ask()).status)
 
     async def test_no_source(self) -> None:
-        """A hit asks the store alone: one look, one read, and nothing of the source."""
+        """A hit sends one HEAD and one GET to the store, and nothing to the source."""
         road = self.road()
         service = await self.boot(source_s3=self.s3(road), variant_s3=self.s3(self.store))
         del self.store.requests[:]
@@ -197,7 +204,7 @@ class ProxyTests(RemoteCase):
         self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="hit"}'])
 
     async def test_replaced_while_it_is_read(self) -> None:
-        """An object is not mixed of two: with another tag, a hit is refused and nothing is sent."""
+        """A variant replaced between lookup and read gives 502, and never a mix of two objects."""
 
         def replace(asked: Asked) -> Fate:
             if asked.method == "GET":
@@ -213,7 +220,7 @@ class ProxyTests(RemoteCase):
 
 
 class FlowTests(RemoteCase):
-    """A large hit, and clients that do not take it"""
+    """Large hits, and clients that stop reading."""
 
     SIZE = 48 * MEBIBYTE
 
@@ -227,7 +234,7 @@ class FlowTests(RemoteCase):
         self.passed = self.store.passed
 
     async def test_stalled_client(self) -> None:
-        """The store is read no faster than the client reads, and so costs no memory (D38)."""
+        """A hit is read from the store no faster than the client reads, so uses no memory (D38)."""
         client = await send(self.service.port, self.url("a.flac"))
         await until(lambda: client.received, "the first bytes")
         client.pause()
@@ -242,7 +249,7 @@ class FlowTests(RemoteCase):
         self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)))
 
     async def test_client_that_leaves(self) -> None:
-        """The connection to the store is closed, and the rest is not read."""
+        """When a client leaves, the store connection closes and the rest is not read."""
         client = await send(self.service.port, self.url("a.flac"))
         await until(lambda: client.received, "the first bytes")
         client.pause()
@@ -252,12 +259,12 @@ class FlowTests(RemoteCase):
 
 
 class PartsTests(RemoteCase):
-    """Variants that are too large for one request"""
+    """Variants that are too large for a single PUT."""
 
     async def setUp(self) -> None:
         await super().setUp()
         self.put("long.flac", long_flac())
-        # What is 5 GiB in earnest.
+        # The default part size is 4 GiB.
         self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))
         self.patch(s3_module, "_RETRY_DELAY", 0.01)
         self.patch(registry_module, "_LINGER", 0.05)
@@ -265,7 +272,7 @@ class PartsTests(RemoteCase):
         self.service = await self.boot(variant_s3=self.s3(self.store))
 
     async def test_in_parts(self) -> None:
-        """It is put together to the same bytes and headers, and is served in ranges."""
+        """A multipart upload results in the same bytes and headers, and is served in ranges."""
         path = self.url("long.flac", f"{LARGE}/dl:a.wav")
         miss = await ask(self.service.port, path)
         self.assertEqual(True, miss.complete)
@@ -282,7 +289,7 @@ class PartsTests(RemoteCase):
         self.assertEqual((206, miss.body[PART_SIZE - 2 : PART_SIZE + 2]), (part.status, part.body))
 
     async def test_part_that_fails(self) -> None:
-        """Nothing is left of it in the bucket: no object, and no part that anybody pays for."""
+        """A failed multipart upload is aborted: neither an object nor a billed part remains."""
         self.store.rule = lambda asked: ABORTED if "partNumber=2" in asked.target else PASS
         path = self.url("long.flac", LARGE)
         before = await scrape(self.service.metrics_port)
@@ -302,7 +309,7 @@ class PartsTests(RemoteCase):
         self.assertEqual([key_of(again)], await self.until_stored())
 
     async def test_part_that_is_lost_once(self) -> None:
-        """A connection that is lost once costs nothing but another try."""
+        """A part whose connection breaks off once is sent again, and the upload completes."""
         lost: list[Any] = []
 
         def lose(asked: Asked) -> Fate:
@@ -320,14 +327,14 @@ class PartsTests(RemoteCase):
 
 
 class RedirectTests(RemoteCase):
-    """Hits that are served by the store (AP_SERVE_MODE=redirect)"""
+    """Hits in redirect mode (AP_SERVE_MODE=redirect)."""
 
     async def setUp(self) -> None:
         await super().setUp()
         self.put("a.flac", short_flac())
 
     async def stored_one(self, options: str = "f:mp3", **settings: Any) -> tuple[int, Response]:
-        """Start a service and have a variant stored; return its port and what was rendered."""
+        """Start a service and store a variant; return the port and the response to the MISS."""
         service = await self.boot(serve_mode="redirect", **settings)
         miss = await ask(service.port, self.url("a.flac", options))
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
@@ -335,7 +342,7 @@ class RedirectTests(RemoteCase):
         return service.port, miss
 
     async def test_location(self) -> None:
-        """A 302 leads any client to the object, whole or in ranges, with its headers."""
+        """A 302 leads any client to the object with its headers, in full or in ranges."""
         port, miss = await self.stored_one("f:mp3/dl:%C3%A9.mp3", presign_ttl=77)
         hit = await ask(port, self.url("a.flac", "dl:%C3%A9.mp3"), range=b"bytes=0-1")
         self.assertEqual((302, b"", True), (hit.status, hit.body, hit.complete))
@@ -354,7 +361,10 @@ class RedirectTests(RemoteCase):
             self.assertEqual(403, self.server.fetch(location, method).status, method)
 
     async def test_head(self) -> None:
-        """HEAD is redirected as its GET is, and has the size of the object (HEAD, 3 and 4)."""
+        """HEAD gets the same 302 as GET, with the size of the object.
+
+        (HEAD on signed endpoints, 3 and 4)
+        """
         port, miss = await self.stored_one()
         head = await ask(port, self.url("a.flac"), b"HEAD")
         self.assertEqual((302, b"%d" % len(miss.body)), (head.status, head["content-length"]))
@@ -362,7 +372,7 @@ class RedirectTests(RemoteCase):
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
 
     async def test_exp(self) -> None:
-        """No URL outlives ``exp``, and its last second is served from here (D14)."""
+        """Presigned URLs expire with ``exp``; its last second is served in proxy mode (D14)."""
         now = int(time.time())
         clock = SimpleNamespace(time=lambda: now + 0.9)
         self.patch(service_module, "time", clock)
@@ -383,15 +393,15 @@ class RedirectTests(RemoteCase):
         self.assertEqual((410, "expired"), (late.status, late.error))
 
     async def test_url_runs_out(self) -> None:
-        """The store refuses a URL that is past its time (AP_PRESIGN_TTL)."""
+        """The store refuses a presigned URL after AP_PRESIGN_TTL seconds."""
         port, _ = await self.stored_one(presign_ttl=1)
         hit = await ask(port, self.url("a.flac"))
         location = (hit["location"] or b"").decode()
         self.assertEqual(200, self.server.fetch(location).status)
-        await until(lambda: self.server.fetch(location).status == 403, "the URL to run out")
+        await until(lambda: self.server.fetch(location).status == 403, "the URL to expire")
 
     async def test_nothing_is_read(self) -> None:
-        """A redirect costs one look at the store, and no byte of the object."""
+        """A redirect sends one HEAD to the store, and reads no byte of the object."""
         road = self.road()
         port, _ = await self.stored_one(variant_s3=self.s3(road))
         del road.requests[:]

@@ -1,4 +1,4 @@
-"""The main job through the whole service: real files, real ffmpeg, real sockets."""
+"""Renders through the whole service: real files, real ffmpeg, real sockets."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.support.service import (
 )
 
 LONG = signed("/f:mp3/plain/local://long.flac")
-#: What takes long enough for a look at its encoder.
+#: A render that runs long enough for a test to find its encoder.
 FOUR_MINUTES = signed("/f:mp3/t:0:240/plain/local://long.flac")
 SHORT = signed("/f:mp3/plain/local://short.flac")
 
 
 class StreamTests(ServiceCase):
-    """A render that streams, is shared, is stored and is served again."""
+    """Renders that are streamed, shared, stored and served again."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -39,7 +39,7 @@ class StreamTests(ServiceCase):
         self.add("short.flac", short_flac())
 
     async def test_streams_as_it_renders(self) -> None:
-        """Ten minutes of FLAC arrive as mp3, the first byte long before the last."""
+        """A render streams: the first byte arrives while the encoder is still running."""
         port = self.start().port
         client = await send(port, LONG)
         await until(lambda: client.response, "the headers")
@@ -51,11 +51,11 @@ class StreamTests(ServiceCase):
         self.assertEqual(b"MISS", response["x-audio-proxy"])
         self.assertEqual(b"chunked", response["transfer-encoding"])
         self.assertGreater(len(response.body), 10 * early)
-        # Ten minutes at the 160 kbps that are the most for 22.05 kHz.
+        # Ten minutes at 160 kbps, the maximum for 22.05 kHz.
         self.assertApproximates(600 * 20_000, len(response.body), 20_000)
 
     async def test_stands_back(self) -> None:
-        """An encoder leaves the CPU to requests, where both want it."""
+        """Encoders run at nice +10, so that requests get the CPU first."""
         client = await send(self.start().port, LONG)
         await until(lambda: client.response)
         (encoder,) = encoders()
@@ -64,12 +64,12 @@ class StreamTests(ServiceCase):
         await client.leave()
 
     async def test_second_client_joins_half_way(self) -> None:
-        """It gets every byte from the first on, and no second encoder runs."""
+        """A client that joins half way gets every byte from the start, and no second encoder."""
         port = self.start().port
         first = await send(port, FOUR_MINUTES)
         await until(lambda: len(first.received) > 1_000_000, "a part of the stream")
         (encoder,) = encoders()
-        # The encoder stands still while the second client catches up.
+        # The encoder is stopped while the second client catches up.
         os.kill(encoder, signal.SIGSTOP)
         second = await send(port, FOUR_MINUTES)
         await until(lambda: len(second.received) > 1_000_000, "the other client to catch up")
@@ -81,7 +81,7 @@ class StreamTests(ServiceCase):
         self.assertTrue(one.body == two.body, "the clients got different bytes")
 
     async def test_source_written_to(self) -> None:
-        """A source that is overwritten while it is read leaves nothing in the store (D35)."""
+        """A source truncated during its render breaks the stream, and nothing is stored (D35)."""
         source = self.add("growing.flac", long_flac().read_bytes())
         port = self.start().port
         target = signed("/plain/local://growing.flac")
@@ -95,7 +95,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(b"MISS", (await ask(port, target, b"HEAD"))["x-audio-proxy"])
 
     async def test_endless_body(self) -> None:
-        """A body that nobody asked for is not read to its end, wherever that is."""
+        """An endless request body is not read to its end: the connection is closed."""
         port = self.start().port
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.setblocking(False)
@@ -113,7 +113,7 @@ class StreamTests(ServiceCase):
             await until(refused, "the connection to be closed")
 
     async def test_hit(self) -> None:
-        """After the end it is served from the store: the same bytes, with a working range."""
+        """After the render, requests are hits with the same bytes, and ranges work."""
         port = self.start().port
         miss = await ask(port, SHORT)
         hit = await until_hit(port, SHORT)
@@ -128,7 +128,7 @@ class StreamTests(ServiceCase):
         self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
 
     async def test_both_spellings_of_a_signature(self) -> None:
-        """A real key signs, with or without the one padding character, and no other does."""
+        """A signature is valid unpadded and with one `=`; wrong keys and other padding give 401."""
         port = self.start().port
         rest = b"/f:mp3/plain/local://short.flac"
         signature = sign(KEY, SALT, rest)
@@ -138,7 +138,7 @@ class StreamTests(ServiceCase):
             self.assertEqual(401, (await ask(port, b"/" + other + rest)).status)
 
     async def test_outlives_source_restart_and_root(self) -> None:
-        """A stored variant needs neither its source nor the process or the root of its render."""
+        """A stored variant survives its source, a restart and a change of AP_LOCAL_ROOT."""
         service = self.start()
         miss = await ask(service.port, SHORT)
         await service.stopService()
@@ -152,7 +152,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(404, other.status)
 
     async def test_head(self) -> None:
-        """HEAD has no body in both shapes, starts no encoder and stores nothing."""
+        """HEAD of a MISS or HIT has no body, starts no encoder and stores nothing."""
         port = self.start().port
         miss = await ask(port, SHORT, b"HEAD")
         self.assertEqual((200, b"MISS", b""), (miss.status, miss["x-audio-proxy"], miss.body))
@@ -165,14 +165,14 @@ class StreamTests(ServiceCase):
         self.assertEqual((200, b"HIT", b""), (hit.status, hit["x-audio-proxy"], hit.body))
         self.assertEqual(b"%d" % len(get.body), hit["content-length"])
         self.assertEqual(b"bytes", hit["accept-ranges"])
-        # HEAD does not probe, so it cannot know what only the probe finds out (HEAD, 6).
+        # HEAD runs no probe, so it returns 200 where GET returns 415 (HEAD on signed endpoints, 6).
         self.add("text.mp3", b"words " * 1000)
         text = signed("/plain/local://text.mp3")
         self.assertEqual(200, (await ask(port, text, b"HEAD")).status)
         self.assertEqual(415, (await ask(port, text)).status)
 
     async def test_304_without_storage(self) -> None:
-        """If-None-Match is answered when store and source are gone."""
+        """A matching If-None-Match gets 304 even if store and source are gone."""
         port = self.start().port
         tag = (await ask(port, SHORT, b"HEAD"))["etag"] or b""
         shutil.rmtree(self.store)
@@ -182,7 +182,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
 
     async def test_download(self) -> None:
-        """The file name of dl is on the miss and on the hit (D10)."""
+        """MISS and HIT both carry the file name of ``dl`` (D10)."""
         port = self.start().port
         path = signed("/dl:M%C3%BCll.mp3/plain/local://short.flac")
         expected = b"attachment; filename=\"M_ll.mp3\"; filename*=UTF-8''M%C3%BCll.mp3"
@@ -190,7 +190,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(expected, (await until_hit(port, path))["content-disposition"])
 
     async def test_without_a_store(self) -> None:
-        """With no store every request renders, and nothing is left on the disk."""
+        """Without a variant store every request renders, and no file remains."""
         port = self.start(variant_store=None).port
         first = await ask(port, SHORT)
         self.assertEqual(b"MISS", first["x-audio-proxy"])
@@ -200,7 +200,7 @@ class StreamTests(ServiceCase):
         self.assertEqual([], list(self.store.iterdir()))
 
     async def test_everyone_leaves(self) -> None:
-        """With a store the render runs on into it; without one it is killed (D36)."""
+        """After all clients leave, a render with a store continues; without one it ends (D36)."""
         for store in (FileStore(str(self.store)), None):
             service = self.start(variant_store=store)
             client = await send(service.port, FOUR_MINUTES)
@@ -220,9 +220,9 @@ class StreamTests(ServiceCase):
             await service.stopService()
 
     async def test_stays_below_its_limit(self) -> None:
-        """Output past AP_MAX_VARIANT_BYTES breaks the stream off, and nothing is stored (10).
+        """Output above AP_MAX_VARIANT_BYTES breaks the stream and is not stored (Errors, 10).
 
-        No client gets a byte more, be the limit small or large (D52).
+        Clients get at most AP_MAX_VARIANT_BYTES bytes, for small and large limits (D52).
         """
         for limit in (100_000, 1_000_000):
             service = self.start(max_variant_bytes=limit)
@@ -240,7 +240,7 @@ class StreamTests(ServiceCase):
         await until(lambda: not scratch_files(self.store), "the scratch file to go")
 
     async def test_source_that_goes(self) -> None:
-        """Without a store every GET renders, and one of a source that is gone is a 404 (D37)."""
+        """Without a store every GET renders, and returns 404 once the source is deleted (D37)."""
         self.add("gone.flac", short_flac())
         port, target = self.start(variant_store=None).port, signed("/plain/local://gone.flac")
         for _ in range(2):
@@ -250,7 +250,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(404, (await ask(port, target)).status)
 
     async def test_request_of_a_render(self) -> None:
-        """All that is logged of a render has the id of the request that began it (D54)."""
+        """Log lines of a render have the id of the request that started it (D54)."""
         log = Log()
         self.addCleanup(log.keep())
         port = self.start().port
@@ -281,7 +281,7 @@ class StreamTests(ServiceCase):
         )
 
     async def test_nothing_leaks(self) -> None:
-        """Renders, refusals and aborts leave no child, no descriptor and no file behind."""
+        """Renders, refusals and aborted requests leave no child, descriptor or scratch file."""
         self.add("text.mp3", b"words " * 1000)
         port = self.start().port
         await ask(port, SHORT)
@@ -301,7 +301,7 @@ class StreamTests(ServiceCase):
 
 
 async def until_hit(port: int, path: bytes) -> Response:
-    """Ask until the write-back is over and return the hit."""
+    """Repeat a request until the write-back is complete, and return the hit."""
     while (response := await ask(port, path))["x-audio-proxy"] != b"HIT":
         if response["x-audio-proxy"] != b"COALESCED":
             raise AssertionError(f"neither attached nor stored: {response.headers}")
@@ -309,17 +309,17 @@ async def until_hit(port: int, path: bytes) -> Response:
 
 
 def scratch_files(store: Any) -> list[str]:
-    """Return the files that renders are growing into."""
+    """Return the names of the scratch files of renders."""
     return [
         name for _, _, names in os.walk(store / ".scratch") for name in names if "." not in name
     ]
 
 
 class SourceTests(ServiceCase):
-    """What is rendered and what is refused, by what the source really is."""
+    """Sources that are rendered or refused for their real content."""
 
     async def test_gate(self) -> None:
-        """Video is refused, cover art is not; text and nothing at all are no audio (415)."""
+        """Video, text, playlists and empty files return 415; audio with cover art is rendered."""
         video = ("-f", "lavfi", "-i", "testsrc=size=64x64:rate=5:duration=1")
         sine = ("-f", "lavfi", "-i", "sine=duration=1")
         make_sound(self.root / "film.mp4", *video, *sine, "-shortest")
@@ -346,7 +346,10 @@ class SourceTests(ServiceCase):
                 self.assertEqual(b"max-age=10", response["cache-control"])
 
     async def test_containers_of_broadcasters(self) -> None:
-        """What holds audio alone renders, and film is a video_source, on /info alike (D43)."""
+        """TS, MPEG, AVI, FLV and MXF files render with audio alone, and return 415 with video.
+
+        The info document follows the same rule (D43).
+        """
         video = ("-f", "lavfi", "-i", "testsrc=size=352x288:rate=25:duration=0.5")
         sine = ("-f", "lavfi", "-i", "sine=sample_rate=48000:duration=0.5")
         for name, video_codec, *sound in (
@@ -356,7 +359,7 @@ class SourceTests(ServiceCase):
             ("a.flv", "flv", "-c:a", "libmp3lame", "-ar", "44100"),
             ("a.mxf", "mpeg2video", "-c:a", "pcm_s16le"),
         ):
-            # Debian's muxer of MXF files wants video; its other one is for one stream.
+            # ffmpeg's mxf muxer requires a video stream; mxf_opatom writes a single audio stream.
             alone = (*sound, "-f", "mxf_opatom") if name == "a.mxf" else sound
             make_sound(self.root / name, *sine, *alone)
             make_sound(self.root / f"film-{name}", *video, *sine, "-c:v", video_codec, *sound)
@@ -369,7 +372,7 @@ class SourceTests(ServiceCase):
                 self.assertEqual((415, "video_source"), (film.status, film.error), (name, options))
 
     async def test_confinement(self) -> None:
-        """What is outside the root, or no regular file, is the 404 of a missing file."""
+        """Paths outside the root and non-regular files return the same 404 as missing files."""
         outside = self.root.with_name("outside.flac")
         os.link(short_flac(), outside)
         self.add("folder/inside.flac", short_flac())
@@ -407,13 +410,13 @@ class SourceTests(ServiceCase):
                     headers = [line for line in response.headers if line[0] != b"date"]
                     answers.add((tuple(headers), response.body))
         self.assertEqual(1, len(answers), answers)
-        # A link that stays inside, and a path that wanders but does not leave.
+        # A symlink to a file inside the root, and a path with `..` that stays inside the root.
         for path in ("in.flac", "folder/../folder/inside.flac"):
             response = await ask(port, signed(f"/plain/local://{path}"), b"HEAD")
             self.assertEqual(200, response.status, path)
 
     async def test_size(self) -> None:
-        """A source past AP_MAX_SRC_BYTES is a 413, one of just that size is not."""
+        """A source of AP_MAX_SRC_BYTES is rendered, and one byte more returns 413."""
         size = self.add("short.flac", short_flac()).stat().st_size
         for limit, status in ((size, 200), (size - 1, 413)):
             port = self.start(max_src_bytes=limit).port
@@ -422,10 +425,10 @@ class SourceTests(ServiceCase):
                 self.assertEqual(status, (await ask(port, path, method)).status)
 
     async def test_without_a_root(self) -> None:
-        """Without AP_LOCAL_ROOT there are no local sources, nor buckets without an identity."""
+        """Local sources require AP_LOCAL_ROOT, and bucket sources require credentials."""
         port = self.start(local_root=None, source_allowlist=("bucket", "127.0.0.1")).port
         with socket.socket() as nobody:
-            # Bound and not listening: no other program can answer there.
+            # Bound but not listening, so that no other program can take the port.
             nobody.bind(("127.0.0.1", 0))
             closed = nobody.getsockname()[1]
             for source, status, error in (
@@ -442,7 +445,7 @@ class SourceTests(ServiceCase):
                         self.assertEqual(error, response.error)
 
     async def test_options_that_the_source_refuses(self) -> None:
-        """A start past the end is a 422 that says how long the source is (D11)."""
+        """A start past the source's end returns 422 with the source's duration (D11)."""
         self.add("short.flac", short_flac())
         port = self.start().port
         response = await ask(port, signed("/t:5/plain/local://short.flac"))
@@ -451,10 +454,10 @@ class SourceTests(ServiceCase):
 
 
 class SlotTests(ServiceCase):
-    """Two renders at a time, one that waits, and nobody else."""
+    """Two render slots, and a queue of one."""
 
     async def test_queue(self) -> None:
-        """A third render waits, a fourth is a 429 that says when to come back, hits are served."""
+        """With two slots taken and one render queued, another render gets 429 with Retry-After."""
         self.add("long.flac", long_flac())
         self.add("short.flac", short_flac())
         port = self.start(queue_size=1, render_timeout=120).port
@@ -475,7 +478,7 @@ class SlotTests(ServiceCase):
         self.assertIn(int(refused["retry-after"] or b"0"), range(1, 121))
         self.assertEqual(held, encoders())
         self.assertIsNone(waiting.response)
-        # What needs no slot is not held up: a hit, and a client that joins what runs.
+        # A hit and a client that joins a running render need no slot.
         self.assertEqual(b"HIT", (await ask(port, SHORT))["x-audio-proxy"])
         joined = await send(port, paths[0])
         for encoder in held:
@@ -487,6 +490,6 @@ class SlotTests(ServiceCase):
 
 
 async def until_ready_is(port: int, status: int) -> None:
-    """Ask for readiness until it has a status."""
+    """Repeat GET /ready until it returns a status."""
     while (await ask(port, b"/ready")).status != status:
         pass

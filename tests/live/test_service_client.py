@@ -1,4 +1,4 @@
-"""The client and the helpers that the tests of this folder trust."""
+"""HTTP client and helpers that other tests in this folder rely on."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tests.support.service import Process, ask, children, reactor, resident_byte
 
 
 class UntilTests(TestCase):
-    """`until`"""
+    """The helper `until`."""
 
     async def test_value(self) -> None:
-        """It returns the first true value, and asks until there is one."""
+        """`until` calls its condition until the value is true, and returns that value."""
         values = [0, "", None, "value", "another"]
         self.assertEqual("value", await until(lambda: values.pop(0)))
         self.assertEqual(["another"], values)
 
     async def test_deadline(self) -> None:
-        """What never comes fails the test, and says what was waited for."""
+        """`until` fails the test after PATIENCE seconds, and names what it waited for."""
         self.patch(service, "PATIENCE", 0.01)
         with self.assertRaises(AssertionError) as caught:
             await until(lambda: False, "the end of time")
@@ -33,13 +33,13 @@ class UntilTests(TestCase):
 
 
 class Speaker(Protocol):
-    """A server that says the same thing to everyone, and then closes or breaks off."""
+    """Server that sends the same bytes to every client, and then closes the connection or not."""
 
     words = b""
     abort = False
 
     def dataReceived(self, data: bytes) -> None:
-        """Answer a request that has come in whole."""
+        """Respond to a request that has arrived completely."""
         if data.endswith(b"\r\n\r\n"):
             self.factory.heard = data  # type: ignore[union-attr]
             self.transport.write(self.words)  # type: ignore[union-attr]
@@ -48,17 +48,17 @@ class Speaker(Protocol):
 
 
 class ClientTests(TestCase):
-    """`ask` and `send`"""
+    """The helpers `ask` and `send`."""
 
     def serve(self, words: bytes, abort: bool = False) -> Any:
-        """Return a port on which a server says these words."""
+        """Return a port whose server sends these bytes."""
         factory = Factory.forProtocol(type("Said", (Speaker,), {"words": words, "abort": abort}))
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return port
 
     async def test_request_and_response(self) -> None:
-        """The request goes out as it is asked for, and the response comes back whole."""
+        """`ask` sends exactly the given request and returns the complete response."""
         port = self.serve(b"HTTP/1.1 206 X\r\nContent-Length: 3\r\n\r\nabc")
         response = await ask(port.getHost().port, b"/a?b", b"GET", if_range=b"x")
         self.assertEqual((206, b"abc", True), (response.status, response.body, response.complete))
@@ -67,14 +67,14 @@ class ClientTests(TestCase):
         self.assertIn(b"\r\nif-range: x\r\n", heard)
 
     async def test_no_response(self) -> None:
-        """No answer at all is a failure of the test that asked."""
+        """`ask` fails the test if there is no response or a malformed one."""
         with self.assertRaises(AssertionError):
             await ask(self.serve(b"").getHost().port, b"/")
         with self.assertRaises(Malformed):
             await ask(self.serve(b"junk\r\n\r\n").getHost().port, b"/")
 
     async def test_body_until_close(self) -> None:
-        """A body without a length is whole when the connection is closed in good order."""
+        """A body without a length is complete if the server closes the connection cleanly."""
         port = self.serve(b"HTTP/1.0 200 OK\r\n\r\nabc", abort=True)
         client = await send(port.getHost().port, b"/")
         await until(lambda: client.received.endswith(b"abc"))
@@ -85,16 +85,16 @@ class ClientTests(TestCase):
 
 
 class ProcessTests(TestCase):
-    """`Process` and what is read of the system's table of processes"""
+    """`Process`, and the helpers that read /proc."""
 
     def run_python(self, script: str) -> Process:
-        """Run a script."""
+        """Start Python with a script."""
         process = Process()
         reactor.spawnProcess(process, sys.executable, [sys.executable, "-c", script])
         return process
 
     async def test_output_and_status(self) -> None:
-        """Both streams are kept apart, and the status is that of the program."""
+        """`Process` keeps stdout and stderr apart, and returns the program's exit status."""
         process = self.run_python(
             "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
         )
@@ -102,7 +102,7 @@ class ProcessTests(TestCase):
         self.assertEqual(("out\n", "err\n"), (process.stdout, process.stderr))
 
     async def test_signal(self) -> None:
-        """A signal's end is told from a status, and a living child is seen."""
+        """`Process` returns a signal as a negative status, and `children` lists living children."""
         process = self.run_python("print('up', flush=True); input()")
         await until(lambda: process.stdout, "the program to start")
         self.assertEqual([process.pid], children())

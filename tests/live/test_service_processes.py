@@ -1,4 +1,4 @@
-"""The service as twistd runs it: identical bytes, bounded memory, and how it ends."""
+"""The service under twistd: identical bytes, bounded memory, and shutdown."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ LONG = signed("/f:mp3/t:0:60/plain/local://long.flac")
 
 
 class TwinTests(ServiceCase):
-    """Nodes that share nothing but the URL."""
+    """Two nodes that share only the URL."""
 
     async def test_identical_bytes(self) -> None:
-        """Two processes with different roots and stores give the same bytes, in every format."""
+        """Two nodes with different roots and stores give the same bytes in every audio format."""
         self.add("deep/er/short.flac", short_flac())
         root, store = self.root.with_name("other root"), self.store.with_name("other-store")
         shutil.copytree(self.root, root)
         store.mkdir()
-        # Another time of modification, as another node's copy has.
+        # A different modification time, as the copy on another node has.
         os.utime(root / "deep/er/short.flac", (1, 1))
         nodes = [
             self.twistd(),
@@ -59,33 +59,33 @@ class TwinTests(ServiceCase):
         for node in nodes:
             node.signal(signal.SIGTERM)
         self.assertEqual([0, 0], [await node.end() for node in nodes])
-        # What is at rest is identical too, under the same names.
+        # The stored files are identical too, and have the same names.
         self.assertEqual(variants(self.store), variants(store))
         self.assertEqual(len(options), len(variants(store)))
 
 
 def variants(store: Path) -> dict[str, bytes]:
-    """Return the bytes of everything in a store by its name."""
+    """Return the content of each file in a store by file name."""
     return {path.name: path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
 class Slow(Client):
-    """A client that counts what it gets and drops it."""
+    """Client that counts and discards the bytes that it receives."""
 
     count = 0
 
     def dataReceived(self, data: bytes) -> None:
-        """Count."""
+        """Count the bytes, and keep only the first ones."""
         self.count += len(data)
         if len(self.received) < 4096:
             self.received += data
 
 
 class MemoryTests(ServiceCase):
-    """What a render costs does not depend on how large its output is."""
+    """Memory of a render, which does not depend on the size of its output."""
 
     async def test_slow_reader(self) -> None:
-        """200 MB of wav to a client that hardly reads cost less than 20 MB of memory (D38)."""
+        """A 200 MB variant for a slow client uses less than 20 MB of memory (D38)."""
         self.add("long.flac", long_flac())
         self.add("short.flac", short_flac())
         node = self.twistd()
@@ -96,11 +96,11 @@ class MemoryTests(ServiceCase):
         client = await send(port, path, client=Slow())
         await until(lambda: client.count, "the first bytes")
         client.pause()
-        # The encoder runs to its end, far ahead of its one reader.
+        # The encoder finishes far ahead of the only client.
         await until(lambda: not encoders(node.pid), "the encoder to end")
         self.assertLess(client.count, 50_000_000)
         self.assertLess(await self.read_slowly(client, node) - before, 20_000_000)
-        # A hit costs no more.
+        # A hit uses no more memory than the render.
         await until(lambda: len(list(self.store.glob("??/*"))) == 2, "the write-back")
         client = await send(port, path, client=Slow())
         await until(lambda: client.count, "the first bytes")
@@ -108,12 +108,12 @@ class MemoryTests(ServiceCase):
         self.assertLess(await self.read_slowly(client, node) - before, 20_000_000)
 
     async def read_slowly(self, client: Slow, node: Process) -> int:
-        """Read 200 MB in a few gulps; return the most memory that the service had."""
+        """Read 200 MB in steps of 20 MB; return the service's peak resident memory."""
         most = resident_bytes(node.pid)
         while client.closed is None:
             target = client.count + 20_000_000
             client.resume()
-            await until(lambda target=target: client.closed or client.count > target, "more")
+            await until(lambda target=target: client.closed or client.count > target, "20 MB more")
             client.pause()
             most = max(most, resident_bytes(node.pid))
         self.assertGreater(client.count, 200_000_000)
@@ -121,10 +121,10 @@ class MemoryTests(ServiceCase):
 
 
 class EndTests(ServiceCase):
-    """Signals (D39, D40)."""
+    """Signals and shutdown (D39, D40)."""
 
     async def start_and_hold(self, **variables: str) -> tuple[Process, int, Client, int]:
-        """Start a service and a render of it, and let the encoder stand still in the middle."""
+        """Start a service and a render, and stop the encoder in the middle of the render."""
         self.add("long.flac", long_flac())
         node = self.twistd(**variables)
         port = await node.port()
@@ -136,7 +136,7 @@ class EndTests(ServiceCase):
         return node, port, client, encoder
 
     async def test_term_drains(self) -> None:
-        """SIGTERM closes the port, lets the render end and be stored, and exits with 0."""
+        """SIGTERM closes the port, lets renders finish and be stored, and exits with 0."""
         node, port, client, encoder = await self.start_and_hold()
         node.signal(signal.SIGTERM)
         while True:
@@ -156,7 +156,7 @@ class EndTests(ServiceCase):
         self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
 
     async def test_last_lines(self) -> None:
-        """The last requests before a stop, and those while it goes on, have their lines."""
+        """Requests just before and during the shutdown are in the access log."""
         node, port, client, encoder = await self.start_and_hold()
         self.assertEqual(404, (await ask(port, b"/no-route")).status)
         node.signal(signal.SIGTERM)
@@ -167,7 +167,7 @@ class EndTests(ServiceCase):
         self.assertEqual([" 404 " in lines[0], "cache=MISS" in lines[-1]], [True, True], lines)
 
     async def test_drain_has_a_limit(self) -> None:
-        """A render that hangs is ended after AP_RENDER_TIMEOUT, and the status is still 0."""
+        """Shutdown kills a hanging render after AP_RENDER_TIMEOUT; the exit status is still 0."""
         seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
         node, _, client, encoder = await self.start_and_hold(**seconds)
         node.signal(signal.SIGTERM)
@@ -177,17 +177,17 @@ class EndTests(ServiceCase):
         self.assertEqual([], [path for path in self.store.rglob("*") if path.is_file()])
 
     async def test_second_signal(self) -> None:
-        """Another signal while it drains ends the process at once."""
+        """A second SIGTERM during the shutdown ends the process at once."""
         node, _, _, encoder = await self.start_and_hold()
         node.signal(signal.SIGTERM)
-        await until(lambda: "Received SIGTERM" in node.stdout, "the first to be heard")
+        await until(lambda: "Received SIGTERM" in node.stdout, "the first SIGTERM to be logged")
         await until(lambda: "Port" in node.stdout and "Closed" in node.stdout, "the port to close")
         node.signal(signal.SIGTERM)
         self.assertEqual(-signal.SIGTERM, await node.end())
         await until(lambda: not alive(encoder), "the encoder to end")
 
     async def test_interrupt(self) -> None:
-        """Ctrl-C stops an idle service at once, without a traceback and with status 0."""
+        """Ctrl-C stops an idle service at once with exit status 0 and without a traceback."""
         node = self.twistd()
         port = await node.port()
         self.assertEqual(200, (await ask(port, b"/health")).status)
@@ -199,7 +199,7 @@ class EndTests(ServiceCase):
 
     @skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder runs to its own end.")
     async def test_kill(self) -> None:
-        """kill -9 leaves no encoder alive, no torn variant, and no file after the next boot."""
+        """SIGKILL leaves no encoder and no torn variant; the next boot removes scratch files."""
         node, _, client, encoder = await self.start_and_hold()
         self.assertEqual(1, len(scratch_files(self.store)))
         node.signal(signal.SIGKILL)
@@ -215,7 +215,7 @@ class EndTests(ServiceCase):
         self.assertEqual(whole.body, (await until_hit(port, LONG)).body)
 
     async def test_neighbour_is_left_alone(self) -> None:
-        """A node that boots beside a running one takes nothing of its scratch files (D40)."""
+        """A node that boots does not remove scratch files of a running node (D40)."""
         _, _, client, encoder = await self.start_and_hold()
         neighbour = self.twistd()
         await neighbour.port()
@@ -224,7 +224,7 @@ class EndTests(ServiceCase):
         self.assertTrue((await client.end()).complete)
 
     async def test_no_zombies(self) -> None:
-        """After renders and refusals the process has no children, living or dead."""
+        """After renders and refusals the service has no child processes, not even zombies."""
         self.add("short.flac", short_flac())
         self.add("text.mp3", b"words " * 1000)
         node = self.twistd()
@@ -235,7 +235,7 @@ class EndTests(ServiceCase):
 
 
 def alive(pid: int) -> bool:
-    """Tell whether a process runs; one that nobody has reaped yet does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

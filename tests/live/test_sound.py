@@ -1,4 +1,4 @@
-"""What the options do to the sound, measured on the samples that real renders decode to."""
+"""Effect of the options on the audio, measured on the decoded samples of real renders."""
 
 from __future__ import annotations
 
@@ -26,50 +26,50 @@ from tests.support.audio import (
 )
 from tests.support.measures import level, likeness, peak, strength
 
-#: How to make each kind of source from a wav file.
+#: Arguments that convert a wav file to each kind of source.
 KINDS = {
     "flac": "-c:a flac -f flac",
     "mp3": "-c:a libmp3lame -b:a 128k -f mp3",
     "ogg": "-c:a libvorbis -f ogg",
     "opus": "-c:a libopus -f ogg",
-    # Without noise in place of samples, of which every decode has its own.
+    # Without perceptual noise substitution, for which each decoder run makes other noise.
     "m4a": "-c:a aac -aac_pns 0 -f mp4",
 }
 
-#: What is heard of a source as it is.
+#: Options of a variant that has the samples of its source.
 PLAIN = "f:wav/bd:32f"
 
 
 @cache
 def recordings(rate: int) -> dict[str, bytes]:
-    """Return 2.4 seconds, no two moments alike, in each container."""
+    """Return 2.4 seconds of noise, which never repeats, in each container."""
     wav = write_wav(noise(rate, round(2.4 * rate)))
     return {"wav": wav, **convert_all(wav, KINDS)}
 
 
 def recording(kind: str) -> bytes:
-    """Return 2.4 seconds in a container, at a rate that its codec has."""
+    """Return 2.4 seconds of noise in a container, at a rate that its codec supports."""
     return recordings(48000 if kind == "opus" else 44100)[kind]
 
 
 @cache
 def reference(kind: str) -> Sound:
-    """Return the recording as a plain decoder gives it."""
+    """Return the recording as a plain decoder decodes it."""
     return decode(recording(kind))
 
 
 @cache
 def programme(rate: int = 44100) -> bytes:
-    """Return five seconds that sound like a voice to a loudness meter, on both sides alike."""
+    """Return five seconds of stereo noise whose loudness a meter measures like that of a voice."""
     pink = f"anoisesrc=color=pink:seed=1:duration=5:sample_rate={rate}:amplitude=0.1"
     return synthesise(f"{pink},lowpass=f=4000,aformat=channel_layouts=stereo:sample_fmts=s16")
 
 
 class TrimTests(SynchronousTestCase):
-    """``t``"""
+    """Trims: ``t`` (Time-domain and preview options)."""
 
     def test_exact(self) -> None:
-        """The output is that stretch of the source, to the sample, from every container (t)."""
+        """A trim returns exactly the samples of that part of the source, from every container."""
         for kind in ("wav", *KINDS):
             whole = reference(kind)
             first = round(1.237 * whole.rate)
@@ -78,23 +78,23 @@ class TrimTests(SynchronousTestCase):
             self.assertEqual(heard, whole.part(first, first + len(heard)), kind)
 
     def test_to_the_end(self) -> None:
-        """A region that is open, or reaches past the end, ends with the source (t; D11)."""
+        """A trim without a duration, or with one past the end, ends with the source (D11)."""
         for kind in ("wav", *KINDS):
             whole = reference(kind)
             rest = whole.part(round(2.287 * whole.rate))
             self.assertEqual(hear(recording(kind), f"{PLAIN}/t:2.287"), rest, kind)
-            # The others reach past the end with a fade, below.
+            # `FadeTests.test_cut_region` covers trims of other containers past the end.
             if kind in ("wav", "ogg", "m4a"):
                 self.assertEqual(hear(recording(kind), f"{PLAIN}/t:2.287:60"), rest, kind)
 
     def test_noise_of_the_codec(self) -> None:
-        """Where AAC has noise in place of samples, a region is the same on every run (D44)."""
+        """A trim of AAC with noise substitution gives the same bytes on every run (D44)."""
         source = convert(recordings(44100)["wav"], *"-c:a aac -f mp4".split())
         first, second = (render(source, "f:wav/t:2.2") for _ in range(2))
         self.assertEqual(first, second)
 
     def test_then_resampled(self) -> None:
-        """A region is cut from the source before its rate is changed (t, sr)."""
+        """A trim cuts the source before ``sr`` resamples it."""
         source = write_wav(tone(44100, 88200, 441, 441))
         heard = hear(source, f"{PLAIN}/t:0.5:0.25/sr:22050/ch:1")
         self.assertEqual((heard.rate, len(heard.channels)), (22050, 1))
@@ -104,10 +104,10 @@ class TrimTests(SynchronousTestCase):
 
 
 class FadeTests(SynchronousTestCase):
-    """``fade``"""
+    """Fades: ``fade`` (Time-domain and preview options)."""
 
     def assert_curve(self, heard: Sound, whole: Sound, fade_in: int, fade_out: int) -> None:
-        """Assert that a sound is another one with straight slopes at its ends."""
+        """Require the samples of ``whole`` with linear fades at both ends."""
         self.assertEqual(len(heard), len(whole))
         end = len(whole)
         for got, given in zip(heard.channels, whole.channels, strict=True):
@@ -116,11 +116,11 @@ class FadeTests(SynchronousTestCase):
                 for n in range(end)
             )
             worst = max(abs(a - b * gain) for a, b, gain in zip(got, given, slope, strict=True))
-            # Samples of 16 bits are scaled as such.
+            # The filter scales 16-bit samples as integers.
             self.assertLess(worst, 1e-4)
 
     def test_in_a_region(self) -> None:
-        """Both fades lie inside the region, and both are straight lines (fade; D12)."""
+        """Both fades are linear and lie inside the trimmed region (D12)."""
         source = write_wav(constant(8000, 16000, 0.5, -0.5))
         whole = decode(source)
         heard = hear(source, f"{PLAIN}/t:0.5:1/fade:0.25:0.125")
@@ -130,10 +130,10 @@ class FadeTests(SynchronousTestCase):
         self.assertApproximates(heard.channels[0][1000], 0.25, 0.001)
 
     def test_to_the_end(self) -> None:
-        """Without ``t`` a fade-out ends with the source, whose last samples are silent (D12).
+        """Without ``t`` the fade-out ends with the source, whose last samples are silent (D12).
 
-        Some containers state a length that counts padding, or none at all: those sources are
-        measured first.
+        Some containers state no length, or one that counts padding. Their sources are measured
+        first.
         """
         for kind in ("wav", *KINDS):
             heard = hear(recording(kind), f"{PLAIN}/fade:0.1:0.5")
@@ -143,19 +143,19 @@ class FadeTests(SynchronousTestCase):
             self.assertGreater(peak(heard.channels[0][-rate // 4 :][:100]), -30, kind)
 
     def test_cut_region(self) -> None:
-        """In a region that reaches past the end, the fade-out ends with the source (D12)."""
+        """If a trim reaches past the source's end, its fade-out ends with the source (D12)."""
         for kind in ("flac", "mp3"):
             whole = reference(kind)
             heard = hear(recording(kind), f"{PLAIN}/t:2:30/fade:0:0.25")
             self.assert_curve(heard, whole.part(2 * whole.rate), 0, whole.rate // 4)
 
     def test_longer_than_the_source(self) -> None:
-        """A fade-out that is longer than the source has the whole of it (D12)."""
+        """A fade-out that is longer than the source covers the whole source (D12)."""
         source = write_wav(constant(8000, 4000, 0.5))
         self.assert_curve(hear(source, f"{PLAIN}/fade:0:60"), decode(source), 0, 4000)
 
     def test_streamed_sources(self) -> None:
-        """A source whose header states no length, as of a piped encoder, fades out all the same."""
+        """Fade-outs work for sources without a length in the header, as from a piped encoder."""
         for form in ("f:flac", "f:mp3"):
             source = render(recording("wav"), form)
             whole = decode(source)
@@ -164,10 +164,10 @@ class FadeTests(SynchronousTestCase):
 
 
 class GainTests(SynchronousTestCase):
-    """``gain``"""
+    """Static gain: ``gain`` (Time-domain and preview options)."""
 
     def test_decibels(self) -> None:
-        """The level changes by exactly so many dB (gain)."""
+        """``gain`` changes the level by exactly the given number of dB."""
         source = write_wav(noise(44100, 22050, 1, 0.1), "24")
         before = level(decode(source).channels[0])
         gains = {f"{PLAIN}/gain:{gain}": gain for gain in (3.5, -0.125, -20.001, -60.0, 14.25)}
@@ -175,16 +175,19 @@ class GainTests(SynchronousTestCase):
             self.assertApproximates(level(heard.channels[0]) - before, gains[text], 0.01)
 
     def test_zero(self) -> None:
-        """No gain is no change at all, not of one bit (gain)."""
+        """``gain:0`` changes no sample."""
         source = recording("wav")
         self.assertEqual(hear(source, "f:wav/gain:0"), decode(source))
 
 
 class LoudnessTests(SynchronousTestCase):
-    """``norm``"""
+    """Loudness normalization: ``norm`` (Time-domain and preview options)."""
 
     def test_target(self) -> None:
-        """The integrated loudness is the one asked for, and nothing else changes (rule 3)."""
+        """``norm`` reaches the requested loudness and keeps rate, length and timing.
+
+        (Format and encoding options, 3)
+        """
         self.assertLess(loudness(programme()), -30)
         whole = decode(programme())
         for text, target in (("norm:ebu", -16), ("norm:ebu:-23:-2:7", -23)):
@@ -192,13 +195,16 @@ class LoudnessTests(SynchronousTestCase):
             self.assertApproximates(loudness(output), target, 0.5)
             heard = decode(output)
             self.assertEqual((heard.rate, len(heard)), (whole.rate, len(whole)))
-            # What is heard at any moment is what was heard at it before.
+            # The audio is not shifted in time.
             for at in (100, 110_000, 210_000):
                 stretch = (heard.channels[1][at : at + 4000], whole.channels[1][at : at + 4000])
                 self.assertGreater(likeness(*stretch), 0.95)
 
     def test_rates(self) -> None:
-        """The rate is the source's, wherever the format has it (rule 3)."""
+        """``norm`` keeps the source's rate if the format supports it.
+
+        (Format and encoding options, 3)
+        """
         source = write_wav(noise(22050, 11025, 1))
         rates = {f"f:{form}/norm:ebu": 22050 for form in ("mp3", "ogg", "m4a", "flac")}
         rates["f:opus/norm:ebu"] = 48000
@@ -206,12 +212,12 @@ class LoudnessTests(SynchronousTestCase):
             self.assertEqual(heard.rate, rates[text], text)
 
     def test_lossy(self) -> None:
-        """The loudness survives the encoder (norm)."""
+        """Loudness after ``norm`` survives a lossy encoder."""
         output = render(programme(48000), "f:opus/norm:ebu:-18")
         self.assertApproximates(loudness(output), -18, 0.5)
 
     def test_with_others(self) -> None:
-        """``gain`` comes on top of ``norm``; ``sr`` and ``t`` go with it (norm)."""
+        """``gain`` applies on top of ``norm``; ``sr``, ``ch`` and ``t`` combine with ``norm``."""
         for text, target, rate in (
             ("norm:ebu/gain:-6", -22, 44100),
             ("norm:ebu:-20/sr:16000", -20, 16000),
@@ -223,7 +229,7 @@ class LoudnessTests(SynchronousTestCase):
         self.assertEqual(len(hear(programme(), f"{PLAIN}/norm:ebu/t:1.25:0.5")), 22050)
 
     def test_a_few_samples(self) -> None:
-        """However short a sound is, it keeps its length, and nothing is made of nothing (norm)."""
+        """``norm`` keeps the length of the shortest sources; a trim without samples is refused."""
         for length, name in (
             *((1, "a.wav"), (40, "a.wav"), (99, "a.wav"), (4409, "a.wav")),
             *((1, "a.au"), (4409, "a.au"), (40, "a.flac"), (99, "a.flac")),
@@ -243,10 +249,10 @@ class LoudnessTests(SynchronousTestCase):
 
 
 class EnhanceTests(SynchronousTestCase):
-    """``enhance:voice``"""
+    """Enhancement preset: ``enhance:voice`` (Time-domain and preview options)."""
 
     def assert_aligned(self, heard: Sound, whole: Sound) -> None:
-        """Assert that two sounds are equally long and nowhere apart."""
+        """Require that two sounds have the same length and no shift in time."""
         self.assertEqual((heard.rate, len(heard)), (whole.rate, len(whole)))
         size, middle = 6000, len(whole) // 2
         got = heard.channels[0][middle : middle + size]
@@ -259,7 +265,7 @@ class EnhanceTests(SynchronousTestCase):
             self.assertEqual(max(alike, key=lambda lag: alike[lag]), 0, alike)
 
     def test_ahead_of_the_downmix(self) -> None:
-        """It hears each channel of the source, and the mix is made of what it puts out (D51)."""
+        """``enhance`` processes each channel of the source, before the downmix (D51)."""
         loud, low = noise(44100, 44100, 1, 0.5), tone(44100, 44100, 300, amplitude=0.05)
         source = write_wav(Sound(44100, (*loud.channels, *low.channels)))
         left, right = hear(source, "f:wav/bd:32f/enhance:voice").channels
@@ -268,7 +274,7 @@ class EnhanceTests(SynchronousTestCase):
         self.assertLess(peak([0.0, *(a - b for a, b in zip(mixed, means, strict=True))]), -90)
 
     def test_any_channels(self) -> None:
-        """Any number of channels can be enhanced, be they labelled or not (D51)."""
+        """``enhance`` works for any number of channels, with or without a channel layout (D51)."""
         for channels, mask in ((1, None), (2, None), (3, None), (6, 0x3F), (9, None), (64, None)):
             source = write_wav(noise(44100, 8820, channels, 0.3), "16", mask)
             for text in ("ch:1", "ch:2"):
@@ -277,7 +283,7 @@ class EnhanceTests(SynchronousTestCase):
                 self.assertGreater(peak(heard.channels[0]), -40, (channels, text))
 
     def test_layouts_that_ffmpeg_does_not_mix(self) -> None:
-        """Channels of a layout without a speaker in front, say, are heard all the same (D13)."""
+        """Layouts without front channels, for example, are rendered and not silent (D13)."""
         for channels, mask in ((2, 0x30), (2, 0x9), (3, 0x13), (6, 0x617)):
             source = write_wav(noise(44100, 4410, channels, 0.3), "16", mask)
             for text in ("f:wav", "f:wav/ch:1", "f:wav/ch:2/enhance:voice"):
@@ -288,13 +294,13 @@ class EnhanceTests(SynchronousTestCase):
         self.assertEqual(hear(write_wav(stereo), "f:wav"), rear)
 
     def test_position(self) -> None:
-        """The length is kept, and every moment is where it was (enhance)."""
+        """``enhance`` keeps the length and does not shift the audio in time."""
         for rate in (8000, 44100, 48000):
             source = write_wav(noise(rate, 2 * rate + 7, 1, 0.3))
             self.assert_aligned(hear(source, f"{PLAIN}/enhance:voice"), decode(source))
 
     def test_with_others(self) -> None:
-        """It goes with ``t``, and with ``norm``, sample by sample (enhance)."""
+        """``enhance`` combined with ``t`` or ``norm`` stays aligned with the source."""
         source = write_wav(noise(44100, 88207, 1, 0.3))
         whole = decode(source)
         heard = hear(source, f"{PLAIN}/enhance:voice/t:0.25:1.5")
@@ -302,14 +308,14 @@ class EnhanceTests(SynchronousTestCase):
         self.assert_aligned(hear(source, f"{PLAIN}/enhance:voice/norm:ebu"), whole)
 
     def test_rumble_and_hiss(self) -> None:
-        """What lies below a voice is taken away, and the noise behind it lowered (enhance)."""
+        """``enhance`` removes rumble below a voice, and lowers the noise behind it."""
         rate = 44100
         rumble = tone(rate, 2 * rate, 40, amplitude=0.05)
         hiss = noise(rate, 2 * rate, 1, 0.004)
         source = write_wav(mix(rumble, hiss), "32f")
         before = decode(source).channels[0]
         after = hear(source, f"{PLAIN}/enhance:voice").channels[0]
-        # The compressor's make-up gain of 3 dB is in both.
+        # Both levels include the compressor's make-up gain of 3 dB.
         last = slice(rate, 2 * rate)
         fall = strength(before[last], 40, rate) - strength(after[last], 40, rate)
         self.assertGreater(fall, 8)
@@ -318,7 +324,7 @@ class EnhanceTests(SynchronousTestCase):
         self.assertLess(level(after[last]), level(hiss.channels[0][last]) - 5)
 
     def test_ceiling(self) -> None:
-        """However loud the source, the limit holds: 1 dB below full scale (enhance)."""
+        """``enhance`` limits peaks to 1 dB below full scale, however loud the source is."""
         voice = tone(44100, 44100, 300, amplitude=2.5)
         heard = hear(
             write_wav(mix(voice, noise(44100, 44100, 1, 0.5)), "32f"), f"{PLAIN}/enhance:voice"
@@ -328,22 +334,22 @@ class EnhanceTests(SynchronousTestCase):
 
 
 class ChannelTests(SynchronousTestCase):
-    """``ch``"""
+    """Channel count: ``ch`` (Format and encoding options)."""
 
     def test_mono(self) -> None:
-        """Mono is on both sides what it was, in every format alike (ch)."""
+        """``ch:2`` of mono has the source's level on both channels, in every format."""
         source = write_wav(tone(44100, 22050, 440))
         (one,) = decode(source).channels
         texts = [f"f:{form}/ch:2" for form in ("flac", "m4a", "mp3")]
         for text, heard in hear_all(source, texts).items():
             self.assertEqual(len(heard.channels), 2, text)
             for side in heard.channels:
-                # LAME takes a little off by itself.
+                # LAME lowers the level slightly.
                 fall = level(one[9000:13410]) - level(side[9000:13410])
                 self.assertApproximates(fall, 0, 0.3, text)
 
     def test_stereo(self) -> None:
-        """Stereo is averaged into mono, from every depth and in every format alike (ch)."""
+        """``ch:1`` of stereo is the mean of both channels, at every depth and in every format."""
         for depth in ("16", "24", "32f"):
             stereo = write_wav(tone(44100, 4410, 440, 1000), depth)
             both, (mono,) = decode(stereo), hear(stereo, f"{PLAIN}/ch:1").channels
@@ -356,20 +362,20 @@ class ChannelTests(SynchronousTestCase):
             self.assertApproximates(peak(mono[9000:13000]), -0.92, 0.3, text)
 
     def test_full_scale(self) -> None:
-        """No downmix goes past full scale, in formats of floats neither (ch)."""
+        """Downmixes never exceed full scale, even in float formats."""
         loud = write_wav(constant(48000, 4800, *[0.9] * 6), mask=0x3F)
         for text, heard in hear_all(loud, (PLAIN, f"{PLAIN}/ch:1", "f:flac")).items():
             for channel in heard.channels:
                 self.assertApproximates(max(channel), 0.9, 0.001, text)
 
     def test_default(self) -> None:
-        """Without ``ch`` the source's channels are kept, up to 2 (ch)."""
+        """Without ``ch`` the variant has the source's channels, but 2 at most."""
         for channels, count in ((1, 1), (2, 2), (6, 2)):
             source = write_wav(noise(8000, 800, channels))
             self.assertEqual(len(hear(source, "f:wav").channels), count)
 
     def test_surround(self) -> None:
-        """Of 5.1, each side gets its own, and the centre is heard on both alike (ch)."""
+        """A 5.1 downmix keeps left and right apart, and puts the center on both at one level."""
         rate, hertz = 48000, (300, 500, 700, 50, 1100, 1300)
         source = write_wav(tone(rate, rate // 2, *hertz, amplitude=0.15), mask=0x3F)
         left, right = hear(source, PLAIN).channels
@@ -388,7 +394,7 @@ class ChannelTests(SynchronousTestCase):
             self.assertGreater(strength(mono, frequency, rate), -40)
 
     def test_any_count(self) -> None:
-        """Channels of which nobody says where they stand are all heard (ch; D13)."""
+        """All channels of a source without a channel layout are in the downmix (D13)."""
         for channels in (3, 7, 9, 16):
             hertz = [400 + 100 * channel for channel in range(channels)]
             source = write_wav(tone(8000, 1600, *hertz, amplitude=0.05))
@@ -397,27 +403,28 @@ class ChannelTests(SynchronousTestCase):
                 self.assertEqual(len(heard.channels), counts[text])
                 for frequency in hertz:
                     best = max(strength(side, frequency, 8000) for side in heard.channels)
-                    # The fourth of seven is taken for the low-frequency one of 6.1.
+                    # ffmpeg takes the fourth of seven channels for the low-frequency channel of
+                    # 6.1.
                     if (channels, frequency) == (7, 700):
                         continue
                     self.assertGreater(best, -60, (channels, frequency))
 
 
 class RateTests(SynchronousTestCase):
-    """``sr``"""
+    """Sample rate: ``sr`` (Format and encoding options)."""
 
     def test_asked_for(self) -> None:
-        """Every format comes at the rate that was asked for, at the same pitch (sr)."""
+        """Every format has the rate of ``sr``, at an unchanged pitch."""
         source = write_wav(tone(44100, 22050, 1000))
         forms = ("mp3", "opus", "ogg", "aac", "m4a", "flac", "wav")
         for text, heard in hear_all(source, [f"f:{form}/sr:16000" for form in forms]).items():
-            # An Opus decoder puts out 48 kHz, whatever went in.
+            # An Opus decoder always puts out 48 kHz.
             self.assertEqual(heard.rate, 48000 if "opus" in text else 16000, text)
             samples = heard.channels[0][heard.rate // 8 : heard.rate * 3 // 8]
             self.assertApproximates(strength(samples, 1000, heard.rate), -6, 0.5, text)
 
     def test_default(self) -> None:
-        """Without ``sr`` the rate is the source's, else the nearest that the codec has (D8)."""
+        """Without ``sr`` the rate is the source's, or the nearest that the codec supports (D8)."""
         for source, form, rate in (
             (96000, "mp3", 48000),
             (96000, "aac", 96000),
@@ -430,7 +437,7 @@ class RateTests(SynchronousTestCase):
             self.assertEqual(heard.rate, rate, (source, form))
 
     def test_length(self) -> None:
-        """A sound at another rate is as long as it was (sr)."""
+        """``sr`` keeps the duration."""
         source = write_wav(noise(44100, 44100))
         rates = {f"{PLAIN}/sr:{rate}": rate for rate in (8000, 22050, 48000, 96000)}
         for text, heard in hear_all(source, rates).items():
@@ -438,16 +445,16 @@ class RateTests(SynchronousTestCase):
 
 
 class DepthTests(SynchronousTestCase):
-    """``bd``"""
+    """Bit depth: ``bd`` (Format and encoding options)."""
 
     def depth(self, file: bytes) -> str:
-        """Return how many bits of a sample a file keeps, as its header says."""
+        """Return the bits per sample in the header of a wav or FLAC file."""
         if file[:4] == b"RIFF":
             return str(int.from_bytes(file[34:36], "little"))
         return str((int.from_bytes(file[20:22], "big") >> 4 & 31) + 1)
 
     def test_asked_for(self) -> None:
-        """The file has the depth that was asked for (bd)."""
+        """A file has the bit depth of ``bd``."""
         source = recording("mp3")
         depths = {
             "f:wav/bd:16": "16",
@@ -460,7 +467,10 @@ class DepthTests(SynchronousTestCase):
             self.assertEqual(self.depth(output), depths[text], text)
 
     def test_default(self) -> None:
-        """Without ``bd`` the depth is the source's, or 16 where it has none (bd, rule 1)."""
+        """Without ``bd`` the depth is the source's if the format has it, or 16 bits if it has none.
+
+        (Format and encoding options, 1)
+        """
         short = noise(8000, 400)
         for source, wav, flac in (
             (write_wav(short, "8"), "16", "16"),
@@ -475,7 +485,7 @@ class DepthTests(SynchronousTestCase):
             self.assertEqual([self.depth(output) for output in outputs.values()], [wav, flac])
 
     def test_lossless(self) -> None:
-        """A lossless format holds the source bit for bit, at any depth that is enough (bd)."""
+        """Lossless formats keep every bit of the source if the depth suffices."""
         for depth in ("16", "24"):
             source = write_wav(noise(48000, 4800, 2, 0.99), depth)
             flac, whole = render(source, "f:flac"), decode(source)
@@ -487,10 +497,10 @@ class DepthTests(SynchronousTestCase):
 
 
 class QualityTests(SynchronousTestCase):
-    """``br`` and ``q``"""
+    """Bit rate and quality: ``br`` and ``q`` (Format and encoding options)."""
 
     def test_bitrate(self) -> None:
-        """More kilobits are more bytes, near to what was asked for (br)."""
+        """The file's bit rate is within 35 % of ``br``."""
         source = recording("wav")
         for form, low, high in (
             ("mp3", 64, 256),
@@ -505,7 +515,7 @@ class QualityTests(SynchronousTestCase):
                 self.assertTrue(0.65 < kbps / rates[text] < 1.35, (text, kbps))
 
     def test_quality(self) -> None:
-        """``q`` makes the file larger or smaller as the codec has it (q)."""
+        """``q`` makes files larger or smaller, in the direction that each codec defines."""
         source = recording("wav")
         for form, qualities in (
             ("mp3", ("9", "0")),

@@ -1,4 +1,4 @@
-"""Real renders of whole, odd and broken sources: one result, or one honest refusal."""
+"""Real renders of whole, odd and damaged sources: one deterministic result, or a refusal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.measures import strength
 FORMS = tuple(form for form in ENCODERS if form != "peaks")
 PICTURE = "-f lavfi -i color=s=16x16:d=0.04 -map 0:a -map 1:v -frames:v 1"
 
-#: How to make each kind of container from a wav file.
+#: Arguments that convert a wav file to each kind of container.
 KINDS = {
     "flac": "-c:a flac -frame_size 1152 -f flac",
     "mp3": "-c:a libmp3lame -f mp3",
@@ -66,18 +66,19 @@ def samples() -> dict[str, bytes]:
 
 
 def sample(kind: str = "wav") -> bytes:
-    """Return it in one container."""
+    """Return the noise in one container."""
     return samples()[kind]
 
 
 class IdentityTests(SynchronousTestCase):
-    """Two renders of one URL."""
+    """Deterministic output."""
 
     def test_same_bytes(self) -> None:
-        """Every format is the same bytes on every run, with every filter (D44).
+        """Every format gives the same bytes on every run, with every filter (D44).
 
-        Without any they are compared between nodes, in `tests.live.test_service_processes`. One
-        run for all is no different, which other tests rely on.
+        `tests.live.test_service_processes` compares renders without filters between nodes.
+        Rendering
+        several outputs in one ffmpeg run gives the same bytes, which other tests rely on.
         """
         filters = "norm:ebu/enhance:voice/fade:0.05:0.05/gain:1"
         texts = [f"f:{form}/{filters}" for form in FORMS]
@@ -85,7 +86,7 @@ class IdentityTests(SynchronousTestCase):
             self.assertTrue(output == render(sample("flac"), text), text)
 
     def test_nothing_personal(self) -> None:
-        """No output has tags, dates, pictures, chapters or its encoder's version in it (D44)."""
+        """Outputs contain no tags, dates, pictures, chapters or encoder versions (D44)."""
         tagged = "-metadata title=Secret -metadata date=2001-02-03 -metadata comment=private"
         source = convert(
             sample(), *f"{PICTURE} -disposition:v attached_pic {tagged}".split(), name="a.mp3"
@@ -101,17 +102,20 @@ class IdentityTests(SynchronousTestCase):
             self.assertEqual([stream["codec_type"] for stream in found["streams"]], ["audio"])
             (stream,) = found["streams"]
             stream.setdefault("tags", {})
-            # Ogg names the codec once more, without a version.
+            # Ogg repeats the codec's name, without a version.
             self.assertRegex(stream["tags"].pop("encoder", "Lavc lib"), r"^Lavc lib[a-z]*$")
             for part in (found["format"], stream):
                 self.assertLessEqual({name.lower() for name in part.get("tags", {})}, ours, form)
 
 
 class ChoiceTests(SynchronousTestCase):
-    """What is taken of a source with several streams."""
+    """Selection of one stream of a source with several."""
 
     def test_cover(self) -> None:
-        """Cover art is dropped, from every container that can hold it (Audio-only gate)."""
+        """Cover art is dropped, from every container that can hold it.
+
+        (Format and encoding options, 4)
+        """
         picture, _, words = PICTURE.partition(" -map ")
         cover = f"-map {words} -c:v mjpeg -pix_fmt yuvj420p -disposition:v attached_pic"
         names = ("a.mp3", "a.flac", "a.m4a")
@@ -121,7 +125,7 @@ class ChoiceTests(SynchronousTestCase):
             self.assertEqual(hear(source, "f:wav/bd:32f"), decode(source), name)
 
     def test_first_of_two(self) -> None:
-        """Of two audio streams the first is rendered (Info document, rule 3)."""
+        """The first of two audio streams is rendered (Info document, 3)."""
         low, high = (write_wav(tone(44100, 8820, hertz)) for hertz in (440, 3000))
         path = Path(self.mktemp())
         path.write_bytes(high)
@@ -132,7 +136,7 @@ class ChoiceTests(SynchronousTestCase):
         self.assertLess(strength(heard, 3000, 44100), -60)
 
     def test_video(self) -> None:
-        """A film is refused as such, with or without sound, from any container (Errors, 415)."""
+        """Video gets video_source, with or without audio, in any container (Errors, 415)."""
         film = "-map 1:v -c:v mpeg4 -r 25"
         films = {}
         for container in ("mp4", "mkv", "avi", "ts"):
@@ -145,10 +149,10 @@ class ChoiceTests(SynchronousTestCase):
 
 
 class CombinationTests(SynchronousTestCase):
-    """Any options on any source."""
+    """Combinations of options and sources."""
 
     def test_slice(self) -> None:
-        """Whatever the source and the options, there is sound, or a refusal with a reason (D13)."""
+        """Any options on any source result in audio, or in a refusal with a reason (D13)."""
         sources = [
             write_wav(noise(8000, 1600)),
             write_wav(noise(22050, 3000, 2), "24"),
@@ -176,16 +180,16 @@ class CombinationTests(SynchronousTestCase):
                     continue
                 text = f"f:{form}{extras[(n + m) // 4 % len(extras)]}"
                 try:
-                    # Which is no mere header.
+                    # `render` raises NothingDecoded if the output is only a header.
                     render(source, text)
                 except (InvalidOptions, UndecodableSource):
                     refused.append((n, text))
-                    # A single sample is too little for some filters.
+                    # A single sample is not enough for some filters.
                     self.assertTrue(n == 8 or "/t:0.01" in text, text)
         self.assertLess(len(refused), 5, refused)
 
     def test_bounds_of_bitrates(self) -> None:
-        """Every bit rate that is let through is one that the encoder takes (D6, D13)."""
+        """The encoder accepts every bit rate that validation accepts (D6, D13)."""
         for form, rate, channels, rates in (
             ("ogg", 8000, 1, (32, 42)),
             ("ogg", 8000, 2, (32, 84)),
@@ -202,7 +206,7 @@ class CombinationTests(SynchronousTestCase):
                 self.assertTrue(output, (text, rate))
 
     def test_qualities(self) -> None:
-        """Every quality at its bounds renders, at low rates and at high ones (D13)."""
+        """Every ``q`` at its bounds renders, at low and high sample rates (D13)."""
         source = write_wav(noise(1000, 200))
         bounds = [(form, FORMATS[form].q or ()) for form in FORMS]
         texts = [f"f:{form}/q:{value}" for form, values in bounds for value in values]
@@ -213,10 +217,10 @@ class CombinationTests(SynchronousTestCase):
 
 
 class EmptyTests(SynchronousTestCase):
-    """Outputs without a sample, and with hardly any."""
+    """Outputs with no samples or very few."""
 
     def test_nothing(self) -> None:
-        """Without audio there are headers at most, and the end of the run tells so (D11)."""
+        """A render without audio gives a header at most, and the encoder's end reveals it (D11)."""
         for form, encoder in ENCODERS.items():
             most = 0
             for rate, channels, extra in (
@@ -233,17 +237,17 @@ class EmptyTests(SynchronousTestCase):
                 else:
                     self.assertIn(b"Empty output", ended.stderr, form)
             self.assertLessEqual(most, encoder.empty, form)
-            # As tight as is safe: clients wait until there is more.
+            # The bound is as tight as is safe, because clients wait until there is more output.
             self.assertLessEqual(encoder.empty, most * 1.25, form)
 
     def test_one_sample(self) -> None:
-        """A source of one sample is rendered in every format, and not taken for none (D13)."""
+        """A source of one sample is rendered in every format, and not refused as empty (D13)."""
         source = write_wav(constant(48000, 1, 0.5))
         for form in FORMS:
             self.assertTrue(render(source, f"f:{form}"), form)
 
     def test_shortest(self) -> None:
-        """The shortest trim at the lowest rate gives a sample at least, in any format (D13)."""
+        """The shortest trim at the lowest rate gives at least one sample in any format (D13)."""
         lossless = (("wav", 8000, 0.002), ("wav", 1000, 0.001), ("flac", 8000, 0.001))
         for form, rate, seconds in lossless:
             for start in ("0", "0.1", "0.198"):
@@ -252,19 +256,19 @@ class EmptyTests(SynchronousTestCase):
         for text in ("f:mp3/sr:22050", "f:ogg/sr:1000", "f:aac/sr:7350", "f:m4a/sr:7350", "f:opus"):
             for kind in ("wav", "mp3"):
                 self.assertGreaterEqual(len(hear(sample(kind), f"{text}/t:0.1:0.001")), 1, text)
-        # A source of so many samples need not be cut.
+        # Even without a trim, a source this short gives one sample.
         brief = write_wav(constant(44100, 5, 0.5))
         self.assertEqual(1, len(hear(brief, "f:wav/sr:8000")))
 
     def test_quiet(self) -> None:
-        """Silence, which takes next to no bytes, is rendered in every format (D13)."""
+        """Silence, which encodes to very few bytes, is rendered in every format (D13)."""
         source = write_wav(silence(44100, 22050))
         texts = ("f:ogg/q:-1", "f:opus/br:6", "f:flac", "f:m4a/q:0.1")
         for text, heard in hear_all(source, texts).items():
             self.assertGreater(len(heard), 20_000, text)
 
     def test_past_the_end(self) -> None:
-        """A region behind the end is refused with the duration, for any source (D11)."""
+        """A trim past the end of any source is refused with the source's duration (D11)."""
         for kind in ("wav", "mp3", "adts", "matroska"):
             for start in ("0.3", "5"):
                 error = self.assertRaises(InvalidOptions, render, sample(kind), f"f:flac/t:{start}")
@@ -273,15 +277,15 @@ class EmptyTests(SynchronousTestCase):
 
 
 class BrokenTests(SynchronousTestCase):
-    """Sources that are none, or no longer whole."""
+    """Sources that are not audio, or are damaged."""
 
     def assert_refused(self, source: bytes, what: object) -> None:
-        """Assert that a source is a 415."""
+        """Require a 415 for a source."""
         error = self.assertRaises(UndecodableSource, render, source, "f:wav")
         self.assertEqual(error.status, 415, what)
 
     def test_not_audio(self) -> None:
-        """What is no audio, under whatever name, is a 415 (Errors)."""
+        """A source without audio returns 415, whatever its name (Errors, 415)."""
         junk = random.Random(1).randbytes
         for what, source in {
             "nothing": b"",
@@ -294,7 +298,7 @@ class BrokenTests(SynchronousTestCase):
             self.assert_refused(source, what)
 
     def test_other_files(self) -> None:
-        """A list of other files is a 415, and none of them is read (D43)."""
+        """A playlist returns 415, and none of its files is read (D43)."""
         path = Path(self.mktemp()).resolve()
         path.write_bytes(sample())
         for source in (
@@ -305,25 +309,25 @@ class BrokenTests(SynchronousTestCase):
             self.assert_refused(source.encode(), source)
 
     def test_picture(self) -> None:
-        """A picture is no audio; which of the two refusals it gets is ffprobe's to say."""
+        """A picture returns 415, as video_source or undecodable_source depending on ffprobe."""
         picture = convert(sample(), *PICTURE.replace("-map 0:a", "").split(), name="a.jpg")
         error = self.assertRaises(Refusal, render, picture, "f:mp3")
         self.assertEqual(error.status, 415)
 
     def test_no_samples(self) -> None:
-        """A file of nothing but headers is a 415 (Errors)."""
+        """A file that ends after its header returns 415 (Errors, 415)."""
         for kind, size in (("wav", 44), ("wav", 20), ("flac", 42), ("m4a", 40), ("mp3", 20)):
             self.assert_refused(sample(kind)[:size], (kind, size))
         self.assert_refused(write_wav(silence(44100, 0)), "no samples")
 
     def test_unknown_codec(self) -> None:
-        """Audio in a codec that nobody knows is a 415 (Errors)."""
+        """Audio in an unknown codec returns 415 (Errors, 415)."""
         self.assert_refused(sample("alac").replace(b"alac", b"xyzq"), "alac")
         strange = sample()
         self.assert_refused(strange[:20] + b"\x77\x77" + strange[22:], "wav tag")
 
     def test_truncated(self) -> None:
-        """A file that was cut off is rendered as far as it goes, or is a 415 (Errors)."""
+        """A truncated file is rendered as far as it decodes, or returns 415 (Errors, 415)."""
         for kind, rendered in (
             ("wav", True),
             ("flac", True),
@@ -331,7 +335,7 @@ class BrokenTests(SynchronousTestCase):
             ("adts", True),
             ("aiff", True),
             ("matroska", True),
-            # The index stands at the end.
+            # The index is at the end.
             ("m4a", False),
         ):
             whole = sample(kind)
@@ -342,7 +346,7 @@ class BrokenTests(SynchronousTestCase):
                 self.assert_refused(part, kind)
 
     def test_garbage(self) -> None:
-        """Behind a sound header, garbage is a 415 or what could be made of it, never a 500."""
+        """Garbage after an intact header is decoded or returns 415, never 500."""
         junk = random.Random(2).randbytes(9000)
         for kind in ("flac", "ogg", "m4a", "wavpack", "alac"):
             try:
@@ -351,14 +355,14 @@ class BrokenTests(SynchronousTestCase):
                 continue
 
     def test_absurd_headers(self) -> None:
-        """A header that claims 65 channels, or a rate of gigahertz, is a 415 (D13)."""
+        """A header with an impossible channel count or sample rate returns 415 (D13)."""
         wav = sample()
         for at, claim in ((22, b"\x41\0"), (22, b"\xff\0"), (24, b"\xff\xff\xff\x7f")):
             broken = wav[:at] + claim + wav[at + len(claim) :]
             self.assert_refused(broken, claim)
 
     def test_flipped_bytes(self) -> None:
-        """A damaged file of any container is rendered or refused, and never a 500 (D13)."""
+        """A damaged file in any container is rendered or refused, and never a 500 (D13)."""
         chance = random.Random(7)
         for n, kind in enumerate(("wav", *KINDS)):
             broken = bytearray(sample(kind))
@@ -373,10 +377,10 @@ class BrokenTests(SynchronousTestCase):
 
 
 class ServiceTests(SynchronousTestCase):
-    """Troubles that no source has caused."""
+    """Failures that are not the source's fault."""
 
     def test_full_disk(self) -> None:
-        """A disk without room is the service's fault, even with a damaged source (Errors, 500)."""
+        """A full disk is a server error, even with a damaged source (Errors, 500)."""
         damaged = bytearray(sample("mp3"))
         damaged[1000:1400] = bytes(400)
         for source in (sample(), bytes(damaged)):
@@ -388,7 +392,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertIs(classify(ended.stderr), None)
 
     def test_source_out_of_reach(self) -> None:
-        """A descriptor that is not there is the service's fault (Errors, 500)."""
+        """A source descriptor that is not open is a server error (Errors, 500)."""
         gone = Input("file:/dev/fd/77", ("file",))
         for words in (
             probe_arguments("ffprobe", gone),
@@ -399,7 +403,7 @@ class ServiceTests(SynchronousTestCase):
             self.assertIs(classify(ended.stderr), None, ended.stderr)
 
     def test_poor_ffmpeg(self) -> None:
-        """An ffmpeg that lacks an encoder is the service's fault (D34)."""
+        """An ffmpeg that lacks an encoder is a server error (D34)."""
         words = encoder_arguments("ffmpeg", local_input(), read("f:mp3"), probe(sample()))
         words[words.index("libmp3lame")] = "libnothing"
         ended = run(words, sample())

@@ -1,4 +1,4 @@
-"""URLs of the builder at the real service, through clients that have ideas of their own."""
+"""URLs of the URL builder, requested from a real service by clients that normalize URLs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ for (const url of urls) {
 
 
 class BuilderTests(ServiceCase):
-    """`audioproxy.urls` and the service that it writes for"""
+    """`audioproxy.urls` against the real service."""
 
     async def output(self, *command: str) -> list[str]:
         """Run a program to its end and return the lines that it prints."""
@@ -43,7 +43,7 @@ class BuilderTests(ServiceCase):
         return process.stdout.splitlines()
 
     async def test_hard_names(self) -> None:
-        """Whatever a file is called, its URL is served, to curl and to fetch() as well."""
+        """URLs for any file name are served to the test client, curl and fetch()."""
         for name in NAMES:
             self.add(os.path.normpath(os.fsdecode(name)), short_flac())
         (self.root / "x").mkdir()
@@ -61,7 +61,7 @@ class BuilderTests(ServiceCase):
             urls.append(url)
             targets.append(target)
         for target in targets:
-            # What follows is no more than reading.
+            # Wait for the hits, so that the requests below need no render.
             await until_hit(port, target)
         info = signer.info_url(local(NAMES[0])).removeprefix(signer.base)
         document = (await ask(port, info.encode("ascii"))).document

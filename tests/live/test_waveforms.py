@@ -1,4 +1,4 @@
-"""Waveforms through the whole service: every pixel of real files, and what a long one costs."""
+"""Waveforms through the whole service: exact pixels of real files, and memory."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ SHORT = signed("/f:peaks/plain/local://short.flac")
 
 
 class DeliveryTests(ServiceCase):
-    """A waveform is delivered as audio is (Peaks 6)."""
+    """Waveforms are delivered like audio variants (Peaks options, 6)."""
 
     def setUp(self) -> None:
         super().setUp()
         self.add("short.flac", short_flac())
 
     async def test_miss_and_hit(self) -> None:
-        """A hit has the bytes and headers of the miss, its length, and working ranges."""
+        """A waveform's hit has the bytes and headers of the miss, a length, and working ranges."""
         port = self.start().port
         for text, kind in (
             ("f:peaks", b"application/json"),
@@ -84,7 +84,7 @@ class DeliveryTests(ServiceCase):
             self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
 
     async def test_head_and_304(self) -> None:
-        """HEAD and a matching If-None-Match are answered without a render, before it and after."""
+        """HEAD and a matching If-None-Match start no render, neither on a MISS nor on a HIT."""
         port = self.start().port
         for state in (b"MISS", b"HIT"):
             head = await ask(port, SHORT, b"HEAD")
@@ -100,7 +100,7 @@ class DeliveryTests(ServiceCase):
                 await until_hit(port, SHORT)
 
     async def test_identical_bytes(self) -> None:
-        """Two renders give the same bytes, and both serializations the same values (D44)."""
+        """Two renders of a waveform give the same bytes, and JSON and dat the same values (D44)."""
         port = self.start().port
         text = "f:peaks/pts:333/ch:2/norm:ebu/enhance:voice"
         bodies = []
@@ -112,7 +112,7 @@ class DeliveryTests(ServiceCase):
         self.assertEqual(read_drawing(bodies[0]), read_drawing(bodies[2]))
 
     async def test_shared_and_unhurried(self) -> None:
-        """One drawing serves all who ask for it, and the service answers others meanwhile."""
+        """Clients share one render of a waveform, and the service responds to others meanwhile."""
         self.add("long.flac", long_flac())
         port = self.start().port
         path = signed("/f:peaks/pts:65536/ch:2/t:0:240/plain/local://long.flac")
@@ -131,10 +131,10 @@ class DeliveryTests(ServiceCase):
         self.assertEqual(2 * 2 * 65536, len(read_drawing(one.body).values))
 
     async def test_everyone_leaves(self) -> None:
-        """Without a store a drawing that nobody waits for ends, and leaves nothing behind (D36)."""
+        """Without a store, a waveform render that all clients left ends without leaks (D36)."""
         self.add("long.flac", long_flac())
         port = self.start(variant_store=None).port
-        # The first child of all leaves something behind, which is the reactor's.
+        # The first child process of all opens descriptors that the reactor keeps.
         await ask(port, signed("/info/plain/local://short.flac"))
         await until(lambda: not children(), "the probe to end")
         before = open_descriptors()
@@ -146,7 +146,7 @@ class DeliveryTests(ServiceCase):
         await until(lambda: open_descriptors() == before, "pipe, blocks and output to be closed")
 
     async def test_refused_options(self) -> None:
-        """br, q, bd and sr are each a 422 that names the segment (rule 2)."""
+        """br, q, bd and sr with peaks return 422 and name the segment (Peaks options, 2)."""
         port = self.start().port
         for segment in ("br:128", "q:5", "bd:16", "sr:44100"):
             for text in (f"f:peaks/{segment}", f"{segment}/pts:5/f:peaks"):
@@ -155,7 +155,7 @@ class DeliveryTests(ServiceCase):
                 self.assertIn(f'"{segment}"', answer.document["message"])
 
     async def test_refused_sources(self) -> None:
-        """What is no audio is a 415, a start past the end a 422, too large a document a 500."""
+        """No audio returns 415, a start past the end 422, and too large a waveform 500."""
         self.add("text.mp3", b"No sound, but words.\n" * 500)
         self.add("empty.wav", write_wav(silence(8000, 0)))
         port = self.start(max_variant_bytes=1000).port
@@ -175,19 +175,19 @@ class DeliveryTests(ServiceCase):
 
 
 def summary(response: Response) -> tuple[int, bytes | None, bool]:
-    """Return the status, the state of the cache and whether it came to its end."""
+    """Return status, cache state, and whether the response is complete."""
     return response.status, response["x-audio-proxy"], response.complete
 
 
 class SourceCase(ServiceCase):
-    """Drawings of sources that a test makes."""
+    """Waveforms of sources that a test makes."""
 
     def setUp(self) -> None:
         super().setUp()
         self.port = self.start(max_probe_concurrency=32).port
 
     async def drawn(self, name: str, text: str = "") -> WaveformReader:
-        """Ask for a drawing and read it."""
+        """Request a waveform and parse it."""
         answer = await ask(self.port, signed(f"/f:peaks{text}/plain/local://{name}"))
         self.assertEqual((200, b"MISS", True), summary(answer), (name, answer))
         drawing = read_drawing(answer.body)
@@ -197,7 +197,7 @@ class SourceCase(ServiceCase):
     def assert_exact(
         self, drawing: WaveformReader, frames: Frames, pixels: int, what: object
     ) -> None:
-        """Require that a drawing is that of the frames, to the last bit (D26)."""
+        """Require that a waveform matches the frames exactly (D26)."""
         self.assertEqual(pixels, drawing.length, what)
         least, most = bounds(len(frames), pixels)
         self.assertTrue(least <= drawing.pixel <= most, (what, drawing.pixel, least))
@@ -205,13 +205,13 @@ class SourceCase(ServiceCase):
         self.assertTrue(drawing.values == render_waveform(frames, drawing.pixel, pixels), what)
 
 
-#: Sources whose length a probe mistakes; wav it corrects by the size of the file.
+#: Sources whose probed length is wrong. For wav, the file's size corrects the length.
 MISTAKEN = {"vbr.mp3", "cut.mp3", "cut.flac", "a.aac"}
 
 
 def songs() -> Iterator[tuple[str, int, bytes]]:
-    """Yield sources, most of which say something wrong of their length, and their channels."""
-    # Silence first, so that a bit rate measured at the start says nothing of the rest.
+    """Yield name, channels and bytes of sources, most of which misstate their length."""
+    # Silence first, so that the bit rate at the start does not predict the length.
     loud, quiet = noise(44100, 30_000, 2), silence(44100, 30_000, 2)
     wav = write_wav(
         Sound(44100, tuple(a + b for a, b in zip(quiet.channels, loud.channels, strict=True)))
@@ -236,10 +236,10 @@ def songs() -> Iterator[tuple[str, int, bytes]]:
 
 
 class ExactnessTests(SourceCase):
-    """Every pixel is that of the decoded frames, whatever the probe believed (D26)."""
+    """Waveforms match the decoded frames, whatever length the probe found (D26)."""
 
     async def test_sources(self) -> None:
-        """Sources that lie about their length, or are cut, are drawn to their last frame."""
+        """Waveforms of sources that misstate their length, or are cut, cover every frame."""
         sources = list(songs())
         for name, _, source in sources:
             self.add(name, source)
@@ -258,7 +258,7 @@ class ExactnessTests(SourceCase):
         await gatherResults([Deferred.fromCoroutine(check(*source)) for source in sources])
 
     async def test_shapes(self) -> None:
-        """Any number of pixels, of 8 bits or 16, for one channel or two, is exact (Peaks)."""
+        """Waveforms are exact for any number of pixels, in 8 or 16 bits, in mono and stereo."""
         source = write_wav(noise(44100, 30_000, 2, 1.0))
         self.add("a.wav", source)
         two = decode_frames(self.root, {"a.wav": 2})["a.wav"]
@@ -267,7 +267,7 @@ class ExactnessTests(SourceCase):
         async def check(text: str, frames: Frames, pixels: int) -> WaveformReader:
             drawing = await self.drawn("a.wav", f"{text}/pts:{pixels}")
             if drawing.bits == 8:
-                # A lesser value is never a greater one when both are truncated.
+                # Truncation preserves order, so minimum and maximum may be taken after it.
                 frames = np.trunc(frames / 256).astype(np.int16)
             self.assert_exact(drawing, frames, pixels, text)
             return drawing
@@ -287,10 +287,10 @@ class ExactnessTests(SourceCase):
 
 
 class OptionTests(SourceCase):
-    """A waveform is that of what would be heard (Peaks 1)."""
+    """Waveforms show the audio after all options are applied (Peaks options, 1)."""
 
     async def assert_as_heard(self, name: str, source: bytes, *texts: str) -> None:
-        """Require that each drawing is that of the wav file with the same options."""
+        """Require that each waveform matches the wav variant with the same options."""
         self.add(name, source)
         outputs = render_all(source, [f"f:wav/bd:16/{text}" for text in texts])
 
@@ -303,7 +303,7 @@ class OptionTests(SourceCase):
         await gatherResults([Deferred.fromCoroutine(check(text)) for text in texts])
 
     async def test_stereo(self) -> None:
-        """t, fade, gain, norm and enhance are respected, on one channel and on two."""
+        """Waveforms respect t, fade, gain, norm and enhance, in mono and in stereo."""
         await self.assert_as_heard(
             "stereo.wav",
             write_wav(noise(22050, 22050, 2, 0.1)),
@@ -315,7 +315,7 @@ class OptionTests(SourceCase):
         )
 
     async def test_mean_as_heard(self) -> None:
-        """One channel of two is within one step of what ffmpeg mixes, which rounds (ch)."""
+        """A mono waveform of stereo differs from ffmpeg's rounded downmix by one step at most."""
         source = write_wav(noise(22050, 20_000, 2, 1.0))
         self.add("a.wav", source)
         drawing = await self.drawn("a.wav", "/pts:200")
@@ -326,24 +326,24 @@ class OptionTests(SourceCase):
         self.assertLessEqual(max(abs(one - two) for one, two in pairs), 1)
 
     async def test_other_layouts(self) -> None:
-        """Mono is drawn twice for two channels, and 5.1 is mixed down as it is for the ear."""
+        """Waveforms show mono twice under ``ch:2``, and downmix 5.1 exactly like audio variants."""
         await self.assert_as_heard("mono.wav", write_wav(noise(8000, 9000)), "ch:2", "ch:1/gain:3")
         surround = write_wav(noise(48000, 4800, 6, 0.5), mask=0x3F)
         await self.assert_as_heard("surround.wav", surround, "ch:2", "ch:1")
 
     async def test_compressed(self) -> None:
-        """So it is where the decoder has to start ahead of ``t``, and the end is not stated."""
+        """Waveforms of MP3 match the audio, with ``t`` in the middle and with unstated lengths."""
         source = convert(write_wav(noise(44100, 110_250)), *"-c:a libmp3lame -f mp3".split())
         await self.assert_as_heard("a.mp3", source, "t:2.1:0.2/ch:2")
         await self.assert_as_heard("b.mp3", source, "fade:0.5:0.5/ch:1")
 
 
-#: A day of one channel.
+#: Seconds and sample rate of a source of 24 hours.
 DAY, RATE = 24 * 3600, 1000
 
 
 def sparse_day(path: Path, values: dict[int, int]) -> None:
-    """Write a wav of 24 hours that is silent but for a few frames, and next to nothing on disk."""
+    """Write a sparse wav file of 24 hours that is silent but for a few frames."""
     size = DAY * RATE * 2
     form = struct.pack("<IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16)
     head = b"RIFF" + struct.pack("<I", 36 + size) + b"WAVEfmt " + form
@@ -357,10 +357,10 @@ def sparse_day(path: Path, values: dict[int, int]) -> None:
 
 
 class MemoryTests(ServiceCase):
-    """What a waveform costs does not depend on how long its source is (D26)."""
+    """Memory of a waveform, which does not depend on the length of its source (D26)."""
 
     async def test_a_day(self) -> None:
-        """24 hours cost less than 32 MiB, and not one of a few single frames is lost."""
+        """A waveform of 24 hours uses less than 32 MiB and shows every single frame."""
         last = DAY * RATE - 1
         values = {0: 1, 12_345_679: -2, last // 2: 32767, last - 3_000_000: -32768, last: 7}
         sparse_day(self.root / "day.wav", values)
@@ -381,6 +381,6 @@ class MemoryTests(ServiceCase):
 
 
 def most_resident_bytes(pid: int) -> int:
-    """Return the most memory that a process ever had."""
+    """Return the peak resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
