@@ -1,4 +1,4 @@
-"""The configuration: the environment's text becomes one frozen `Config`."""
+"""The configuration: environment variables become one frozen `Config`."""
 
 from audioproxy.config.environment import VARIABLES, load
 from audioproxy.config.model import BucketStore, Config, ConfigError, FileStore, S3Config

@@ -1,7 +1,7 @@
-"""From the environment's text to one `Config`, or to every problem found in it at once.
+"""From environment variables to one `Config`, or to a list of every problem in them.
 
-Nothing here reads ``os.environ``: the text is an argument. Whether a store can be written to
-is proved elsewhere, by writing.
+Nothing here reads ``os.environ``: the variables are an argument. Whether a store is writable is
+tested elsewhere, by writing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from audioproxy.config.values import (
 )
 from audioproxy.grammar.signing_secrets import LEAST_KEY, LEAST_SALT, secret_reader
 
-# Bounds where a slip of the finger would hurt: a petabyte, a day, more children than a node has
-# file descriptors for. SigV4 allows a presigned URL seven days.
+# Bounds that catch typing mistakes: a petabyte, a day, and more children than a node has file
+# descriptors for. SigV4 allows a presigned URL seven days.
 _MAX_BYTES = 10**15
 _MAX_SECONDS = 86_400
 _MAX_RENDERS = 4_096
@@ -49,7 +49,7 @@ def _variant_store(text: str) -> FileStore | BucketStore:
     if text.startswith("s3://"):
         return BucketStore(bucket(text.removeprefix("s3://")))
     if text.startswith("file:///"):
-        # The path is literal: an operator's path with a % in it means that %.
+        # The path is literal: a % in it is a %.
         return FileStore(writable_directory(text.removeprefix("file://")))
     fault = "a host or nothing after file://" if text.startswith("file://") else "an unknown scheme"
     raise ValueError(f"{fault}; file:///<absolute path> or s3://<bucket> is required")
@@ -94,14 +94,14 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "AP_PROBE_TIMEOUT": whole_number(1, _MAX_SECONDS),
 }
 
-#: Every variable that is read.
+#: All variables that are read.
 VARIABLES = tuple(_READERS)
 
 # Fields of S3Config; with a prefix and in capitals they are variables.
 _REACH = ("endpoint", "addressing", "ca_bundle")
 _IDENTITY = ("access_key_id", "secret_access_key", "region", "session_token")
 
-# The region's second spelling; it counts only where the first is unset.
+# The second name of the region's variable, which counts only where the first is unset.
 _ALIASES = {"AWS_DEFAULT_REGION": "AWS_REGION"}
 
 _SHARED_IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
@@ -110,12 +110,12 @@ _VARIANT_IDENTITY = (
     "AP_VARIANT_S3_SECRET_ACCESS_KEY",
     "AP_VARIANT_S3_REGION",
 )
-# A key and a salt that `Config` accepts.
+# A key and a salt that `Config` accepts, to check the other settings with.
 _ACCEPTABLE = {"AP_KEY": bytes(LEAST_KEY), "AP_SALT": bytes(LEAST_SALT)}
 
 # Variables that are set together or not at all.
 _GROUPS = (_SHARED_IDENTITY, _VARIANT_IDENTITY)
-# A session token belongs to the key pair that it was issued with, so it never stands alone.
+# A session token belongs to the key pair that it was issued with, so it is never set alone.
 _TOKENS = {
     "AWS_SESSION_TOKEN": _SHARED_IDENTITY,
     "AP_VARIANT_S3_SESSION_TOKEN": _VARIANT_IDENTITY,
@@ -125,8 +125,8 @@ _TOKENS = {
 def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     """Read and check all settings; return them with the warnings to log at boot.
 
-    An empty value counts as unset, except for AP_SOURCE_ALLOWLIST: where a template left it empty,
-    unset would allow every bucket (D49).
+    An empty value counts as unset, except for AP_SOURCE_ALLOWLIST: an empty template must not allow
+    every bucket (D49).
 
     :raises ConfigError: with every problem found, not only the first.
     """
@@ -147,17 +147,18 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     failed = given.keys() - values.keys()
     present = {_ALIASES.get(name, name) for name in given}
     values = {_ALIASES.get(name, name): value for name, value in values.items()}
-    # A value that could not be read has been reported; an acceptable one takes its place here.
+    # A value that could not be parsed is already reported; an acceptable value replaces it here.
     judged = values | {name: _ACCEPTABLE[name] for name in failed & _ACCEPTABLE.keys()}
     insecure = "AP_ALLOW_INSECURE" in failed or values.get("AP_ALLOW_INSECURE", False)
     unsigned = [*signing_problems(judged.get("AP_KEY"), judged.get("AP_SALT"), insecure)]
     problems += unsigned
     problems += _incomplete(present)
-    # `Config` raises for other values. An acceptable key and salt let the rest be checked.
+    # `Config` raises for other values. An acceptable key and salt allow the other checks.
     signed = not unsigned and failed.isdisjoint(("AP_KEY", "AP_SALT", "AP_ALLOW_INSECURE"))
     config = _assemble(values if signed else values | _ACCEPTABLE)
     for variables, conflict in _CONFLICTS:
-        # A value that could not be read has been reported; the default in its place proves nothing.
+        # A value that could not be parsed is already reported, and the default that replaces it
+        # proves nothing.
         if failed.isdisjoint(variables):
             problems += conflict(config, present)
     warnings = (*unknown_variables(environ, _READERS), *_warnings(config))
@@ -173,9 +174,10 @@ def _assemble(values: Mapping[str, Any]) -> Config:
     own = _pick(values, "AP_VARIANT_S3_", _REACH)
     inherited: dict[str, Any] = {"ca_bundle": shared.ca_bundle}
     if "endpoint" not in own:
-        # With an endpoint of its own the store's style follows from that one.
+        # If the variant store has an endpoint of its own, its addressing follows from that
+        # endpoint.
         inherited |= {"endpoint": shared.endpoint, "addressing": shared.addressing}
-    # A token is inherited with the identity that it belongs to, never on its own.
+    # A token is inherited together with its identity, never alone.
     variant = S3Config(**inherited | own, **(own_identity or shared_identity))
     plain = {
         row.name: values[variable]
@@ -201,7 +203,7 @@ def _incomplete(present: AbstractSet[str]) -> Iterator[str]:
 
 
 def _same_port(config: Config, _present: AbstractSet[str]) -> Iterator[str]:
-    # Port 0 is any free one, so two of them are two ports.
+    # Port 0 means any free port, so two of them are different ports.
     if config.metrics_port == config.port != 0:
         yield (
             f"AP_METRICS_PORT: {config.metrics_port} is the port of the main listener, AP_PORT, "
@@ -219,7 +221,7 @@ def _cannot_presign(config: Config, present: AbstractSet[str]) -> Iterator[str]:
 
 
 def _no_identity(config: Config, present: AbstractSet[str]) -> Iterator[str]:
-    # A group that is set in part has been reported by the names that it lacks.
+    # A group that is only partly set is already reported with the missing names.
     identities = (*_SHARED_IDENTITY, *_VARIANT_IDENTITY)
     if isinstance(config.variant_store, BucketStore) and present.isdisjoint(identities):
         yield (
@@ -237,7 +239,7 @@ def _threshold_above_queue(config: Config, _present: AbstractSet[str]) -> Iterat
 
 
 def _probe_outlasts_render(config: Config, present: AbstractSet[str]) -> Iterator[str]:
-    # The default gives way to a short AP_RENDER_TIMEOUT; a value that was asked for does not.
+    # The default adapts to a short AP_RENDER_TIMEOUT; an explicit value does not.
     if "AP_PROBE_TIMEOUT" in present and config.probe_timeout >= config.render_timeout:
         yield (
             f"AP_PROBE_TIMEOUT: {config.probe_timeout} is not shorter than AP_RENDER_TIMEOUT, "
@@ -245,8 +247,8 @@ def _probe_outlasts_render(config: Config, present: AbstractSet[str]) -> Iterato
         )
 
 
-# What settings that are well spelled one by one refuse of each other. A row is judged only
-# when each of its variables could be read.
+# Conflicts between settings that are valid separately. A row is checked only if each of its
+# variables could be parsed.
 _CONFLICTS: tuple[
     tuple[tuple[str, ...], Callable[[Config, AbstractSet[str]], Iterator[str]]], ...
 ] = (

@@ -1,4 +1,4 @@
-"""The settings of one service as one frozen value; each field is named as its variable is."""
+"""The settings of one service as one frozen value; fields have the names of the variables."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from audioproxy.config.values import signing_problems
 
-#: Stands for a default that follows from other fields; no finished value holds it.
+#: Marks a default that is derived from other fields; no finished value contains it.
 DERIVED: Any = object()
 
 
 class ConfigError(Exception):
-    """The environment cannot be used.
+    """The environment variables are invalid.
 
-    :ivar problems: one line each, which starts with the variable's name and says what was wrong
-        and what would be right.
-    :ivar warnings: what `load` would have returned beside the configuration; a misspelt
+    :ivar problems: one line each, which starts with the variable's name and says what was wrong and
+        what would be right.
+    :ivar warnings: the warnings that `load` returns beside a valid configuration; a misspelled
         variable is often the cause of a missing one.
     """
 
@@ -30,10 +30,10 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class S3Config:
-    """How to reach an object store and who to be there.
+    """The endpoint of an object store, and the identity that signs requests to it.
 
     :ivar endpoint: an origin, or None for the default cloud provider.
-    :ivar addressing: ``virtual`` or ``path``; left out, ``path`` where there is an endpoint.
+    :ivar addressing: ``virtual`` or ``path``; when omitted, ``path`` where there is an endpoint.
     :ivar ca_bundle: a PEM file that replaces the system trust store.
     """
 
@@ -51,26 +51,26 @@ class S3Config:
 
     @property
     def configured(self) -> bool:
-        """Whether there is an identity: without one no request can be signed."""
+        """Whether there is an identity. Without an identity no request can be signed."""
         return None not in (self.access_key_id, self.secret_access_key, self.region)
 
 
 @dataclass(frozen=True, slots=True)
 class FileStore:
-    """Variants live below a directory: ``file:///<path>``."""
+    """A variant store in a directory: ``file:///<path>``."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class BucketStore:
-    """Variants live in a bucket: ``s3://<bucket>``."""
+    """A variant store in a bucket: ``s3://<bucket>``."""
 
     bucket: str
 
 
 def _cpu_count() -> int:
-    # A container or taskset often leaves a process fewer CPUs than the machine has.
+    # A container or taskset often gives a process fewer CPUs than the machine has.
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # pragma: no cover
@@ -78,33 +78,33 @@ def _cpu_count() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All settings of one service. Each field is named as its AP_* variable is.
+    """All settings of one service. Each field has the name of its AP_* variable.
 
-    It can be built in code with few arguments; what is left out gets the same default as an
-    unset variable. Key, salt and ``allow_insecure`` are checked here, in every configuration. Of
-    the other settings `load` checks the text, and which of them contradict each other.
+    It can be constructed in code with few arguments; omitted arguments have the default of the
+    unset variable. The constructor checks key, salt and ``allow_insecure`` in every configuration.
+    `load` checks the text of the other settings and the conflicts between them.
 
     :ivar key: signs URLs, with ``salt``; None only where ``insecure`` alone is accepted.
-    :ivar salt: put ahead of every path that is signed.
-    :ivar allow_insecure: whether the word ``insecure`` is taken for a signature.
-    :ivar port: of the service's own listener; 0 is any free one.
+    :ivar salt: prepended to every path that is signed.
+    :ivar allow_insecure: whether the word ``insecure`` is accepted as a signature.
+    :ivar port: of the service's own listener; 0 means any free port.
     :ivar local_root: directory of local sources, or None for no local sources.
-    :ivar variant_store: where variants are kept, or None for nowhere.
+    :ivar variant_store: where variants are stored, or None for no store.
     :ivar serve_mode: ``redirect`` or ``proxy``; a `FileStore` is served in ``proxy`` mode.
-    :ivar variant_s3: the variant store's own configuration; left out, the sources'.
+    :ivar variant_s3: the variant store's own configuration; when omitted, that of the sources.
     :ivar source_allowlist: the entries, or None where the variable is unset.
     :ivar allow_origin: ``*``, one origin in a browser's spelling, or None for no CORS.
     :ivar max_src_bytes: larger sources are refused.
-    :ivar max_variant_bytes: a render that puts out more is stopped; left out, as above.
-    :ivar max_concurrency: renders at a time; left out, as many as there are CPUs.
-    :ivar max_probe_concurrency: probes at a time; left out, four times the renders.
+    :ivar max_variant_bytes: a render with more output is stopped; when omitted, ``max_src_bytes``.
+    :ivar max_concurrency: simultaneous renders; when omitted, the number of CPUs.
+    :ivar max_probe_concurrency: simultaneous probes; when omitted, four times the renders.
     :ivar queue_size: renders that may wait.
-    :ivar ready_queue_threshold: waiting renders that make the node not ready; 0 is never.
+    :ivar ready_queue_threshold: waiting renders that make the node not ready; 0 means never.
     :ivar render_timeout: seconds for a render, and for the wait before it.
-    :ivar probe_timeout: seconds for a probe; left out, 10, or half of ``render_timeout`` where
+    :ivar probe_timeout: seconds for a probe; when omitted, 10, or half of ``render_timeout`` where
         that is 10 or less (D50).
-    :raises ConfigError: for a key or a salt that is too short or not bytes, and for one that is
-        missing where ``allow_insecure`` does not replace both.
+    :raises ConfigError: for a key or a salt that is too short or not bytes, and for a missing one
+        where ``allow_insecure`` does not replace both.
     """
 
     key: bytes | None = field(default=None, repr=False)
@@ -143,7 +143,7 @@ _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
     "variant_s3": lambda config: config.source_s3,
     "max_variant_bytes": lambda config: config.max_src_bytes,
     "max_probe_concurrency": lambda config: 4 * config.max_concurrency,
-    # Half of no queue is no check; half of a short one is still one.
+    # Half of an empty queue disables the check; half of a queue of one is still one.
     "ready_queue_threshold": lambda config: min(config.queue_size, max(1, config.queue_size // 2)),
     "probe_timeout": lambda config: 10 if config.render_timeout > 10 else config.render_timeout / 2,
 }

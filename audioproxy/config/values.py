@@ -1,9 +1,8 @@
-"""What the text of one environment variable may be: a small reader for each kind.
+"""Parsers for the text of one environment variable, one for each kind of value.
 
-Each reader returns the value or raises ``ValueError`` whose text says what was wrong and what
-would be right, in one line without a full stop: the caller puts the variable's name before it.
-Text that can hold a secret (keys, and every URL, since someone may have put a password into
-it) is never quoted.
+Each parser returns the value or raises ``ValueError``. Its text says what was wrong and what would
+be right, in one line without a full stop: the caller adds the variable's name. Text that can
+contain a secret (keys, and every URL, since a URL can contain a password) is never quoted.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ _NAME = re.compile(r"\w+", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _VISIBLE = re.compile(r"[!-~]+")
 _REGION = re.compile(r"[A-Za-z0-9_-]{1,63}")
-# The grammar of a bucket in a source; `audioproxy.grammar.sources` has it over bytes.
+# The grammar of a bucket in a source; `audioproxy.grammar.sources` has the same over bytes.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # RFC 3986, 3: scheme, authority, path, query, fragment.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
 _HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::([0-9]{0,5}))?")
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
-# An allowlist entry that can match something. No name has a slash, bracket, blank or port.
+# An allowlist entry that can match a name. No name contains a slash, bracket, blank or port.
 _MATCHABLE = re.compile(r"(?![^:]*:\d+\Z)(?:\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+)")
 # The URL standard takes a host whose last label is a number for an IPv4 address.
 _NUMBER_LAST = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
@@ -42,7 +41,7 @@ _SWITCH |= {"0": False, "false": False, "no": False, "off": False}
 
 
 def quote(text: str) -> str:
-    """Return text in quotes as printable ASCII on one line, cut where it is long."""
+    """Return text in quotes as printable ASCII on one line, shortened if it is long."""
     return ascii(text if len(text) <= _QUOTE_LIMIT else text[:_QUOTE_LIMIT] + "...")
 
 
@@ -53,7 +52,7 @@ def listed(words: Iterable[str], last: str = "and") -> str:
 
 
 def choice(*accepted: str) -> Callable[[str], str]:
-    """Make a reader of a few exact words."""
+    """Return a parser of a few exact words."""
 
     def read(text: str) -> str:
         if text not in accepted:
@@ -64,7 +63,7 @@ def choice(*accepted: str) -> Callable[[str], str]:
 
 
 def switch(text: str) -> bool:
-    """Read a switch, in any letter case (D31)."""
+    """Parse a switch, in any letter case (D31)."""
     try:
         return _SWITCH[text.lower()]
     except KeyError:
@@ -73,7 +72,7 @@ def switch(text: str) -> bool:
 
 
 def whole_number(low: int, high: int) -> Callable[[str], int]:
-    """Make a reader of plain digits, from ``low`` to ``high``, both included."""
+    """Return a parser of plain digits, from ``low`` to ``high`` inclusive."""
 
     def read(text: str) -> int:
         if _DIGITS.fullmatch(text) is None or not low <= int(text) <= high:
@@ -84,7 +83,7 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
 
 
 def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
-    """Yield each problem of the settings that decide whose URLs are accepted.
+    """Yield each problem of the settings that decide which signatures are accepted.
 
     `audioproxy.config.Config` checks them in its constructor: with an empty key anyone can sign
     (Authentication, 4; D31, D32).
@@ -117,16 +116,16 @@ def missing_beside(name: str, present: Iterable[str], group: Iterable[str]) -> s
 
 
 def credential(text: str) -> str:
-    """Read a storage credential, which goes into a header. It is never quoted."""
+    """Parse a storage credential, which is sent in a header. It is never quoted."""
     if _VISIBLE.fullmatch(text) is None:
         raise ValueError("white space or a character outside ASCII; visible ASCII is required")
     return text
 
 
 def region(text: str) -> str:
-    """Read a region, which can become part of a host name.
+    """Parse a region, which can become part of a host name.
 
-    It is not quoted either: swapping it with the secret is an easy slip.
+    It is not quoted either, since users confuse it with the secret.
     """
     if _REGION.fullmatch(text) is None:
         raise ValueError(
@@ -137,10 +136,10 @@ def region(text: str) -> str:
 
 
 def ip_literal(text: str) -> str:
-    """Read an IPv4 or IPv6 address to bind to; a host name is refused."""
+    """Parse an IPv4 or IPv6 address to bind to; a host name is refused."""
     try:
         ipaddress.ip_address(text)
-        # A zone (fe80::1%eth0) may hold any character as far as `ipaddress` is concerned.
+        # `ipaddress` accepts any character in a zone (fe80::1%eth0).
         credential(text)
     except ValueError:
         raise ValueError(
@@ -150,18 +149,18 @@ def ip_literal(text: str) -> str:
 
 
 def readable_directory(text: str) -> str:
-    """Read the path of a directory that this process can list and enter."""
+    """Parse the path of a directory that this process can list and enter."""
     return _directory(text, os.R_OK | os.X_OK, "readable")
 
 
 def writable_directory(text: str) -> str:
-    """Read the path of a directory in which this process may make files."""
+    """Parse the path of a directory in which this process can create files."""
     return _directory(text, os.R_OK | os.W_OK | os.X_OK, "writable")
 
 
 def _directory(text: str, mode: int, ability: str) -> str:
     wanted = f"an existing directory, {ability} by this process, is required"
-    # isdir() comes first: it takes any text, where access() raises on a NUL character.
+    # isdir() comes first: it accepts any text, whereas access() raises on a NUL character.
     if not os.path.isdir(text):
         raise ValueError(f"{quote(text)} is not a directory; {wanted}")
     if not os.access(text, mode):
@@ -170,7 +169,7 @@ def _directory(text: str, mode: int, ability: str) -> str:
 
 
 def readable_file(text: str) -> str:
-    """Read the path of a regular file that this process can read."""
+    """Parse the path of a regular file that this process can read."""
     wanted = "an existing regular file, readable by this process, is required"
     if not os.path.isfile(text):
         raise ValueError(f"{quote(text)} is not a regular file; {wanted}")
@@ -180,7 +179,7 @@ def readable_file(text: str) -> str:
 
 
 def bucket(text: str) -> str:
-    """Read what follows ``s3://`` where only a bucket may stand."""
+    """Parse the text after ``s3://`` where only a bucket is allowed."""
     userinfo, _, rest = text.rpartition("@")
     host_port, slash, _ = rest.partition("/")
     name, colon, _ = host_port.partition(":")
@@ -196,7 +195,7 @@ def bucket(text: str) -> str:
 
 
 def allowlist(text: str) -> tuple[str, ...]:
-    """Read comma-separated entries; blanks around each are dropped."""
+    """Parse comma-separated entries; blanks around each are ignored."""
     if not text.strip():
         raise ValueError(
             "set but empty, which would allow every bucket; names with a comma between each two"
@@ -217,7 +216,7 @@ def can_match(entry: str) -> bool:
 
 
 def unknown_variables(environ: Mapping[str, str], variables: Iterable[str]) -> Iterator[str]:
-    """Yield a warning for each AP_* variable that is none of ``variables`` (D33)."""
+    """Yield a warning for each AP_* variable that is not in ``variables`` (D33)."""
     known = [name for name in variables if name.startswith("AP_")]
     for name, value in environ.items():
         if value and name.startswith("AP_") and name not in known:
@@ -228,9 +227,10 @@ def unknown_variables(environ: Mapping[str, str], variables: Iterable[str]) -> I
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A web origin in the spelling that browsers use, and how the text read departs from it.
+    """A web origin in the spelling of browsers, and how the text differs from it.
 
-    ``extras`` is what an origin cannot have; ``spellings`` is the same origin written unusually.
+    ``extras`` are parts that an origin cannot have; ``spellings`` are unusual spellings of the same
+    origin.
     """
 
     canonical: str
@@ -239,7 +239,7 @@ class Origin:
 
 
 def allowed_origin(text: str) -> str:
-    """Read ``*`` or one origin, exactly as a browser sends it (contract: CORS 4)."""
+    """Parse ``*`` or one origin, exactly as a browser sends it (CORS, 4)."""
     if text == "*":
         return text
     origin = parse_origin(text, "* or exactly one origin such as https://app.example is required")
@@ -249,7 +249,7 @@ def allowed_origin(text: str) -> str:
 
 
 def endpoint(text: str) -> str:
-    """Read the origin of an object store; letter case and a default port are folded."""
+    """Parse the origin of an object store; letter case and a default port are normalized."""
     wanted = "an origin such as https://s3.example or http://127.0.0.1:9000 is required"
     origin = parse_origin(text, wanted)
     if origin.extras:
@@ -258,16 +258,16 @@ def endpoint(text: str) -> str:
 
 
 def parse_origin(text: str, wanted: str) -> Origin:
-    """Take a URL apart into its origin and all that is not of it.
+    """Split a URL into its origin and its other parts.
 
-    :param wanted: what would be right, for a text from which no origin can be told.
+    :param wanted: what would be right, for a text that has no recognizable origin.
     """
     url = _URL.fullmatch(text)
     if url is None or (scheme := url[1].lower()) not in _DEFAULT_PORTS:
         raise ValueError(f"not an http:// or https:// origin; {wanted}")
     authority, path, query, fragment = url[2], url[3], url[4], url[5]
     if "@" in text[url.end(2) :]:
-        # What stands before it may be half of a password, which must not be shown as a host.
+        # The text before it may be half of a password, which must not be shown as a host.
         raise ValueError(f"an @ behind the host; {wanted}")
     _, at, host_port = authority.rpartition("@")
     parts = _HOST_PORT.fullmatch(host_port)
@@ -315,7 +315,7 @@ def _fold_host(written: str) -> str:
     if _NUMBER_LAST.fullmatch(host) is None:
         return host
     try:
-        # The old, lenient reader is the one that browsers agree with: 127.1 is 127.0.0.1.
+        # inet_aton is as lenient as browsers are: 127.1 is 127.0.0.1.
         return str(ipaddress.IPv4Address(socket.inet_aton(host)))
     except OSError:
         raise ValueError("a host that ends in a number but is no IPv4 address") from None
@@ -328,7 +328,7 @@ def _fold_ipv6(text: str) -> str:
         raise ValueError("a host in brackets that is no IPv6 address") from None
     if address.scope_id is not None:
         raise ValueError("an IPv6 zone, which no origin has")
-    # Browsers never print the dotted form, as Python 3.13 began to do for mapped addresses.
+    # Browsers never print the dotted form, which Python 3.13 prints for mapped addresses.
     if address.ipv4_mapped is not None:
         mapped = int(address.ipv4_mapped)
         return f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"

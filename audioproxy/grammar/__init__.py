@@ -1,1 +1,1 @@
-"""What a URL means. Pure: no Twisted, no I/O, no clock."""
+"""The grammar of URLs: from a path to a request. Pure: no Twisted, no I/O, no clock."""

@@ -1,4 +1,4 @@
-"""The cache key of a variant, which is its object name and its ETag, and what names a source."""
+"""The cache key of a variant, its entity tag, and the identity of a source."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ from audioproxy.grammar.options import VariantOptions
 def cache_key(options: VariantOptions, canonical_source: bytes) -> str:
     """Return the cache key of a variant: lower-case hex SHA-256 of three lines (D5).
 
-    The lines are the byte revision of the output format, the canonical options, and the canonical
-    source, which no newline follows. Versions that make different bytes share no key.
+    The lines are the byte revision of the output format, the canonical options and the canonical
+    source. No newline follows the source. Versions of the service that make different bytes share
+    no key.
     """
     lines = f"{options.format.revision}\n{options.canonical()}\n".encode("ascii")
     return hashlib.sha256(lines + canonical_source).hexdigest()
 
 
 def source_identity(canonical_source: bytes, validator: bytes) -> bytes:
-    """Return what is equal for two states of a source only where their bytes are the same.
+    """Return a hash that two states of a source share only if their bytes are the same.
 
-    :param validator: changes with the bytes; the storage knows what that is.
+    :param validator: changes with the bytes; its form depends on the storage.
     """
     return canonical_source + b"\n" + validator
 
 
 def info_key(identity: bytes) -> str:
-    """Return the hash that is the ETag of an info document: lower-case hex SHA-256.
+    """Return the ETag of an info document: lower-case hex SHA-256.
 
     :param identity: from `source_identity`.
     """
@@ -34,5 +35,5 @@ def info_key(identity: bytes) -> str:
 
 
 def etag(key: str) -> bytes:
-    """Return a key as the entity tag that responses carry: a quoted string."""
+    """Return a key as an entity tag, which is a quoted string."""
     return b'"' + key.encode("ascii") + b'"'

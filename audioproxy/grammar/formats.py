@@ -1,6 +1,7 @@
-"""The output formats as rows: what a URL may ask of each.
+"""The table of output formats: which options a URL may combine with each.
 
-Bounds of ``br`` are what the encoders honour (D6); ranges of ``q`` are the contract's.
+The bounds of ``br`` are those that the encoders honor (D6). The ranges of ``q`` are those of the
+contract.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ LOSSY_RATE_CEILING = 48000
 class Rates:
     """The sample rates that a format can carry, in Hz.
 
-    Either a ``listed`` few, or everything from ``lowest`` to ``highest``, where rates above
+    The rates are either ``listed``, or everything from ``lowest`` to ``highest``, where rates above
     ``fine_to`` must be multiples of 10.
     """
 
@@ -25,13 +26,13 @@ class Rates:
     fine_to: int = 384000
 
     def accepts(self, rate: int) -> bool:
-        """Tell whether the format can carry ``rate``."""
+        """Return whether the format can carry ``rate``."""
         if self.listed:
             return rate in self.listed
         return self.lowest <= rate <= self.highest and (rate <= self.fine_to or rate % 10 == 0)
 
     def nearest(self, rate: int) -> int:
-        """Return ``rate``, else the lowest supported one above it, else the highest (D8)."""
+        """Return ``rate`` if it is supported, else the next higher one, else the highest (D8)."""
         if self.accepts(rate):
             return rate
         if self.listed:
@@ -39,7 +40,7 @@ class Rates:
         return min(max(rate + -rate % 10, self.lowest), self.highest)
 
     def describe(self, ceiling: int) -> str:
-        """Return in words the rates that an ``sr`` of at most ``ceiling`` may ask for."""
+        """Return a description of the rates that an ``sr`` of at most ``ceiling`` can request."""
         if self.listed:
             return "one of " + ", ".join(str(rate) for rate in self.listed if rate <= ceiling)
         return f"only multiples of 10 above {self.fine_to}"
@@ -127,7 +128,7 @@ FORMATS = {
             depths=("16", "24"),
         ),
         Format("wav", "audio/wav", False, Rates(), depths=("16", "24", "32f")),
-        # Nothing is encoded: the rate is the source's, whatever that is.
+        # Nothing is encoded: the rate is that of the source.
         Format("peaks", None, False, Rates(highest=2**31 - 1, fine_to=2**31 - 1)),
     )
 }

@@ -1,4 +1,4 @@
-"""The options of a variant as one value, and the string that is its identity."""
+"""The options of a variant as one value, and the canonical options string."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING, Format
 from audioproxy.grammar.values import percent_encode, print_decimal
 
-#: Values that peaks are rendered with when the URL leaves them out; they are part of the key.
+#: Values of options that the URL of a waveform omits; they are part of the cache key.
 PEAKS_DEFAULTS: dict[str, Any] = {"ch": 1, "pk_bits": 16, "pk_fmt": "json", "pts": 800}
 
 _PEAKS_CONTENT_TYPES = {"json": "application/json", "dat": "application/octet-stream"}
@@ -18,7 +18,7 @@ _PEAKS_CONTENT_TYPES = {"json": "application/json", "dat": "application/octet-st
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """A region of the source, in seconds; without a duration it runs to the end."""
+    """A region of the source, in seconds. Without a duration it extends to the end."""
 
     start: Decimal
     duration: Decimal | None = None
@@ -29,7 +29,7 @@ class Trim:
 
 @dataclass(frozen=True, slots=True)
 class Fade:
-    """Lengths of the fade-in and the fade-out, in seconds; 0 is none."""
+    """Lengths of the fade-in and the fade-out, in seconds; 0 means no fade."""
 
     fade_in: Decimal
     fade_out: Decimal = Decimal(0)
@@ -52,10 +52,10 @@ class Loudness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantOptions:
-    """All variant options of one URL; None is an option that the URL leaves out.
+    """All variant options of one URL; None is an option that the URL omits.
 
-    The fields bear the names of the option keys. The values are those of
-    `audioproxy.grammar.parser`; `refusals` tells whether they go together.
+    The fields have the names of the option keys. The values are those of
+    `audioproxy.grammar.parser`; `refusals` returns the conflicts between them.
     """
 
     f: str = "mp3"
@@ -86,7 +86,7 @@ class VariantOptions:
         return self.format.content_type or _PEAKS_CONTENT_TYPES[self.pk_fmt or "json"]
 
     def canonical(self) -> str:
-        """Return the options in their one normal form: ascending keys, minimal values (D4)."""
+        """Return the canonical options string: ascending keys, shortest values (D4)."""
         return "/".join(
             f"{key}:{_show(value)}"
             for key in _ASCENDING
@@ -98,10 +98,10 @@ _ASCENDING = tuple(sorted(field.name for field in fields(VariantOptions)))
 
 
 def refusals(options: VariantOptions) -> Iterator[tuple[str, str]]:
-    """Yield each conflict between options that are well spelled one by one.
+    """Yield each conflict between options that are valid separately.
 
-    A conflict is the key of the offending segment and what would be accepted, as the end of
-    a sentence.
+    A conflict is the key of the offending segment, and what would be accepted as the end of a
+    sentence.
     """
     for key, rule in _RULES:
         if getattr(options, key) is not None and (why := rule(options)):
@@ -113,8 +113,8 @@ def _show(value: object) -> str:
         return print_decimal(value)
     if isinstance(value, bytes):
         return percent_encode(value)
-    # Of the textual values only `dl` can hold a character that must be escaped; a Trim, Fade
-    # or Loudness prints itself.
+    # Of the text options only `dl` can contain a character that must be escaped. A Trim, Fade or
+    # Loudness formats itself.
     return percent_encode(value.encode()) if isinstance(value, str) else str(value)
 
 

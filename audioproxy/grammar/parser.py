@@ -1,4 +1,4 @@
-"""From option segments to `VariantOptions`: the whole grammar of all option classes."""
+"""The parser of option segments, for all option classes, which returns `VariantOptions`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from audioproxy.grammar.options import (
 )
 from audioproxy.grammar.values import percent_decode, read_decimal, read_integer
 
-# D6. Seconds; the last second of the year 9999.
+# D6. The largest number of seconds, and the last second of the year 9999.
 _LONGEST = 999_999_999
 _LAST_SECOND = 253_402_300_799
 _TEXT_LIMIT = 255
-# A quoted segment is cut here, so that no message outgrows what was asked.
+# Quoted segments are cut here, so that no message is longer than its request.
 _QUOTE_LIMIT = 80
 
 
 def read_options(segments: Iterable[bytes]) -> tuple[VariantOptions, int | None]:
-    """Read option segments in any order.
+    """Parse option segments in any order.
 
     :returns: the variant options and ``exp`` (Unix seconds, or None).
-    :raises InvalidOptions: for the first segment that is unknown, repeated, empty, without a
-        value, out of bounds or in conflict with another one.
+    :raises InvalidOptions: for the first segment that is unknown, repeated, empty, without a value,
+        out of bounds or in conflict with another segment.
     """
     raw: dict[str, bytes] = {}
     values: dict[str, Any] = {}
@@ -52,10 +52,10 @@ def read_options(segments: Iterable[bytes]) -> tuple[VariantOptions, int | None]
 
 
 def read_expiry(segments: Iterable[bytes]) -> int | None:
-    """Return the one well-formed ``exp`` among ``segments``, else None.
+    """Return the ``exp`` of the segments if exactly one is present and well formed, else None.
 
-    It is looked for ahead of everything else, since an expired URL is told so whatever its
-    other segments say.
+    It is read before everything else, since an expired URL is a 410 even if its other segments are
+    invalid.
     """
     found = [segment for segment in segments if segment.startswith(b"exp:")]
     if len(found) != 1:
@@ -67,9 +67,9 @@ def read_expiry(segments: Iterable[bytes]) -> int | None:
 
 
 def refuse_options(segments: Sequence[bytes]) -> None:
-    """Read the segments of an info URL, of which there must be none.
+    """Refuse the option segments of an info URL, which accepts none.
 
-    :raises InvalidOptions: quoting the first one.
+    :raises InvalidOptions: quoting the first segment.
     """
     if segments:
         raise _refusal(segments[0], "an info document takes no options")
@@ -171,7 +171,7 @@ def _opaque(text: bytes) -> bytes:
 
 _READERS: dict[str, Callable[[bytes], Any]] = {
     "f": _choice(*FORMATS),
-    # The bounds of `br` and `q` depend on the format: `refusals` has them.
+    # The bounds of `br` and `q` depend on the format, so `refusals` checks them.
     "br": read_integer,
     "q": read_decimal,
     "sr": _integer(1000, 384_000),

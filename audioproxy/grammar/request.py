@@ -1,4 +1,4 @@
-"""What a signed path asks for: signature, ``exp``, options, source and cache key, in this order.
+"""From a signed path to a request: signature, ``exp``, options, source, cache key, in this order.
 
 Everything that reads a URL calls these functions: the server, its fast path (through the cache of
 verified paths), and the commands ``verify`` and ``explain``.
@@ -18,13 +18,13 @@ from audioproxy.grammar.signature import verify
 from audioproxy.grammar.signature_diagnosis import diagnose_signature
 from audioproxy.grammar.sources import Source, read_source
 
-#: The word that stands for a signature where AP_ALLOW_INSECURE is set.
+#: The word that replaces a signature where AP_ALLOW_INSECURE is set.
 INSECURE = b"insecure"
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The secrets that signatures are verified with.
+    """The secrets that verify signatures.
 
     :ivar key: None where only the word ``insecure`` is accepted.
     """
@@ -36,8 +36,8 @@ class SigningKeys:
     def verify(self, path: SignedPath) -> None:
         """Verify the signature of a path.
 
-        :raises InvalidSignature: for any other signature, with a diagnosis where the holder of the
-            key made a common mistake.
+        :raises InvalidSignature: for a wrong signature, with a diagnosis if the holder of the key
+            made a common mistake.
         """
         if path.signature == INSECURE:
             if self.allow_insecure:
@@ -59,8 +59,8 @@ class SigningKeys:
 class VariantRequest:
     """A request for a variant.
 
-    :ivar exp: Unix seconds after which it is refused, or None.
-    :ivar canonical: the options in their normal form.
+    :ivar exp: the last Unix second in which the request is served, or None.
+    :ivar canonical: the canonical options string.
     :ivar key: the cache key.
     :ivar tag: the entity tag of the variant.
     """
@@ -88,7 +88,7 @@ class InfoRequest:
 
 
 def read_request(path: SignedPath, keys: SigningKeys, now: float) -> VariantRequest | InfoRequest:
-    """Verify a path and return what it asks for.
+    """Verify a path and return the request that it contains.
 
     :param now: Unix seconds.
     :raises InvalidSignature: where the signature does not match.
@@ -99,12 +99,12 @@ def read_request(path: SignedPath, keys: SigningKeys, now: float) -> VariantRequ
 
 
 def parse_request(signed: bytes, now: float | None) -> VariantRequest | InfoRequest:
-    """Return what a path asks for whose signature was verified.
+    """Return the request of a path whose signature was verified.
 
     :param now: Unix seconds; None to ignore ``exp``.
-    :raises Expired: where ``exp`` has passed, whatever else is wrong with the path.
+    :raises Expired: where ``exp`` has passed, even if the path has other errors.
     :raises InvalidOptions: for options that are malformed or in conflict.
-    :raises NotFound: for a path without a source, and for what cannot be a source.
+    :raises NotFound: for a missing or malformed source.
     """
     target = split_target(signed)
     if target is None:

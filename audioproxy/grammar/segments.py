@@ -1,16 +1,16 @@
-"""Where the parts of a raw request path begin and end. Nothing is decoded here."""
+"""The parts of a raw request path. Nothing is decoded here."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: A segment spelled exactly so starts the source (D1).
+#: A segment that is exactly one of these starts the source (D1).
 SOURCE_FORMS = (b"plain", b"enc")
 
 
 @dataclass(frozen=True, slots=True)
 class SignedPath:
-    """A path cut behind its first segment.
+    """A path, split after its first segment.
 
     ``signed`` is the exact byte sequence that the signature covers, with its leading ``/``.
     """
@@ -21,7 +21,7 @@ class SignedPath:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a signed path names: option segments and a source, or the source's info document."""
+    """The parts of a signed path: option segments and a source, or a source for info."""
 
     info: bool
     options: tuple[bytes, ...]
@@ -30,7 +30,7 @@ class Target:
 
 
 def split_signature(path: bytes) -> SignedPath | None:
-    """Cut ``/{signature}/...``; None for a path with fewer than two segments."""
+    """Split ``/{signature}/...``; return None for a path with fewer than two segments."""
     if not path.startswith(b"/"):
         return None
     signature, slash, rest = path[1:].partition(b"/")
@@ -38,12 +38,12 @@ def split_signature(path: bytes) -> SignedPath | None:
 
 
 def is_info(signed: bytes) -> bool:
-    """Return whether a signed path asks for an info document."""
+    """Return whether a signed path requests an info document."""
     return signed.startswith(b"/info/")
 
 
 def split_target(signed: bytes) -> Target | None:
-    """Cut a signed path into options and source; None where no source begins (D1)."""
+    """Split a signed path into options and source; return None where no source begins (D1)."""
     segments = signed[1:].split(b"/")
     start = next((i for i, segment in enumerate(segments) if segment in SOURCE_FORMS), None)
     if start is None:

@@ -23,11 +23,10 @@ def sign(key: bytes, salt: bytes, path: bytes) -> bytes:
 
 
 def verify(key: bytes, salt: bytes, path: bytes, signature: bytes) -> bool:
-    """Tell whether ``signature`` is one of the two accepted spellings for ``path``.
+    """Return whether ``signature`` is one of the two accepted spellings for ``path``.
 
-    The spellings are unpadded and padded with exactly one ``=``. The comparison is over the
-    encoded text, so a non-canonical final character never matches, and takes the same time
-    wherever the first difference is.
+    The spellings are unpadded, and padded with exactly one ``=``. The encoded texts are compared in
+    constant time, so a non-canonical final character never matches.
     """
     if len(signature) == _UNPADDED_LENGTH + 1 and signature.endswith(b"="):
         signature = signature[:-1]

@@ -1,7 +1,7 @@
-"""The usual slips of a hand-written signer, told from the signature that they lead to.
+"""Diagnosis of common signing mistakes from the signature that they produce.
 
-A slip is made by somebody who holds the key, or out of a signature that such a one has made; nobody
-learns anything from its name that was not known before.
+Only a holder of the key can produce such a signature, or somebody who altered the signature of one.
+So the diagnosis reveals nothing new.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from audioproxy.grammar.values import percent_decode
 _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{64}")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{43}=*")
 _RIGHT = "base64url without padding is expected"
-# Bytes of a path that is looked into. Nobody tries out signing with a longer one, and each slip is
-# a digest of all of it.
+# Bytes of a path that is diagnosed. Each mistake that is tried costs a digest of the whole path,
+# and nobody debugs a signer with a longer path.
 _LONGEST = 2048
 
 
 def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
-    """Return what went wrong with a signature that does not verify; None where nobody can tell.
+    """Return the mistake that explains a wrong signature, or None where it is unknown.
 
-    :param path: what should have been signed; see `audioproxy.grammar.signature.sign`.
+    :param path: the path that should have been signed; see `audioproxy.grammar.signature.sign`.
     :returns: the end of a sentence, with what would be right.
     """
     digest, spelling = _read(signature)
@@ -41,7 +41,7 @@ def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -
 
 
 def _read(signature: bytes) -> tuple[bytes | None, str]:
-    """Return a signature as `sign` would spell it, and what is unusual about its spelling."""
+    """Return a signature in the spelling of `sign`, and how its own spelling differs."""
     if _HEXADECIMAL.fullmatch(signature):
         raw = base64.urlsafe_b64encode(binascii.unhexlify(signature)).rstrip(b"=")
         return raw, f"its digest is right, and written in hexadecimal; {_RIGHT}"

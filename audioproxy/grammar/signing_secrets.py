@@ -1,18 +1,18 @@
-"""The key and the salt that sign URLs: their least lengths, and their text in hexadecimal."""
+"""The key and the salt that sign URLs: their minimum lengths and their hexadecimal text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-#: The fewest bytes of a key and of a salt (contract: Authentication, 4; D32).
+#: The minimum lengths of a key and of a salt in bytes (Authentication, 4; D32).
 LEAST_KEY, LEAST_SALT = 32, 1
 
 _NOT_HEXADECIMAL = re.compile(r"[^0-9A-Fa-f]")
 
 
 def describe_secret(least: int) -> str:
-    """Return in words what a secret of at least ``least`` bytes looks like."""
+    """Return a description of the text of a secret of at least ``least`` bytes."""
     amount, verb = ("1 byte", "is") if least == 1 else (f"{least} bytes", "are")
     # Of more than the least there is no need.
     return (
@@ -22,10 +22,10 @@ def describe_secret(least: int) -> str:
 
 
 def secret_reader(least: int) -> Callable[[str], bytes]:
-    """Make a reader of a secret of at least ``least`` bytes. It never quotes the value."""
+    """Return a parser of secrets of at least ``least`` bytes. Its errors never quote the value."""
 
     def read(text: str) -> bytes:
-        # bytes.fromhex() alone would skip white space, also in the middle.
+        # bytes.fromhex() alone would skip white space, even in the middle.
         digits = len(text)
         if text != text.strip():
             fault = "white space around the value"

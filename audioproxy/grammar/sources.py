@@ -1,4 +1,4 @@
-"""The source forms, and the one canonical string of each (contract: Source forms)."""
+"""The source forms, and the canonical string of each (Source forms)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _MAX_HOST_BYTES = 253
 
 _BUCKET = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._-]*")
 _SCHEME = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*)://")
-# RFC 3986, 3: authority, path, query, fragment. Anything but printable ASCII is refused.
+# RFC 3986, 3: authority, path, query, fragment. Only printable ASCII is accepted.
 _URL = re.compile(rb"https://([^/?#]*)([^?#]*)(\?[^#]*)?(?:#.*)?", re.IGNORECASE)
 _PRINTABLE = re.compile(rb"[!-~]*")
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?")
 _HTTPS_PORT = 443
 
-# What is percent-encoded in a log line: all but visible ASCII, and the escape character itself, so
-# that two sources never look alike. The percent-encoding of an https URL is part of its spelling.
+# Bytes that a log line percent-encodes: all except visible ASCII, and the escape character itself,
+# so that two sources never look alike. The percent-encoding of an https URL is part of its
+# spelling.
 _ESCAPED = re.compile(rb"[^!-$&-~]")
 _QUERY_DIGITS = 8
 
@@ -41,7 +42,7 @@ class LocalSource:
 
     @property
     def canonical(self) -> bytes:
-        """The source with no root in it, so that variants survive a moved root."""
+        """The source without the root, so that variants survive a move of the root."""
         return b"local://" + self.path
 
 
@@ -67,7 +68,7 @@ class HttpsSource:
 
     @property
     def canonical(self) -> bytes:
-        """The folded URL."""
+        """The normalized URL."""
         return self.url.encode("ascii")
 
 
@@ -75,9 +76,9 @@ Source = LocalSource | S3Source | HttpsSource
 
 
 def read_source(form: bytes, raw: bytes) -> Source:
-    """Read what follows ``plain/`` or ``enc/`` in a raw path. It is decoded exactly once.
+    """Parse the part of a raw path after ``plain/`` or ``enc/``. It is decoded exactly once.
 
-    :raises NotFound: for every refusal (D16); its ``reason`` says which.
+    :raises NotFound: for every refusal (D16); ``reason`` says why.
     """
     try:
         return parse_source(_decode_base64url(raw) if form == b"enc" else percent_decode(raw))
@@ -86,10 +87,10 @@ def read_source(form: bytes, raw: bytes) -> Source:
 
 
 def log_name(canonical: bytes) -> str:
-    """Return a canonical source as the log names it: one word of visible ASCII (D28).
+    """Return a canonical source as a log line shows it: one word of visible ASCII (D28).
 
-    The query of an https source can hold a credential under any name, so the first 8 hexadecimal
-    digits of its SHA-256 stand for it (D47).
+    The query of an https source can contain a credential under any name, so the first 8 hexadecimal
+    digits of its SHA-256 replace it (D47).
     """
     if canonical.startswith(b"https://"):
         address, mark, query = canonical.partition(b"?")
@@ -112,14 +113,14 @@ def _decode_base64url(raw: bytes) -> bytes:
 
 
 def parse_source(text: bytes) -> Source:
-    """Read a source string, in which nothing is encoded any more.
+    """Parse a source string that is already decoded.
 
-    :raises ValueError: for what is none.
+    :raises ValueError: for text that is not a source.
     """
     if (match := _SCHEME.match(text)) is None:
         raise ValueError("a source starts with local://, s3:// or https://")
     rest = text[match.end() :]
-    # Only a URL folds the case of its scheme.
+    # Only URLs have a case-insensitive scheme.
     if match[1] == b"local":
         return _parse_local(rest)
     if match[1] == b"s3":
@@ -143,7 +144,7 @@ def _parse_local(path: bytes) -> LocalSource:
 
 
 def climbs_out(path: bytes) -> bool:
-    """Tell whether a relative path leads above where it starts, be it for a part of its way."""
+    """Return whether a relative path leaves its start directory at any point."""
     depth = 0
     for component in path.split(b"/"):
         depth += {b"..": -1, b".": 0, b"": 0}.get(component, 1)
@@ -162,9 +163,9 @@ def _parse_s3(rest: bytes) -> S3Source:
 
 
 def parse_https(url: bytes) -> HttpsSource:
-    """Read an https URL, be it a source or where one redirects to.
+    """Parse an https URL: a source, or the target of a redirect.
 
-    :raises ValueError: for what is none.
+    :raises ValueError: for text that is not such a URL.
     """
     if len(url) > _MAX_URL_BYTES or _PRINTABLE.fullmatch(url) is None:
         raise ValueError(f"a URL has at most {_MAX_URL_BYTES} bytes, all printable ASCII")
@@ -186,7 +187,7 @@ def parse_https(url: bytes) -> HttpsSource:
 
 
 def _fold_host(host: str) -> tuple[str, str]:
-    """Return a host in its one spelling, bare and as it stands in a URL."""
+    """Return the normalized host, bare and as it stands in a URL."""
     if host.startswith("["):
         address = ipaddress.IPv6Address(host[1:-1])
         folded = _print_ipv6(address)

@@ -1,7 +1,7 @@
 """The spellings of option values: decimals, integers, percent-encoded bytes.
 
-Each reader raises ``ValueError`` whose text says what would be accepted, without a full stop:
-the caller quotes the segment and finishes the sentence.
+Each parser raises ``ValueError`` with a text that says what would be accepted, without a full stop.
+The caller quotes the segment and completes the sentence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 def read_decimal(
     text: bytes, low: int | None = None, high: int | None = None, *, plus: bool = False
 ) -> Decimal:
-    """Read a plain decimal from ``low`` to ``high``, both included, or any.
+    """Parse a decimal from ``low`` to ``high`` inclusive, or without bounds.
 
     :param plus: whether a leading ``+`` is legal.
     """
@@ -35,7 +35,7 @@ def read_decimal(
 
 
 def print_decimal(value: Decimal) -> str:
-    """Return the minimal spelling: ``1.50`` is ``1.5``, ``30.0`` is ``30``, ``-0`` is ``0``."""
+    """Return the shortest spelling: ``1.50`` is ``1.5``, ``30.0`` is ``30``, ``-0`` is ``0``."""
     text = format(value, "f")
     if "." in text:
         text = text.rstrip("0").rstrip(".")
@@ -43,8 +43,8 @@ def print_decimal(value: Decimal) -> str:
 
 
 def read_integer(text: bytes, low: int | None = None, high: int | None = None) -> int:
-    """Read a whole number from ``low`` to ``high``, both included, or any."""
-    # A bound of more than 9 digits, the one of exp, is itself the limit.
+    """Parse a whole number from ``low`` to ``high`` inclusive, or without bounds."""
+    # A bound with more than 9 digits, as that of exp, sets the number of digits.
     longest = max(_INTEGER_DIGITS, len(str(high)))
     bounds = f" of at most {longest} digits" if low is None else f" from {low} to {high}"
     well_spelled = _INTEGER.fullmatch(text) and len(text.removeprefix(b"-")) <= longest
@@ -55,12 +55,12 @@ def read_integer(text: bytes, low: int | None = None, high: int | None = None) -
 
 
 def percent_decode(text: bytes) -> bytes:
-    """Decode percent-escapes exactly once; a ``%`` that starts none is an error."""
+    """Decode percent-escapes exactly once; a ``%`` without two hex digits is an error."""
     if _BAD_ESCAPE.search(text):
         raise ValueError("every % must start an escape of two hexadecimal digits")
     return unquote_to_bytes(text)
 
 
 def percent_encode(value: bytes) -> str:
-    """Return the one canonical escape of ``value``: only RFC 3986 unreserved stands bare."""
+    """Return the canonical percent-encoding: only unreserved characters of RFC 3986 are kept."""
     return quote(value, safe="")
