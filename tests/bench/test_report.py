@@ -1,4 +1,4 @@
-"""What the harness makes of its samples."""
+"""Report of the benchmark: figures, targets and the generated page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Running 2s test @ http://127.0.0.1:4000
 
 
 def figure(**rest: Any) -> Figure:
-    """Return a row with three rounds behind it."""
+    """Return a figure with three rounds."""
     row = Figure("a HIT", "over nginx", "requests/s", peer="nginx", **rest)
     for ours, theirs in ((40.0, 100.0), (10.0, 20.0), (90.0, 300.0)):
         row.add(ours, theirs)
@@ -28,7 +28,7 @@ def figure(**rest: Any) -> Figure:
 
 
 def record(**rest: Any) -> Record:
-    """Return a run of one series."""
+    """Return the record of a run with one series."""
     panel = Panel("seconds", {"the service": [[1.0, 2.0], [3.0, 4.0]]})
     results = Results(
         [figure(target=0.35, at_least=True), figure(remark="on one core")],
@@ -40,26 +40,26 @@ def record(**rest: Any) -> Record:
 
 
 class FigureTests(SynchronousTestCase):
-    """A figure is what its rounds say."""
+    """Figures computed from rounds."""
 
     def test_ratio(self) -> None:
-        """A ratio is formed round by round, of two that saw the same machine."""
+        """A figure's ratio is computed per round, since both sides saw the same machine then."""
         self.assertEqual([0.4, 0.5, 0.3], figure().compared)
 
     def test_rounds_without_a_peer(self) -> None:
-        """What has no peer is held against its target as it is."""
+        """A figure without a peer is compared with its target directly."""
         row = Figure("idle service", "resident memory", "MB", [61.0, 59.0, 58.0], target=60)
         self.assertEqual([61.0, 59.0, 58.0], row.compared)
         self.assertIs(True, row.hit)
 
     def test_uneven_rounds(self) -> None:
-        """A round that lacks a side is no round: nothing is compared then."""
+        """A figure that has a round without one side raises ValueError."""
         row = figure()
         row.ours.append(1.0)
         self.assertRaises(ValueError, lambda: row.compared)
 
     def test_target(self) -> None:
-        """The median reaches a target or does not, from the side that it is a bound of."""
+        """A figure's median is compared with its target as a lower or an upper bound."""
         for target, at_least, hit in ((0.4, True, True), (0.41, True, False), (0.4, False, True)):
             self.assertIs(hit, figure(target=target, at_least=at_least).hit)
         self.assertIs(False, figure(target=0.39).hit)
@@ -67,10 +67,10 @@ class FigureTests(SynchronousTestCase):
 
 
 class PageTests(SynchronousTestCase):
-    """The page says what was measured, and nothing else."""
+    """Generated page."""
 
     def test_rows(self) -> None:
-        """A row has target, median, least and most, both sides' own medians, and the verdict."""
+        """A row shows target, median, range, the medians of both sides, and the verdict."""
         self.assertIn(
             "| a HIT | over nginx | at least 0.35 | 0.4 (0.3-0.5) | 40 requests/s"
             " | 100 requests/s (nginx) | yes |",
@@ -78,47 +78,47 @@ class PageTests(SynchronousTestCase):
         )
 
     def test_row_without_target(self) -> None:
-        """What is only stated stands in a table of its own, with its remark."""
+        """A figure without a target is in a separate table, and its remark below."""
         text = page("{{ stated }}\n{{ remarks }}", record())
         self.assertIn("| a HIT | over nginx | 0.4 (0.3-0.5) |", text)
         self.assertIn("- a HIT: on one core.", text)
         self.assertNotIn("at least", text)
 
     def test_what_is_missing(self) -> None:
-        """A peer that is not there and a series that broke off are named with the reason."""
+        """A missing peer and a failed series are listed with the reason."""
         text = page("{{ missing }}", record(failed={"nodes": "RuntimeError: no\nport"}))
         self.assertIn("peaks over audiowaveform; audiowaveform is not installed.", text)
         self.assertIn("nodes; RuntimeError: no port.", text)
 
     def test_facts(self) -> None:
-        """A figure within the prose comes from the run, or is a question mark, never an old one."""
+        """Numbers in the prose come from the run or are question marks, and are never old."""
         self.assertEqual("mp3 112", page("mp3 {{ speed of mp3 }}", record()))
         self.assertEqual("aac ?", page("aac {{ speed of aac }}", record(failed={"speeds": "no"})))
         self.assertRaises(KeyError, page, "{{ speed of aac }}", record())
 
     def test_plots(self) -> None:
-        """Each curve has its heading, its picture and what is to be seen."""
+        """Each curve has a heading, an image and a remark."""
         text = page("{{ plots }}", record())
         for part in ("### Render length", "](images/performance/lengths.svg)", "It grows."):
             self.assertIn(part, text)
 
     def test_written_again(self) -> None:
-        """The kept samples give the same page as the run itself."""
+        """The stored samples generate the same page as the run itself."""
         template = "{{ targets }}{{ stated }}{{ missing }}{{ plots }}{{ machine }}{{ summary }}"
         kept = json.loads(json.dumps(record().document()))
         self.assertEqual(page(template, record()), page(template, Record.read(kept)))
 
     def test_numbers(self) -> None:
-        """A number has three digits that matter, and no exponent."""
+        """A number has three significant digits, and no exponent."""
         for value, text in ((0.0, "0"), (0.01234, "0.0123"), (1.0, "1"), (30061.5, "30062")):
             self.assertEqual(text, number(value))
 
 
 class LoadTests(SynchronousTestCase):
-    """What wrk says is read as it means it."""
+    """Output of wrk, parsed."""
 
     def test_units(self) -> None:
-        """Requests, bytes and CPU are counted for each second, whatever units wrk picks."""
+        """Requests, bytes and CPU are rates per second, in whatever units wrk prints."""
         for took, size, megabytes in (
             ("2.00s", "1.00GB", 536.870912),
             ("500.00ms", "4KB", 0.008192),
@@ -130,7 +130,7 @@ class LoadTests(SynchronousTestCase):
             self.assertEqual(0.5 / seconds, load.cpu)
 
     def test_errors(self) -> None:
-        """A load with anything but good answers in it is none."""
+        """A load test with any error or non-2xx response is rejected."""
         for errors in (
             "  Non-2xx or 3xx responses: 12\n",
             "  Socket errors: connect 0, read 7, write 0, timeout 0\n",

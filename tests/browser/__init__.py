@@ -1,1 +1,1 @@
-"""Tests with the programs that the output is for: a browser, and what draws waveforms in it."""
+"""Tests with a browser, and with libraries that show waveforms."""

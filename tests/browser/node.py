@@ -1,4 +1,4 @@
-"""Node as a child of a test, with the libraries of ``package.json`` and Debian's Chromium."""
+"""Node as a child process of a test, with the libraries of ``package.json`` and Chromium."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.support.service import PATIENCE, Process, ServiceCase, reactor, until
 HERE = Path(__file__).parent
 LIBRARIES = HERE / "node_modules"
 
-#: Set by ``make test``, which installs all that is needed: what is missing then is a failure.
+#: Set by ``make test``, which installs all programs: a missing one fails the tests.
 REQUIRED = os.environ.get("AUDIOPROXY_BROWSER") == "required"
 
 
 def program(name: str) -> str:
     """Return the path of a program.
 
-    :raises SkipTest: where it is missing, and may be.
+    :raises SkipTest: if it is missing and not required.
     """
     path = shutil.which(name)
     if path is None:
@@ -35,20 +35,20 @@ def program(name: str) -> str:
 
 
 def missing(what: str) -> Exception:
-    """Return what to raise for something that is not on this machine: a skip, where it may be."""
+    """Return the exception for something missing on this machine: a skip if it is not required."""
     reason = f"{what}; `make test` installs it"
     return AssertionError(reason) if REQUIRED else SkipTest(reason)
 
 
 def relatives(home: str) -> list[int]:
-    """Return the living processes whose command line or environment names a folder."""
+    """Return the living processes whose command line or environment contains a path."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         for name in ("cmdline", "environ"):
             try:
                 known = home.encode() in (folder / name).read_bytes()
             except OSError:
-                # It ended, or is somebody else's.
+                # The process has ended, or belongs to another user.
                 continue
             if known:
                 found.append(int(folder.name))
@@ -57,10 +57,10 @@ def relatives(home: str) -> list[int]:
 
 
 class NodeCase(ServiceCase):
-    """Tests that run scripts with node; nothing that those start outlives its test."""
+    """Tests that run scripts with node, and end every process that a script leaves behind."""
 
     def setUp(self) -> None:
-        """Look for node and its libraries."""
+        """Require node and its libraries."""
         super().setUp()
         self.node = program("node")
         if not LIBRARIES.is_dir():
@@ -68,12 +68,14 @@ class NodeCase(ServiceCase):
 
     async def run_script(self, name: str, *words: str) -> Any:
         """Run a script of this folder and return the JSON document that it prints."""
-        # A name of its own by which its processes are known, and short: sockets are made there.
+        # The unique path identifies the script's processes. It is short, since sockets are made
+        # there.
         home = tempfile.mkdtemp(prefix="audioproxy-node-")
         process = Process()
 
         def all_ended() -> bool:
-            # A browser outlives a node that is killed, and its own children outlive it a bit.
+            # A browser outlives a killed node, and the browser's children outlive the browser
+            # briefly.
             left = relatives(home)
             for pid in left:
                 with suppress(ProcessLookupError):
@@ -88,7 +90,7 @@ class NodeCase(ServiceCase):
         environ = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home}
         reactor.spawnProcess(process, command[0], command, env=environ)
         self.addCleanup(lambda: Deferred.fromCoroutine(clean()))
-        # A browser that is sent through many pages takes its time on a machine that is busy.
+        # A browser that visits many pages is slow on a busy machine.
         await until(lambda: process.code is not None, f"{name} to end", 3 * PATIENCE)
         self.assertEqual(0, process.code, process.stderr)
         return json.loads(process.out)

@@ -1,9 +1,9 @@
-// The test that runs a script: it gives arguments, reads one JSON document, and ends the script's
-// input when it ends itself.
+// Interface to the test that runs a script. The test passes arguments and reads one JSON document.
+// The script's standard input closes when the test ends, which ends the script.
 
 process.stdin.on("end", () => process.exit(1)).resume();
 
-// Print the document and end. What is written into a pipe is lost where exit() comes too early.
+// Print the document and exit. An earlier exit() would lose output that is still in the pipe.
 export function answer(document) {
   process.stdout.write(JSON.stringify(document), () => process.exit());
 }

@@ -1,8 +1,8 @@
 // Usage: node player.mjs CHROMIUM URL SCENARIOS
 //
-// SCENARIOS is a JSON object: the name of each, and its words.
+// SCENARIOS is a JSON object of scenario names and their arguments.
 //
-// Use the player as a person would, by its own controls, and report what was to be seen.
+// Use the player's controls as a person would, and report what the page shows.
 
 import { chromium } from "playwright-core";
 
@@ -12,7 +12,7 @@ const [executablePath, url, asked] = process.argv.slice(2);
 
 const browser = await chromium.launch({
   executablePath,
-  // No GPU, and no talk with anybody but the page's server.
+  // No GPU, and no requests to other servers than the page's.
   args: ["--disable-gpu", "--disable-quic", "--disable-sync"],
 });
 const context = await browser.newContext({ viewport: { width: 640, height: 640 } });
@@ -47,11 +47,11 @@ const text = (page, id) => page.locator(`#${id}`).textContent();
 const passes = (page, time) =>
   page.waitForFunction((it) => audio.currentTime > it && !audio.paused, time, { polling: 50 });
 
-// Wait until the form is signed as it stands: the canonical options are these.
+// Wait until the form's current state is signed, with these canonical options.
 const signed = (page, options) =>
   page.waitForFunction((it) => canonical.textContent === it && !document.querySelector(".stale"), options);
 
-// The heights of what is drawn, column by column.
+// Return the height of the waveform in each column.
 const drawn = (page, id) =>
   page.evaluate((it) => {
     const host = document.getElementById(it).firstElementChild;
@@ -63,7 +63,7 @@ const drawn = (page, id) =>
     });
   }, id);
 
-// Play a format as it is made, and once more out of the store.
+// Play a format while it is rendered, and once more from the store.
 async function hear(seconds, format) {
   const page = await open();
   const answers = [];
@@ -82,7 +82,7 @@ async function hear(seconds, format) {
       return formats.find(({ token }) => token === it).content_type;
     }, format),
   );
-  // What the element puts out, on its way to the ears.
+  // Measure the audio element's output.
   await page.evaluate(() => {
     const context = new AudioContext();
     window.analyser = context.createAnalyser();
@@ -118,7 +118,7 @@ async function hear(seconds, format) {
   return [format, { known, streamed, sought, answers }];
 }
 
-// Hold requests back, until the function that comes back is called.
+// Hold requests until the returned function is called.
 async function hold(page, method) {
   let release;
   const released = new Promise((resolve) => (release = resolve));
@@ -129,7 +129,7 @@ async function hold(page, method) {
   return release;
 }
 
-// Drag the slider: it tells of several places before anything else can happen.
+// Drag the slider: several input events fire before anything else can happen.
 const drag = (page, ...times) =>
   page.evaluate((it) => {
     for (const time of it) {
@@ -138,7 +138,7 @@ const drag = (page, ...times) =>
     }
   }, times);
 
-// What plays is changed faster than anybody answers.
+// Change the variant faster than the service responds.
 async function hurry(page) {
   const seen = {};
   const answerHeads = await hold(page, "HEAD");
@@ -167,7 +167,7 @@ async function hurry(page) {
   await page.waitForFunction(() => audio.readyState > 1 && !audio.seeking);
   seen.dragged = await page.evaluate(() => audio.currentTime);
 
-  // By the keyboard, in steps that can be heard.
+  // Seek by the keyboard, in audible steps.
   await page.locator("#play").click();
   await page.locator("#seek").focus();
   seen.steps = [];
@@ -178,7 +178,7 @@ async function hurry(page) {
   return seen;
 }
 
-// The service goes away; then it is back, with a file that is no audio.
+// The service goes down; then it is back, and a file that is not audio is chosen.
 async function fail(page, broken, whole) {
   const seen = {};
   const told = page.locator(".address .refusal:not(:empty)");
@@ -221,7 +221,7 @@ const scenarios = {
     await choose(second);
     seen.second = [await drawn(page, "waveform"), await drawn(page, "overview")];
     seen.before = await address();
-    // By the keyboard alone: the slider of the gain goes two steps up.
+    // By the keyboard alone: move the gain slider two steps up.
     await option("gain").locator("input[type=range]").focus();
     await page.keyboard.press("ArrowRight");
     await page.keyboard.press("ArrowRight");
@@ -230,7 +230,7 @@ const scenarios = {
     await page.locator("#copy").click();
     seen.copied = await page.evaluate(() => navigator.clipboard.readText());
 
-    // A region of the source, by the mouse.
+    // Select a region of the source with the mouse.
     await page.locator("#overview").scrollIntoViewIfNeeded();
     const { x, y, width } = await page.locator("#overview").boundingBox();
     await page.mouse.move(x + width / 4, y + 20);
@@ -243,7 +243,7 @@ const scenarios = {
     await option("t").locator(".clear").click();
     await signed(page, "f:mp3/gain:1");
 
-    // Without a bit rate, and with what it has instead.
+    // A format without a bit rate, but with bit depths.
     await page.locator("input[value=wav]").check({ force: true });
     await signed(page, "f:wav/gain:1");
     seen.disabled = await option("br").locator("input[type=text]").isDisabled();
@@ -256,7 +256,7 @@ const scenarios = {
     seen.hostile = await text(page, "title");
     seen.complaints = complaints.splice(0);
 
-    // What is refused is told beside its control, by the console too.
+    // A refusal appears beside its control, and on the console.
     await option("br").locator("input[type=text]").fill("9999");
     await option("br").locator(".refusal:not(:empty)").waitFor();
     seen.refusal = await option("br").locator(".refusal").textContent();
@@ -266,7 +266,7 @@ const scenarios = {
     seen.settled = await option("br").locator(".refusal").textContent();
     seen.refused = complaints.splice(0);
 
-    // A browser that plays no streams: what fails as one is played when it is stored.
+    // A browser that cannot play streams: after the stream fails, the stored variant plays.
     let failed = 0;
     await page.route(/\/audio\/.*\?\d+$/, async (route) => {
       failed += 1;
@@ -282,7 +282,7 @@ const scenarios = {
     Object.assign(seen, await fail(page, broken, first));
     seen.missed = complaints.splice(0);
 
-    // In the few colours of a person's own choice, a picture says what is chosen.
+    // With forced colors, the checked option must still look different.
     await page.emulateMedia({ forcedColors: "active" });
     seen.colours = await page.evaluate(() =>
       ["#play", ".segments input:checked + span", ".segments input:not(:checked) + span"].map((selector) => {
@@ -302,5 +302,5 @@ try {
   answer({ ...seen, complaints, strangers });
 } catch (error) {
   await browser.close();
-  throw new Error(`The console says: ${complaints.join("; ") || "nothing"}`, { cause: error });
+  throw new Error(`Messages on the console: ${complaints.join("; ") || "nothing"}`, { cause: error });
 }

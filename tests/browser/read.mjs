@@ -1,6 +1,6 @@
 // Usage: node read.mjs URL...
 //
-// Read each waveform with waveform-data.js and print what it makes of it, as one JSON array.
+// Read each waveform with waveform-data.js, and print the parsed waveforms as one JSON array.
 
 import WaveformData from "waveform-data";
 

@@ -1,6 +1,6 @@
 // Usage: node screenshots.mjs PYTHON FOLDER
 //
-// Start the player on its samples and take pictures of it, by day, by night and on a telephone.
+// Start the player with its samples and take screenshots: light, dark and on a telephone.
 
 import { spawn } from "node:child_process";
 import { mkdir, mkdtemp, rm } from "node:fs/promises";
@@ -17,7 +17,7 @@ const PICTURES = [
   { name: "player-narrow", colorScheme: "light", width: 390, height: 780 },
 ];
 
-// Come back with the URL that the player prints.
+// Resolve with the URL that the player prints.
 function listening(player) {
   let printed = "";
   return new Promise((resolve, reject) => {
@@ -48,7 +48,7 @@ async function take(browser, url, { name, colorScheme, width, height }) {
   await part("fade", 1).fill("3");
   await part("norm", 0).selectOption("ebu");
   await page.waitForFunction(() => canonical.textContent.includes("norm") && !document.querySelector(".stale"));
-  // Twice: the first time renders it.
+  // Play first, which renders the variant; then seek, which is a HIT.
   await page.locator("#play").click();
   await page.locator("#waveform.seekable").waitFor();
   await page.locator("#seek").fill("6.4");

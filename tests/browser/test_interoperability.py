@@ -1,4 +1,4 @@
-"""Waveforms in the hands of waveform-data.js, the library that readers of the format build on."""
+"""Waveforms read by waveform-data.js, the library on which readers of the format build."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tests.browser.node import NodeCase
 from tests.support.service import signed
 
 RATE = 44_100
-# So many that the pixel before the last is not full, and the last is empty.
+# Number of frames for which the second to last pixel is not full, and the last is empty.
 FRAMES = 3 * RATE + 1234
 PIXELS = 600
 
-#: What is asked for: channels, bits, serialization.
+#: Channels, bits and serialization of a waveform.
 Form = tuple[int, int, str]
 FORMS: list[Form] = list(product((1, 2), (8, 16), ("json", "dat")))
 
 
 def make_samples() -> NDArray[np.int16]:
-    """Return two channels of noise that swells and ebbs, each in its own way, to full scale."""
+    """Return two channels of noise at full scale, whose loudness rises and falls differently."""
     chance = np.random.default_rng(7)
     swell = np.abs(np.sin(np.linspace(0, 9, FRAMES)))[:, None] * (1, 0.3)
     samples = (chance.uniform(-1, 1, (FRAMES, 2)) * swell * 32767).astype(np.int16)
     samples[RATE] = (-32768, 32767)
     samples[2 * RATE] = (32767, 32767)
-    # Truncation to 8 bits, and of the mean, differs from rounding down below zero only.
+    # Truncation, to 8 bits and of the mean, differs from rounding down only below zero.
     samples[FRAMES // 2 : FRAMES // 2 + 2000] = (-1, -256)
     return samples
 
@@ -45,7 +45,7 @@ def write(path: Path, samples: NDArray[np.int16]) -> None:
 def extremes(
     samples: NDArray[np.int16], channels: int, bits: int, scale: int, length: int
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Return the minima and the maxima of each channel, a pixel at a time, from the definition."""
+    """Return the minima and maxima of each channel per pixel, computed from the definition."""
     wide = samples.astype(int)
     if channels == 1:
         wide = np.trunc(wide.sum(axis=1, keepdims=True) / 2).astype(int)
@@ -53,7 +53,7 @@ def extremes(
     minima, maxima = [], []
     for channel in wide.T:
         pixels = [channel[at * scale : (at + 1) * scale] for at in range(length)]
-        # Past the end stands 0.
+        # Pixels past the end are 0.
         pixels = [pixel if len(pixel) else np.zeros(1) for pixel in pixels]
         minima.append([int(pixel.min() / divisor) for pixel in pixels])
         maxima.append([int(pixel.max() / divisor) for pixel in pixels])
@@ -61,7 +61,7 @@ def extremes(
 
 
 class WaveformDataTests(NodeCase):
-    """waveform-data.js, run by node, fetches waveforms from a service."""
+    """waveform-data.js under node, which fetches waveforms from a service."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -69,7 +69,7 @@ class WaveformDataTests(NodeCase):
         write(self.root / "noise.wav", self.samples)
 
     async def read(self, *forms: Form) -> list[dict[str, Any]]:
-        """Return what the library makes of each of the forms."""
+        """Return what the library reads from each form of the waveform."""
         origin = f"http://127.0.0.1:{self.start().port}"
         urls = [
             origin
@@ -83,8 +83,8 @@ class WaveformDataTests(NodeCase):
         return found
 
     async def test_reads_every_form(self) -> None:
-        """It finds every number where the format has it, and each is the source's own."""
-        # Ceiling and all: D26 leaves 1 %, which so few frames do not need.
+        """waveform-data.js reads every header field and value of every form correctly."""
+        # Rounded up exactly: D26 allows 1 %, which this few frames do not need.
         scale = -(-FRAMES // PIXELS)
         for form, found in zip(FORMS, await self.read(*FORMS), strict=True):
             channels, bits, _ = form
@@ -103,7 +103,7 @@ class WaveformDataTests(NodeCase):
             self.assertEqual(PIXELS // 2, found["at_half"], form)
 
     async def test_resamples(self) -> None:
-        """It zooms out, to a given scale and to a given width."""
+        """waveform-data.js resamples waveforms to a given scale and to a given width."""
         for found in await self.read((1, 8, "json"), (2, 16, "dat")):
             coarser, narrower = found["coarser"], found["narrower"]
             self.assertEqual(3 * found["scale"], coarser["scale"])
@@ -113,7 +113,7 @@ class WaveformDataTests(NodeCase):
                     for channel in found[name]
                 ]
                 self.assertEqual(expected, coarser[name])
-            # The scale is rounded down, which may take one pixel more.
+            # The library rounds the scale down, which may give one pixel more.
             self.assertIn(narrower["length"], (100, 101))
             for name in ("bits", "channels", "sample_rate"):
                 self.assertEqual({found[name]}, {coarser[name], narrower[name]})

@@ -1,4 +1,4 @@
-"""A page in a real browser: it draws the waveform of a variant while that variant plays."""
+"""Page in a real browser that shows the waveform of a variant while the variant plays."""
 
 from __future__ import annotations
 
@@ -22,38 +22,39 @@ from tests.live.test_service import until_hit
 from tests.support.service import ask, reactor, signed, until
 
 RATE = 48_000
-#: Where the pages go on playing after they were looked at, in seconds. A busy machine has so long
-#: for what comes before, and some seconds for a look at what comes then.
+#: Position in seconds to which the pages seek after their waveform was measured. A busy machine has
+#: that long for everything before, and a few seconds for the check after the seek.
 TARGET = 9
 
-#: What is cut off the source's start, by the variant and by its waveform alike, in seconds.
+#: Seconds that the variant and its waveform trim off the source's start.
 SKIPPED = 1
-#: One for each of the 600 columns that the pages are wide.
+#: One for each of the 600 columns of the pages' waveforms.
 PIXELS = 600
 
-#: How far off a row may be: one is lost where values are cut to 8 bits, and one where a line
-#: between two rows is drawn on both.
+#: Tolerance in rows: one for the truncation to 8 bits, and one for a line between two rows that
+#: covers
+#: both.
 ROWS = 2
-#: How far off a column may be. The corners of what is drawn stand in the columns' middles or at
-#: their edges, so that a sudden change of loudness slants over two columns.
+#: Tolerance in columns. The libraries put corners into the middle or at the edge of a column, so
+#: that a sudden change of loudness spreads over two columns.
 COLUMNS = 1
 
-#: Of one channel: the lowest and the highest sample.
+#: Lowest and highest sample of one channel.
 Range = tuple[float, float]
 
 SILENT: Range = (0.0, 0.0)
 QUIET: Range = (-0.05, 0.05)
 HALF: Range = (-0.45, 0.45)
 LOUD: Range = (-0.9, 0.9)
-#: Below zero there is less than above it, which tells a waveform from one upside down.
+#: Smaller below zero than above, which detects a waveform that is upside down.
 ABOVE: Range = (-0.1, 0.7)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of the source.
+    """Section of the source.
 
-    :ivar columns: how long it is, in fiftieths of a second.
+    :ivar columns: length in fiftieths of a second.
     """
 
     columns: int
@@ -61,7 +62,7 @@ class Part:
     right: Range
 
 
-#: Twelve seconds.
+#: Twelve seconds of audio.
 PARTS = (
     Part(70, SILENT, SILENT),
     Part(80, LOUD, LOUD),
@@ -77,14 +78,14 @@ PARTS = (
     Part(50, QUIET, ABOVE),
 )
 
-#: The range of each channel, column by column.
+#: Expected ranges of both channels for each column.
 TRUTH = [(part.left, part.right) for part in PARTS for _ in range(part.columns)]
 
 
 def write_source(path: Path) -> None:
-    """Write the parts, behind something loud that is cut off."""
+    """Write the parts after one loud second, which the variants trim off."""
     frames = RATE // 50
-    # A tone that has whole periods in a column, and samples at its peaks.
+    # A tone with whole periods in a column, and samples at its peaks.
     tone = np.sin(np.arange(frames) * 2 * np.pi * 20 / frames)[:, None]
     columns = [(LOUD, LOUD)] * (50 * SKIPPED) + TRUTH
     low, high = np.array(columns).transpose(2, 0, 1)
@@ -95,7 +96,7 @@ def write_source(path: Path) -> None:
 
 
 def local(options: str) -> str:
-    """Return the signed path of a rendering of the source."""
+    """Return the signed path of a variant of the source."""
     return signed(f"/{options}/t:{SKIPPED}/plain/local://source.wav").decode()
 
 
@@ -103,7 +104,7 @@ SOUND = local("f:opus")
 
 
 class PageTests(NodeCase):
-    """Debian's Chromium opens a page that has the proxy's URLs for sound and waveform."""
+    """Chromium with pages that load audio and waveforms by the proxy's URLs."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -117,7 +118,7 @@ class PageTests(NodeCase):
         root.putChild(b"libraries", File(str(LIBRARIES)))
         if proxy is not None:
             root.putChild(b"audio", proxy)
-        # A browser keeps connections: the port is done when the last of them is.
+        # A browser keeps connections open: wait until the last one is closed.
         site = WrappingFactory(Site(root))
         port = reactor.listenTCP(0, site, interface="127.0.0.1")
 
@@ -129,13 +130,13 @@ class PageTests(NodeCase):
         return int(port.getHost().port)
 
     async def render(self, port: int, path: str) -> None:
-        """Have a variant rendered and stored."""
+        """Render a variant, and wait until it is stored."""
         miss = await ask(port, path.encode())
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
         await until_hit(port, path.encode())
 
     async def watch(self, page: str, bands: int) -> dict[str, Any]:
-        """Watch a page and return what ``watch.mjs`` reports."""
+        """Run ``watch.mjs`` with a page and return its report."""
         screenshot = Path(self.mktemp()).resolve()
         screenshot.mkdir(parents=True)
         words = (self.chromium, page, str(bands), str(TARGET), str(screenshot / "page.png"))
@@ -143,13 +144,13 @@ class PageTests(NodeCase):
         return report
 
     def assert_played(self, report: dict[str, Any]) -> None:
-        """Assert that the sound played before, while and after the page was looked at."""
+        """Require that audio played before, during and after the measurement of the waveform."""
         self.assertEqual([], report["complaints"])
         for moment in ("before", "after", "later", "sought"):
             state = report[moment]
             self.assertIsNone(state["error"], moment)
             self.assertFalse(state["paused"] or state["ended"], moment)
-            # HAVE_CURRENT_DATA: there is something to hear at this time.
+            # HAVE_CURRENT_DATA: audio for the current position is available.
             self.assertGreaterEqual(state["readyState"], 2, moment)
             self.assertApproximates(len(TRUTH) / 50, state["duration"], 0.05)
         before, after, later, sought = (
@@ -163,16 +164,16 @@ class PageTests(NodeCase):
         self.assertTrue(report["over"]["ended"])
         self.assertIsNone(report["over"]["error"])
         heard = [tuple(rest) for path, *rest in report["answers"] if path.endswith(SOUND)]
-        # Chromium asks for ranges only, from the first request on.
+        # Chromium sends ranges from the first request on.
         self.assertEqual({(206, "HIT")}, set(heard))
 
     def assert_drawn(
         self, columns: list[list[int]], rows: Callable[[tuple[Range, Range]], Range]
     ) -> None:
-        """Assert that each column is drawn from and to the rows that it should be.
+        """Require that each column of the waveform covers the expected rows.
 
-        :param columns: the first and the last row of each column, and how many are drawn.
-        :param rows: of the two channels of a column, where it should begin and end.
+        :param columns: first row, last row and number of the rows drawn, for each column.
+        :param rows: returns the expected first and last row for the two channels of a column.
         """
         self.assertEqual(PIXELS, len(columns))
         outside = [(SILENT, SILENT)] * COLUMNS
@@ -191,7 +192,7 @@ class PageTests(NodeCase):
         self.assertEqual([], wrong)
 
     async def test_peaks_js(self) -> None:
-        """peaks.js draws both channels of a binary waveform pixel by pixel; all of one origin."""
+        """peaks.js shows both channels of a dat waveform exactly, on a page of the same origin."""
         proxy = make_resource(self.config(), reactor)
         await proxy.startService()
         self.addCleanup(proxy.stopService)
@@ -204,14 +205,14 @@ class PageTests(NodeCase):
         for channel, columns in enumerate(report["columns"]):
 
             def rows(truth: tuple[Range, Range], channel: int = channel) -> Range:
-                # The 256 values of 8 bits in 256 rows, the highest above.
+                # 256 rows show the 256 values of 8 bits, with the highest value at the top.
                 low, high = truth[channel]
                 return 127.5 - 128 * high, 127.5 - 128 * low
 
             self.assert_drawn(columns, rows)
 
     async def test_wavesurfer_js(self) -> None:
-        """wavesurfer.js draws the maxima of a JSON waveform, on a page of another origin."""
+        """wavesurfer.js shows the maxima of a JSON waveform, on a page of another origin."""
         pages = f"http://127.0.0.1:{self.serve()}"
         port = self.start(allow_origin=pages).port
         await self.render(port, SOUND)
@@ -222,7 +223,7 @@ class PageTests(NodeCase):
         self.assert_played(report)
 
         def rows(truth: tuple[Range, Range]) -> Range:
-            # The first channel upwards from the middle of 512 rows, the second downwards.
+            # The left channel extends upward from the middle of 512 rows, the right one downward.
             (_, left), (_, right) = truth
             return 256 - 256 * left, 255 + 256 * right
 

@@ -1,4 +1,4 @@
-"""The player, as it is started by ``make demo``, in a real browser."""
+"""The player as ``make demo`` starts it, in a real browser."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tests.support.service import PROJECT, Process, ask, reactor, until
 
 RATE = 44_100
 SECONDS = 6
-#: The columns of a waveform: the page is so wide.
+#: Minimum number of columns of a waveform on the page.
 COLUMNS = 100
 
 SOUNDING = [form.token for form in FORMATS.values() if form.content_type]
 
 
 def write_tone(path: Path, loudness: np.ndarray[Any, Any]) -> None:
-    """Write a tone of which the loudness goes by so many points."""
+    """Write a tone whose loudness follows the given points, evenly spaced in time."""
     frames = SECONDS * RATE
     swell = np.interp(np.linspace(0, 1, frames), np.linspace(0, 1, len(loudness)), loudness)
     samples = swell * np.sin(np.arange(frames) * 2 * np.pi * 440 / RATE)
@@ -49,7 +49,7 @@ class PlayerCase(NodeCase):
             raise missing(f"there is no {LIBRARY.relative_to(PROJECT)}")
 
     def start_player(self, **variables: str) -> Process:
-        """Start it; it is stopped, and ends well, at the end at the latest."""
+        """Start the player; a cleanup stops it and requires a clean exit."""
         process = Process()
         command = (sys.executable, "-m", "examples.player", str(self.store))
         environ = {"PATH": os.environ["PATH"], "AP_PORT": "0", **variables}
@@ -63,7 +63,7 @@ class PlayerCase(NodeCase):
         return process
 
     async def address(self, process: Process) -> str:
-        """Wait for the URL that it prints."""
+        """Wait for the URL that the player prints."""
 
         def printed() -> str:
             self.assertIsNone(process.code, process.stdout + process.stderr)
@@ -74,17 +74,18 @@ class PlayerCase(NodeCase):
 
 
 class PlayerTests(PlayerCase):
-    """What a person sees and hears."""
+    """Page of the player as its user sees and hears it."""
 
     def setUp(self) -> None:
         super().setUp()
         self.chromium = program("chromium")
 
     async def test_page(self) -> None:
-        """Each format is heard while it is made, and sought in when it is stored.
+        """Each format plays while it is rendered, and supports seeking once it is stored.
 
-        The URL follows the controls, the waveform the source, and a refusal says which it is. All
-        of it in one browser, which takes a while to start.
+        The URL follows the controls, the waveform follows the source, and each refusal is shown
+        with its
+        reason. One browser runs all scenarios, since it takes a while to start.
         """
         for name, loudness in (("falling.wav", (0.9, 0.1)), ("rising.wav", (0.1, 0.9))):
             write_tone(self.root / name, np.array(loudness))
@@ -102,22 +103,22 @@ class PlayerTests(PlayerCase):
         self.assert_seen(report["look"])
 
     def assert_heard(self, report: dict[str, Any]) -> None:
-        """Assert that every format has played."""
+        """Require that every format has played."""
         self.assertEqual(set(SOUNDING), set(report))
         for token, heard in report.items():
             self.assertIn(heard["known"], ("maybe", "probably"), token)
             (status, state), *later = heard["answers"]
             self.assertEqual((200, "MISS"), (status, state), token)
-            # What a seek fetches is a part, from a place on or all of it from its first byte.
+            # A seek sends a range request, which may cover the whole file from its first byte.
             self.assertEqual({(206, "HIT")}, {tuple(answer) for answer in later}, token)
-            # Whatever the browser makes of a stream, the page knows how long it is.
+            # The page shows the duration even if the browser cannot determine it from a stream.
             self.assertRegex(heard["streamed"]["shown"], r"\A0:06\.[01]\Z", token)
             self.assertRegex(heard["sought"]["shown"], r"\A0:06\.[01]\Z", token)
             self.assertApproximates(0.7 * SECONDS, heard["sought"]["time"], 1.5, token)
             self.assertIn("X-Audio-ProxyHITStatus206", heard["sought"]["measured"], token)
 
     def assert_seen(self, seen: dict[str, Any]) -> None:
-        """Assert that every control has told."""
+        """Require that every control has had its effect."""
         self.assertEqual([], seen["complaints"])
         for falling, rising in zip(seen["first"], seen["second"], strict=True):
             for columns, direction in ((falling, -1), (rising, 1)):
@@ -153,7 +154,7 @@ class PlayerTests(PlayerCase):
         (failed,) = seen["failed"]
         self.assertIn("ERR_FAILED", failed)
 
-        # The last place that was asked for is where it goes, in the variant that was meant.
+        # Playback continues at the last requested position, in the variant that was chosen.
         self.assertEqual("4", seen["aimed"])
         self.assertLess(seen["afresh"], 3)
         self.assertGreaterEqual(seen["dragged"], 4)
@@ -175,17 +176,17 @@ class PlayerTests(PlayerCase):
 
 
 class StartTests(PlayerCase):
-    """What a person sees who starts it."""
+    """Start of the player from the command line."""
 
     async def test_samples(self) -> None:
-        """In an empty folder it makes samples to choose from; Ctrl-C ends it with 0."""
+        """The player makes samples in an empty folder; Ctrl-C ends it with status 0."""
         process = self.start_player()
         port = urlsplit(await self.address(process)).port
         assert port is not None
         listed = json.loads((await ask(port, b"/sources")).body)["sources"]
         self.assertLessEqual({"melody.wav", "nocturne.flac"}, {row["name"] for row in listed})
         document = json.loads((await ask(port, b"/sign?source=drone.mp3&f=ogg")).body)
-        # The page learns by Server-Timing what became of the requests of its audio element.
+        # The page reads the cache state of its audio element's requests from Server-Timing.
         target = document["url"].encode()
         for state, response in (
             (b"MISS", await ask(port, target)),
@@ -198,7 +199,7 @@ class StartTests(PlayerCase):
         self.assertEqual(0, await process.end(), process.stderr)
 
     async def test_cannot_start(self) -> None:
-        """A port that is taken, or a folder that is not there, is told in one line."""
+        """A port in use or a missing folder is reported in one line."""
         port = urlsplit(await self.address(self.start_player(AP_LOCAL_ROOT=str(self.root)))).port
         for variables, words in (
             ({"AP_PORT": str(port)}, "AP_PORT: cannot listen on 127.0.0.1"),

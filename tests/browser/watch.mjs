@@ -1,7 +1,7 @@
 // Usage: node watch.mjs CHROMIUM URL BANDS SEEK SCREENSHOT
 //
-// Open a page of page/ and play what it plays. While that plays, measure what the page has drawn,
-// in so many bands one above the other. Then seek, in seconds, play on, and play the end.
+// Open a page of page/ and play its audio. During playback, measure the waveform on the page, which
+// consists of BANDS bands, one above the other. Then seek to SEEK seconds, play on, and play the end.
 
 import { chromium } from "playwright-core";
 
@@ -9,14 +9,14 @@ import { answer } from "./parent.mjs";
 
 const [executablePath, url, bands, target, screenshot] = process.argv.slice(2);
 
-// For each band and each column: the first and the last row that is drawn, and how many are.
+// Return the first drawn row, the last one and their number, for each column of each band.
 function measure(bands) {
   const { drawing } = window;
   const { width, height } = drawing;
   const { data } = drawing.getContext("2d").getImageData(0, 0, width, height);
   const rows = height / bands;
-  // A pixel is drawn where a quarter of it is covered or more. A line across a silent column
-  // covers the half of one.
+  // A pixel counts as drawn if at least a quarter of it is covered. The line across a silent column
+  // covers half a pixel.
   const drawn = (x, y) => data[4 * (y * width + x) + 3] >= 64;
   const column = (top, x) => {
     const found = Array.from({ length: rows }, (_, row) => row).filter((row) => drawn(x, top + row));
@@ -36,7 +36,7 @@ const browser = await chromium.launch({
   executablePath,
   args: [
     "--autoplay-policy=no-user-gesture-required",
-    // No GPU, and no talk with anybody but the page's server.
+    // No GPU, and no requests to other servers than the page's.
     "--disable-gpu",
     "--disable-quic",
     "--disable-sync",
@@ -59,7 +59,7 @@ function listen(page) {
 }
 
 async function watch(page) {
-  // It plays when it comes from one time to another by itself.
+  // The audio plays if its position passes a time without a seek.
   const passes = (time) => page.waitForFunction((it) => window.audio.currentTime > it, time);
   const seek = (time) => page.evaluate((it) => void (window.audio.currentTime = it), time);
 
@@ -96,5 +96,5 @@ try {
   answer({ ...seen, complaints, answers });
 } catch (error) {
   await browser.close();
-  throw new Error(`The console says: ${complaints.join("; ") || "nothing"}`, { cause: error });
+  throw new Error(`Messages on the console: ${complaints.join("; ") || "nothing"}`, { cause: error });
 }

@@ -1,4 +1,4 @@
-// What both pages have: the parameters in their address, and the way to say that all is drawn.
+// Code that both pages share: URL parameters, and the signal that the waveform is complete.
 
 const parameters = new URLSearchParams(location.search);
 
