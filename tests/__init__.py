@@ -1,1 +1,1 @@
-"""The tests, laid out as the package is; `support` holds what they share."""
+"""Tests, laid out as the package is; `support` holds the shared code."""

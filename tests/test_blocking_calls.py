@@ -1,4 +1,4 @@
-"""Blocking work of a store: nobody waits for a disk for ever, and nothing it gives late leaks."""
+"""Blocking calls of a store: timeouts, and cleanup of results that arrive too late."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def no_thread(work: Callable[[], object]) -> Deferred[Any]:
-    """Be a system that has no thread to give."""
+    """Raise the error of a system that cannot start a thread."""
     raise OSError(errno.EAGAIN, "can't start new thread")
 
 
 def fail() -> None:
-    """Do what a disk without room does."""
+    """Raise the error of a full disk."""
     raise FULL
 
 
 class BlockingCallsCase(SynchronousTestCase):
-    """Calls on a clock that stands still, in threads that begin when a test says so."""
+    """Base class with a fake clock and a thread pool double."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -42,10 +42,10 @@ class BlockingCallsCase(SynchronousTestCase):
         self.undone: list[object] = []
 
     def tearDown(self) -> None:
-        self.assertEqual(self.clock.getDelayedCalls(), [], "a deadline is left on the clock")
+        self.assertEqual(self.clock.getDelayedCalls(), [], "a timeout is still scheduled")
 
     def run_call(self, work: Callable[[], Any], seconds: float = 10) -> Deferred[Any]:
-        """Give work to a thread and wait for it."""
+        """Run work in a thread and return a Deferred of its result."""
         return Deferred.fromCoroutine(self.blocking_calls.run(work, seconds, self.undone.append))
 
 
@@ -53,7 +53,7 @@ class RunTests(BlockingCallsCase):
     """`BlockingCalls.run`"""
 
     def test_result(self) -> None:
-        """The result of the work is the result of the wait, be it nothing."""
+        """The caller gets the result of the call, also if it is None."""
         for result in ("done", None):
             running = self.run_call(lambda result=result: result)
             self.assertNoResult(running)
@@ -62,7 +62,7 @@ class RunTests(BlockingCallsCase):
         self.assertEqual(self.undone, [])
 
     def test_error(self) -> None:
-        """What the work fails with, the wait fails with; a failure is not late."""
+        """The caller gets the error of a call, and a failed call does not count as overdue."""
         running = self.run_call(fail)
         self.threads.run()
         self.assertIs(self.failureResultOf(running, OSError).value, FULL)
@@ -72,7 +72,7 @@ class RunTests(BlockingCallsCase):
         self.assertEqual(self.undone, [])
 
     def test_many(self) -> None:
-        """So many at a time and no more: a disk may be slow without being late."""
+        """At most 64 calls run at a time, although none of them is overdue yet."""
         running = [self.run_call(lambda: "done") for _ in range(64)]
         self.failureResultOf(self.run_call(lambda: "done"), TimeoutError)
         self.threads.run()
@@ -82,20 +82,20 @@ class RunTests(BlockingCallsCase):
         self.assertEqual("done", self.successResultOf(again))
 
     def test_any_error(self) -> None:
-        """A fault in the work itself is told as it is, too."""
+        """The caller gets errors of any type unchanged."""
         running = self.run_call(lambda: 1 // 0)
         self.threads.run()
         self.failureResultOf(running, ZeroDivisionError)
 
     def test_beside_each_other(self) -> None:
-        """While nothing is late, any number of calls are under way."""
+        """While no call is overdue, several calls run at a time."""
         running = [self.run_call(lambda n=n: n) for n in range(5)]
         self.assertEqual(self.threads.waiting, 5)
         self.threads.run()
         self.assertEqual([self.successResultOf(each) for each in running], [0, 1, 2, 3, 4])
 
     def test_deadline(self) -> None:
-        """At the deadline the wait is over, and not before; that is an error of the system's."""
+        """A call fails with TimeoutError, which is an OSError, at its deadline and not before."""
         running = self.run_call(lambda: "late", seconds=10)
         self.clock.advance(9.9)
         self.assertNoResult(running)
@@ -105,7 +105,7 @@ class RunTests(BlockingCallsCase):
         self.assertEqual(str(failure.value), "no answer for 10 seconds")
 
     def test_just_in_time(self) -> None:
-        """What comes a moment before the deadline is a result, and counts as nothing else."""
+        """A call that ends just before its deadline succeeds, and its result is not undone."""
         running = self.run_call(lambda: "done", seconds=10)
         self.clock.advance(9.9)
         self.threads.run()
@@ -114,7 +114,7 @@ class RunTests(BlockingCallsCase):
         self.assertEqual(self.undone, [])
 
     def test_no_thread(self) -> None:
-        """Without a thread to be had that is the system's error, at once, and nobody is late."""
+        """If no thread can be started, a call fails at once and does not count as overdue."""
         self.blocking_calls = BlockingCalls(self.clock, no_thread)
         for _ in range(2):
             failure = self.failureResultOf(self.run_call(lambda: "done"), OSError)
@@ -122,16 +122,16 @@ class RunTests(BlockingCallsCase):
 
 
 class LateTests(BlockingCallsCase):
-    """Work that comes back after its deadline, or never"""
+    """Calls that end after their deadline, or never"""
 
     def make_late(self, work: Callable[[], Any] = lambda: "late") -> None:
-        """Have work pass its deadline."""
+        """Let a call pass its deadline."""
         running = self.run_call(work, seconds=10)
         self.clock.advance(10)
         self.failureResultOf(running, TimeoutError)
 
     def test_others_are_refused(self) -> None:
-        """While one is late the next is refused at once, and no thread is spent on it."""
+        """While a call is overdue, new calls are refused at once and use no thread."""
         self.make_late()
         waiting = self.threads.waiting
         for _ in range(3):
@@ -140,7 +140,7 @@ class LateTests(BlockingCallsCase):
         self.assertEqual(self.threads.waiting, waiting)
 
     def test_others_that_are_under_way(self) -> None:
-        """What was begun before still has its own time."""
+        """A call that started before another became overdue keeps its own deadline."""
         other = self.run_call(lambda: "other", seconds=20)
         self.make_late()
         self.assertNoResult(other)
@@ -148,7 +148,7 @@ class LateTests(BlockingCallsCase):
         self.assertEqual(self.successResultOf(other), "other")
 
     def test_works_again(self) -> None:
-        """When the late one came back, be it with an error, work is taken as before."""
+        """Calls are accepted again once the overdue call has ended, even with an error."""
         for work in (lambda: "late", fail):
             self.make_late(work)
             self.threads.run()
@@ -157,7 +157,7 @@ class LateTests(BlockingCallsCase):
             self.assertEqual(self.successResultOf(running), "next")
 
     def test_several_late(self) -> None:
-        """As long as one of them is still away, nothing new is taken."""
+        """New calls are refused until all overdue calls have ended."""
         works: list[Deferred[str]] = [Deferred(), Deferred()]
         self.blocking_calls = BlockingCalls(self.clock, lambda work: work())
         running = [self.run_call(lambda work=work: work) for work in works]
@@ -172,7 +172,7 @@ class LateTests(BlockingCallsCase):
         self.failureResultOf(next_one, CancelledError)
 
     def test_undone(self) -> None:
-        """A result that nobody waits for any more is undone, and an error is not."""
+        """A result that arrives after the deadline is undone; a late error is dropped."""
         self.make_late()
         self.assertEqual(self.undone, [])
         self.threads.run()
@@ -183,7 +183,7 @@ class LateTests(BlockingCallsCase):
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_late_file(self) -> None:
-        """A file that was made too late is closed and removed, in a thread like all the rest."""
+        """A file that is created after the deadline is closed and removed, in a thread."""
         folder = Path(self.mktemp())
         folder.mkdir()
         before = open_descriptors()
@@ -195,7 +195,7 @@ class LateTests(BlockingCallsCase):
         self.assertEqual((list(folder.iterdir()), open_descriptors()), ([], before))
 
     def test_cancelled(self) -> None:
-        """One who is cancelled comes back at once, and what the work gives is undone."""
+        """A cancelled caller returns at once, and a result that arrives later is undone."""
         running = self.run_call(lambda: "done")
         running.cancel()
         self.failureResultOf(running, CancelledError)
@@ -204,7 +204,7 @@ class LateTests(BlockingCallsCase):
         self.assertEqual(self.undone, ["done"])
 
     def test_cancelled_and_failed(self) -> None:
-        """An error that nobody waits for any more is nobody's."""
+        """An error that arrives after the caller was cancelled is not logged."""
         running = self.run_call(fail)
         running.cancel()
         self.failureResultOf(running, CancelledError)
@@ -212,7 +212,7 @@ class LateTests(BlockingCallsCase):
         self.assertEqual((self.undone, self.flushLoggedErrors()), ([], []))
 
     def test_cancelled_is_not_late(self) -> None:
-        """One who did not want to wait says nothing about the disk: others are served."""
+        """A call whose caller was cancelled never counts as overdue."""
         running = self.run_call(lambda: "done")
         running.cancel()
         self.failureResultOf(running, CancelledError)
@@ -226,7 +226,7 @@ class RunDetachedTests(BlockingCallsCase):
     """`BlockingCalls.run_detached`"""
 
     def test_in_a_thread(self) -> None:
-        """Work that nobody waits for is done in a thread, sooner or later."""
+        """Detached work runs in a thread."""
         done: list[str] = []
         self.blocking_calls.run_detached(lambda: done.append("done"))
         self.assertEqual(done, [])
@@ -234,19 +234,19 @@ class RunDetachedTests(BlockingCallsCase):
         self.assertEqual(done, ["done"])
 
     def test_without_a_thread(self) -> None:
-        """Without a thread to be had it is done here and now, rather than never."""
+        """If no thread can be started, detached work runs at once in the current thread."""
         done: list[str] = []
         BlockingCalls(self.clock, no_thread).run_detached(lambda: done.append("done"))
         self.assertEqual(done, ["done"])
 
     def test_failure(self) -> None:
-        """What it fails with is logged, since nobody else hears of it."""
+        """An error of detached work is logged, because no caller receives it."""
         self.blocking_calls.run_detached(fail)
         self.threads.run()
         self.assertEqual([failure.value for failure in self.flushLoggedErrors(OSError)], [FULL])
 
     def test_while_one_is_late(self) -> None:
-        """It is taken while other work is late: a descriptor has to be closed some time."""
+        """Detached work runs even while a call is overdue, because descriptors must be closed."""
         late = self.run_call(lambda: "late")
         self.clock.advance(10)
         self.failureResultOf(late, TimeoutError)

@@ -1,4 +1,4 @@
-"""What the documentation says is what the code does."""
+"""The documentation agrees with the code."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = {page.stem: page.read_text() for page in (ROOT / "docs").glob("*.md")}
 
-#: A link of Markdown to a place of the project: its file, if another, and its anchor, if any.
+#: Markdown link within the project: its file, unless it is the same one, and its anchor, if any.
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
-#: Where the examples of the URL reference are fetched from.
+#: Base URL of the examples in the URL reference.
 SERVICE = "http://127.0.0.1:4000/insecure"
 
 
 def rows(page: str, first: str) -> list[list[str]]:
-    """Return the cells of the table whose first heading is given, without its two header lines."""
+    """Return the cells of the table whose first heading is ``first``, without header lines."""
     tables = re.findall(r"(?:^\|.*\n?)+", PAGES[page], re.MULTILINE)
     (table,) = [table for table in tables if table.startswith(f"| {first} |")]
     return [
@@ -46,12 +46,12 @@ def rows(page: str, first: str) -> list[list[str]]:
 
 
 def code(text: str, language: str) -> list[str]:
-    """Return the blocks of code in a language."""
+    """Return the code blocks in a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def run(example: str) -> list[str]:
-    """Run an example of Python, and return the lines that it prints."""
+    """Run a Python example and return the lines that it prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(example, {})
@@ -59,21 +59,21 @@ def run(example: str) -> list[str]:
 
 
 def anchor(heading: str) -> str:
-    """Return what a heading is linked to by, as sites and repositories spell it."""
+    """Return the anchor of a heading, as GitHub and site generators spell it."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 class ReferenceTests(SynchronousTestCase):
-    """A reader can trust every table."""
+    """Completeness of the tables."""
 
     def test_every_variable_is_explained(self) -> None:
-        """An operator finds every variable in the configuration table, and no other (D33)."""
+        """The configuration table lists exactly the variables that the service reads (D33)."""
         table = rows("configuration", "Variable")
         named = re.findall(r"`(A(?:P|WS)_\w+)`", " ".join(row[0] for row in table))
         self.assertEqual(sorted(VARIABLES), sorted(named))
 
     def test_every_error_is_explained(self) -> None:
-        """A client finds every error, with its status and its Cache-Control (D20)."""
+        """The URL reference lists every error with its status and its Cache-Control (D20)."""
         table = rows("urls", "Status")
         listed = {(int(row[0]), row[1].strip("`"), row[3].strip("`")) for row in table}
         raised = {
@@ -86,7 +86,7 @@ class ReferenceTests(SynchronousTestCase):
         self.assertEqual(raised, listed)
 
     def test_every_metric_is_explained(self) -> None:
-        """An operator finds every metric in its table, and no other (contract: Metrics)."""
+        """The operations page lists exactly the metrics that the service exposes (Metrics)."""
         metrics = Metrics()
         metrics.watch(Slots(Clock(), 1, 1, 1))
         exposed = re.findall(r"^# TYPE (\w+)", exposition(metrics.registry).decode(), re.MULTILINE)
@@ -94,7 +94,7 @@ class ReferenceTests(SynchronousTestCase):
         self.assertEqual(sorted(exposed), sorted(re.findall(r"`(audio_proxy_\w+)`", named)))
 
     def test_every_option_is_explained(self) -> None:
-        """A client finds every option, and an example of it to copy (contract: Option classes)."""
+        """The URL reference explains every option and has an example of it (Option classes)."""
         table = [re.match(r"\[`(\w+)`\]\(#(.*)\)", row[0]) for row in rows("urls", "Option")]
         links = {match[1]: match[2] for match in table if match}
         self.assertEqual(set(VariantOptions.__dataclass_fields__) | {"exp"}, set(links))
@@ -117,12 +117,12 @@ class ReferenceTests(SynchronousTestCase):
                 self.assertEqual(expected, stated and stated.groups(), (key, token))
 
     def test_every_format_in_browsers(self) -> None:
-        """The page on browsers says of every format of sound what its duration is."""
+        """The page on browsers lists every audio format."""
         sounding = [token for token, form in FORMATS.items() if form.content_type]
         self.assertEqual(sounding, [row[0] for row in rows("browsers", "Format")])
 
     def test_every_source_is_explained(self) -> None:
-        """A client finds every kind of source, spelled as the service reads it (D15)."""
+        """The URL reference lists every kind of source as the service reads it (D15)."""
         parts = {"host": "host.example", "base64url": "bG9jYWw6Ly9hLm1wMw"}
         kinds = set()
         for row in rows("urls", "Source"):
@@ -135,7 +135,7 @@ class ReferenceTests(SynchronousTestCase):
         self.assertEqual(expected, kinds)
 
     def test_every_alert_is_explained(self) -> None:
-        """Whoever is called by an alert finds what it means, under the link that it carries."""
+        """Every alert links to a section of the operations page that explains it."""
         rules = (ROOT / "deploy/prometheus/rules.yml").read_text()
         alerts = re.findall(r"- alert: (\w+)", rules)
         links = re.findall(r"runbook: docs/operations.md#(\S+)", rules)
@@ -145,10 +145,10 @@ class ReferenceTests(SynchronousTestCase):
 
 
 class ExampleTests(SynchronousTestCase):
-    """A reader can copy every example."""
+    """Validity of the examples."""
 
     def test_urls(self) -> None:
-        """Every example of the URL reference is one that the service takes (D1)."""
+        """The service accepts every example URL of the URL reference (D1)."""
         examples = re.findall(f"{SERVICE}(/\\S+)", PAGES["urls"])
         self.assertGreater(len(examples), 20)
         for example in examples:
@@ -161,7 +161,7 @@ class ExampleTests(SynchronousTestCase):
                 read_options(target.options)
 
     def test_same_source(self) -> None:
-        """The spellings that are said to be one source are one."""
+        """The three example spellings of one source name the same source."""
         spellings = re.findall(
             f"{SERVICE}/(plain|enc)/(\\S+)", PAGES["urls"].split("## Sources")[1]
         )
@@ -169,7 +169,7 @@ class ExampleTests(SynchronousTestCase):
         self.assertEqual(1, len({read_source(a.encode(), b.encode()) for a, b in spellings}))
 
     def test_signing(self) -> None:
-        """Every example that signs prints URLs that the service accepts (Authentication, 1)."""
+        """Every signing example prints URLs that the service accepts (Authentication, 1)."""
         examples = code(README, "python") + code(PAGES["urls"], "python")
         examples += code(PAGES["embedding"], "python")[1:]
         self.assertEqual(4, len(examples))
@@ -181,13 +181,13 @@ class ExampleTests(SynchronousTestCase):
                 self.assertTrue(verify(bytes(32), b"\x01", path.signed, path.signature), url)
 
     def test_embedding(self) -> None:
-        """The page shows the example that is there to be started."""
+        """The embedding page shows the program `examples/embed.py`."""
         shown = code(PAGES["embedding"], "python")[0]
         self.assertTrue((ROOT / "examples/embed.py").read_text().endswith(f"\n\n{shown}"))
 
 
 class LinkTests(SynchronousTestCase):
-    """A reader gets everywhere."""
+    """Links between the pages."""
 
     def test_every_page_is_one_click_away(self) -> None:
         """The README links to each page of the documentation."""
@@ -195,7 +195,7 @@ class LinkTests(SynchronousTestCase):
         self.assertEqual(set(), {f"docs/{name}.md" for name in PAGES} - linked)
 
     def test_links_lead_somewhere(self) -> None:
-        """Every link to a place of the project leads to a file, and to a heading of it."""
+        """Every link within the project leads to an existing file and heading."""
         pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
         pages += [*(ROOT / "examples").glob("*/README.md"), *(ROOT / "deploy").glob("*/README.md")]
         for page in pages:
@@ -209,10 +209,10 @@ class LinkTests(SynchronousTestCase):
 
 
 class SecurityTests(SynchronousTestCase):
-    """The threat table is worth its words."""
+    """Threat table of the security page."""
 
     def test_every_proof_exists(self) -> None:
-        """Each test that a row names is there, be it a module, a class or a method of one."""
+        """Every test module, class and method that the threat table names exists."""
         rows = [
             line
             for line in PAGES["security"].splitlines()
@@ -227,7 +227,7 @@ class SecurityTests(SynchronousTestCase):
 
 
 def exists(name: str) -> bool:
-    """Tell whether a dotted name leads to a module, or to something in one."""
+    """Return whether a dotted name leads to a module, or to an object in a module."""
     try:
         namedAny(name)
     except (AttributeError, ModuleNotFound, ObjectNotFound):

@@ -1,4 +1,4 @@
-"""The resource in an application's tree, tested with treq.testing as the application would."""
+"""Resource in an application's tree, tested with treq.testing as an application would."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BASE = "http://app.test/audio"
 
 
 class StubTreqTests(ServiceCase):
-    """`make_resource`, below a child of the root and without a port"""
+    """`make_resource` as a child of the application's root, without a port"""
 
     def setUp(self) -> None:
         super().setUp()
@@ -33,12 +33,12 @@ class StubTreqTests(ServiceCase):
         self.treq = StubTreq(root)
 
     def get(self, url: str) -> tuple[Any, bytes]:
-        """Return the response to a request that waits for nothing, and its body."""
+        """Return the response to a request that completes at once, and its body."""
         response = self.successResultOf(self.treq.get(url))
         return response, self.successResultOf(self.treq.content(response))
 
     def test_health(self) -> None:
-        """The health document is below the child, and the application beside it."""
+        """The health document is served below the child, and the application beside it."""
         response, body = self.get(f"{BASE}/health")
         self.assertEqual((200, "ok"), (response.code, json.loads(body)["status"]))
         response, body = self.get("http://app.test/")
@@ -52,14 +52,14 @@ class StubTreqTests(ServiceCase):
         self.assertEqual("invalid_signature", json.loads(body)["error"])
 
     def test_not_found(self) -> None:
-        """A signed URL of a missing source, and a path that is no URL, return 404."""
+        """A signed URL of a missing source returns 404, as does a path that is not a signed URL."""
         missing = Signer(KEY, SALT, BASE).url("local://missing.flac")
         for url in (missing, BASE, f"{BASE}/"):
             response, body = self.get(url)
             self.assertEqual((404, "not_found"), (response.code, json.loads(body)["error"]), url)
 
     def test_metrics(self) -> None:
-        """The metrics are where the application mounts them, and not beside the audio."""
+        """The metrics are served only where the application mounts them."""
         self.get(f"{BASE}/health")
         response, body = self.get("http://app.test/internal/metrics")
         self.assertEqual(200, response.code)
@@ -68,7 +68,7 @@ class StubTreqTests(ServiceCase):
         self.assertEqual(404, response.code)
 
     async def test_render(self) -> None:
-        """A render needs the real reactor: `flush` takes what the encoder has written so far."""
+        """A test can read a render with the real reactor and repeated calls of `StubTreq.flush`."""
         self.add("short.flac", short_flac())
         url = Signer(KEY, SALT, BASE).url("local://short.flac", Variant(f="wav"))
         response = await self.flush_until(self.treq.get(url))
@@ -88,7 +88,7 @@ class StubTreqTests(ServiceCase):
         return (await until(flush, "the response"))[0]
 
     def test_raw_urls(self) -> None:
-        """StubTreq passes `Signer`'s URLs on unchanged, and not every other raw URL.
+        """StubTreq passes `Signer`'s URLs on unchanged, but changes some other raw URLs.
 
         treq encodes ``[``, ``]`` and ``|``, and Twisted's Agent drops a ``;`` at the end without a
         parameter. A test with such a URL needs a socket.

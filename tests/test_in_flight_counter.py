@@ -1,4 +1,4 @@
-"""How many operations are in flight, and the wait until there are none."""
+"""Counter of operations in flight, and the wait until there are none."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class InFlightCounterTests(SynchronousTestCase):
         self.counter = InFlightCounter()
 
     def wait(self, seconds: float = 30) -> Deferred[None]:
-        """Wait for the last to end."""
+        """Wait until the counter is idle."""
         return Deferred.fromCoroutine(self.counter.wait_until_idle(self.clock, seconds))
 
     def test_nothing(self) -> None:
-        """Where nothing goes on there is no wait."""
+        """A wait on an idle counter ends at once."""
         self.successResultOf(self.wait())
         self.counter.begin()
         self.counter.end()
         self.successResultOf(self.wait())
 
     def test_last_one(self) -> None:
-        """A wait is over with the last that ends, not before, and leaves no timer."""
+        """A wait ends with the last operation and not before, and leaves no timer."""
         self.counter.begin()
         self.counter.begin()
         waits = [self.wait(), self.wait()]
@@ -42,7 +42,7 @@ class InFlightCounterTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_more_begin(self) -> None:
-        """What begins during a wait is waited for."""
+        """A wait includes operations that begin during the wait."""
         self.counter.begin()
         waiting = self.wait()
         self.counter.begin()
@@ -52,7 +52,7 @@ class InFlightCounterTests(SynchronousTestCase):
         self.successResultOf(waiting)
 
     def test_deadline(self) -> None:
-        """A wait is over after its time, whatever goes on; each has its own."""
+        """Each wait ends after its own timeout, even if operations are still in flight."""
         self.counter.begin()
         short, long = self.wait(5), self.wait(30)
         self.clock.advance(5)
@@ -63,7 +63,7 @@ class InFlightCounterTests(SynchronousTestCase):
         self.counter.end()
 
     def test_no_time(self) -> None:
-        """A wait of no time, or less, is over in a moment."""
+        """A wait with a timeout of zero or less ends in the next reactor turn."""
         self.counter.begin()
         waits = [self.wait(0), self.wait(-3)]
         self.clock.advance(0)
@@ -71,7 +71,7 @@ class InFlightCounterTests(SynchronousTestCase):
             self.successResultOf(each)
 
     def test_cancelled(self) -> None:
-        """One who stops to wait leaves nothing behind."""
+        """A cancelled wait leaves no timer and does not disturb other waits."""
         self.counter.begin()
         leaver, other = self.wait(), self.wait()
         leaver.cancel()

@@ -1,4 +1,4 @@
-"""Log events that carry the id of the request that began their work."""
+"""Log events with the id of the request that caused them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class RequestIdTests(SynchronousTestCase):
         self.addCleanup(self.log.keep())
 
     def ids(self) -> list[object]:
-        """Return the id of each event, in order."""
+        """Return the request id of each event, in order."""
         return [event.get("request_id") for event in self.log.events]
 
     def test_no_request(self) -> None:
-        """Work of no request has no id."""
+        """Events outside of requests have no request id."""
         _log.info("a")
         self.assertEqual([None], self.ids())
 
     def test_coroutines(self) -> None:
-        """Everything that a request starts logs its id, and nothing else does."""
+        """Everything that a request starts logs the request's id, and nothing else does."""
         waiting: Deferred[None] = Deferred()
 
         async def child() -> None:
@@ -54,7 +54,7 @@ class RequestIdTests(SynchronousTestCase):
         self.assertEqual(["one", None, "one", "other"], self.ids())
 
     def test_given(self) -> None:
-        """An id that an event has already is left to it."""
+        """An event keeps a request id that it already has."""
 
         def work() -> None:
             set_request_id("one")
@@ -64,7 +64,7 @@ class RequestIdTests(SynchronousTestCase):
         self.assertEqual(["two"], self.ids())
 
     def test_event(self) -> None:
-        """An event is otherwise what Twisted makes of it: level, namespace, fields, traceback."""
+        """Apart from the id, an event is Twisted's own: level, namespace, fields and traceback."""
 
         def work() -> None:
             set_request_id("one")

@@ -1,4 +1,4 @@
-"""The log on its stream: one line an event, in one shape."""
+"""Log lines on the output stream: one line per event, in one format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LineObserverTests(SynchronousTestCase):
         self.stream = io.StringIO()
 
     def observe(self, level: str = "debug", **event: Any) -> str:
-        """Return what is written for an event."""
+        """Return the text that is written for an event."""
         LineObserver(self.stream, level)({"log_time": TIME, **event})
         text = self.stream.getvalue()
         self.stream.seek(0)
@@ -41,14 +41,14 @@ class LineObserverTests(SynchronousTestCase):
         return text
 
     def test_shape(self) -> None:
-        """Time in UTC with milliseconds and a Z, the level, the text (Request log, D28)."""
+        """A line has the UTC time in milliseconds, the level and the text (Request log; D28)."""
         self.assertEqual(
             f"{STAMP} [info] hello\n",
             self.observe(log_level=LogLevel.info, log_format="{word}", word="hello"),
         )
 
     def test_request(self) -> None:
-        """A request's id stands ahead of the level (Request log)."""
+        """The request id comes before the level (Request log)."""
         record = AccessLogEntry(
             "abc", "render", 404, "not_found", "f:mp3", b"local://a b\nc.mp3", None, 77, 5
         )
@@ -61,7 +61,7 @@ class LineObserverTests(SynchronousTestCase):
         )
 
     def test_level_names(self) -> None:
-        """Levels are spelled as AP_LOG_LEVEL spells them; there is nothing above error."""
+        """Levels are spelled as in AP_LOG_LEVEL, and Twisted's critical level is shown as error."""
         for level, name in (
             (LogLevel.debug, "debug"),
             (LogLevel.info, "info"),
@@ -72,7 +72,7 @@ class LineObserverTests(SynchronousTestCase):
             self.assertEqual(f"{STAMP} [{name}] x\n", self.observe(log_level=level, log_format="x"))
 
     def test_threshold(self) -> None:
-        """Each AP_LOG_LEVEL lets through itself and what is above."""
+        """AP_LOG_LEVEL selects its own level and all levels above it."""
         order = ["debug", "info", "warning", "error"]
         self.assertEqual(order, list(LEVELS))
         for least in order:
@@ -81,22 +81,22 @@ class LineObserverTests(SynchronousTestCase):
                 self.assertEqual(order.index(level) >= order.index(least), bool(written))
 
     def test_event_without_level(self) -> None:
-        """What comes by Twisted's older log is information."""
+        """Events of Twisted's legacy log, which have no level, are logged as info."""
         self.assertEqual(f"{STAMP} [info] old\n", self.observe(log_format="old"))
 
     def test_text_is_no_format(self) -> None:
-        """Braces and percent signs in a field are only text."""
+        """Braces and percent signs in a field are not format directives."""
         text = "{0} {record} %s"
         self.assertEqual(f"{STAMP} [info] {text}\n", self.observe(log_format="{text}", text=text))
 
     def test_several_lines(self) -> None:
-        """No text makes a line that could be taken for an event of its own (D28)."""
+        """Line breaks in a text cannot forge a log line: continuation lines are indented (D28)."""
         for end in ("\n", "\r\n", "\r", "\x0b", "\x85", "\u2028"):
             written = self.observe(log_format="{text}", text=f"x{end}{STAMP} [info] forged{end}")
             self.assertEqual(f"{STAMP} [info] x\n    {STAMP} [info] forged\n", written)
 
     def test_failure(self) -> None:
-        """A crash is logged with its traceback, in one event."""
+        """A crash is logged with its traceback, as one event."""
         try:
             raise ZeroDivisionError("by zero")
         except ZeroDivisionError:
@@ -110,7 +110,7 @@ class LineObserverTests(SynchronousTestCase):
         self.assertTrue(all(line.startswith("    ") for line in written.splitlines()[1:]))
 
     def test_given_stream(self) -> None:
-        """It writes to the stream it was given, whatever twistd puts in the place of stdout."""
+        """Lines go to the given stream, even if twistd replaces stdout."""
         observer = LineObserver(self.stream, "info")
         self.patch(sys, "stdout", io.StringIO())
         Logger(observer=LogPublisher(observer)).info("to the real one")
@@ -118,7 +118,7 @@ class LineObserverTests(SynchronousTestCase):
         self.assertEqual("", sys.stdout.getvalue())  # type: ignore[attr-defined]
 
     def test_text_that_the_stream_cannot_spell(self) -> None:
-        """It is escaped: a line is never lost for a character, or for bytes that are no text."""
+        """Characters that the stream cannot encode are escaped, so no line is lost."""
         for encoding, shown in (("ascii", "\\xe9 \\udc80"), ("utf-8", "é \\udc80")):
             raw = io.BytesIO()
             stream = io.TextIOWrapper(raw, encoding=encoding)
@@ -129,7 +129,7 @@ class LineObserverTests(SynchronousTestCase):
             stream.detach()
 
     def test_flushed(self) -> None:
-        """A line is there as soon as its event is, for whoever follows the log."""
+        """Each line is flushed immediately."""
         raw = io.BytesIO()
         stream = io.TextIOWrapper(raw, write_through=False)
         LineObserver(stream, "info")({"log_time": TIME, "log_format": "x"})
@@ -137,8 +137,7 @@ class LineObserverTests(SynchronousTestCase):
         stream.detach()
 
 
-#: Lines as they end up in the log, each with the highest AP_LOG_LEVEL that shows it
-#: (contract: Request log).
+#: Log lines, each with the highest AP_LOG_LEVEL that shows it (Request log).
 LINES = {
     r"request_id=health \[debug\] health 200 \d+ bytes in 0ms": "debug",
     r"request_id=ready \[debug\] ready 200 \d+ bytes in 0ms": "debug",
@@ -178,7 +177,7 @@ LINES = {
 
 
 class BatchTests(SynchronousTestCase):
-    """Lines of requests"""
+    """Batches of access log lines"""
 
     RECORD = AccessLogEntry("abc", "render", 200, None, "f:mp3", b"local://a", "HIT", 7, 0)
 
@@ -191,7 +190,7 @@ class BatchTests(SynchronousTestCase):
         return LineObserver(self.stream, level, self.clock.callLater)
 
     def test_one_text(self) -> None:
-        """A line is the same by way of an event and without one (Request log)."""
+        """An access log line is the same with and without a Twisted log event (Request log)."""
         observer = self.observer()
         observer.request(self.RECORD)
         globalLogPublisher.addObserver(observer)
@@ -202,7 +201,7 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(lines, [f" request_id=abc [info] {text}"] * 2)
 
     def test_together(self) -> None:
-        """Lines of one moment are written at once, soon, and in their order."""
+        """Access log lines are written within 0.1 s, in order, with one flush for all of them."""
         observer = self.observer()
         for number in range(100):
             observer.request(self.RECORD._replace(sent=number))
@@ -215,7 +214,7 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(self.stream.flushed, 1)
 
     def test_bounded(self) -> None:
-        """However many there are, few wait."""
+        """The number of unwritten access log lines is bounded."""
         observer = self.observer()
         for _ in range(10_000):
             observer.request(self.RECORD)
@@ -225,7 +224,7 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(self.stream.getvalue().count("\n"), 10_000)
 
     def test_events(self) -> None:
-        """Any other event is written at once, behind the requests that came before it."""
+        """Any other event is written at once, after the access log lines of earlier requests."""
         observer = self.observer()
         observer.request(self.RECORD)
         observer({"log_time": TIME, "log_level": LogLevel.info, "log_format": "hello"})
@@ -234,14 +233,14 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(lines[1], f"{STAMP} [info] hello")
 
     def test_warnings(self) -> None:
-        """An answer that is an error of the service has its line at once."""
+        """The access log line of an error of the service is written at once."""
         observer = self.observer()
         observer.request(self.RECORD)
         observer.request(self.RECORD._replace(status=500, error_code="render_failed"))
         self.assertEqual(self.stream.getvalue().count("\n"), 2)
 
     def test_end(self) -> None:
-        """From the beginning of a stop on nothing waits, so that no line is lost at the end."""
+        """Once the service begins to stop, lines are written at once, so that none is lost."""
         observer = self.observer()
         observer.request(self.RECORD)
         observer.settle()
@@ -249,7 +248,7 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(self.stream.getvalue().count("\n"), 2)
 
     def test_stream_that_fails(self) -> None:
-        """A full disk costs the lines, and never a request."""
+        """If the stream fails, lines are lost, but no request fails."""
         for error in (OSError(28, "No space left on device"), ValueError("closed")):
             self.stream.error = error
             observer = LineObserver(self.stream, "info")
@@ -260,7 +259,7 @@ class BatchTests(SynchronousTestCase):
         self.assertEqual(self.stream.getvalue().count("\n"), 1)
 
     def test_levels(self) -> None:
-        """A level that is not asked for is not written (AP_LOG_LEVEL)."""
+        """Access log lines below AP_LOG_LEVEL are not written."""
         observer = self.observer("warning")
         observer.request(self.RECORD)
         observer.request(self.RECORD._replace(status=500, error_code="render_failed"))
@@ -269,7 +268,7 @@ class BatchTests(SynchronousTestCase):
 
 
 class _Counted(io.StringIO):
-    """A stream that counts how often it is flushed, and fails where it is told to."""
+    """Stream that counts flushes, and fails if a test says so."""
 
     flushed = 0
     error: Exception | None = None
@@ -284,10 +283,10 @@ class _Counted(io.StringIO):
 
 
 class LevelTests(SynchronousTestCase):
-    """What AP_LOG_LEVEL lets through of all that happens"""
+    """Selection of lines by AP_LOG_LEVEL"""
 
     def lines(self, level: str) -> list[str]:
-        """Have all of it happen, and return what was logged, without time and tracebacks."""
+        """Cause all kinds of events and return the log lines, without times and tracebacks."""
         stream = io.StringIO()
         observer = LineObserver(stream, level)
         globalLogPublisher.addObserver(observer)
@@ -301,7 +300,7 @@ class LevelTests(SynchronousTestCase):
         return [line.partition(" ")[2] for line in lines if not line.startswith(" ")]
 
     def ask(self) -> None:
-        """Ask for everything there is, and a few things that there are not."""
+        """Send one request for each kind of access log line."""
         harness = ResourceHarness(origin="*")
         paths = [harness.path(f"/cb:{number}/plain/local://a".encode()) for number in range(6)]
         renders = [f"/cb:{number}/plain/local://a".encode() for number in range(6)]
@@ -334,7 +333,7 @@ class LevelTests(SynchronousTestCase):
         harness.ask(paths[0], x_request_id=b"crash")
 
     def render(self) -> None:
-        """Render well and badly, give one up in the queue, and start one that cannot be."""
+        """Complete a render, fail one, cancel one in the queue, and fail to start one."""
         harness = RenderHarness()
         _, encoder = harness.render()
         encoder.say(b"abc")
@@ -351,7 +350,7 @@ class LevelTests(SynchronousTestCase):
         harness.close()
 
     def test_each_level(self) -> None:
-        """It lets through what the contract lists for it and for those above it."""
+        """Each level shows the contract's lines for itself and the levels above (Request log)."""
         order = list(LEVELS)
         for level in order:
             lines = self.lines(level)
@@ -370,7 +369,7 @@ class LevelTests(SynchronousTestCase):
                 self.assertEqual(3 if "slot" in pattern else 1, len(found), (level, pattern))
 
     def test_one_line_a_request(self) -> None:
-        """Whatever becomes of a request, one line has its id."""
+        """Every request has exactly one access log line, whatever its outcome."""
         ids = Counter(
             match[1]
             for line in self.lines("debug")

@@ -1,4 +1,4 @@
-"""The eleven metrics: their names, their labels, and what each render is counted as."""
+"""The eleven metrics: names, labels, and the outcome that each render is counted under."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from audioproxy.web.metrics_resource import exposition
 from tests.support.http import ResourceHarness
 from tests.support.strategies import PROMISE, encoded, junk, option_segments, sources
 
-#: Each metric's type and labels (contract: Metrics).
+#: Type and labels of each metric (Metrics).
 TABLE = {
     "audio_proxy_renders_total": ("counter", "format outcome"),
     "audio_proxy_render_duration_seconds": ("histogram", "format outcome"),
@@ -48,15 +48,15 @@ TABLE = {
 BUCKETS = "0.1 0.25 0.5 1.0 2.5 5.0 10.0 30.0 60.0 120.0 300.0 +Inf".split()
 
 FORMATS = "mp3 opus ogg aac m4a flac wav peaks".split()
-#: What a render that had its slot comes to: classes of the error table that the gate before the
-#: slot need not have found, since a remote source is read, and may be gone, when it is decoded.
+#: Outcomes of a render that held a slot. They include error classes that the checks before the slot
+#: do not always find: a remote source is read again for decoding, and may be gone by then.
 OUTCOMES = (
     "success cancelled not_found source_too_large undecodable_source invalid_options render_failed"
     " upstream_unavailable render_timeout"
 ).split()
 ENDPOINTS = "render info health ready metrics preflight unknown".split()
 
-#: A line of the text format, as narrow as the fixed sets allow.
+#: A line of the text format; stricter than the format, since all label values are from fixed sets.
 LINE = re.compile(
     r"audio_proxy_([a-z_]+)(?:\{([a-z]+=\"[^\"\\]*\"(?:,[a-z]+=\"[^\"\\]*\")*)\})? (\S+)"
 )
@@ -64,20 +64,20 @@ LABEL = re.compile(r"([a-z]+)=\"([^\"]*)\"")
 
 
 def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Return the value of each series by its name, without the prefix, and its labels."""
+    """Parse the exposition into values by metric name, without its prefix, and labels."""
     found = {}
     for line in exposition.decode("ascii").splitlines():
         if not line.startswith("#"):
             match = LINE.fullmatch(line)
             assert match is not None, line
             series = (match[1], tuple(LABEL.findall(match[2] or "")))
-            assert series not in found, f"{line} is there twice"
+            assert series not in found, f"{line} occurs twice"
             found[series] = float(match[3])
     return found
 
 
 def read(exposition: bytes) -> dict[str, float]:
-    """Return the value of each series by ``name value value``."""
+    """Parse the exposition into values by series; a series is spelled ``name value value``."""
     return {
         " ".join([name, *(value for _, value in labels)]): value
         for (name, labels), value in parse(exposition).items()
@@ -85,7 +85,7 @@ def read(exposition: bytes) -> dict[str, float]:
 
 
 class Counts:
-    """What metrics have counted since this was made."""
+    """Changes of metrics since this object was created."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -93,7 +93,7 @@ class Counts:
 
     @property
     def changes(self) -> dict[str, float]:
-        """By how much each series has moved that is not where it was; buckets are left out."""
+        """The change of each series that has changed, without histogram buckets."""
         return {
             series: round(value - self._before.get(series, 0), 9)
             for series, value in self._read().items()
@@ -101,7 +101,7 @@ class Counts:
         }
 
     def of(self, *prefixes: str) -> dict[str, float]:
-        """Return the changes of some metrics alone."""
+        """Return the changes of the series whose names have one of the prefixes."""
         return {name: value for name, value in self.changes.items() if name.startswith(prefixes)}
 
     def _read(self) -> dict[str, float]:
@@ -111,7 +111,7 @@ class Counts:
 
 @dataclass
 class FakePool:
-    """Slots with any numbers."""
+    """Double of render slots with fixed numbers."""
 
     capacity: int = 3
     held: int = 2
@@ -120,7 +120,7 @@ class FakePool:
 
 
 def full() -> Metrics:
-    """Return metrics with a series of each kind."""
+    """Return metrics with at least one series each."""
     metrics = Metrics()
     metrics.watch(FakePool())
     with metrics.render("mp3", Clock().seconds):
@@ -129,10 +129,10 @@ def full() -> Metrics:
 
 
 class ContractTests(SynchronousTestCase):
-    """The exposition is the contract's table, and nothing besides."""
+    """Exposition of exactly the contract's table (Metrics)."""
 
     def test_names_and_types(self) -> None:
-        """There are the eleven metrics, each with its type and a sentence of help."""
+        """The exposition has exactly the eleven metrics, each with its type and a help sentence."""
         lines = exposition(full().registry).decode().splitlines()
         types = [line.split(" ")[2:] for line in lines if line.startswith("# TYPE ")]
         self.assertEqual(sorted([name, kind] for name, (kind, _) in TABLE.items()), sorted(types))
@@ -142,7 +142,7 @@ class ContractTests(SynchronousTestCase):
             self.assertRegex(sentence, r"\A[A-Z].*\.\Z")
 
     def test_labels(self) -> None:
-        """Each series is of a metric of the table and has that metric's labels."""
+        """Each series belongs to a metric of the table and has that metric's labels."""
         expected = {}
         for name, (kind, labels) in TABLE.items():
             short = name.removeprefix("audio_proxy_")
@@ -158,7 +158,7 @@ class ContractTests(SynchronousTestCase):
         self.assertEqual(expected, found)
 
     def test_buckets(self) -> None:
-        """The buckets are the fixed ones, and a duration counts in all that it is not over (4)."""
+        """A duration counts in each fixed bucket that it does not exceed (Metrics, 4)."""
         for seconds in (0, 0.1, 0.11, 1, 299.9, 300, 300.1):
             metrics, clock = Metrics(), Clock()
             with metrics.render("wav", clock.seconds):
@@ -172,7 +172,7 @@ class ContractTests(SynchronousTestCase):
             self.assertEqual({le: seconds <= float(le) for le in BUCKETS}, buckets)
 
     def test_from_the_start(self) -> None:
-        """Counters are there before the first event, so that a rate misses none."""
+        """Counters are exposed before the first event, so that a rate misses none."""
         series = read(exposition(Metrics().registry))
         for name, *sets in (
             ("renders_total", FORMATS, OUTCOMES),
@@ -188,7 +188,7 @@ class ContractTests(SynchronousTestCase):
         self.assertEqual({0.0}, set(series.values()))
 
     def test_no_created_series(self) -> None:
-        """No series tells when another began, whatever the process has set for others."""
+        """There are no ``_created`` series, whatever prometheus-client's global setting is."""
         self.addCleanup(enable_created_metrics)
         expositions = set()
         for switch in (enable_created_metrics, disable_created_metrics):
@@ -198,7 +198,7 @@ class ContractTests(SynchronousTestCase):
         self.assertNotIn(b"_created", text)
 
     def test_registry_of_its_own(self) -> None:
-        """Two services in one process count apart, and nothing is in the process's registry."""
+        """Two services in one process count separately, and neither uses the global registry."""
         one, other = full(), full()
         counts = Counts(other)
         one.render_rejected()
@@ -211,7 +211,7 @@ class ContractTests(SynchronousTestCase):
         self.assertEqual([], [name for name in names if "audio_proxy" in name])
 
     def test_foreign_parser(self) -> None:
-        """What prometheus-client itself reads is what was printed."""
+        """prometheus-client's parser reads the exposed values."""
         text = exposition(full().registry).decode()
         families = list(text_string_to_metric_families(text))
         self.assertEqual(
@@ -228,7 +228,7 @@ class ContractTests(SynchronousTestCase):
         self.assertEqual(parse(text.encode()), samples)
 
     def test_slots(self) -> None:
-        """The gauges of slots and queue are what the pool has at the moment of the scrape."""
+        """The gauges of slots and queue show the state at the time of the scrape."""
         metrics, pool = Metrics(), FakePool()
         metrics.watch(pool)
         for held, depth in ((2, 5), (3, 0), (0, 0)):
@@ -244,10 +244,13 @@ class ContractTests(SynchronousTestCase):
 
 
 class RenderTests(SynchronousTestCase):
-    """What a block of a render counts as."""
+    """Outcomes of renders."""
 
     def outcome(self, error: Exception | None) -> str:
-        """Return what a render that ends so is counted as, once in each of two metrics."""
+        """Return the outcome of a render that ends with ``error``.
+
+        Both render metrics must count the render once.
+        """
         metrics, clock = Metrics(), Clock()
         counts = Counts(metrics)
         try:
@@ -269,7 +272,7 @@ class RenderTests(SynchronousTestCase):
         return outcome
 
     def test_outcomes(self) -> None:
-        """Each end has its class of the error table, and what nobody foresaw is a failure (1)."""
+        """The outcome is the error class; unexpected errors are render_failed (Metrics, 1)."""
         for error, outcome in (
             (None, "success"),
             (CancelledError(), "cancelled"),
@@ -287,7 +290,7 @@ class RenderTests(SynchronousTestCase):
             self.assertEqual(outcome, self.outcome(error), error)
 
     def test_several_at_a_time(self) -> None:
-        """Renders that run beside each other are counted apart, each with its own time (3)."""
+        """Concurrent renders are counted separately, each with its own duration (Metrics, 3)."""
         metrics, clock = Metrics(), Clock()
         counts = Counts(metrics)
         with metrics.render("mp3", clock.seconds):
@@ -305,10 +308,10 @@ class RenderTests(SynchronousTestCase):
 
 
 class RejectionTests(SynchronousTestCase):
-    """Renders that got no slot"""
+    """Requests that got no render slot"""
 
     def test_who_is_counted(self) -> None:
-        """Who finds the queue full, and who waits in it too long, is; who leaves it is not."""
+        """A full queue and a timeout in the queue count as rejections; cancellation does not."""
         metrics, clock = Metrics(), Clock()
         slots = Slots(clock, 1, 1, 10, rejected=metrics.render_rejected)
         counts = Counts(metrics)
@@ -339,7 +342,7 @@ class RejectionTests(SynchronousTestCase):
 
 
 class FixedSetTests(SynchronousTestCase):
-    """Nothing of a request becomes a label (Metrics endpoint, 3)."""
+    """Fixed sets of label values (Metrics endpoint, 3)."""
 
     @PROMISE
     @given(
@@ -351,7 +354,7 @@ class FixedSetTests(SynchronousTestCase):
                 sources(),
             ),
             st.builds(lambda source: b"/info/enc/" + encoded(source), sources()),
-            # A line's end would make two requests of one.
+            # A line break would split one request into two.
             st.lists(junk(), max_size=4).map(
                 lambda parts: b"/" + b"/".join(parts).translate(None, b"\r\n")
             ),
@@ -360,13 +363,13 @@ class FixedSetTests(SynchronousTestCase):
         st.booleans(),
     )
     def test_whatever_is_asked(self, method: bytes, path: bytes, signed: bool) -> None:
-        """Every request moves one of the series that were there before it, and adds none."""
+        """Every request changes an existing series and adds no new series."""
         harness = ResourceHarness(origin="*")
         before = read(exposition(harness.metrics.registry))
         counts = Counts(harness.metrics)
         connection = harness.connect()
         connection.send(harness.path(path) if signed else path, method)
-        # Of a render or a probe that goes on, nobody waits for the end.
+        # The test does not wait for renders and probes to end.
         connection.leave()
         harness.spawner.put_down()
         self.assertEqual(before.keys(), read(exposition(harness.metrics.registry)).keys())

@@ -1,4 +1,4 @@
-"""One result for many waiters."""
+"""Shared result with many waiters."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class SharedResultTests(SynchronousTestCase):
         self.shared: SharedResult[int] = SharedResult(self.abandon)
 
     def abandon(self) -> None:
-        """Count a call."""
+        """Count the calls."""
         self.abandoned += 1
 
     def test_many(self) -> None:
-        """Each who waits has the result, as has each who comes later."""
+        """All current and later waiters receive the result."""
         waiters = [self.shared.wait() for _ in range(3)]
         for waiter in waiters:
             self.assertNoResult(waiter)
@@ -32,7 +32,7 @@ class SharedResultTests(SynchronousTestCase):
             self.assertEqual(5, self.successResultOf(waiter))
 
     def test_failure(self) -> None:
-        """A failure comes to each of them; without waiters nobody is told."""
+        """All waiters receive a failure; without waiters, a failure is not logged."""
         waiter = self.shared.wait()
         self.shared.fire(Failure(ValueError("a")))
         self.failureResultOf(waiter, ValueError)
@@ -46,7 +46,7 @@ class SharedResultTests(SynchronousTestCase):
         self.assertEqual(5, self.successResultOf(self.shared.wait()))
 
     def test_cancelled(self) -> None:
-        """A waiter that is cancelled leaves the others waiting."""
+        """A cancelled waiter does not affect the other waiters."""
         leaver, other = self.shared.wait(), self.shared.wait()
         leaver.cancel()
         self.failureResultOf(leaver, CancelledError)
@@ -55,7 +55,7 @@ class SharedResultTests(SynchronousTestCase):
         self.assertEqual(5, self.successResultOf(other))
 
     def test_abandoned(self) -> None:
-        """The last waiter to be cancelled before the result is noticed, and no one else."""
+        """The callback runs once: when the last waiter is cancelled before there is a result."""
         for waiter in [self.shared.wait(), self.shared.wait()]:
             waiter.cancel()
             self.failureResultOf(waiter, CancelledError)
@@ -65,7 +65,7 @@ class SharedResultTests(SynchronousTestCase):
         self.assertEqual(1, self.abandoned)
 
     def test_waiter_that_cancels_another(self) -> None:
-        """A waiter that cancels the next one, on hearing of the result, disturbs nobody."""
+        """A waiter may cancel another one in its callback without affecting the rest."""
         first, second, third = (self.shared.wait() for _ in range(3))
         first.addCallback(lambda _: second.cancel())
         self.shared.fire(5)

@@ -1,4 +1,4 @@
-"""`audioproxy.urls.Signer`: its URLs open, name what they were built of, and survive clients."""
+"""`audioproxy.urls.Signer`: the service accepts its URLs, and clients do not change them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.test_urls import climbs
 BASE = "https://audio.example"
 SIGNER = Signer(KEY, SALT, BASE, now=lambda: NOW + 0.9)
 
-#: Names of files that clients, shells and servers like to change.
+#: File names that clients, shells and servers tend to alter.
 HARD = (
     *("a b", " a", "a ", "100%", "%20", "%2e%2e", "a#b", "a?b", "a+b", "a&b", "a;b", "a=b", "a,b"),
     *("'a'", '"a"', "`a`", "$HOME", "a\\b", "\\", "a|b", "a<b>", "{a,b}", "[1-3]", "a^b", "~", "*"),
@@ -37,7 +37,7 @@ HARD = (
 
 
 def take_apart(url: str, base: str = BASE) -> Target:
-    """Read a URL as the service does: its signature first."""
+    """Verify and split a URL as the service does."""
     path = split_signature(url.removeprefix(base).encode("ascii"))
     assert path is not None and verify(KEY, SALT, path.signed, path.signature), url
     target = split_target(path.signed)
@@ -63,7 +63,7 @@ class SignerTests(SynchronousTestCase):
     def test_any_url(
         self, segments: list[bytes], source: bytes, exp: int | None, whole: bool
     ) -> None:
-        """A URL opens, and names the source, the variant and the end that it was built of."""
+        """A URL has a valid signature and names its source, its variant and its expiry."""
         assume(not climbs(source) and (exp is None or exp >= NOW))
         signer = Signer(KEY, SALT, BASE, encoded=whole, now=lambda: NOW)
         variant = Variant.read(b"/".join(segments).decode("latin-1"))
@@ -78,11 +78,11 @@ class SignerTests(SynchronousTestCase):
         self.assertEqual(source_in(target), source_in(document))
 
     def test_default(self) -> None:
-        """Without a variant it is the mp3 with nothing else asked for (D4)."""
+        """Without a variant, a URL names the default mp3 (D4)."""
         self.assertEqual((b"f:mp3",), take_apart(SIGNER.url("local://a")).options)
 
     def test_dot_segments(self) -> None:
-        """A source with a segment that clients take out of a path travels in base64url."""
+        """A source with dot segments is base64url-encoded, because clients remove dot segments."""
         for text, form in (
             *(("local://a/./b", b"enc"), ("local://a/../b", b"enc"), ("local://.", b"enc")),
             *(("s3://b/..", b"enc"), ("s3://b/../k", b"enc"), ("https://h/a/..?b", b"plain")),
@@ -94,7 +94,7 @@ class SignerTests(SynchronousTestCase):
             self.assertEqual(form, take_apart(SIGNER.info_url(text)).form, text)
 
     def test_clients(self) -> None:
-        """What a browser makes of a URL before it sends it is that URL, byte for byte."""
+        """A browser's URL parser leaves every URL unchanged, byte for byte."""
         chance = random.Random(1)
         names = [f"local://x/{name}" for name in HARD]
         names += [f"s3://bucket/{name}" for name in HARD]
@@ -105,7 +105,7 @@ class SignerTests(SynchronousTestCase):
             try:
                 source = urls.read_source(name)
             except NotFound:
-                # An https URL has no spaces, and no control characters.
+                # An https URL may not contain spaces or control characters.
                 continue
             built += [SIGNER.url(source, Variant(dl="a..b", cb=name)), SIGNER.info_url(source)]
         self.assertGreater(len(built), 600)
@@ -124,7 +124,7 @@ class SignerTests(SynchronousTestCase):
         self.assertEqual(built, json.loads(ended.stdout))
 
     def test_expiry(self) -> None:
-        """An end is given as seconds from now or as Unix seconds, and is served itself (D14)."""
+        """Expiry is in seconds from now or in Unix seconds, and may be the current second (D14)."""
         for values, exp in (
             ({}, None),
             ({"expires_in": 3600}, NOW + 3600),
@@ -136,7 +136,7 @@ class SignerTests(SynchronousTestCase):
             self.assertEqual(exp, found, values)
 
     def test_expired(self) -> None:
-        """An end that has passed, or that no URL can have, is refused."""
+        """An expiry in the past or outside of the valid range is refused."""
         for values, error in (
             ({"expires_in": -1}, Expired),
             ({"expires_at": NOW - 1}, Expired),
@@ -149,7 +149,7 @@ class SignerTests(SynchronousTestCase):
             self.assertRaises(error, SIGNER.url, "local://a", **values)
 
     def test_base(self) -> None:
-        """An origin, a mount point, both or nothing stand ahead, with or without a last slash."""
+        """The base is an origin, a mount path, both or empty, with or without a trailing slash."""
         for base, shown in (
             *(("", ""), ("/", ""), ("/audio", "/audio"), ("/audio/", "/audio")),
             *((BASE, BASE), (f"{BASE}/", BASE), (f"{BASE}:8443/x/y/", f"{BASE}:8443/x/y")),
@@ -170,14 +170,14 @@ class SignerTests(SynchronousTestCase):
             self.assertRaises(ValueError, Signer, KEY, SALT, base)
 
     def test_own_path(self) -> None:
-        """A path of one's own is signed as it is, unless no client could send it so."""
+        """`Signer.sign` signs a path unchanged, and refuses a path that clients cannot send."""
         path = "/f:mp3/plain/local://a%2fb'(c)"
         self.assertEqual(path.encode(), split_signature(SIGNER.sign(path)[21:].encode()).signed)
         for wrong in ("", "f:mp3", "/a b", "/a\n", "/a?b", "/a#b", "/ä", f"{BASE}/a"):
             self.assertRaises(ValueError, SIGNER.sign, wrong)
 
     def test_secrets(self) -> None:
-        """Key and salt are bytes of some length, or their hexadecimal text through `from_hex`."""
+        """`Signer` takes key and salt as bytes, and `Signer.from_hex` as hexadecimal text."""
         read = Signer.from_hex(KEY.hex(), SALT.hex().upper(), BASE, encoded=True, now=lambda: NOW)
         self.assertEqual((KEY, SALT, BASE, True), (read.key, read.salt, read.base, read.encoded))
         for key, salt in ((KEY.hex(), SALT), (KEY, SALT.hex()), (KEY[1:], SALT), (KEY, b"")):
@@ -185,7 +185,7 @@ class SignerTests(SynchronousTestCase):
             self.assertIn("from_hex", str(error))
 
     def test_secrets_untold(self) -> None:
-        """No message and no repr has any of a secret in it, right or wrong as it may be."""
+        """Error messages and `repr` contain no part of the key or the salt."""
         key, salt = "5ec7e7" * 12, "5a17ed" * 2
         for wrong_key, wrong_salt, name in (
             *((f"0x{key}", salt, "AP_KEY"), (key[1:], salt, "AP_KEY"), (key[:60], salt, "AP_KEY")),

@@ -1,4 +1,4 @@
-"""The signing examples: each language makes the published signatures, and no others."""
+"""Signing examples: each language produces the published signatures."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ KEY, SALT = PAIRS[0]["key"], PAIRS[0]["salt"]
 
 @dataclass(frozen=True)
 class Example:
-    """One program: how the README runs it, and how to make what starts quicker, where it can be.
+    """Example program: its command in the README, and a faster way to run it, if there is one.
 
-    :ivar build: a command that makes something in the folder ``{out}``.
-    :ivar built: what to run then.
+    :ivar build: a command that compiles the program into the folder ``{out}``.
+    :ivar built: the command that runs the compiled program.
     :ivar needs: other programs that it calls.
     """
 
@@ -57,7 +57,7 @@ EXAMPLES = {
     "shell": Example("sign.sh", ("sh", "sign.sh"), needs=("openssl",)),
 }
 
-#: A key, a salt, a path, and the word that tells which of them is refused.
+#: Key, salt and path, and a word of the message that names the wrong one.
 REFUSED = (
     ("zz" + KEY, SALT, "/", "AP_KEY"),
     (KEY + "\n", SALT, "/", "AP_KEY"),
@@ -77,8 +77,8 @@ class ExampleTests(SynchronousTestCase):
     def run_one(
         self, command: Sequence[str], key: str, salt: str, paths: Sequence[str] = ()
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program of the folder, as it stands there."""
-        # Go wants a place for what it compiles, and node looks for its home.
+        """Run a program in the folder of the examples."""
+        # Go needs a home for its build cache, and node looks up its home.
         environ = {"PATH": os.environ["PATH"], "HOME": str(self.out), "LC_ALL": "C.UTF-8"}
         return subprocess.run(
             [word.format(out=self.out) for word in command] + list(paths),
@@ -91,7 +91,7 @@ class ExampleTests(SynchronousTestCase):
         )
 
     def check(self, language: str) -> None:
-        """Run one example against all vectors, and against what it should refuse."""
+        """Run one example with all vectors and with input that it must refuse."""
         example = EXAMPLES[language]
         for program in (example.command[0], *example.build[:1], *example.needs):
             if shutil.which(program) is None:
@@ -120,35 +120,38 @@ class ExampleTests(SynchronousTestCase):
             self.assertNotIn(KEY[4:], ended.stderr)
 
     def test_python(self) -> None:
-        """Plain Python signs right, and refuses what could not be right (Authentication, 1)."""
+        """The Python example signs all vectors and refuses invalid input (Authentication, 1)."""
         self.check("python")
 
     def test_javascript(self) -> None:
-        """So does Node."""
+        """The Node example signs all vectors and refuses invalid input (Authentication, 1)."""
         self.check("javascript")
 
     def test_php(self) -> None:
-        """So does PHP."""
+        """The PHP example signs all vectors and refuses invalid input (Authentication, 1)."""
         self.check("php")
 
     def test_ruby(self) -> None:
-        """So does Ruby."""
+        """The Ruby example signs all vectors and refuses invalid input (Authentication, 1)."""
         self.check("ruby")
 
     def test_go(self) -> None:
-        """So does Go."""
+        """The Go example signs all vectors and refuses invalid input (Authentication, 1)."""
         self.check("go")
 
     def test_java(self) -> None:
-        """So does Java."""
+        """The Java example signs all vectors and refuses invalid input (Authentication, 1)."""
         self.check("java")
 
     def test_shell(self) -> None:
-        """So does a POSIX shell with openssl, which shares no code with any of them."""
+        """The shell example signs all vectors and refuses invalid input (Authentication, 1).
+
+        It uses openssl and shares no code with the other examples.
+        """
         self.check("shell")
 
     def test_all_are_run(self) -> None:
-        """Each program of the folder is run here, in the way that its README says."""
+        """Every example in the folder has a test here and the same command in the README."""
         files = {path.name for path in FOLDER.iterdir()} - {"README.md", "__pycache__"}
         self.assertEqual(files, {example.file for example in EXAMPLES.values()})
         for language, example in EXAMPLES.items():

@@ -1,4 +1,4 @@
-"""The feed: exactly the bytes, at the consumer's pace, and one outcome."""
+"""`FileProducer`: exact bytes at the consumer's pace, and one outcome."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK = 64 * 1024
 
 
 class Bytes:
-    """Bytes that can be read by offset, and a disk that fails at one offset."""
+    """Bytes that can be read by offset; reads from one offset on can fail."""
 
     def __init__(self, data: bytes, broken_at: int | None = None) -> None:
         self._data = data
@@ -35,29 +35,29 @@ class Bytes:
 
 
 class FileProducerCase(SynchronousTestCase):
-    """A feed into a consumer."""
+    """Base class with a consumer."""
 
     def setUp(self) -> None:
         self.consumer = FakeConsumer()
 
     def begin(self, source: object, start: int = 0, stop: int | None = None) -> FileProducer:
-        """Begin to feed the consumer."""
+        """Start to send bytes to the consumer."""
         feed = FileProducer(source, start, stop)
         feed.send(self.consumer)
         return feed
 
 
 class RangeTests(FileProducerCase):
-    """A feed from a file that is complete"""
+    """Producer that reads a complete file"""
 
     DATA = bytes(range(256)) * 4 * 400
 
     def test_interface(self) -> None:
-        """It is a push producer, as Twisted understands it."""
+        """A `FileProducer` provides Twisted's IPushProducer."""
         self.assertTrue(verifyObject(IPushProducer, FileProducer(Bytes(b""), 0, 0)))
 
     def test_stretches(self) -> None:
-        """Each stretch is written exactly, in chunks of at most 128 KiB."""
+        """Each range is written exactly, in chunks of at most 64 KiB."""
         size = len(self.DATA)
         for start, stop in (
             (0, size),
@@ -75,26 +75,26 @@ class RangeTests(FileProducerCase):
             self.assertEqual(len(self.consumer.writes), -(-(stop - start) // CHUNK))
 
     def test_order(self) -> None:
-        """The producer is registered before the first byte, and unregistered before the end."""
+        """The producer registers before the first byte and unregisters before it is done."""
         feed = FileProducer(Bytes(b"abc"), 0, 3)
         feed.done.addCallback(lambda _: self.consumer.heard.append("done"))
         feed.send(self.consumer)
         self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered", "done"])
 
     def test_file_that_ends_early(self) -> None:
-        """A file that is shorter than its stretch is a failure, never a short success."""
+        """A file that is shorter than the range fails with EOFError."""
         feed = self.begin(Bytes(b"abc"), 0, 5)
         self.failureResultOf(feed.done, EOFError)
         self.assertEqual((bytes(self.consumer.data), self.consumer.producer), (b"abc", None))
 
     def test_broken_disk(self) -> None:
-        """A read that fails is the outcome, with the producer unregistered."""
+        """A failed read unregisters the producer and is its outcome."""
         feed = self.begin(Bytes(self.DATA, broken_at=CHUNK), 0, len(self.DATA))
         self.failureResultOf(feed.done, OSError)
         self.assertEqual((len(self.consumer.data), self.consumer.producer), (CHUNK, None))
 
     def test_any_other_trouble(self) -> None:
-        """Whatever goes wrong with one reader is its own outcome, and nobody else's."""
+        """An unexpected error in a read unregisters the producer and is its outcome."""
         bytes_ = Bytes(self.DATA)
         self.patch(bytes_, "read", lambda offset, limit: 1 // 0)
         feed = self.begin(bytes_, 0, len(self.DATA))
@@ -102,7 +102,7 @@ class RangeTests(FileProducerCase):
         self.assertIsNone(self.consumer.producer)
 
     def test_pauses(self) -> None:
-        """A paused consumer is not written to until it resumes (D38)."""
+        """Nothing is written to a paused consumer until it resumes (D38)."""
         self.consumer = FakeConsumer(room=0)
         feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
         writes = 1
@@ -115,7 +115,7 @@ class RangeTests(FileProducerCase):
         self.assertEqual(self.consumer.data, self.DATA)
 
     def test_resumed_while_writing(self) -> None:
-        """A consumer that resumes from inside a write gets each byte once, at any length."""
+        """A consumer that resumes inside of its write method receives each byte exactly once."""
         data = self.DATA * 400
         self.consumer = FakeConsumer(room=0)
         self.consumer.on_write = self.consumer.drain
@@ -124,7 +124,7 @@ class RangeTests(FileProducerCase):
         self.assertEqual(self.consumer.data, data)
 
     def test_resumed_without_a_pause(self) -> None:
-        """To resume what was not paused, or is over, is harmless."""
+        """Calls of resumeProducing without a pause or after the end have no effect."""
         feed = self.begin(Bytes(b"abc"), 0, 3)
         feed.resumeProducing()
         feed.pauseProducing()
@@ -134,7 +134,7 @@ class RangeTests(FileProducerCase):
         self.assertEqual(bytes(self.consumer.data), b"abc")
 
     def test_gone(self) -> None:
-        """A consumer that goes away ends the feed, and is not spoken to any more."""
+        """A disconnected consumer ends the producer and receives no further calls."""
         self.consumer = FakeConsumer(room=0)
         feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
         self.consumer.hang_up()
@@ -143,14 +143,14 @@ class RangeTests(FileProducerCase):
         self.assertEqual(self.consumer.heard, ["registered", "wrote"])
 
     def test_gone_while_writing(self) -> None:
-        """A consumer may go away from inside a write."""
+        """A consumer may disconnect inside of its write method."""
         self.consumer.on_write = self.consumer.hang_up
         feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
         self.failureResultOf(feed.done, ConsumerGone)
         self.assertEqual(len(self.consumer.writes), 1)
 
     def test_gone_at_once(self) -> None:
-        """A consumer that was gone before it was fed stops the feed as it registers."""
+        """A consumer that has already disconnected stops the producer when it registers."""
 
         class Gone(FakeConsumer):
             def registerProducer(self, producer: FileProducer, streaming: bool) -> None:
@@ -162,7 +162,7 @@ class RangeTests(FileProducerCase):
         self.assertEqual(self.consumer.heard, [])
 
     def test_cancelled(self) -> None:
-        """A feed that is cancelled writes nothing more."""
+        """A cancelled producer writes nothing more."""
         self.consumer = FakeConsumer(room=0)
         feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
         feed.done.cancel()
@@ -172,7 +172,7 @@ class RangeTests(FileProducerCase):
 
 
 class GrowingFileTests(FileProducerCase):
-    """A feed from a render that goes on"""
+    """Producer that reads the output of a running render"""
 
     def setUp(self) -> None:
         super().setUp()
@@ -180,17 +180,17 @@ class GrowingFileTests(FileProducerCase):
         self.output = RenderOutput(AnonymousFile(), 1 << 30)
 
     def put(self, data: bytes) -> None:
-        """Add bytes as an encoder does, and look."""
+        """Append bytes to the output as an encoder does."""
         os.write(self.output.descriptor, data)
         self.output.grow()
 
     def assert_released(self) -> None:
-        """Require that the feed holds the file no more."""
+        """Assert that the producer no longer keeps the file open."""
         self.output.release()
         self.assertEqual(open_descriptors(), self.before)
 
     def test_as_it_grows(self) -> None:
-        """Bytes are written as they are made, and those of before at once."""
+        """Existing bytes are written at once, and later bytes as they are appended."""
         self.put(b"abc")
         feed = self.begin(self.output)
         self.assertEqual(bytes(self.consumer.data), b"abc")
@@ -203,7 +203,7 @@ class GrowingFileTests(FileProducerCase):
         self.assert_released()
 
     def test_late(self) -> None:
-        """One who comes after the end gets every byte from the first."""
+        """A consumer that starts after the end of the render receives all bytes."""
         self.put(b"x" * (CHUNK + 1))
         self.output.end()
         feed = self.begin(self.output)
@@ -212,7 +212,7 @@ class GrowingFileTests(FileProducerCase):
         self.assert_released()
 
     def test_failure(self) -> None:
-        """A render that fails is the outcome, after every byte that there is."""
+        """A failed render is the outcome, after all bytes of its output."""
         feed = self.begin(self.output)
         self.put(b"abc")
         failure = RenderTimeout()
@@ -222,7 +222,7 @@ class GrowingFileTests(FileProducerCase):
         self.assert_released()
 
     def test_failure_while_paused(self) -> None:
-        """A paused consumer gets what there is, and then the failure, when it resumes."""
+        """A paused consumer receives the output and then the failure after it resumes."""
         self.consumer = FakeConsumer(room=0)
         feed = self.begin(self.output)
         self.put(b"abc")
@@ -236,7 +236,7 @@ class GrowingFileTests(FileProducerCase):
         self.assert_released()
 
     def test_stalled(self) -> None:
-        """One who stalls costs the others nothing (D38)."""
+        """A stalled consumer does not delay the others (D38)."""
         stalled = FakeConsumer(room=0)
         stuck = FileProducer(self.output)
         stuck.send(stalled)
@@ -251,7 +251,7 @@ class GrowingFileTests(FileProducerCase):
         self.assert_released()
 
     def test_gone(self) -> None:
-        """One who goes away lets go of the file at once."""
+        """A disconnected consumer releases the file at once."""
         for leave in (lambda feed: self.consumer.hang_up(), lambda feed: feed.done.cancel()):
             self.consumer = FakeConsumer()
             feed = self.begin(self.output)
@@ -276,7 +276,7 @@ class GrowingFileTests(FileProducerCase):
     def test_any_interleaving(
         self, room: int | None, reenters: bool, steps: list[str | int]
     ) -> None:
-        """However growth, pauses and resumes fall together, the consumer gets exactly the bytes."""
+        """The consumer receives exactly the output in any order of appends, pauses and resumes."""
         output = RenderOutput(AnonymousFile(), 1 << 30)
         consumer = FakeConsumer(room)
         if reenters:

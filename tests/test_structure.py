@@ -1,4 +1,4 @@
-"""The size of modules and constructors (docs/architecture.md); import-linter holds the layers."""
+"""Limits for modules and constructors (docs/architecture.md); import-linter checks the layers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 def _constructors(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yield each class that has an ``__init__``, with the number of its arguments besides self."""
+    """Yield each class with an ``__init__``, and the number of its arguments without self."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for method in node.body:
@@ -51,7 +51,7 @@ def _called(tree: ast.Module) -> set[str]:
 
 
 class StructureTests(SynchronousTestCase):
-    """Modules hold one idea each, and objects take few others."""
+    """Limits that keep modules and objects small."""
 
     def test_longest(self) -> None:
         """No module has more than 400 lines."""
@@ -59,7 +59,7 @@ class StructureTests(SynchronousTestCase):
         self.assertEqual({}, {name: n for name, n in lengths.items() if n > _LONGEST})
 
     def test_shortest(self) -> None:
-        """No module of fewer than 40 lines serves a single other one."""
+        """Every module that only one other module imports has at least 40 lines."""
         modules = _modules()
         callers: dict[str, set[str]] = {name: set() for name in modules}
         for caller, source in modules.items():
@@ -84,7 +84,10 @@ class StructureTests(SynchronousTestCase):
         self.assertEqual({}, {name: n for name, n in counts.items() if n > _MOST_ARGUMENTS})
 
     def test_pure(self) -> None:
-        """The pure packages call no builtin that reads or writes; import-linter sees imports."""
+        """The pure packages call no built-in function that reads or writes.
+
+        import-linter checks their imports.
+        """
         parts = ("audioproxy.errors", "audioproxy.grammar.", "audioproxy.media.")
         pure = {name: source for name, source in _modules().items() if name.startswith(parts)}
         self.assertIn("audioproxy.media.filters", pure)
@@ -94,7 +97,7 @@ class StructureTests(SynchronousTestCase):
             self.assertNotIn("urllib.request", _imported(tree), name)
 
     def test_plugin(self) -> None:
-        """Listing the commands of twistd costs nothing: the plugin imports ServiceMaker only."""
+        """The twistd plugin imports only ServiceMaker, so that listing commands stays fast."""
         plugin = _PACKAGE.parent / "twisted" / "plugins" / "audioproxy_plugin.py"
         imported = set(_imported(ast.parse(plugin.read_text("utf-8"))))
         self.assertEqual(

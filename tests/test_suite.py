@@ -1,4 +1,4 @@
-"""What every test of this suite owes its reader, read from the source of the tests."""
+"""Rules for every test of this suite, checked in the source of the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textwrap import dedent
 
 from twisted.trial.unittest import SynchronousTestCase
 
-#: Test cases that drop a coroutine instead of running it, and the one that awaits it.
+#: Base classes that drop a coroutine instead of running it, and the one that awaits coroutines.
 IGNORING_INPUT = {
     "twisted.trial.unittest.SynchronousTestCase",
     "unittest.TestCase",
@@ -21,7 +21,7 @@ AWAITING = "twisted.trial.unittest.TestCase"
 
 SLEEPS = {"asyncio.sleep", "time.sleep"}
 
-#: Where calls that open a port take its number: the position of the argument.
+#: Position of the port number among the arguments of calls that open a port.
 PORT_ARGUMENT = {
     "bind": 0,
     "create_server": 0,
@@ -32,7 +32,7 @@ PORT_ARGUMENT = {
     "TCP6ServerEndpoint": 1,
 }
 
-#: How many arguments a skip has when it gives its reason.
+#: Number of arguments with which a skip gives a reason.
 SKIPS = {"SkipTest": 1, "skip": 1, "skipIf": 2, "skipTest": 1, "skipUnless": 2}
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -40,37 +40,37 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Module:
-    """One module of the suite, parsed."""
+    """Parsed module of the suite."""
 
     name: str
     tree: ast.Module
 
     @classmethod
     def parse(cls, name: str, source: str) -> Module:
-        """Parse a source that is, or could be, the module ``name``."""
+        """Parse the source of the module ``name``."""
         return cls(name, ast.parse(dedent(source)))
 
     def complaint(self, node: ast.AST, what: str) -> str:
-        """Return a complaint that says where it applies."""
+        """Return a complaint with the module and the line."""
         return f"{self.name}, line {getattr(node, 'lineno', 1)}: {what}"
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All that the module is made of."""
+        """All nodes of the syntax tree."""
         return list(ast.walk(self.tree))
 
     @cached_property
     def classes(self) -> list[ast.ClassDef]:
-        """The classes, inner ones too."""
+        """All classes, including nested ones."""
         return [node for node in self.nodes if isinstance(node, ast.ClassDef)]
 
     @cached_property
     def calls(self) -> list[ast.Call]:
-        """The calls."""
+        """All calls."""
         return [node for node in self.nodes if isinstance(node, ast.Call)]
 
     def full_name(self, node: ast.AST) -> str:
-        """Return the full name of an expression like ``a.b``, whatever ``a`` was imported as."""
+        """Return the full name of an expression like ``a.b``, with imports resolved."""
         first, dot, rest = dotted(node).partition(".")
         return self._imported.get(first, f"{self.name}.{first}") + dot + rest
 
@@ -91,7 +91,7 @@ class Module:
 
 
 def dotted(node: ast.AST) -> str:
-    """Return ``a.b.c`` for the expression that is spelled so, else an empty string."""
+    """Return ``a.b.c`` for an expression of names and attributes; an empty string for any other."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (left := dotted(node.value)):
@@ -100,19 +100,19 @@ def dotted(node: ast.AST) -> str:
 
 
 def last_name(node: ast.AST) -> str:
-    """Return ``c`` for ``a.b.c``, whatever ``a.b`` is."""
+    """Return ``c`` for ``a.b.c``, where ``a.b`` may be any expression."""
     return node.attr if isinstance(node, ast.Attribute) else dotted(node)
 
 
 def tests_of(case: ast.ClassDef) -> Iterator[Function]:
-    """Yield the test methods that stand in a class."""
+    """Yield the test methods in the body of a class."""
     for node in case.body:
         if isinstance(node, Function) and node.name.startswith("test"):
             yield node
 
 
 def never_run(modules: list[Module]) -> Iterator[str]:
-    """Yield the coroutines that a test case makes and drops, which trial calls a success."""
+    """Yield a complaint for each test coroutine that never runs; trial reports a success."""
     cases = {
         f"{module.name}.{case.name}": (module, case)
         for module in modules
@@ -136,7 +136,7 @@ def never_run(modules: list[Module]) -> Iterator[str]:
 
 
 def sleeps(modules: list[Module]) -> Iterator[str]:
-    """Yield the waits for real time."""
+    """Yield a complaint for each wait in real time."""
     for module in modules:
         for call in module.calls:
             if (name := module.full_name(call.func)) in SLEEPS:
@@ -144,7 +144,7 @@ def sleeps(modules: list[Module]) -> Iterator[str]:
 
 
 def fixed_ports(modules: list[Module]) -> Iterator[str]:
-    """Yield the calls that open a port of a given number; 0 lets the system choose."""
+    """Yield a complaint for each call that opens a fixed port; with 0 the system chooses one."""
     for module in modules:
         for call in module.calls:
             name = last_name(call.func)
@@ -158,21 +158,21 @@ def fixed_ports(modules: list[Module]) -> Iterator[str]:
 
 
 def port_arguments(name: str, call: ast.Call) -> Iterator[ast.expr]:
-    """Yield what a call gives as the number of the port, if it opens one."""
+    """Yield the port arguments of a call that opens a port."""
     if name in PORT_ARGUMENT:
         yield from (keyword.value for keyword in call.keywords if keyword.arg == "port")
         for argument in call.args[PORT_ARGUMENT[name] :][:1]:
-            # A socket's address is a tuple of a host and a port.
+            # The address of a socket is a tuple of host and port.
             yield from argument.elts[1:2] if isinstance(argument, ast.Tuple) else [argument]
 
 
 def constant(node: ast.expr) -> object:
-    """Return the value of a literal; None for anything else."""
+    """Return the value of a literal; None for any other expression."""
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def unpromised(modules: list[Module]) -> Iterator[str]:
-    """Yield the tests that do not say what they promise."""
+    """Yield a complaint for each test without a docstring."""
     for module in modules:
         for case in module.classes:
             for test in tests_of(case):
@@ -181,7 +181,7 @@ def unpromised(modules: list[Module]) -> Iterator[str]:
 
 
 def silent_skips(modules: list[Module]) -> Iterator[str]:
-    """Yield the skips without a reason, by call, by decorator and by attribute."""
+    """Yield a complaint for each skip without a reason: in calls, decorators and attributes."""
     for module in modules:
         called = {id(call.func) for call in module.calls}
         for node in module.nodes:
@@ -195,21 +195,21 @@ def silent_skips(modules: list[Module]) -> Iterator[str]:
                 silent = any(last_name(decorator) in SKIPS for decorator in node.decorator_list)
             elif isinstance(node, ast.Assign):
                 skips = any(last_name(target) == "skip" for target in node.targets)
-                # Trial takes None for no skip at all.
+                # For trial, None means no skip.
                 silent = skips and blank(node.value) and constant(node.value) is not None
             if silent:
                 yield module.complaint(node, "a skip gives no reason")
 
 
 def blank(node: ast.expr) -> bool:
-    """Tell whether a literal is anything but a text with something in it."""
+    """Return whether an expression is a literal other than a non-empty text."""
     if not isinstance(node, ast.Constant):
         return False
     return not isinstance(node.value, str) or not node.value.strip()
 
 
 def suite() -> list[Module]:
-    """Return every module of the suite."""
+    """Return all modules of the suite."""
     root = Path(__file__).parent
     return [
         Module.parse(
@@ -221,15 +221,16 @@ def suite() -> list[Module]:
 
 
 class SuiteTests(SynchronousTestCase):
-    """Every test of this suite can be trusted to run, to say what it is for, and to be quick."""
+    """Check of all modules of this suite."""
 
     def test_rules(self) -> None:
-        """No module breaks a rule: those of whoever adds tests are read without further ado.
+        """No test module breaks a rule.
 
-        Each coroutine is awaited; nobody waits for real time to pass, or wants a certain port;
-        each test says in a sentence what a user may rely on, and each skip why.
+        Coroutines must be awaited. Tests must not wait in real time or open fixed ports. Each test
+        needs
+        a docstring that says what a user may rely on, and each skip needs a reason.
         """
-        # One test, since to read all of the modules takes longer than all of the rules.
+        # All rules are in one test, because reading the modules takes longer than checking them.
         modules = suite()
         names = {module.name for module in modules}
         self.assertLessEqual({"tests.test_structure", "tests.test_suite"}, names)
@@ -238,17 +239,17 @@ class SuiteTests(SynchronousTestCase):
 
 
 class RuleTests(SynchronousTestCase):
-    """The rules see what they forbid, in every spelling, and nothing else."""
+    """The rules themselves: each finds every spelling of what it forbids, and nothing else."""
 
     def complaints(self, rule: Callable[[list[Module]], Iterator[str]], *sources: str) -> list[str]:
-        """Return what a rule says about made-up modules ``tests.a``, ``tests.b`` ..."""
+        """Return the complaints of a rule about example modules ``tests.a`` to ``tests.c``."""
         modules = [
             Module.parse(f"tests.{name}", text) for name, text in zip("abc", sources, strict=False)
         ]
         return [complaint.partition(": ")[2] for complaint in rule(modules)]
 
     def test_coroutine_that_is_dropped(self) -> None:
-        """It is found in each spelling of the test case, inherited ones and mixins included."""
+        """A dropped coroutine is found for every base class, with inheritance and with mixins."""
         body = "    async def test_it(self): pass"
         for source in (
             f"from twisted.trial.unittest import SynchronousTestCase as S\nclass A(S):\n{body}",
@@ -273,7 +274,7 @@ class RuleTests(SynchronousTestCase):
         )
 
     def test_coroutine_that_is_awaited(self) -> None:
-        """Trial's own TestCase may have coroutines, and any test case may have helpers."""
+        """Coroutines are allowed as tests of Trial's TestCase, and as helpers of any test case."""
         source = """
             from twisted.trial.unittest import SynchronousTestCase, TestCase
             class A(TestCase):
@@ -285,13 +286,13 @@ class RuleTests(SynchronousTestCase):
         self.assertEqual([], self.complaints(never_run, source))
 
     def test_sleep(self) -> None:
-        """A sleep is found in each of its spellings; a clock of the tests' own is none."""
+        """A sleep is found under any imported name; a method with the same name is ignored."""
         for source in ("import time\ntime.sleep(1)", "from time import sleep as nap\nnap(1)"):
             self.assertEqual(["time.sleep is called"], self.complaints(sleeps, source), source)
         self.assertEqual([], self.complaints(sleeps, "def f(time):\n    time.sleep(1)"))
 
     def test_fixed_port(self) -> None:
-        """A number is found in each way to open a port, and 0 is none."""
+        """A fixed port is found in every call that opens a port; port 0 is accepted."""
         for call in (
             "reactor.listenTCP({}, site)",
             "reactor.listenTCP(port={}, factory=site)",
@@ -305,7 +306,7 @@ class RuleTests(SynchronousTestCase):
         self.assertEqual([], self.complaints(fixed_ports, "reactor.listenTCP(port, site)"))
 
     def test_docstring(self) -> None:
-        """A test without one is found, and an empty one is none."""
+        """A test without a docstring is found, and so is a test with an empty one."""
         source = """
             class A:
                 def test_a(self): pass
@@ -322,7 +323,7 @@ class RuleTests(SynchronousTestCase):
         )
 
     def test_silent_skip(self) -> None:
-        """A skip that gives no reason is found in each of its spellings."""
+        """A skip without a reason is found in every spelling."""
         for source in (
             "raise SkipTest",
             "raise unittest.SkipTest()",
@@ -339,7 +340,7 @@ class RuleTests(SynchronousTestCase):
             )
 
     def test_reasoned_skip(self) -> None:
-        """A reason may be written out or computed."""
+        """A skip with a literal or computed reason is accepted."""
         source = """
             class A:
                 skip = None if ffmpeg else "There is no ffmpeg."

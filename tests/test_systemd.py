@@ -1,4 +1,4 @@
-"""What systemd hands over, and what it is told."""
+"""Socket activation by systemd, and notifications to it."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from tests.support.processes import open_descriptors
 
 
 class SocketTests(SynchronousTestCase):
-    """A socket that was opened for the service"""
+    """Listening socket that systemd passes to the service"""
 
     def find(self, given: socket.socket | None = None, **variables: str) -> socket.socket | None:
-        """Look for it in an environment where it is there, but for some variables.
+        """Find the socket in an environment with systemd's variables and ``variables``.
 
-        Here it has another number than at a start, where the descriptors are free.
+        The descriptor of ``given`` replaces the usual number 3, which is in use here.
         """
         if given is not None:
             self.patch(systemd, "_FIRST", given.detach())
         return systemd.find_socket({"LISTEN_PID": "7", "LISTEN_FDS": "1", **variables}, 7)
 
     def refusal(self, given: socket.socket | None = None, **variables: str) -> str:
-        """Return the one line in which it is refused."""
+        """Return the only problem with which the socket is refused."""
         with self.assertRaises(ConfigError) as caught:
             self.find(given, **variables)
         (line,) = caught.exception.problems
         return line
 
     def test_found(self) -> None:
-        """One that listens is the service's, of either family, and no child's."""
+        """A listening TCP socket of IPv4 or IPv6 is used, and child processes do not inherit it."""
         for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             if family == socket.AF_INET6 and not socket.has_dualstack_ipv6():
                 continue
@@ -48,25 +48,25 @@ class SocketTests(SynchronousTestCase):
                 self.assertFalse(found.get_inheritable())
 
     def test_nothing(self) -> None:
-        """Without the variables, or with none to be had, there is none."""
+        """Without the variables, or with a count of 0, there is no socket."""
         self.assertIsNone(systemd.find_socket({}, 7))
         for count in ("0", ""):
             self.assertIsNone(self.find(LISTEN_FDS=count))
 
     def test_meant_for_another(self) -> None:
-        """What another process was handed, and this one only inherits, is left alone."""
+        """A socket for another process is ignored, although this process inherits its variables."""
         for pid in ("8", "", "70"):
             self.assertIsNone(self.find(LISTEN_PID=pid, LISTEN_FDS="many"))
 
     def test_number(self) -> None:
-        """A count that is no number, or not one, is told with what to do."""
+        """A count other than 1 is refused, and the message says how to correct it."""
         for count in ("many", "-1", "1.0", "2", "17"):
             line = self.refusal(LISTEN_FDS=count)
             self.assertTrue(line.startswith("LISTEN_FDS: "), line)
             self.assertIn("one ListenStream=", line)
 
     def test_not_listening(self) -> None:
-        """A descriptor of another kind is told with what to do, and closed."""
+        """A descriptor that is not a listening TCP socket is refused with advice, and closed."""
         before = open_descriptors()
         one, other = socket.socketpair()
         wrong = [one, other, socket.socket(), socket.socket(type=socket.SOCK_DGRAM)]
@@ -78,7 +78,7 @@ class SocketTests(SynchronousTestCase):
         self.assertEqual(before, open_descriptors())
 
     def test_no_socket(self) -> None:
-        """So is a file, or nothing at all."""
+        """A descriptor that is a file or closed is refused; the message says what to configure."""
         reading, writing = os.pipe()
         os.close(writing)
         self.patch(systemd, "_FIRST", reading)
@@ -91,10 +91,10 @@ class SocketTests(SynchronousTestCase):
 
 
 class NotifierTests(SynchronousTestCase):
-    """What systemd hears"""
+    """Notifications to systemd"""
 
     def hear(self, address: str | bytes, variable: str) -> bytes:
-        """Listen somewhere, and return what is said there."""
+        """Listen at an address and return the notification that arrives."""
         with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as listener:
             listener.bind(address)
             listener.setblocking(False)
@@ -102,16 +102,16 @@ class NotifierTests(SynchronousTestCase):
             return listener.recv(100)
 
     def test_path(self) -> None:
-        """A state goes to a socket in the file system, as one datagram."""
-        # The name of a socket is short, and trial's folders may not be.
+        """A state is sent as one datagram to a socket in the file system."""
+        # A relative path, because the path of a socket must be short.
         self.assertEqual(b"READY=1", self.hear("notify", "notify"))
 
     def test_abstract(self) -> None:
-        """A state goes to an abstract socket, which is written with an @."""
+        """A state is sent to an abstract socket, which is spelled with an @."""
         name = f"audioproxy-notify-{os.getpid()}"
         self.assertEqual(b"READY=1", self.hear(f"\0{name}", f"@{name}"))
 
     def test_nobody(self) -> None:
-        """Where nobody listens, or wants to, nothing is said and nothing fails."""
+        """Without a listening socket, a notification has no effect and raises no error."""
         for environ in ({}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "/nowhere/at/all"}):
             systemd.find_notifier(environ)("READY=1")

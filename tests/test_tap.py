@@ -1,4 +1,4 @@
-"""`twistd audioproxy` as a person starts it: what it says, where, and with what status it ends."""
+"""`twistd audioproxy` from a user's view: output, streams and exit status."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.live.test_service import until_hit
 from tests.support.http import KEY, SALT
 from tests.support.service import Process, ServiceCase, ask, short_flac, signed, until
 
-#: A line of the log behind its time (contract: Request log).
+#: Log line with its time (Request log).
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
     r"(?P<id>request_id=[A-Za-z0-9._-]+ )?\[(?P<level>debug|info|warning|error)\] (?P<text>\S.*)"
@@ -30,12 +30,12 @@ LINE = re.compile(
 
 
 class TapCase(ServiceCase):
-    """What the cases below share."""
+    """Base class with helpers for failed starts and log lines."""
 
     looks_at_ffmpeg = True
 
     async def refusal(self, **variables: str) -> list[str]:
-        """Return what a start that fails says on stderr, line by line."""
+        """Return the lines on stderr of a start that fails."""
         process = self.twistd(**variables)
         self.assertEqual(1, await process.end(), process.stdout)
         said = process.stdout + process.stderr
@@ -47,7 +47,7 @@ class TapCase(ServiceCase):
         return [line.removeprefix("audioproxy: ") for line in lines]
 
     async def late_refusal(self, **variables: str) -> str:
-        """Return the one error line of a start that fails once the log has begun."""
+        """Return the only error line in the log of a start that fails after logging has begun."""
         process = self.twistd(**variables)
         self.assertEqual(1, await process.end())
         self.assertEqual("", process.stderr)
@@ -57,7 +57,7 @@ class TapCase(ServiceCase):
         return error
 
     def lines(self, process: Process) -> list[re.Match[str]]:
-        """Return the lines of the log on stdout, all of which must have its shape."""
+        """Parse the log lines on stdout, all of which must have the right format."""
         matches = []
         for line in process.stdout.splitlines():
             match = LINE.fullmatch(line)
@@ -66,7 +66,7 @@ class TapCase(ServiceCase):
         return matches
 
 
-#: A bucket at an address of this machine where nobody is; a test puts another in its place.
+#: A bucket at a local endpoint that no test uses; tests replace the endpoint.
 BUCKET = {
     "AP_VARIANT_STORE": "s3://bucket",
     "AP_S3_ENDPOINT": "http://127.0.0.1:9",
@@ -77,10 +77,10 @@ BUCKET = {
 
 
 class RefusedStartTests(TapCase):
-    """A service that cannot run as it is told says why, in lines that name the variable."""
+    """Refused starts, with messages that name the variable."""
 
     async def test_all_problems_at_once(self) -> None:
-        """Every problem is on stderr, one line each, before any port opens."""
+        """A start with several wrong settings reports each in its own line, before a port opens."""
         lines = await self.refusal(
             AP_KEY="abc",
             AP_SALT="",
@@ -101,26 +101,29 @@ class RefusedStartTests(TapCase):
         self.assertIn("https://example.com", lines[names.index("AP_ALLOW_ORIGIN")])
 
     async def test_nothing_set(self) -> None:
-        """An empty environment is told what to set first."""
+        """A start with an empty environment reports that AP_KEY and AP_SALT are missing."""
         unset = dict.fromkeys(self.environment(), "")
         unset |= {name: self.environment()[name] for name in ("PATH", "HOME", "PYTHONPATH")}
         lines = await self.refusal(**unset)
         self.assertEqual(["AP_KEY", "AP_SALT"], [line.partition(":")[0] for line in lines])
 
     async def test_redirect_over_a_file_store(self) -> None:
-        """It is refused in one line that names both variables, even where nobody asked for it."""
+        """Redirect mode with a file store is refused in one line that names both variables.
+
+        This also holds if redirect mode is only the default.
+        """
         (line,) = await self.refusal(AP_SERVE_MODE="")
         self.assertIn("AP_SERVE_MODE", line)
         self.assertIn("AP_VARIANT_STORE", line)
 
     async def test_typo_and_its_consequence(self) -> None:
-        """A misspelt variable is named beside what is missing because of it (D33)."""
+        """A misspelled variable is reported with the required variable that is missing (D33)."""
         lines = await self.refusal(AP_SALT="", AP_SLAT="5a17")
         self.assertEqual(2, len(lines), lines)
         self.assertTrue(any("AP_SLAT" in line and "AP_SALT" in line for line in lines))
 
     async def test_port_taken(self) -> None:
-        """One error line, in the log that has begun by then, names the variable and the port."""
+        """A start on a port in use logs one error line with AP_PORT and the port."""
         with socket.create_server(("", 0)) as taken:
             port = taken.getsockname()[1]
             error = await self.late_refusal(AP_PORT=str(port))
@@ -128,7 +131,10 @@ class RefusedStartTests(TapCase):
         self.assertEqual([], list((self.store / ".scratch").iterdir()))
 
     async def test_metrics_port_taken(self) -> None:
-        """The metrics' own port is no different, and the store is left as it was found."""
+        """A start with the metrics port in use logs one error line with AP_METRICS_PORT.
+
+        No scratch file stays in the store.
+        """
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             error = await self.late_refusal(AP_METRICS_PORT=str(port))
@@ -136,13 +142,13 @@ class RefusedStartTests(TapCase):
         self.assertEqual([], list((self.store / ".scratch").iterdir()))
 
     async def test_metrics_address(self) -> None:
-        """An address that is not this machine's is named, with its variable."""
+        """A start on an address of another machine logs AP_METRICS_BIND and the address."""
         error = await self.late_refusal(AP_METRICS_BIND="192.0.2.1")
         self.assertRegex(error, r"\Aaudioproxy: AP_METRICS_BIND: .*\b192\.0\.2\.1\b")
         self.assertEqual([], list((self.store / ".scratch").iterdir()))
 
     async def test_port_taken_for_a_daemon(self) -> None:
-        """A daemon that cannot start says so to its terminal and leaves nothing waiting."""
+        """A daemon that cannot start names the variable on its terminal and exits with status 1."""
         with socket.create_server(("", 0)) as taken:
             environment = self.environment(AP_PORT=str(taken.getsockname()[1]))
             words = ["--pidfile", self.root / "pid", "--logfile", self.root / "log", "audioproxy"]
@@ -154,13 +160,13 @@ class RefusedStartTests(TapCase):
         self.assertIn("AP_PORT", ended.stdout + ended.stderr)
 
     async def test_proof_of_the_store(self) -> None:
-        """A store that only looks writable is found out by writing, before the port opens."""
+        """A store in which no object can be written fails the start before a port opens."""
         (self.store / ".scratch").write_bytes(b"in the way")
         error = await self.late_refusal()
         self.assertTrue(error.startswith("audioproxy: AP_VARIANT_STORE: "), error)
 
     async def test_store_not_writable(self) -> None:
-        """One line names the variable; that the store is a file is no different."""
+        """A store that is a file or not writable is refused in one line with AP_VARIANT_STORE."""
         self.store.rmdir()
         self.store.write_bytes(b"")
         for path in (str(self.store), "/proc/self"):
@@ -168,14 +174,14 @@ class RefusedStartTests(TapCase):
             self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
 
     async def bucket_refusal(self, **variables: str) -> str:
-        """Return what a start on a bucket at an address of this machine says."""
+        """Return the message of a failed start with a bucket at a local endpoint."""
         (line,) = await self.refusal(**{**BUCKET, **variables})
         return line
 
     async def test_bucket_store(self) -> None:
-        """A bucket that does not answer fails the start, in one line, before a port opens."""
+        """A bucket that does not respond fails the start in one line, before a port opens."""
         with socket.socket() as nobody:
-            # Bound and not listening: no other program can answer there.
+            # A bound port that does not listen: no other program can respond there.
             nobody.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{nobody.getsockname()[1]}"
             line = await self.bucket_refusal(AP_S3_ENDPOINT=f"http://{address}")
@@ -183,7 +189,7 @@ class RefusedStartTests(TapCase):
         self.assertIn(address, line)
 
     async def test_bucket_no_host_name_can_hold(self) -> None:
-        """Virtual addressing asks for a host name, and for a bucket that can be a part of one."""
+        """Virtual addressing requires a host name that can include the bucket's name."""
         line = await self.bucket_refusal(AP_S3_ADDRESSING="virtual")
         self.assertTrue(line.startswith("AP_S3_ADDRESSING: "), line)
         line = await self.bucket_refusal(
@@ -194,7 +200,7 @@ class RefusedStartTests(TapCase):
         self.assertTrue(line.startswith("AP_VARIANT_STORE: "), line)
 
     async def test_stopped_while_it_asks(self) -> None:
-        """Whoever stops a start that waits for a bucket gets a good end, and no port was open."""
+        """SIGTERM during the check of a bucket ends the start with status 0 and without errors."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             silent.setblocking(False)
             endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -213,7 +219,7 @@ class RefusedStartTests(TapCase):
             self.assertNotIn(word, process.stdout)
 
     async def test_ca_bundle(self) -> None:
-        """A bundle without certificates is named by its variable."""
+        """A CA bundle without certificates is refused with the name of its variable."""
         bundle = self.root / "bundle.pem"
         bundle.write_text("nothing")
         line = await self.bucket_refusal(AP_S3_CA_BUNDLE=str(bundle))
@@ -221,10 +227,10 @@ class RefusedStartTests(TapCase):
 
 
 class RunTests(TapCase):
-    """A service that runs."""
+    """Running service: log, metrics, readiness and insecure mode."""
 
     async def test_log(self) -> None:
-        """All of stdout is lines of one shape; requests are among them, as the contract has it."""
+        """All lines on stdout have the log format, and each request has one line (Request log)."""
         self.add("a b.flac", short_flac())
         process = self.twistd(AP_PROT="4000", AP_LOG_LEVEL="debug", AP_ALLOW_ORIGIN="*")
         port = await process.port()
@@ -257,19 +263,19 @@ class RunTests(TapCase):
         }
         for request_id, (level, text) in expected.items():
             its = [line for line in lines if line["id"] == f"request_id={request_id} "]
-            # The life of a render has the id too (D54).
+            # The events of a render have the request id too (D54).
             (line,) = [line for line in its if line["text"].endswith("ms")]
             self.assertEqual(level, line["level"], request_id)
             self.assertRegex(line["text"], rf"\A{text}\Z")
         self.assertNotIn("secret", process.stdout)
-        # A name that is nearly one of ours is worth a warning (D33).
+        # A variable with a name similar to a known one causes a warning (D33).
         (warning,) = [line["text"] for line in lines if line["level"] == "warning"]
         self.assertIn("AP_PROT", warning)
         self.assertIn("AP_PORT", warning)
         self.assertEqual([], [line for line in lines if line["level"] == "error"])
 
     async def test_scrapes(self) -> None:
-        """The log says where the metrics are; a scrape and a render's life are for debugging."""
+        """The log has the metrics port at info, and scrapes and render events at debug."""
         self.add("short.flac", short_flac())
         process = self.twistd(AP_LOG_LEVEL="debug")
         port = await process.port()
@@ -289,9 +295,9 @@ class RunTests(TapCase):
         )
 
     async def test_log_file(self) -> None:
-        """With --logfile the same lines are in the file, and stdout stays empty.
+        """With --logfile, the log goes to the file, and stdout stays empty.
 
-        AP_LOG_LEVEL leaves out what is below it; health checks are not worth a line.
+        Lines below AP_LOG_LEVEL, such as those of health checks, are left out.
         """
         path = self.root / "service.log"
         process = self.twistd(f"--logfile={path}", AP_LOG_LEVEL="info")
@@ -309,7 +315,7 @@ class RunTests(TapCase):
         self.assertNotIn("health", path.read_text())
 
     async def test_insecure(self) -> None:
-        """Without keys but with the switch it runs, warns, and takes the word alone (D31)."""
+        """Insecure mode without keys works, logs a warning, and accepts only ``insecure`` (D31)."""
         self.add("short.flac", short_flac())
         process = self.twistd(AP_ALLOW_INSECURE="yes", AP_KEY="", AP_SALT="")
         port = await process.port()
@@ -321,7 +327,7 @@ class RunTests(TapCase):
         self.assertTrue(any("AP_ALLOW_INSECURE" in text for text in warnings), warnings)
 
     async def test_without_ffmpeg(self) -> None:
-        """It starts and says in one error line what is missing; what is stored is served (D34)."""
+        """Without ffmpeg the service starts, logs one error and serves stored variants (D34)."""
         self.add("short.flac", short_flac())
         stored = signed("/f:mp3/plain/local://short.flac")
         service = self.start()
@@ -348,7 +354,7 @@ class RunTests(TapCase):
         self.lines(process)
 
     async def assert_not_ready(self, port: int) -> None:
-        """Require the verdict of a node that should get no new work."""
+        """Assert that a node soon becomes not ready, and that the response has the right form."""
         while (answer := await ask(port, b"/ready")).status == 200:
             pass
         self.assertEqual(503, answer.status)
@@ -356,7 +362,7 @@ class RunTests(TapCase):
         self.assertEqual((b"no-store", None), (answer["cache-control"], answer["retry-after"]))
 
     async def test_ffmpeg_that_goes_and_comes(self) -> None:
-        """A node is ready for as long as ffmpeg and ffprobe can run, whenever that is (D34)."""
+        """A node is ready exactly while both ffmpeg and ffprobe can run (D34)."""
         self.add("short.flac", short_flac())
         programs = self.root / "programs"
         programs.mkdir()
@@ -369,7 +375,7 @@ class RunTests(TapCase):
         for name, options in (("ffmpeg", "f:wav/cb:1"), ("ffprobe", "info")):
             target = (programs / name).readlink()
             (programs / name).unlink()
-            # Nobody looks before something has to be started.
+            # The service notices a missing program only when it has to start one.
             self.assertEqual(200, (await ask(port, b"/ready")).status)
             os.utime(self.root / "short.flac")
             answer = await ask(port, signed(f"/{options}/plain/local://short.flac"))
@@ -389,17 +395,17 @@ class RunTests(TapCase):
         self.assertEqual(200, (await ask(port, b"/ready")).status)
 
     async def test_from_anywhere(self) -> None:
-        """The command works in any folder, and says what it is for."""
+        """The service works in the folder in which it was started."""
         process = self.twistd()
         self.assertTrue(await process.port())
         self.assertEqual(str(self.root), os.readlink(f"/proc/{process.pid}/cwd"))
 
 
 class HidingTests(TapCase):
-    """Code in a decoder cannot look for the keys in the memory of the service (D45)."""
+    """Protection of the keys in the service's memory from code in a decoder (D45)."""
 
     async def test_hidden(self) -> None:
-        """The process of the service is closed to others of its user; a child of it is not."""
+        """The service's process is not dumpable; its child processes are."""
         read = "import ctypes, os, sys; sys.exit(40 + ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
         script = (
             "import atexit, ctypes, subprocess, sys\n"
@@ -414,7 +420,7 @@ class HidingTests(TapCase):
         self.assertEqual("0 41\n", ended.stdout)
 
     async def test_of_every_start(self) -> None:
-        """A service hides before it listens."""
+        """The service protects its memory before it listens."""
         hidden: list[bool] = []
         self.patch(tap, "hide_from_children", lambda: hidden.append(True))
         options = tap.Options()
@@ -425,10 +431,10 @@ class HidingTests(TapCase):
 
 
 class DescriptorTests(SynchronousTestCase):
-    """A process of its own takes the descriptors that it may have, for its clients."""
+    """Limit of open descriptors, which the service raises for its clients."""
 
     def raised(self, soft: int, hard: int) -> tuple[int, int]:
-        """Return the limits after a start under these."""
+        """Return the soft and hard limits after a start with these limits."""
         limits = {resource.RLIMIT_NOFILE: (soft, hard)}
         self.patch(resource, "getrlimit", limits.__getitem__)
         self.patch(resource, "setrlimit", limits.__setitem__)
@@ -436,7 +442,7 @@ class DescriptorTests(SynchronousTestCase):
         return limits[resource.RLIMIT_NOFILE]
 
     def test_raised(self) -> None:
-        """A low limit is raised to the hard one, which stays, as long as that makes sense."""
+        """A low soft limit is raised to the hard limit, up to a sensible maximum."""
         self.assertEqual((4096, 4096), self.raised(1024, 4096))
         for hard in (524_288, resource.RLIM_INFINITY):
             soft, kept = self.raised(1024, hard)
@@ -444,7 +450,7 @@ class DescriptorTests(SynchronousTestCase):
             self.assertIn(soft, range(10_000, 100_000))
 
     def test_enough(self) -> None:
-        """A limit is never lowered: whoever set it knows why."""
+        """The soft limit is never lowered."""
         unlimited = resource.RLIM_INFINITY
         for limits in ((4096, 4096), (500_000, 524_288), (unlimited, unlimited), (256, 256)):
             self.assertEqual(limits, self.raised(*limits))

@@ -1,4 +1,4 @@
-"""A wait for work on a thread, which nothing cuts short."""
+"""Calls in threads, and waits that cancellation does not cut short."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ThreadPerCallTests(TestCase):
     """`thread_per_call`"""
 
     async def test_elsewhere(self) -> None:
-        """Work goes on in a thread of its own, and what comes of it comes back to this one."""
+        """Each call runs in its own daemon thread, and its result arrives in the reactor thread."""
         in_thread = thread_per_call(reactor)
         meeting = threading.Barrier(3)
         works = [in_thread(partial(meeting.wait, 30)) for _ in range(2)]
@@ -31,10 +31,10 @@ class ThreadPerCallTests(TestCase):
         turns = [await work for work in works]
         self.assertEqual(len(set(turns)), 2)
         daemon = await in_thread(lambda: threading.current_thread().daemon)
-        self.assertTrue(daemon, "a process that ends waits for it")
+        self.assertTrue(daemon, "a thread that is not a daemon would delay the exit")
 
     async def test_failure(self) -> None:
-        """What work fails with comes back too."""
+        """The caller gets the error of the call."""
 
         def fail() -> None:
             raise OSError(28, "No space left on device")
@@ -43,7 +43,7 @@ class ThreadPerCallTests(TestCase):
             await thread_per_call(reactor)(fail)
 
     def test_no_thread(self) -> None:
-        """Where the system has no thread to give, that is an error of the system's."""
+        """If the system cannot start a thread, the call raises OSError with EAGAIN."""
 
         def refuse(thread: object) -> None:
             raise RuntimeError("can't start new thread")
@@ -61,20 +61,20 @@ class RunDetachedTests(SynchronousTestCase):
         self.done: list[str] = []
 
     def test_in_a_thread(self) -> None:
-        """Work that nobody waits for is done in a thread, and not here."""
+        """Detached work runs in a thread."""
         run_detached(self.threads.in_thread, lambda: self.done.append("done"))
         self.assertEqual(self.done, [])
         self.threads.run()
         self.assertEqual(self.done, ["done"])
 
     def test_failure(self) -> None:
-        """What it fails with is logged: nobody else would hear of it."""
+        """An error of detached work is logged, because no caller receives it."""
         run_detached(self.threads.in_thread, lambda: 1 // 0)
         self.threads.run()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_no_thread(self) -> None:
-        """Where there is no thread to be had it is done here and now, rather than never."""
+        """If no thread can be started, detached work runs at once in the current thread."""
 
         def refuse(work: object) -> Any:
             raise OSError(errno.EAGAIN, "can't start new thread")
@@ -91,36 +91,36 @@ class AwaitUncancelledTests(SynchronousTestCase):
         self.waiting = Deferred.fromCoroutine(await_uncancelled(self.work))
 
     def test_result(self) -> None:
-        """The result of the work is the result of the wait."""
+        """The waiter gets the result of the work."""
         self.assertNoResult(self.waiting)
         self.work.callback("done")
         self.assertEqual(self.successResultOf(self.waiting), "done")
 
     def test_no_result(self) -> None:
-        """Work may have nothing to say."""
+        """The result of the work may be None."""
         self.work.callback(None)  # type: ignore[arg-type]
         self.assertIsNone(self.successResultOf(self.waiting))
 
     def test_failure(self) -> None:
-        """What the work fails with, the wait fails with."""
+        """The waiter gets the error of the work."""
         self.work.errback(Failure(OSError(28, "No space left on device")))
         self.assertEqual(self.failureResultOf(self.waiting).value.errno, 28)
 
     def test_done_before(self) -> None:
-        """Work that is done by now is not waited for."""
+        """A wait for completed work ends at once."""
         waiting = Deferred.fromCoroutine(await_uncancelled(succeed("done")))
         self.assertEqual(self.successResultOf(waiting), "done")
         self.failureResultOf(Deferred.fromCoroutine(await_uncancelled(fail(OSError()))), OSError)
 
     def test_cancelled(self) -> None:
-        """One who is cancelled comes back when the work is done, and not before."""
+        """A cancelled waiter fails with CancelledError, but only after the work has ended."""
         self.waiting.cancel()
         self.assertNoResult(self.waiting)
         self.work.callback("done")
         self.failureResultOf(self.waiting, CancelledError)
 
     def test_cancelled_again(self) -> None:
-        """However often that happens."""
+        """A waiter that is cancelled several times still waits until the work has ended."""
         for _ in range(5):
             self.waiting.cancel()
             self.assertNoResult(self.waiting)
@@ -128,13 +128,13 @@ class AwaitUncancelledTests(SynchronousTestCase):
         self.failureResultOf(self.waiting, CancelledError)
 
     def test_cancelled_and_failed(self) -> None:
-        """One who is cancelled hears of that, not of a failure that nobody waits for."""
+        """A cancelled waiter fails with CancelledError; a later error of the work is dropped."""
         self.waiting.cancel()
         self.work.errback(Failure(OSError()))
         self.failureResultOf(self.waiting, CancelledError)
         self.assertEqual(self.flushLoggedErrors(), [])
 
     def test_work_that_ends_cancelled(self) -> None:
-        """Work that ends as cancelled by others is over, too."""
+        """A wait ends when the work itself ends with CancelledError."""
         self.work.errback(Failure(CancelledError()))
         self.failureResultOf(self.waiting, CancelledError)

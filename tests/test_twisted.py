@@ -1,7 +1,7 @@
-"""Private parts of Twisted: what the installed version does, and why each of them is touched.
+"""Private parts of Twisted: what the installed version does, and why each of them is used.
 
-Each test fails when a release of Twisted makes a function of `audioproxy._twisted` needless or
-wrong. Its docstring says what to do then.
+Each test fails if a release of Twisted makes a function of `audioproxy._twisted` needless or
+wrong. The docstring of the test says what to do in that case.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.wire import Network, reply
 
 
 class Receiver(Protocol):
-    """Receives the body of a response."""
+    """Protocol that collects the body of a response."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -38,14 +38,14 @@ class Receiver(Protocol):
 
 
 class AgentCase(SynchronousTestCase):
-    """Twisted's Agent in a network in memory."""
+    """Base class with Twisted's Agent in an in-memory network."""
 
     def setUp(self) -> None:
         self.network = Network()
         self.agent = Agent(self.network)
 
     def response(self, *packets: bytes) -> Any:
-        """Return the response to a request, which the peer answers with these packets."""
+        """Send a request to which the peer responds with these packets, and return the response."""
         self.network.answers.append(packets)
         asking = self.agent.request(b"GET", b"http://a.test/")
         self.network.run()
@@ -63,18 +63,20 @@ class RequestWithTargetTests(AgentCase):
     """`request_with_target`"""
 
     def test_needed(self) -> None:
-        """`Agent.request` loses a semicolon at the end of a path.
+        """`Agent.request` drops a semicolon at the end of a path.
 
-        When this fails, try it with two slashes at the beginning of a path too, on Python 3.13 or
-        later. If the Agent keeps both, call it and delete the function.
+        When this fails, try the Agent also with a path that begins with two slashes, on Python 3.13
+        or
+        later. If it keeps both, call the Agent and delete the function.
         """
         self.assertEqual("/a", self.target(self.agent.request(b"GET", b"http://a.test/a;")))
 
     def test_exact(self) -> None:
-        """The target is sent as it is given.
+        """The function sends the given target unchanged.
 
-        When this fails, look in `twisted.web.client._AgentBase` for what sends a given target. No
-        request to an object store may be sent before: its signature would not match.
+        When this fails, find out how `twisted.web.client._AgentBase` sends a given target. Until
+        then,
+        send no request to an object store: its signature would not match.
         """
         url = b"http://a.test//a;"
         endpoint = TCP4ClientEndpoint(self.network, "a.test", 80)
@@ -89,7 +91,7 @@ class ResponseConnectionTests(AgentCase):
     """`response_connection`"""
 
     def test_needed(self) -> None:
-        """A response does not give access to its connection.
+        """A response has no public attribute for its connection.
 
         When this fails, see whether the new attribute is the transport. If so, use it in
         `http_client.connection_pool.connection_of` and delete the function.
@@ -98,10 +100,11 @@ class ResponseConnectionTests(AgentCase):
         self.assertEqual(set(), names & {"transport", "connection", "channel"})
 
     def test_transport(self) -> None:
-        """The transport of the connection is found while the body is not complete.
+        """The function returns the transport of the connection until the body is complete.
 
         When this fails, look in `twisted.web._newclient.Response` for its transport. Until it is
-        found, no body that ends with its connection is taken for complete.
+        found,
+        no body that ends with its connection counts as complete.
         """
         response = self.response(reply(200, length=5))
         connection: Any = response_connection(response)
@@ -111,7 +114,7 @@ class ResponseConnectionTests(AgentCase):
         self.assertTrue(self.network.peers[-1].aborted)
 
     def test_ended(self) -> None:
-        """A response whose body has arrived, or that is a stranger's, has no connection."""
+        """The function returns None for a complete response and for a foreign object."""
         self.assertIsNone(response_connection(self.response(reply(200, b"hello"))))
         stranger: Any = object()
         self.assertIsNone(response_connection(stranger))
@@ -121,10 +124,11 @@ class AbortResponseTests(AgentCase):
     """`abort_response`"""
 
     def test_needed(self) -> None:
-        """The receiver of a body has a transport that can pause and cannot abort.
+        """The transport of a body's receiver can pause, but cannot abort the connection.
 
         When this fails, call ``self.transport.abortConnection()`` in `http_client.bodies` and
-        delete the function.
+        delete the
+        function.
         """
         receiver = Receiver()
         self.response(reply(200, length=5)).deliverBody(receiver)
@@ -134,10 +138,11 @@ class AbortResponseTests(AgentCase):
         abort_response(receiver)
 
     def test_abort(self) -> None:
-        """The connection is closed at once, in the middle of a body.
+        """The function closes the connection at once, in the middle of a body.
 
         When this fails, look in `twisted.web._newclient.TransportProxyProducer` for the transport
-        that it wraps.
+        that it
+        wraps.
         """
         receiver = Receiver()
         self.response(reply(200, length=5), b"he").deliverBody(receiver)
@@ -148,7 +153,7 @@ class AbortResponseTests(AgentCase):
         self.assertTrue(self.network.peers[-1].aborted)
 
     def test_nothing_to_abort(self) -> None:
-        """After the end of a body, and ahead of any, there is nothing to close."""
+        """The function has no effect before a body and after the end of a body."""
         receiver = Receiver()
         abort_response(receiver)
         self.response(reply(200, b"hello")).deliverBody(receiver)
@@ -160,7 +165,7 @@ class SilenceFactoryTests(SynchronousTestCase):
     """`silence_factory`"""
 
     def logged(self, factory: Any) -> int:
-        """Return how many lines a factory logs when it starts and stops."""
+        """Return the number of lines that a factory logs when it starts and stops."""
         log = Log()
         forget = log.keep()
         try:
@@ -171,7 +176,7 @@ class SilenceFactoryTests(SynchronousTestCase):
         return len(log.events)
 
     def test_needed(self) -> None:
-        """The factory that the pool of an Agent makes logs that it starts and stops.
+        """The factory of an Agent's connection pool logs its start and its stop.
 
         When this fails, delete the function.
         """
@@ -189,16 +194,17 @@ class SilenceFactoryTests(SynchronousTestCase):
         self.assertEqual(2, self.logged(factories[0]))
 
     def test_silent(self) -> None:
-        """A factory logs nothing any more.
+        """A silenced factory logs nothing.
 
-        When this fails, look in `twisted.internet.protocol.Factory.doStart` for its condition.
+        When this fails, look in `twisted.internet.protocol.Factory.doStart` for the condition of
+        its log.
         """
         factory: Factory[Any] = Factory()
         silence_factory(factory)
         self.assertEqual(0, self.logged(factory))
 
     def test_other_factories(self) -> None:
-        """A factory of another kind is left alone: it has no such attribute."""
+        """The function leaves a factory of another type unchanged."""
         stranger: Any = object()
         silence_factory(stranger)
         self.assertFalse(hasattr(stranger, "noisy"))

@@ -1,8 +1,8 @@
-"""Private parts of Twisted that the server uses: each test fails when an upgrade changes one.
+"""Private parts of Twisted that the server uses: each test fails if an upgrade changes one.
 
-A test that fails here asks for one of two things: where it says that something is needless, use
-the public part of Twisted and remove the function from ``audioproxy/_twisted.py``; where it says
-that something has changed, adapt the function.
+If a message says that something is needless, use the public part of Twisted instead, and remove
+the function from ``audioproxy/_twisted.py``. If it says that something has changed, adapt the
+function.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MUCH = bytes(8 << 20)
 
 
 class Producer:
-    """A push producer that counts what it is told."""
+    """Push producer that counts its calls."""
 
     def __init__(self) -> None:
         self.paused = self.resumed = 0
@@ -56,7 +56,7 @@ class Producer:
 
 
 class TransportTests(SynchronousTestCase):
-    """A plain TCP transport, which responses are sent past"""
+    """Plain TCP transport, whose buffers responses bypass"""
 
     def setUp(self) -> None:
         self.peer, ours = socket.socketpair()
@@ -69,7 +69,7 @@ class TransportTests(SynchronousTestCase):
         self.addCleanup(reactor.removeWriter, self.transport)
 
     def received(self) -> int:
-        """Return how many bytes the peer can read."""
+        """Return the number of bytes that the peer can read."""
         count = 0
         while True:
             try:
@@ -78,7 +78,7 @@ class TransportTests(SynchronousTestCase):
                 return count
 
     def test_buffers(self) -> None:
-        """Three attributes tell what waits to be sent, and no public one does."""
+        """Three private attributes show whether all bytes are sent; no public attribute does."""
         self.assertTrue(has_sent_all(self.transport))
         self.transport.write(_MUCH)
         self.assertFalse(has_sent_all(self.transport), "the buffers have changed")
@@ -91,7 +91,7 @@ class TransportTests(SynchronousTestCase):
         self.assertEqual(set(), public, "`has_sent_all` may be needless")
 
     def test_plain_tcp(self) -> None:
-        """A connection that has begun TLS is still a `Connection`, and only `TLS` tells."""
+        """After startTLS, a transport is still a `Connection`; only its `TLS` attribute changes."""
         self.assertTrue(is_plain_tcp(self.transport))
         self.assertFalse(is_plain_tcp(StringTransport()))
         secured: Any = Server(self.peer, Protocol(), ("127.0.0.1", 1), None, 1, reactor)
@@ -103,7 +103,7 @@ class TransportTests(SynchronousTestCase):
         self.assertNotIn("TLS", ITCPTransport, "an interface tells now")
 
     def test_send_now(self) -> None:
-        """`writeSomeData` sends at once what the system takes, and `write` does not."""
+        """`writeSomeData` sends at once as much as the system accepts; `write` sends later."""
         self.transport.write(b"abc")
         self.assertEqual(0, self.received(), "`send_now` is needless")
         self.transport.doWrite()
@@ -113,12 +113,12 @@ class TransportTests(SynchronousTestCase):
         self.assertEqual(len(_MUCH) - len(rest), self.received())
 
     def test_send_now_to_nobody(self) -> None:
-        """What a lost connection does not take is returned whole."""
+        """On a lost connection, `send_now` returns all bytes."""
         self.peer.close()
         self.assertEqual(b"abc", send_now(self.transport, b"abc"), "`writeSomeData` has changed")
 
     def test_pause_until_writable(self) -> None:
-        """A producer is resumed once the system takes bytes, and not without being asked for."""
+        """After `pause_until_writable`, the transport resumes its producer when it is writable."""
         producer = Producer()
         self.transport.registerProducer(producer, True)
         self.transport.doWrite()
@@ -129,7 +129,7 @@ class TransportTests(SynchronousTestCase):
         self.assertEqual(1, producer.resumed, "`producerPaused` has changed")
 
     def test_set_send_buffer(self) -> None:
-        """A producer is paused when more waits than a class attribute says."""
+        """A transport pauses its producer when more bytes than its `bufferSize` are unsent."""
         producer = Producer()
         self.transport.registerProducer(producer, True)
         self.transport.write(bytes(65_536))
@@ -140,7 +140,7 @@ class TransportTests(SynchronousTestCase):
 
 
 class Late(Resource):
-    """A resource that answers nothing yet."""
+    """Resource that does not respond yet."""
 
     isLeaf = True
 
@@ -149,7 +149,7 @@ class Late(Resource):
 
 
 class RecordingChannel(HookedChannel):
-    """A channel that counts bad requests."""
+    """Channel that counts bad requests."""
 
     bad_requests = 0
 
@@ -159,10 +159,10 @@ class RecordingChannel(HookedChannel):
 
 
 class ChannelTests(SynchronousTestCase):
-    """The HTTP/1 channel of a site"""
+    """HTTP/1 channel of a site"""
 
     def connect(self, channel: type[HTTPChannel]) -> Any:
-        """Return a new channel with a transport in memory."""
+        """Return a new channel with an in-memory transport."""
         site = Site(Late(), reactor=reactor, timeout=None)
         site.protocol = channel  # type: ignore[assignment]
         protocol: Any = site.buildProtocol(None)
@@ -174,7 +174,7 @@ class ChannelTests(SynchronousTestCase):
         return made
 
     def test_bad_request(self) -> None:
-        """The private method is called for bytes that are no request; Twisted's own says little."""
+        """A malformed request calls the private method; Twisted's own sends a bare 400."""
         channel = self.connect(RecordingChannel)
         channel.dataReceived(b"nonsense\r\n\r\n")
         self.assertEqual(1, channel.bad_requests, "the private method has changed")
@@ -185,20 +185,20 @@ class ChannelTests(SynchronousTestCase):
         )
 
     def test_unparsed(self) -> None:
-        """The bytes of a line that is not complete are in the private buffer."""
+        """The private buffer holds the bytes of an incomplete line."""
         channel = self.connect(RecordingChannel)
         channel.dataReceived(b"GET / HT")
         self.assertEqual(b"GET / HT", channel.unparsed, "`_buffer` has changed")
 
     def test_command(self) -> None:
-        """The method of a request whose body is awaited is in a private attribute alone."""
+        """While a request's body is incomplete, only a private attribute holds its method."""
         channel = self.connect(RecordingChannel)
         channel.dataReceived(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n")
         self.assertEqual(b"POST", channel.command, "`_command` has changed")
         self.assertNotEqual(b"POST", channel.requests[-1].method, "`command` is needless")
 
     def test_eager_reading(self) -> None:
-        """Reading stops at a private number of pipelined bytes, and not before."""
+        """A private attribute sets how many pipelined bytes a channel reads before it pauses."""
         request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
         for size, state in ((16_000, "producing"), (16_500, "paused")):
             plain = self.connect(HTTPChannel)
@@ -213,10 +213,10 @@ class ChannelTests(SynchronousTestCase):
 
 
 class ProcessTests(SynchronousTestCase):
-    """twistd and its environment"""
+    """Exit and environment of twistd"""
 
     def test_exit_signal(self) -> None:
-        """twistd ends by the signal that the reactor noted in a private attribute."""
+        """twistd exits by the signal that the reactor stored in a private attribute."""
         program = (
             "import os, signal\n"
             "from twisted.application.app import ApplicationRunner\n"
@@ -244,7 +244,7 @@ class ProcessTests(SynchronousTestCase):
         self.assertEqual("None", seen[1], "`_exitSignal` has changed")
 
     def test_first_environment(self) -> None:
-        """To import endpoints takes the variables of socket activation out of the environment."""
+        """Importing Twisted's endpoints removes systemd's variables from the environment."""
         program = (
             "import os\n"
             "os.environ['LISTEN_PID'] = str(os.getpid())\n"

@@ -1,4 +1,4 @@
-"""`audioproxy.urls`: what it builds is what the service reads, and what it refuses too."""
+"""`audioproxy.urls`: it builds what the service accepts, and refuses what the service refuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.strategies import (
 WHOLE = ("br", "sr", "ch", "pts", "pk_bits")
 TEXTS = ("dl", "cb")
 
-#: For each option a value that is accepted, as the types have it, and its canonical segment.
+#: Accepted values of each option as Python objects, and the canonical options string.
 TYPED: tuple[tuple[dict[str, Any], str], ...] = (
     ({}, "f:mp3"),
     ({"f": "opus"}, "f:opus"),
@@ -74,7 +74,7 @@ TYPED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"cb": b"\xff%"}, "cb:%FF%25/f:mp3"),
 )
 
-#: Arguments that are refused, and the segment that the message quotes.
+#: Refused arguments, and the segment that the message quotes.
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"f": "MP3"}, "f:MP3"),
     ({"f": "mp3/br:96"}, "f:mp3/br:96"),
@@ -112,12 +112,12 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 
 def variant_of(values: dict[str, Any]) -> Variant:
-    """Return the variant of some arguments."""
+    """Return the variant with these arguments."""
     return Variant(**values)
 
 
 def outcome(make: Callable[[], str]) -> tuple[str, str]:
-    """Return what came of making something, or the message with which it was refused."""
+    """Return the result of a call, or the message of its refusal."""
     try:
         return "made", make()
     except InvalidOptions as error:
@@ -125,14 +125,17 @@ def outcome(make: Callable[[], str]) -> tuple[str, str]:
 
 
 def climbs(source: bytes) -> bool:
-    """Tell whether a source is local and leads out of its root, which only its opener sees."""
+    """Return whether a local source leads out of its root.
+
+    The grammar accepts such a source; it is refused when it is opened.
+    """
     path = source.removeprefix(b"local://")
     return path != source and grammar.climbs_out(path)
 
 
 @st.composite
 def numbers(draw: st.DrawFn, text: str) -> Any:
-    """Draw one of the types in which a number can be given."""
+    """Draw a number in one of the accepted types."""
     value = Decimal(text)
     kinds: list[Any] = [text, value, value.normalize()]
     if value == int(value):
@@ -144,7 +147,7 @@ def numbers(draw: st.DrawFn, text: str) -> Any:
 
 @st.composite
 def arguments(draw: st.DrawFn, segments: list[bytes]) -> dict[str, Any]:
-    """Draw typed arguments that say the same as option segments."""
+    """Draw typed arguments that are equivalent to option segments."""
     found: dict[str, Any] = {}
     for segment in segments:
         name, _, text = segment.decode("ascii").partition(":")
@@ -168,20 +171,20 @@ class VariantTests(SynchronousTestCase):
     """`Variant`"""
 
     def test_typed(self) -> None:
-        """Each option takes its values as Python has them, and writes them one way (D3, D4)."""
+        """Each option accepts values as Python objects, and has one canonical spelling (D3, D4)."""
         for values, canonical in TYPED:
             variant = variant_of(values)
             self.assertEqual(canonical, variant.canonical, values)
             self.assertEqual(canonical, Variant.read(canonical).canonical)
 
     def test_refused(self) -> None:
-        """What the service would refuse is refused, quoting the segment that it would (D20)."""
+        """A value that the service refuses is refused, and the message quotes the segment (D20)."""
         for values, segment in REFUSED:
             error = self.assertRaises(InvalidOptions, variant_of, values)
             self.assertTrue(error.message.startswith(f'"{segment}" is not accepted: '), error)
 
     def test_no_utf_8(self) -> None:
-        """Half of a surrogate pair, which no URL can hold, is refused like any other value."""
+        """A lone surrogate, which no URL can contain, is refused as InvalidOptions."""
         for values in ({"f": "\ud800"}, {"dl": "\ud800"}, {"cb": "\ud800"}):
             self.assertRaises(InvalidOptions, variant_of, values)
         self.assertRaises(InvalidOptions, Variant.read, "cb:\ud800")
@@ -189,7 +192,7 @@ class VariantTests(SynchronousTestCase):
     @PROMISE
     @given(data=st.data(), segments=option_segments(), source=sources())
     def test_any_options(self, data: st.DataObject, segments: list[bytes], source: bytes) -> None:
-        """Typed or read, however spelled, options are the variant that the service reads."""
+        """Typed arguments and parsed segments give the variant that the service reads."""
         assume(not climbs(source))
         options, _ = read_options(segments)
         typed = Variant(**data.draw(arguments(segments)))
@@ -209,7 +212,7 @@ class VariantTests(SynchronousTestCase):
         )
     )
     def test_any_text(self, values: dict[str, Any]) -> None:
-        """Any text in any field is accepted or refused as the service does it, word for word."""
+        """Any text in any field is accepted or refused as by the service, with the same message."""
         spelled = {"f": "mp3", **values}
         order = [name for name in Variant.__dataclass_fields__ if name in spelled]
         segments = [
@@ -228,20 +231,20 @@ class VariantTests(SynchronousTestCase):
         )
 
     def test_read(self) -> None:
-        """Segments of a URL are a variant, none are the default, and an end is not of it."""
+        """`Variant.read` parses option segments, returns the default for none, and refuses exp."""
         self.assertEqual("f:mp3", Variant.read("").canonical)
         self.assertEqual("br:96/f:opus", Variant.read("f:opus/br:096").canonical)
         for text in ("f:mp3/exp:1893456000", "f:mp3/", "zz:1", "br:96/q:1"):
             self.assertRaises(InvalidOptions, Variant.read, text)
 
     def test_value(self) -> None:
-        """A variant is a value: equal, hashable, unchangeable."""
+        """A variant is immutable, hashable, and equal to a variant with the same fields."""
         one = Variant(f="opus", t=(30, 15))
         self.assertEqual({one: 1}, {Variant(f="opus", t=(30, 15)): 1})
         self.assertRaises(AttributeError, setattr, one, "f", "mp3")
 
     def test_type_of_f(self) -> None:
-        """Type checkers accept every output format in `Variant.f`, and nothing else."""
+        """The type of `Variant.f` contains exactly the output formats."""
         self.assertEqual(tuple(FORMATS), get_args(get_type_hints(Variant)["f"]))
 
 
@@ -249,7 +252,7 @@ class SourceTests(SynchronousTestCase):
     """`local`, `s3` and `read_source`"""
 
     def test_local(self) -> None:
-        """A path is bytes, text or a path, also where it is no UTF-8 (D15)."""
+        """A path may be bytes, text or a Path, and need not be UTF-8 (D15)."""
         for path in ("ä/b.wav", "ä/b.wav".encode(), Path("ä/b.wav")):
             self.assertEqual("local://ä/b.wav".encode(), local(path).canonical)
         self.assertEqual(b"local://\xff.wav", local(os.fsdecode(b"\xff.wav")).canonical)
@@ -257,7 +260,7 @@ class SourceTests(SynchronousTestCase):
             self.assertTrue(self.assertRaises(NotFound, local, path).reason)
 
     def test_s3(self) -> None:
-        """A bucket and a key are given apart, and neither can reach into the other."""
+        """A bucket and a key are separate arguments, and each is checked."""
         self.assertEqual(b"s3://masters/a b/\xff", s3("masters", b"a b/\xff").canonical)
         self.assertEqual(b"s3://masters//\xff", s3("masters", os.fsdecode(b"/\xff")).canonical)
         for bucket, key in (
@@ -267,7 +270,7 @@ class SourceTests(SynchronousTestCase):
             self.assertTrue(self.assertRaises(NotFound, s3, bucket, key).reason)
 
     def test_made(self) -> None:
-        """What was made by hand is looked at like any text."""
+        """A source object that the caller created is checked like text."""
         for made in (
             grammar.LocalSource(b"/etc/passwd"),
             grammar.LocalSource(b"../a"),
@@ -280,7 +283,7 @@ class SourceTests(SynchronousTestCase):
     @PROMISE
     @given(text=junk() | sources())
     def test_any_bytes(self, text: bytes) -> None:
-        """Any bytes are a source here if they are one to the service and stay in its root."""
+        """Bytes are accepted as a source exactly if the service accepts and serves them."""
         try:
             source = grammar.read_source(b"enc", encoded(text))
         except NotFound as error:
@@ -294,10 +297,10 @@ class SourceTests(SynchronousTestCase):
 
 
 class ImportTests(SynchronousTestCase):
-    """What an application has to have"""
+    """Dependencies of an application that imports `audioproxy.urls`"""
 
     def test_alone(self) -> None:
-        """Neither Twisted nor anything else that is installed beside it is needed or loaded."""
+        """`audioproxy.urls` imports neither Twisted nor any other third-party package."""
         script = (
             "import sys\n"
             "class Nothing:\n"
@@ -321,7 +324,7 @@ class ImportTests(SynchronousTestCase):
         self.assertEqual(url, ended.stdout.strip())
 
     def test_refusals(self) -> None:
-        """Whoever catches `Refusal` catches all that the service would refuse."""
+        """Every exception for input that the service would refuse is a `Refusal`."""
         self.assertIs(errors.InvalidOptions, urls.InvalidOptions)
         for error in (urls.Expired, urls.InvalidOptions, urls.NotFound):
             self.assertTrue(issubclass(error, urls.Refusal))

@@ -1,4 +1,4 @@
-"""The published vectors: each row is what the service does, and what others compute too."""
+"""Published vectors: the service and an independent implementation agree with each row."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ def base64url(raw: bytes) -> str:
 
 
 def mac(key: bytes, data: bytes) -> str:
-    """Return a signature, made without the package."""
+    """Return a signature, computed without the package."""
     return base64url(hmac.new(key, data, hashlib.sha256).digest())
 
 
 def neighbour(signature: str) -> str:
-    """Return a signature whose last character is another one that decodes to the same bytes."""
+    """Return a signature with another last character that decodes to the same bytes."""
     return signature[:-1] + ALPHABET[ALPHABET.index(signature[-1]) + 1]
 
 
-#: Each mistake: what it makes of key and salt in hexadecimal, and of a path.
+#: Functions that make each mistake, from key and salt in hexadecimal and a path.
 MISTAKES: dict[str, Callable[[str, str, bytes], str]] = {
     "over-padded": lambda key, salt, path: right(key, salt, path) + "==",
     "last-character": lambda key, salt, path: neighbour(right(key, salt, path)),
@@ -87,18 +87,18 @@ def rows(section: str) -> list[dict[str, Any]]:
 
 
 def cut(options: str) -> list[bytes]:
-    """Return the segments of an options string; an empty string has none."""
+    """Return the segments of an options string; none for an empty string."""
     return options.encode("ascii").split(b"/") if options else []
 
 
 def source_of(text: str) -> Source:
-    """Return the source that stands in a URL."""
+    """Return the source in a URL."""
     form, _, raw = text.encode("ascii").partition(b"/")
     return read_source(form, raw)
 
 
 def names_in(value: Any) -> Iterator[str]:
-    """Yield the names of all fields of a document, but for those that are data themselves."""
+    """Yield the names of all fields of a document, except in fields whose names are data."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield name
@@ -110,16 +110,16 @@ def names_in(value: Any) -> Iterator[str]:
 
 
 class DocumentTests(SynchronousTestCase):
-    """What holds for both files."""
+    """Form of both files."""
 
     def test_version(self) -> None:
-        """Each file says what it is, and the version of its fields."""
+        """Each file has a description and the version of its fields."""
         for document in (SIGNATURES, CANONICAL):
             self.assertEqual(1, document["version"])
             self.assertTrue(document["description"])
 
     def test_no_row_twice(self) -> None:
-        """Whoever runs the vectors runs each one once."""
+        """No vector occurs twice."""
         lists = [part["rows"] for part in SECTIONS.values()]
         for what in ("signed", "refused"):
             lists.append(
@@ -134,7 +134,7 @@ class DocumentTests(SynchronousTestCase):
             self.assertEqual(len(set(spelled)), len(spelled))
 
     def test_readme(self) -> None:
-        """Each field, section and mistake is explained beside the files."""
+        """The README beside the files explains each field, section and mistake."""
         for name in {*names_in(SIGNATURES), *names_in(CANONICAL)}:
             self.assertIn(f"`{name}`", README)
 
@@ -143,7 +143,7 @@ class SignatureTests(SynchronousTestCase):
     """``signatures.json``"""
 
     def test_signed(self) -> None:
-        """Both spellings open the path, and any HMAC library makes them (Authentication, 1, 2)."""
+        """Both spellings are accepted, and any HMAC library makes them (Authentication, 1, 2)."""
         for pair in SIGNATURES["pairs"]:
             key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
             for row in pair["signed"]:
@@ -156,7 +156,7 @@ class SignatureTests(SynchronousTestCase):
                 self.assertEqual(f"/{row['signature']}{row['path']}", url)
 
     def test_refused(self) -> None:
-        """What a mistake makes opens nothing, and is what that mistake makes (Authentication)."""
+        """Each mistake makes the listed signature, which is refused (Authentication, 3)."""
         for pair in SIGNATURES["pairs"]:
             key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
             for row in pair["refused"]:
@@ -166,13 +166,13 @@ class SignatureTests(SynchronousTestCase):
                 self.assertFalse(verify(key, salt, path, made.encode()), row)
 
     def test_every_mistake(self) -> None:
-        """Each mistake is explained and occurs."""
+        """Each mistake is explained and occurs in a row."""
         made = {row["mistake"] for pair in SIGNATURES["pairs"] for row in pair["refused"]}
         self.assertEqual(MISTAKES.keys(), made)
         self.assertEqual(MISTAKES.keys(), SIGNATURES["mistakes"].keys())
 
     def test_lengths(self) -> None:
-        """Keys below, at and above the block of SHA-256; salts from one byte to more than it."""
+        """The vectors have keys and salts shorter and longer than the 64-byte block of SHA-256."""
         lengths = [(len(pair["key"]) // 2, len(pair["salt"]) // 2) for pair in SIGNATURES["pairs"]]
         keys, salts = {key for key, _ in lengths}, {salt for _, salt in lengths}
         self.assertTrue({32, 64} < keys and max(keys) > 64, keys)
@@ -185,7 +185,7 @@ class CanonicalTests(SynchronousTestCase):
     """``canonical.json``"""
 
     def test_options(self) -> None:
-        """Each string has its one normal form, which reads as itself (D3, D4)."""
+        """Each options string has one canonical form, which is its own canonical form (D3, D4)."""
         for row in rows("options"):
             options, exp = read_options(cut(row["options"]))
             self.assertEqual(row["canonical"], options.canonical(), row)
@@ -199,7 +199,7 @@ class CanonicalTests(SynchronousTestCase):
         self.assertEqual(set(FORMATS), read)
 
     def test_every_option(self) -> None:
-        """Each option of the contract is read once at least, and refused once at least."""
+        """Each option occurs at least once in an accepted row and in a refused row."""
         names = {row.name for row in fields(VariantOptions)} | {"exp"}
         for section in ("options", "refused_options"):
             spelled = [row["options"].split("/") for row in rows(section)]
@@ -209,7 +209,7 @@ class CanonicalTests(SynchronousTestCase):
         self.assertEqual(set(), names - offending)
 
     def test_refused_options(self) -> None:
-        """Each string is a 422 that quotes the segment (D20)."""
+        """Each refused options string returns 422 with a message that quotes the segment (D20)."""
         section = SECTIONS["refused_options"]
         for row in section["rows"]:
             error = self.assertRaises(InvalidOptions, read_options, cut(row["options"]))
@@ -222,7 +222,7 @@ class CanonicalTests(SynchronousTestCase):
                 self.assertIn("segment is empty", error.message)
 
     def test_sources(self) -> None:
-        """Each source has its one canonical string, as text where it is text (D15)."""
+        """Each source has one canonical string, which is given as text if it is UTF-8 (D15)."""
         for row in rows("sources"):
             canonical = source_of(row["source"]).canonical
             self.assertEqual(row["base64url"], base64url(canonical), row)
@@ -234,7 +234,7 @@ class CanonicalTests(SynchronousTestCase):
             self.assertEqual(canonical, source_of("enc/" + row["base64url"]).canonical, row)
 
     def test_refused_sources(self) -> None:
-        """Each source is a 404, by its spelling or because it leads out of the root (D16)."""
+        """Each refused source returns 404, for its spelling or for leaving the root (D16)."""
         section = SECTIONS["refused_sources"]
         self.assertEqual((NotFound.status, NotFound.code), (section["status"], section["code"]))
         for row in section["rows"]:
@@ -242,7 +242,7 @@ class CanonicalTests(SynchronousTestCase):
             self.assertRaises(NotFound, source_of, row["source"])
 
     def test_every_kind(self) -> None:
-        """Each kind of source occurs in both forms, among the good ones and the refused ones."""
+        """Each kind of source occurs in both sections, and each section has both source forms."""
         for section, column in (("sources", "canonical"), ("refused_sources", "source")):
             for kind in ("local://", "s3://", "https://"):
                 found = [row for row in rows(section) if kind in (row[column] or "")]
@@ -260,7 +260,7 @@ class CanonicalTests(SynchronousTestCase):
             self.assertEqual(row["key"], hashlib.sha256(validator).hexdigest(), row)
 
     def test_paths(self) -> None:
-        """What `audioproxy.urls` makes of its arguments is what is published."""
+        """`audioproxy.urls` builds exactly the published paths."""
         signer = Signer(KEY, SALT, now=lambda: 0.0)
         for row in rows("paths"):
             arguments = {
@@ -278,6 +278,6 @@ class CanonicalTests(SynchronousTestCase):
             self.assertEqual(signer.sign(row["path"]), url, row)
 
     def test_every_field(self) -> None:
-        """Each field of a `Variant` is given once at least."""
+        """Each field of `Variant` occurs in at least one row."""
         given = {name for row in rows("paths") for name in row.get("variant", {})}
         self.assertEqual({row.name for row in fields(Variant) if row.init}, given)

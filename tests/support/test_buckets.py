@@ -215,7 +215,7 @@ class TLSTests(BucketCase):
             self.assertEqual(b"abc", self.server.fetch(url).demand().body)
 
     def test_not_trusted(self) -> None:
-        """Who does not know the authority refuses it, and so does who wanted another host."""
+        """A client refuses the server if it distrusts the authority or expects another name."""
         url = self.server.presign(self.bucket, "a")
         another = url.replace("127.0.0.1", "another.test")
         self.assertRaises(ssl.SSLCertVerificationError, self.server.fetch, another)
