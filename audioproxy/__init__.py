@@ -1,3 +1,3 @@
-"""audioproxy: signed URLs in, audio rendered by ffmpeg out, every result stored once."""
+"""audioproxy: an HTTP server that renders audio on request, from signed URLs, with ffmpeg."""
 
 __version__ = "0.1.0"

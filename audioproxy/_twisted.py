@@ -1,8 +1,8 @@
 """Private and undocumented parts of Twisted that the package uses, each behind one function.
 
 ``tests/test_twisted.py`` and ``tests/test_twisted_server.py`` fail when a release makes one of them
-needless or changes it. Nothing here imports ``twisted.web.client``: a service of local files starts
-without it.
+unnecessary or changes it. Nothing here imports ``twisted.web.client``, since a service with only
+local sources starts without it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def request_with_target(
 ) -> Deferred[IResponse]:
     """Send a request with exactly this request target.
 
-    Twisted 26.10: ``Agent.request`` serializes the URL anew and so loses a ``;`` at the end of a
-    path; with Python 3.13 it turns two slashes at the beginning of one into four. A signature
-    covers the target as it was. Needless when ``Agent`` takes a target, or keeps the URL as given.
+    Twisted 26.10: ``Agent.request`` serializes the URL again and so loses a ``;`` at the end of a
+    path. With Python 3.13 it turns two slashes at the beginning of a path into four. A signature
+    covers the target as it was. Unnecessary when ``Agent`` accepts a target, or keeps the URL as
+    given.
     """
     key = (uri.scheme, uri.host, uri.port)
     sent: Deferred[IResponse] = agent._requestWithEndpoint(
@@ -47,10 +48,10 @@ def request_with_target(
 
 
 def response_connection(response: IResponse) -> object | None:
-    """Return the transport of the connection that a response came on; None where it has ended.
+    """Return the transport of the connection of a response, or None if the connection has ended.
 
-    Twisted 26.10: ``IResponse`` does not name its connection, which alone tells whether TLS ended
-    with close_notify. Needless when ``IResponse`` gives access to its transport.
+    Twisted 26.10: ``IResponse`` does not expose its connection, which alone shows whether TLS ended
+    with close_notify. Unnecessary when ``IResponse`` gives access to its transport.
     """
     proxy: Any = getattr(response, "_transport", None)
     return getattr(proxy, "_producer", None)
@@ -60,7 +61,7 @@ def abort_response(receiver: Protocol) -> None:
     """Close the connection of a response at once, from the protocol that receives its body.
 
     Twisted 26.10: the protocol's transport is a proxy without ``abortConnection``, and over TLS
-    ``loseConnection`` waits for a server that may never answer. Needless when ``deliverBody``
+    ``loseConnection`` waits for a server that may never respond. Unnecessary when ``deliverBody``
     connects the protocol to a transport with ``abortConnection``.
     """
     proxy: Any = receiver.transport
@@ -70,22 +71,22 @@ def abort_response(receiver: Protocol) -> None:
 
 
 def silence_factory(factory: IProtocolFactory) -> None:
-    """Keep a factory from logging each start and stop.
+    """Stop a factory from logging each start and stop.
 
     Twisted 26.10: factories log both at info level, and the connection pool of ``Agent`` makes one
-    for each connection. ``Factory.noisy``, which stops that, is not documented. Needless when
-    factories are silent by default.
+    factory for each connection. ``Factory.noisy``, which stops the logging, is not documented.
+    Unnecessary when factories are silent by default.
     """
     if isinstance(factory, Factory):
         factory.noisy = False
 
 
 def has_sent_all(transport: Any) -> bool:
-    """Return whether the system has all that was ever written to a transport.
+    """Return whether the system has everything that was written to a transport.
 
-    Twisted 26.10: transports do not tell. What is written waits in ``dataBuffer``, of which
-    ``offset`` bytes are sent, and behind that in ``_tempDataBuffer``. Transports without these
-    buffers, such as those of tests, keep nothing. Needless when ``ITransport`` tells.
+    Twisted 26.10: transports do not expose this. Written bytes wait in ``dataBuffer``, of which
+    ``offset`` bytes are sent, and after it in ``_tempDataBuffer``. Transports without these
+    buffers, such as those of tests, buffer nothing. Unnecessary when ``ITransport`` exposes it.
     """
     waiting = len(getattr(transport, "dataBuffer", b"")) - getattr(transport, "offset", 0)
     return not waiting and not getattr(transport, "_tempDataBuffer", ())
@@ -95,20 +96,20 @@ def is_plain_tcp(transport: Any) -> bool:
     """Return whether a transport is a TCP socket without TLS.
 
     Twisted 26.10: ``startTLS`` changes the class of a transport in place, and sets ``TLS``, which
-    is not part of ``ITCPTransport``. Needless when an interface tells.
+    is not part of ``ITCPTransport``. Unnecessary when an interface exposes it.
     """
-    # It imports OpenSSL, without which a client of plain HTTP starts sooner.
+    # This imports OpenSSL; a client of plain HTTP starts sooner without it.
     from twisted.internet.tcp import Connection
 
     return isinstance(transport, Connection) and not transport.TLS
 
 
 def send_now(transport: Any, data: bytes) -> bytes:
-    """Send what the system takes at once over plain TCP, and return the rest.
+    """Send what the system accepts at once over plain TCP, and return the rest.
 
-    To be called only when `has_sent_all`. Twisted 26.10: ``write`` sends in the next turn of the
-    reactor, after two more system calls; ``writeSomeData``, which sends now, is not part of
-    ``ITransport``. It returns the number of bytes sent, or an exception. Needless when ``write``
+    Call it only if `has_sent_all`. Twisted 26.10: ``write`` sends in the next turn of the reactor,
+    after two more system calls. ``writeSomeData``, which sends at once, is not part of
+    ``ITransport``. It returns the number of bytes sent, or an exception. Unnecessary when ``write``
     sends at once.
     """
     sent = transport.writeSomeData(data)
@@ -116,31 +117,31 @@ def send_now(transport: Any, data: bytes) -> bytes:
 
 
 def pause_until_writable(transport: Any) -> None:
-    """Have the producer of a transport resumed when the system takes bytes again.
+    """Request that the producer of a transport is resumed when the system accepts bytes again.
 
-    Twisted 26.10: a transport resumes its producer once its own buffer is empty, if it has paused
-    it. A caller that sends past that buffer, with ``sendfile``, has no public way to ask for the
-    same. Needless when transports send files.
+    Twisted 26.10: a transport resumes its producer once its own buffer is empty, if the transport
+    has paused the producer. A caller that bypasses the buffer with ``sendfile`` has no public way
+    to request this. Unnecessary when transports send files.
     """
     transport.producerPaused = True
     transport.startWriting()
 
 
 def set_send_buffer(transport: Any, size: int) -> None:
-    """Set how many bytes wait in a transport before its producer is paused.
+    """Set how many bytes a transport buffers before its producer is paused.
 
-    Twisted 26.10: the class attribute ``bufferSize`` of ``FileDescriptor``, 64 KiB, decides; it is
-    how much is read at a time, too. Needless when transports have such a setting.
+    Twisted 26.10: the class attribute ``bufferSize`` of ``FileDescriptor``, 64 KiB, decides this.
+    It is also the size of each read. Unnecessary when transports have such a setting.
     """
     transport.bufferSize = size
 
 
 def forget_exit_signal(reactor: Any) -> None:
-    """Have twistd exit with 0 after a signal.
+    """Make twistd exit with 0 after a signal.
 
-    Twisted 26.10: when the reactor has stopped for a signal, twistd sends itself that signal once
-    more, and so ends with another status than 0, however well everything has ended. Needless when
-    a service can tell twistd its exit status.
+    Twisted 26.10: when the reactor has stopped for a signal, twistd sends itself that signal again.
+    So its exit status is not 0, even after a clean stop. Unnecessary when a service can set the
+    exit status of twistd.
     """
     reactor._exitSignal = None
 
@@ -148,11 +149,11 @@ def forget_exit_signal(reactor: Any) -> None:
 def first_environment(fallback: Mapping[str, str]) -> dict[str, str]:
     """Return the environment that the process was started with.
 
-    Twisted 26.10: once ``twisted.internet.endpoints`` is imported, by whichever module,
-    ``os.environ`` lacks the variables of systemd's socket activation, which it keeps for endpoints
-    of its own. Needless when it leaves them.
+    Twisted 26.10: importing ``twisted.internet.endpoints`` removes the variables of systemd's
+    socket activation from ``os.environ``, to use them for endpoints of its own. Unnecessary when it
+    leaves them.
 
-    :param fallback: what is returned where the system does not tell.
+    :param fallback: returned where the system does not provide the environment.
     """
     try:
         pairs = os.fsdecode(Path("/proc/self/environ").read_bytes()).split("\0")
@@ -162,24 +163,24 @@ def first_environment(fallback: Mapping[str, str]) -> dict[str, str]:
 
 
 class HookedChannel(HTTPChannel):
-    """An `HTTPChannel` with names for what its subclass has to see or change.
+    """An `HTTPChannel` with names for the private parts that its subclass reads or overrides.
 
-    Twisted 26.10: none of this is public.
+    Twisted 26.10: none of these parts is public.
     """
 
     def set_read_ahead(self, size: int) -> None:
-        """Set for how many bytes of further requests reading stops while a request is answered.
+        """Set how many pipelined bytes are read while a request is processed.
 
-        While it is stopped, nobody notices that the client is gone. Needless when there is such a
+        Beyond them reading stops, and a disconnect is not noticed. Unnecessary when there is such a
         setting.
         """
         self._optimisticEagerReadSize = size
 
     @property
     def unparsed(self) -> bytes:
-        """The bytes that were received and are no whole line yet.
+        """The received bytes that are not yet a complete line.
 
-        Needless when ``LineReceiver`` shows its buffer.
+        Unnecessary when ``LineReceiver`` exposes its buffer.
         """
         return self._buffer
 
@@ -187,7 +188,7 @@ class HookedChannel(HTTPChannel):
     def command(self) -> bytes:
         """The method of the request whose body is received.
 
-        The request has no ``method`` before its body is complete. Needless when it has.
+        The request has no ``method`` before its body is complete. Unnecessary when it has.
         """
         return self._command
 
@@ -195,9 +196,9 @@ class HookedChannel(HTTPChannel):
         self.bad_request_received()
 
     def bad_request_received(self) -> None:
-        """Answer bytes that are no request.
+        """Respond to bytes that are not an HTTP request.
 
-        Twisted's own response has no headers, and no log line. Needless when there is a public
+        Twisted's own response has no headers and no log line. Unnecessary when there is a public
         hook.
         """
         raise NotImplementedError

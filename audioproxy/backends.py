@@ -35,7 +35,7 @@ class Backends:
     """The sources and the variant store of one service.
 
     :ivar sources: opens a source of any kind.
-    :ivar store: where variants are kept, or None.
+    :ivar store: the variant store, or None.
     :ivar bucket_sources: the sources in an object store, or None.
     """
 
@@ -50,7 +50,8 @@ class Backends:
     ) -> None:
         """Construct everything; nothing is opened yet.
 
-        :raises BootError: for settings that contradict each other, or an unusable CA bundle.
+        :raises BootError: for settings that contradict each other, or a CA bundle that cannot be
+            read.
         """
         self._clock = clock
         self._run_in_thread = run_in_thread

@@ -1,4 +1,4 @@
-"""Blocking calls of a store, in threads: the caller has a timeout, the call itself has none."""
+"""Blocking calls of a store, in threads. The caller has a timeout; the call itself has none."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from audioproxy.threads import ThreadRunner, run_detached
 
 T = TypeVar("T")
 
-# Calls at a time: each holds a thread and an open file of a render.
+# Simultaneous calls. Each holds a thread and an open file of a render.
 _MAX_CALLS = 64
 
 
 class BlockingCalls:
     """Runs system calls that a disk may block for any time, each in a thread.
 
-    A thread that hangs in a system call cannot be stopped. So no caller waits for it past its
-    timeout, and no further thread is spent on the disk: while a call is overdue, or 64 are
-    running, new calls are refused.
+    A thread that hangs in a system call cannot be stopped. So no caller waits longer than its
+    timeout. While a call is overdue, or 64 are running, new calls are refused, so that no more
+    threads hang.
     """
 
     def __init__(self, clock: IReactorTime, run_in_thread: ThreadRunner) -> None:
@@ -38,12 +38,12 @@ class BlockingCalls:
         seconds: float,
         undo: Callable[[T], object] = lambda result: None,
     ) -> T:
-        """Run work and return its result.
+        """Run a call in a thread and return its result.
 
         :param undo: called with a result that arrives after the timeout, or after the caller was
             cancelled.
         :raises TimeoutError: after ``seconds``, or at once while an earlier call is overdue.
-        :raises OSError: the work's own, or where no thread can be started.
+        :raises OSError: raised by the call, or where no thread can be started.
         """
         if self._overdue:
             raise TimeoutError("an earlier call has not come back")
@@ -51,7 +51,7 @@ class BlockingCalls:
             raise TimeoutError(f"{_MAX_CALLS} calls have not come back")
         running = self._run_in_thread(work)
         self._in_flight.begin()
-        # The timeout cancels the waiter alone, since the thread cannot be cancelled.
+        # The timeout cancels only the waiter, since the thread cannot be cancelled.
         waiter: Deferred[T] = Deferred()
         overdue = False
 
@@ -73,5 +73,5 @@ class BlockingCalls:
         return await waiter.addTimeout(seconds, self._clock, on_timeout)
 
     def run_detached(self, work: Callable[[], object]) -> None:
-        """Run work whose end nobody waits for."""
+        """Run a call without waiting for its end."""
         run_detached(self._run_in_thread, work)

@@ -1,7 +1,7 @@
-"""The error table: one class per row, its status, code and Cache-Control as class attributes.
+"""The error table: one class for each row, with status, code and Cache-Control as class attributes.
 
-Every refusal is raised as one of these and turned into HTTP in exactly one place
-(`audioproxy.web.exchange`). No other module knows a status number of a refusal.
+Every refusal is raised as one of these classes. Exactly one place (`audioproxy.web.exchange`) turns
+it into a response. No other module contains the status of a refusal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _NO_STORE = "no-store"
 
 
 class Refusal(Exception):
-    """A request that gets an error document instead of what it asked for."""
+    """A request that gets an error document instead of the requested content."""
 
     status: ClassVar[int]
     code: ClassVar[str]
@@ -25,9 +25,9 @@ class Refusal(Exception):
 
 
 class BadRequest(Refusal):
-    """What came is not HTTP, or more of it than a request may have.
+    """The received bytes are not HTTP, or exceed the limits of a request.
 
-    The contract has no row for it: it is refused before there is a request to judge.
+    The contract has no row for this error: there is no complete request that it could describe.
     """
 
     status = 400
@@ -41,7 +41,7 @@ class BadRequest(Refusal):
 class InvalidSignature(Refusal):
     """The first path segment is not the signature of the rest.
 
-    :ivar diagnosis: the mistake that the signature was made with, or None where none is known.
+    :ivar diagnosis: the signing mistake, or None where it is unknown.
     """
 
     status = 401
@@ -55,10 +55,10 @@ class InvalidSignature(Refusal):
 
 
 class NotFound(Refusal):
-    """Nothing here, or nothing that this client may know of.
+    """There is no such source or route, or none that this client may know.
 
-    The document is the same for every cause: a client must not learn whether a source is
-    missing, refused or outside the root. ``reason`` is for operators and tools only.
+    The document is the same for every cause: a client must not learn whether a source is missing,
+    refused or outside the root. ``reason`` is for operators and tools only.
     """
 
     status = 404
@@ -75,7 +75,7 @@ class NotFound(Refusal):
 
 
 class Expired(Refusal):
-    """The URL's ``exp`` has passed. Permanent, because ``exp`` is signed."""
+    """The URL's ``exp`` has passed. The response is permanent, because ``exp`` is signed."""
 
     status = 410
     code = "expired"
@@ -93,7 +93,7 @@ class SourceTooLarge(Refusal):
 
     @classmethod
     def check(cls, size: int | None, limit: int) -> None:
-        """Refuse a source of ``size`` bytes where that is known and more than ``limit``."""
+        """Raise for a source of ``size`` bytes if that is known and exceeds ``limit``."""
         if size is not None and size > limit:
             raise cls(f"The source has {size} bytes; this service accepts at most {limit}.")
 
@@ -108,9 +108,9 @@ class UndecodableSource(Refusal):
 
 
 class NothingDecoded(UndecodableSource):
-    """The source was read to its end and gave not one sample.
+    """The source was decoded to its end and contains no sample.
 
-    ``diagnostic`` is what the encoder said, in brackets, for the log.
+    ``diagnostic`` is ffmpeg's message, in brackets, for the log.
     """
 
     def __init__(self, diagnostic: str = "") -> None:
@@ -119,7 +119,7 @@ class NothingDecoded(UndecodableSource):
 
 
 class VideoSource(Refusal):
-    """The source carries a genuine video stream."""
+    """The source contains a real video stream."""
 
     status = 415
     code = "video_source"
@@ -128,7 +128,7 @@ class VideoSource(Refusal):
 
 
 class RangeNotSatisfiable(Refusal):
-    """A well-formed Range that no byte of the stored variant satisfies.
+    """A valid Range that includes no byte of the stored variant.
 
     ``size`` is the variant's length in bytes, for Content-Range.
     """
@@ -143,7 +143,7 @@ class RangeNotSatisfiable(Refusal):
 
 
 class InvalidOptions(Refusal):
-    """An option segment that cannot be honoured. The message quotes it."""
+    """An option segment that is not accepted. The message quotes it."""
 
     status = 422
     code = "invalid_options"
@@ -152,7 +152,7 @@ class InvalidOptions(Refusal):
 
 
 class QueueFull(Refusal):
-    """No render slot or no probe slot. ``retry_after`` is in whole seconds."""
+    """No render slot or no probe slot is free. ``retry_after`` is in whole seconds."""
 
     status = 429
     code = "queue_full"
@@ -164,7 +164,7 @@ class QueueFull(Refusal):
 
 
 class RenderFailed(Refusal):
-    """A render ended for a reason that is the service's, not the client's."""
+    """A render failed because of the service, not of the client."""
 
     status = 500
     code = "render_failed"
@@ -172,13 +172,13 @@ class RenderFailed(Refusal):
 
 
 class OutputTooLarge(RenderFailed):
-    """A render had more output than AP_MAX_VARIANT_BYTES."""
+    """The output of a render exceeds AP_MAX_VARIANT_BYTES."""
 
     default_message = "The output is larger than AP_MAX_VARIANT_BYTES."
 
 
 class NotConfigured(Refusal):
-    """The storage that this request needs is not configured, or wrongly."""
+    """The storage that this request needs has no configuration, or a wrong one."""
 
     status = 500
     code = "not_configured"
@@ -186,7 +186,7 @@ class NotConfigured(Refusal):
 
 
 class ProbeFailed(Refusal):
-    """The probe failed for a reason that is the service's, not the source's."""
+    """The probe failed because of the service, not of the source."""
 
     status = 500
     code = "probe_failed"
@@ -194,7 +194,7 @@ class ProbeFailed(Refusal):
 
 
 class UpstreamUnavailable(Refusal):
-    """The storage cannot be reached, or answers that it is broken."""
+    """The storage cannot be reached, or reports an error of its own."""
 
     status = 502
     code = "upstream_unavailable"
@@ -202,7 +202,7 @@ class UpstreamUnavailable(Refusal):
 
 
 class RenderTimeout(Refusal):
-    """A render that had its slot ran past AP_RENDER_TIMEOUT."""
+    """A render with a slot exceeded AP_RENDER_TIMEOUT."""
 
     status = 504
     code = "render_timeout"
@@ -210,7 +210,7 @@ class RenderTimeout(Refusal):
 
 
 class ProbeTimeout(Refusal):
-    """A probe ran past AP_PROBE_TIMEOUT."""
+    """A probe exceeded AP_PROBE_TIMEOUT."""
 
     status = 504
     code = "probe_timeout"

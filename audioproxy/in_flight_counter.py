@@ -1,4 +1,4 @@
-"""How many operations are in flight, and a wait until there are none."""
+"""A counter of operations in flight, which can wait until there are none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from audioproxy.shared_result import SharedResult
 
 
 class InFlightCounter:
-    """A count of the operations that have begun and not ended.
+    """The number of operations that have begun and not ended.
 
     :ivar count: operations in flight.
     """
@@ -18,11 +18,11 @@ class InFlightCounter:
         self._idle: SharedResult[None] = SharedResult()
 
     def begin(self) -> None:
-        """Count one more."""
+        """Count an operation that begins."""
         self.count += 1
 
     def end(self) -> None:
-        """Count one less."""
+        """Count an operation that ends."""
         self.count -= 1
         if not self.count:
             idle, self._idle = self._idle, SharedResult()

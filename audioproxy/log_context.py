@@ -1,4 +1,4 @@
-"""The id of the request that began the current work, on every log event of that work (D54)."""
+"""The id of the request that started the current work, on every log event of that work (D54)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from twisted.logger import Logger as TwistedLogger
 
 _request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
-#: Sets the request id for the rest of the current coroutine and for all that it starts. Twisted
-#: runs each coroutine in a copy of the context that started it.
+#: Sets the request id for the rest of the current coroutine and for everything that it starts.
+#: Twisted runs each coroutine in a copy of the context that started it.
 set_request_id = _request_id.set
 
 

@@ -1,4 +1,4 @@
-"""The log: every event as one line of text (contract: Request log)."""
+"""The log: every event as one line of text (Request log)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol, TextIO
 from twisted.logger import ILogObserver, LogEvent, LogLevel, eventAsText
 from zope.interface import implementer
 
-#: The values of AP_LOG_LEVEL, and what each lets through at the least.
+#: The values of AP_LOG_LEVEL, and the lowest level that each writes.
 LEVELS = {
     "debug": LogLevel.debug,
     "info": LogLevel.info,
@@ -21,14 +21,14 @@ LEVELS = {
 
 _NAMES = {LogLevel.warn: "warning", LogLevel.critical: "error"}
 
-# Seconds for which lines of requests wait for others, and how many of them do. To write and flush
-# one costs more than to serve a small file.
+# Seconds that access log lines wait for others, and the largest number that wait. Writing and
+# flushing one line costs more than serving a small file.
 _BATCH_SECONDS = 0.05
 _BATCH_LINES = 500
 
 
 class Record(Protocol):
-    """What the log says of one request."""
+    """The values of one access log line."""
 
     @property
     def request_id(self) -> str: ...  # noqa: D102
@@ -38,10 +38,9 @@ class Record(Protocol):
 
 @implementer(ILogObserver)
 class LineObserver:
-    """Writes events to a stream.
+    """Log observer that writes events to a stream.
 
-    twistd puts a log of its own in the place of ``sys.stdout``; the stream given here is the
-    real one.
+    twistd replaces ``sys.stdout`` with a log of its own; the stream given here is the real one.
     """
 
     def __init__(
@@ -50,10 +49,10 @@ class LineObserver:
         level: str,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """Write to a stream what is of a level or above it.
+        """Write events of at least a level to a stream.
 
-        :param later: calls something in so many seconds: lines of requests are written in batches
-            then. None writes each at once.
+        :param later: calls a function after some seconds; access log lines are written in batches
+            then. None writes each line at once.
         """
         self._stream = stream
         self._shown = {each for each in LogLevel.iterconstants() if each >= LEVELS[level]}
@@ -69,7 +68,7 @@ class LineObserver:
         if level not in self._shown:
             return
         request_id = f"request_id={event['request_id']} " if "request_id" in event else ""
-        # Only an event begins at the start of a line, whatever its text is made of.
+        # Continuation lines are indented, so that every line without indentation is an event.
         text = "\n    ".join(
             eventAsText(event, includeTimestamp=False, includeSystem=False).splitlines()
         )
@@ -78,16 +77,16 @@ class LineObserver:
         self.flush()
 
     def request(self, record: Record) -> None:
-        """Write the line of a request: soon, and at once for one that is worth a warning.
+        """Write an access log line: soon, or at once if its level is a warning or above.
 
-        It is the one that an event of the same words would have, without the detour.
+        The line equals that of an event with the same text, but skips the event's formatting.
         """
         level = record.level
         if level not in self._shown:
             return
         stamp = self._stamp(time.time())
         self._waiting.append(f"{stamp} request_id={record.request_id} [{_name(level)}] {record}\n")
-        # Who looks for an error finds it with what was said of it before.
+        # An operator who looks for an error finds the lines before it already written.
         at_once = self._later is None or level is not LogLevel.info
         if at_once or len(self._waiting) >= _BATCH_LINES:
             self.flush()
@@ -96,18 +95,19 @@ class LineObserver:
             self._later(_BATCH_SECONDS, self._flush_as_expected)
 
     def settle(self) -> None:
-        """Write what waits, and every line at once from now on: the end may come at any moment."""
+        """Write the waiting lines, and later lines at once: the process may end at any moment."""
         self._later = None
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits. What a stream does not take, on a full disk say, is lost."""
+        """Write the waiting lines. Lines that the stream refuses, as on a full disk, are lost."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
-        # What a stream cannot spell would cost the whole line, and twisted.logger hides the error.
+        # A character that the stream cannot encode would lose the whole line, and twisted.logger
+        # hides the error.
         text = "".join(waiting).encode(self._encoding, "backslashreplace").decode(self._encoding)
-        # A request is not to fail for its line. A closed stream is a ValueError.
+        # A request must not fail because of its log line. A closed stream is a ValueError.
         with suppress(OSError, ValueError):
             self._stream.write(text)
             self._stream.flush()

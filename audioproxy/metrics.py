@@ -1,6 +1,6 @@
-"""The eleven metrics of the service, on a registry of their own (contract: Metrics).
+"""The eleven metrics of the service, on a registry of their own (Metrics).
 
-Every label value comes from a fixed set: nothing of a request is ever a label.
+Every label value comes from a fixed set. Nothing from a request becomes a label.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from audioproxy.errors import (
 )
 from audioproxy.grammar.formats import FORMATS
 
-#: Seconds (contract: Metrics 4).
+#: Seconds (Metrics, 4).
 BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 ENDPOINTS = ("render", "info", "health", "ready", "metrics", "preflight", "unknown")
@@ -33,7 +33,7 @@ ENDPOINTS = ("render", "info", "health", "ready", "metrics", "preflight", "unkno
 _FAMILIES = ("2xx", "3xx", "4xx", "5xx")
 _LOOKUPS = ("hit", "miss", "coalesced")
 _SUCCESS, _CANCELLED = "success", "cancelled"
-# What a render that had its slot can come to, besides.
+# Failure outcomes of a render that had a slot.
 _FAILURES = (
     NotFound,
     SourceTooLarge,
@@ -47,7 +47,7 @@ _OUTCOMES = (_SUCCESS, _CANCELLED, *(failure.code for failure in _FAILURES))
 
 
 class Pool(Protocol):
-    """What the gauges of the render slots show; it is read at each scrape."""
+    """The values of the render slot gauges; they are read at each scrape."""
 
     @property
     def capacity(self) -> int: ...  # noqa: D102
@@ -60,9 +60,9 @@ class Pool(Protocol):
 
 
 class Metrics:
-    """Counts what is reported to it.
+    """The counters, gauges and histograms, with a method for each event.
 
-    :ivar registry: what collects the counts.
+    :ivar registry: the registry that is exposed.
     """
 
     def __init__(self) -> None:
@@ -107,14 +107,14 @@ class Metrics:
             ("endpoint", "status"),
             registry=registry,
         )
-        # Series of small sets are there from the start, so that a rate sees the first event too.
-        # Those of the histogram are 14 each, and come with their first render.
+        # Series of small sets exist from the start, so that a rate includes the first event. The
+        # series of the histogram, 14 for each combination, appear with their first render.
         _series(self._renders, FORMATS, _OUTCOMES)
         self._lookups = _series(lookups, FORMATS, _LOOKUPS)
         self._requests = _series(requests, ENDPOINTS, _FAMILIES)
 
     def watch(self, pool: Pool) -> None:
-        """Show the render slots and their queue from now on."""
+        """Expose the render slots and their queue from now on."""
         gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
             ("render_slots_held", "Render slots that are taken.", lambda: pool.held),
             ("render_slots_capacity", "Render slots that there are.", lambda: pool.capacity),
@@ -127,7 +127,7 @@ class Metrics:
 
     @contextmanager
     def render(self, form: str, seconds: Callable[[], float]) -> Iterator[None]:
-        """Count a render that lasts as long as a block, and what it ends in.
+        """Count a render that lasts as long as a block, and its outcome.
 
         :param form: the output format.
         :param seconds: a clock.
@@ -150,15 +150,15 @@ class Metrics:
             self._durations.labels(form, outcome).observe(seconds() - since)
 
     def render_rejected(self) -> None:
-        """Count a render that got no slot."""
+        """Count a render that was rejected without a slot."""
         self._rejections.inc()
 
     def hit(self, form: str) -> None:
-        """Count a request that the store answers."""
+        """Count a request that is served from the store."""
         self._lookups[form, "hit"].inc()
 
     def miss(self, form: str) -> None:
-        """Count a request that begins a render."""
+        """Count a request that starts a render."""
         self._lookups[form, "miss"].inc()
 
     def coalesced(self, form: str) -> None:
@@ -179,5 +179,5 @@ class Metrics:
 
 
 def _series(counter: Counter, *sets: Iterable[str]) -> dict[tuple[str, ...], Counter]:
-    """Return the series of all combinations of label values, which makes each begin at 0."""
+    """Return the series of all combinations of label values. Creating a series sets it to 0."""
     return {values: counter.labels(*values) for values in product(*sets)}

@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-#: Runs work whose end nobody waits for, now or soon. To remove a file of some hundred megabytes
-#: takes tens of milliseconds, and on a disk that hangs it never returns.
+#: Runs a function soon, without waiting for its end. Removing a file of some hundred megabytes
+#: takes tens of milliseconds, and never ends on a disk that hangs.
 DetachedRunner: TypeAlias = Callable[[Callable[[], object]], object]
 
 
@@ -21,7 +21,7 @@ class ScratchFile(Protocol):
     def descriptor(self) -> int: ...  # noqa: D102
 
     def grown(self, size: int) -> None:
-        """Take note that the file has ``size`` bytes now, which will not change any more."""
+        """Handle growth to ``size`` bytes, which will not change any more."""
 
     def close(self) -> None:
         """Close the file, and remove it unless it was committed."""
@@ -33,14 +33,14 @@ class ScratchSpace(Protocol):
     async def create(self, seconds: float) -> ScratchFile:
         """Return a new empty file.
 
-        :param seconds: that the caller can wait.
-        :raises OSError: where there is no room or no right to.
+        :param seconds: the longest time that the caller can wait.
+        :raises OSError: where no file can be created.
         """
         ...
 
 
 def run_inline(work: Callable[[], object]) -> None:
-    """Run work at once, on the calling thread."""
+    """Run a function at once, on the calling thread."""
     work()
 
 
@@ -60,12 +60,12 @@ class AnonymousFile:
         """Do nothing: the file is not read while it grows."""
 
     def close(self) -> None:
-        """Close and so remove the file; again is harmless."""
+        """Close and thereby remove the file; repeated calls are harmless."""
         self._run_detached(self._file.close)
 
 
 class AnonymousSpace:
-    """Scratch files in TMPDIR, for renders that no store of files will take over (D46)."""
+    """Scratch files in TMPDIR, for renders that no file store takes over (D46)."""
 
     def __init__(self, run_detached: DetachedRunner = run_inline) -> None:
         self._run_detached = run_detached

@@ -1,4 +1,4 @@
-"""The object graph: everything is built here, once, from a `Config` and a reactor.
+"""The object graph: everything is constructed here, once, from a `Config` and a reactor.
 
 For a resource inside another Twisted application::
 
@@ -8,7 +8,7 @@ For a resource inside another Twisted application::
     ...
     yield proxy.stopService()
 
-and for a service of its own `make_service`, which listens too.
+For a service of its own, which also listens, use `make_service`.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from audioproxy.web.metrics_resource import MetricsResource
 from audioproxy.web.root import AudioProxyResource
 from audioproxy.web.variant import VariantHandler
 
-# Seconds that a shutdown waits for renders and answers (D39).
+# Seconds that a stop waits for renders and responses (D39).
 _DRAIN = 30.0
-# Seconds that it waits for the store's disk in any case.
+# Minimum number of seconds that a stop waits for the store's disk.
 _LAST_WAIT = 1.0
-# The probe pool has no queue, and a probe is over in a moment (D21).
+# The probe pool has no queue, and a probe is short (D21).
 _PROBE_RETRY = 1.0
-# Prometheus needs one connection, and a person who looks needs another.
+# Connections to the metrics listener. Prometheus needs one, and a person who looks needs another.
 _MOST_SCRAPERS = 64
 
 _log = Logger()
@@ -77,22 +77,22 @@ __all__ = ["AudioProxy", "BootError", "ProxyService", "make_resource", "make_ser
 
 
 class AudioProxy(Service):
-    """The resource and what lives behind it, with a start and a stop of its own.
+    """The resource and the objects behind it, as a Twisted service.
 
     :ivar resource: to be mounted in a site, at its root or below it.
-    :ivar metrics: the same for ``/metrics``, in a site that strangers do not reach.
+    :ivar metrics: the resource for ``/metrics``, for a site that the public cannot reach.
     :ivar fast_path: the fast path, for a site that has the resource at its root.
-    :ivar patience: seconds that a stop waits for renders and answers.
+    :ivar patience: seconds that a stop waits for renders and responses.
     :ivar store: the variant store, or None.
     :ivar bucket_sources: the sources in an object store, or None.
     :ivar programs: ffmpeg and ffprobe.
     """
 
     def __init__(self, config: Config, reactor: Any, access_log: AccessLog = log_request) -> None:
-        """Build everything; nothing is opened yet.
+        """Construct everything; nothing is opened yet.
 
         :param reactor: provides processes, time and threads.
-        :param access_log: takes the record of each request.
+        :param access_log: called with the values of each access log line.
         :raises BootError: for a configuration that cannot be served.
         """
         self._reactor = reactor
@@ -118,7 +118,7 @@ class AudioProxy(Service):
         ffprobe = shutil.which("ffprobe") or "ffprobe"
         self.programs = Programs(launcher, ffmpeg, ffprobe)
         self._monitor = ProgramsMonitor(self.programs, readiness.programs_checked)
-        # A check of the programs that finds them missing asks for no other check.
+        # A check of the programs must not trigger another check when it finds them missing.
         reporting = replace(launcher, not_started=self._monitor.check)
         slots = Slots(
             reactor,
@@ -145,7 +145,7 @@ class AudioProxy(Service):
                 metrics,
             )
         )
-        # A folder has no URLs to redirect to, whatever `serve_mode` says.
+        # A file store has no URLs for redirects, so `serve_mode` has no effect on it.
         in_bucket = isinstance(config.variant_store, BucketStore)
         variants = VariantHandler(
             metrics,
@@ -174,33 +174,33 @@ class AudioProxy(Service):
         )
 
     def startService(self) -> Deferred[None]:
-        """Prove the store writable, and look whether ffmpeg can do its part.
+        """Prove that the store is writable, and start checking ffmpeg.
 
-        :returns: fires when the first request may come, or fails with `BootError` where the store
-            is not writable. For a store in a folder it has fired already.
+        :returns: fires when the first request may arrive, or fails with `BootError` where the store
+            is not writable. With a file store it has already fired.
         """
         Service.startService(self)
         self._starting = Deferred.fromCoroutine(self._start())
         return self._starting
 
     def stopService(self) -> Deferred[None]:
-        """Let renders, write-backs and answers end, for a bounded time.
+        """Let renders, write-backs and responses finish, for a bounded time.
 
-        :returns: fires when everything has ended or was ended.
+        :returns: fires when everything has finished or was stopped.
         """
         Service.stopService(self)
         return Deferred.fromCoroutine(self._stop())
 
     async def find_commands(self, request: VariantRequest | InfoRequest) -> Commands:
-        """Prepare a render, and return what it would run. No start is needed for it.
+        """Prepare a render, and return the commands that it would run. It works without a start.
 
-        :raises Refusal: for what a request would be refused for.
+        :raises Refusal: as a request would be refused.
         """
         self._backends.open()
         return await find_commands(self._preparer, request, self._limits)
 
     def abandon(self) -> None:
-        """Leave nothing in the store behind, at a start that comes to nothing."""
+        """Remove everything from the store that a failed start left there."""
         if self.store is not None:
             self.store.abandon()
 
@@ -212,7 +212,7 @@ class AudioProxy(Service):
             except Unwritable as error:
                 self.running = 0
                 raise BootError(f"AP_VARIANT_STORE: {error}") from error
-        # The service may have been stopped meanwhile.
+        # The service may have been stopped in the meantime.
         if self.running:
             self._monitor.start()
 
@@ -230,10 +230,10 @@ class AudioProxy(Service):
 
 
 class ProxyService(Service):
-    """The proxy with listeners of its own.
+    """The proxy with its own listeners.
 
-    :ivar port: the port that it listens on, once it does.
-    :ivar metrics_port: the same for metrics.
+    :ivar port: the port of the main listener, once it is open.
+    :ivar metrics_port: the port of the metrics listener, once it is open.
     """
 
     def __init__(
@@ -243,10 +243,10 @@ class ProxyService(Service):
         listening: socket.socket | None = None,
         access_log: AccessLog = log_request,
     ) -> None:
-        """Build everything; see `AudioProxy`.
+        """Construct everything; see `AudioProxy`.
 
-        :param listening: takes the place of ``config.port``.
-        :param access_log: takes the record of each request.
+        :param listening: a listening socket, used instead of ``config.port``.
+        :param access_log: called with the values of each access log line.
         """
         self.port = config.port
         self.metrics_port = config.metrics_port
@@ -289,7 +289,7 @@ class ProxyService(Service):
         _log.info("listening on port {port}", port=self.port)
 
     def stopService(self) -> Deferred[None]:
-        """Close the port, then let what runs come to its end."""
+        """Close the port, then let running requests finish."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -300,28 +300,27 @@ class ProxyService(Service):
         await self._main.close()
         await self._proxy.stopService()
         await self._main.wait_until_closed(deadline - self._reactor.seconds())
-        # Until the last render has ended, somebody may want to see it end.
+        # Metrics stay available until the last render has ended.
         await self._scrapes.close()
 
 
 def make_resource(config: Config, reactor: Any) -> AudioProxy:
-    """Build the resource for another Twisted application, with its own start and stop.
+    """Return the resource for another Twisted application, with its own start and stop.
 
-    What the configuration says of listeners and of the log does not matter here: both are the
-    application's.
+    The settings of listeners and of the log have no effect here: both belong to the application.
 
-    :param config: made in code, or by `audioproxy.config.load`.
-    :returns: mount its ``resource``, and its ``metrics`` somewhere else if they are wanted: they
-        answer at ``/metrics`` below the place where they are mounted. Call its ``startService``
-        before the first request and wait for what that returns, which fails with `BootError` where
-        the store is not writable; call its ``stopService`` at the end and wait for that too.
+    :param config: constructed in code, or by `audioproxy.config.load`.
+    :returns: mount its ``resource``, and its ``metrics`` elsewhere if needed: they respond at
+        ``/metrics`` below their mount point. Call its ``startService`` before the first request and
+        wait for the Deferred, which fails with `BootError` where the store is not writable. Call
+        its ``stopService`` at the end and wait for that Deferred too.
     :raises BootError: for a configuration that cannot be served, such as an empty CA bundle.
     """
     return AudioProxy(config, reactor)
 
 
 def make_service(config: Config, reactor: Any) -> ProxyService:
-    """Build the whole service, listener included.
+    """Return the whole service, with its listeners.
 
     :raises BootError: for a configuration that cannot be served.
     """
@@ -329,13 +328,13 @@ def make_service(config: Config, reactor: Any) -> ProxyService:
 
 
 def _child_environment() -> dict[str, str]:
-    """Return all that ffmpeg and ffprobe are told of ours: where programs are (D45)."""
+    """Return the environment of ffmpeg and ffprobe, which only says where programs are (D45)."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 
 @contextmanager
 def _naming(port_variable: str, place: str, bind_variable: str = "AP_PORT") -> Iterator[None]:
-    """Turn the system's refusal of a port into words that name the variable to change."""
+    """Raise `BootError` with the name of the variable if the system refuses a port."""
     try:
         yield
     except OSError as error:

@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 class SharedResult(Generic[T]):
-    """A result that comes once, and a Deferred of its own for each who waits for it.
+    """A result that is set once, with a separate Deferred for each waiter.
 
-    One Deferred would not do: of two coroutines that await it, the second gets None. A waiter that
-    is cancelled leaves the others waiting.
+    A single Deferred is not enough: if two coroutines await it, the second gets None. Cancelling
+    one waiter does not affect the others.
     """
 
     def __init__(self, abandoned: Callable[[], object] = lambda: None) -> None:
-        """Begin without a result.
+        """Create it without a result.
 
-        :param abandoned: called when the last waiter was cancelled before the result came.
+        :param abandoned: called when the last waiter is cancelled before the result is set.
         """
         self._abandoned = abandoned
         self._waiters: list[Deferred[T]] = []
@@ -29,11 +29,11 @@ class SharedResult(Generic[T]):
 
     @property
     def fired(self) -> bool:
-        """Whether the result has come."""
+        """Whether the result is set."""
         return self._outcome is not None
 
     def wait(self) -> Deferred[T]:
-        """Return a new Deferred that fires with the result, or has fired if it has come."""
+        """Return a new Deferred that fires with the result, at once if it is already set."""
         waiter: Deferred[T] = Deferred(self._leave)
         if self._outcome is None:
             self._waiters.append(waiter)
@@ -42,18 +42,18 @@ class SharedResult(Generic[T]):
         return waiter
 
     def fire(self, outcome: T | Failure) -> None:
-        """Give all waiters the result, or the failure; only the first outcome counts."""
+        """Fire all waiters with the result or the failure; only the first outcome counts."""
         if self._outcome is not None:
             return
         self._outcome = (outcome,)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            # An earlier one may have cancelled it.
+            # An earlier waiter may have cancelled this one.
             if not waiter.called:
                 waiter.callback(outcome)
 
     def _leave(self, waiter: Deferred[T]) -> None:
-        # While `fire` runs, a waiter may be cancelled that is not on the list any more.
+        # While `fire` runs, a cancelled waiter may already be removed from the list.
         if waiter in self._waiters:
             self._waiters.remove(waiter)
             if not self._waiters:

@@ -11,9 +11,9 @@ from zope.interface import implementer
 
 from audioproxy.errors import Refusal
 
-# Bytes of one read and one write, and so of one chunk of the response and of the memory that a
-# stalled reader holds. Larger ones do not stay in a CPU's cache and are slower, smaller ones cost
-# more calls.
+# Bytes of one read and one write. This is also the size of a chunk of the response, and the memory
+# that a stalled reader holds. Larger reads do not fit into a CPU's cache and are slower; smaller
+# reads cost more calls.
 _CHUNK_SIZE = 64 * 1024
 
 
@@ -29,7 +29,7 @@ class GrowingFile(Readable, Protocol):
     """A file that is still being written.
 
     :ivar size: bytes so far.
-    :ivar ended: nothing more will be written.
+    :ivar ended: no more bytes will be written.
     :ivar failure: why the writer failed; None where it did not.
     """
 
@@ -70,10 +70,10 @@ class SendfileConsumer(Protocol):
     def take_file(self, descriptor: int, offset: int, count: int) -> int | None:
         """Send bytes of a file from ``offset`` on.
 
-        :param count: bytes that the file has from there on.
-        :returns: bytes that were taken; fewer than ``count``, or none, only once the producer is
-            paused. None where they must be written to the consumer instead.
-        :raises EOFError: where the file has fewer.
+        :param count: the number of bytes that the file has from ``offset`` on.
+        :returns: the number of bytes sent, which is smaller than ``count``, or 0, only if the
+            producer is now paused. None where they must be written to the consumer instead.
+        :raises EOFError: where the file has fewer bytes.
         """
         ...
 
@@ -98,7 +98,7 @@ class FileProducer:
 
         :param stop: an offset, or None for a `GrowingFile` that is sent to its end.
         :param descriptor: the file that has the bytes at these offsets, for a `SendfileConsumer`;
-            -1 for none.
+            -1 for no file.
         """
         self.sent = start
         self._source: Readable | None = source
@@ -134,7 +134,7 @@ class FileProducer:
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """Resume: the consumer takes more. It may call this from inside ``write``."""
+        """Resume: the consumer accepts more. The consumer may call this from inside ``write``."""
         self._paused = False
         self._send()
 
@@ -157,7 +157,7 @@ class FileProducer:
             self._writing = False
 
     def _send_chunk(self) -> bool:
-        """Write one chunk; return False where there is none now, or the end was reached."""
+        """Write one chunk; return False if there is none yet, or the end is reached."""
         assert self._source is not None
         if self._take_file is not None:
             available = self._stop if self._growing is None else self._growing.size

@@ -1,6 +1,6 @@
-"""What systemd hands over at a start, and what it wants to hear: sd_listen_fds(3), sd_notify(3).
+"""Socket activation and readiness notification: sd_listen_fds(3), sd_notify(3).
 
-Both come to a few environment variables, and need no library.
+Both protocols use a few environment variables, and need no library.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from contextlib import suppress
 
 from audioproxy.config import ConfigError
 
-# The first descriptor that is handed over stands behind stdin, stdout and stderr.
+# The first descriptor that is passed follows stdin, stdout and stderr.
 _FIRST = 3
 
 _WANTED = "set ListenStream= to a port, and leave Accept= out, in the socket unit"
 
 
-#: What is meant for this process, and so not for its children.
+#: Variables that are meant for this process, so its children do not inherit them.
 VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "NOTIFY_SOCKET")
 
 
 def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
-    """Return the listening socket that was handed over; None where there is none.
+    """Return the listening socket that systemd passed, or None.
 
-    :param pid: of this process; what was meant for another one is ignored.
-    :raises ConfigError: for anything but one listening TCP socket.
+    :param pid: of this process; sockets for another process are ignored.
+    :raises ConfigError: for anything except one listening TCP socket.
     """
     count = environ.get("LISTEN_FDS") or "0"
     if environ.get("LISTEN_PID") != str(pid) or count == "0":
@@ -37,7 +37,7 @@ def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
         given = socket.socket(fileno=_FIRST)
     except OSError as error:
         raise _refused(f"descriptor {_FIRST} is no socket ({error.strerror}); {_WANTED}") from error
-    # What can be listening at an address of these families is a stream.
+    # A listening socket of these address families is a stream socket.
     listening = given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listening or given.family not in (socket.AF_INET, socket.AF_INET6):
         given.close()
@@ -47,13 +47,13 @@ def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
 
 
 def find_notifier(environ: Mapping[str, str]) -> Callable[[str], None]:
-    """Return what tells systemd of a state, such as ``READY=1``, where it wants to hear it."""
+    """Return a function that sends a state to systemd, such as ``READY=1``, if systemd wants it."""
     name = environ.get("NOTIFY_SOCKET", "")
-    # An abstract name begins with a NUL, which no variable can hold.
+    # The name of an abstract socket begins with a NUL, which a variable cannot contain.
     address = name.replace("@", "\0", 1) if name.startswith("@") else name
 
     def notify(state: str) -> None:
-        # That nobody hears it is no reason to stop.
+        # A notification that fails must not stop the service.
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
             sender.sendto(state.encode(), address)

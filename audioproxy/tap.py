@@ -1,4 +1,4 @@
-"""The ``audioproxy`` command of twistd: reads the environment, wires the log, starts."""
+"""The ``audioproxy`` subcommand of twistd: reads the environment, sets up the log, starts."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from audioproxy.service import BootError, ProxyService
 from audioproxy.systemd import VARIABLES, find_notifier, find_socket
 from audioproxy.web.access_log import log_request
 
-# More connections than these hold would be too many for one process in other ways.
+# A process with more connections would meet other limits first.
 _DESCRIPTORS = 16_384
 
-# The reactor's threads look names up. Ten, as it has by itself, are soon taken by names that nobody
-# answers for.
+# Threads of the reactor, which resolve names. Its default of ten is soon taken by names that no
+# server resolves.
 _NAME_THREADS = 64
 
 # prctl(2)
@@ -43,7 +43,7 @@ _log = Logger()
 
 
 class Options(UsageOptions):
-    """Takes nothing: the whole configuration is in the environment."""
+    """Options of twistd: none, since the whole configuration is in the environment."""
 
     synopsis = ""
     longdesc = (
@@ -57,7 +57,7 @@ class Options(UsageOptions):
     notify: Callable[[str], None]
 
     def postOptions(self) -> None:
-        """Read the environment, or name every problem in it and exit."""
+        """Read the environment; on errors, print every problem and exit."""
         environ = first_environment(os.environ)
         for name in VARIABLES:
             os.environ.pop(name, None)
@@ -68,7 +68,7 @@ class Options(UsageOptions):
 
 
 class _TwistdService(ProxyService):
-    """The service with what only a process of its own can have."""
+    """The service with the parts that only a process of its own has."""
 
     def __init__(self, options: Options) -> None:
         from twisted.internet import reactor
@@ -77,35 +77,35 @@ class _TwistdService(ProxyService):
         hide_from_children()
         reactor.suggestThreadPoolSize(_NAME_THREADS)  # type: ignore[attr-defined]
         self._options = options
-        # Without twistd, in a test say, there are no options but ours.
+        # Without twistd, as in tests, there are only our own options.
         self._twistd: Any = getattr(options, "parent", None) or {}
         self._lines = _find_log(self._twistd, options.config.log_level, reactor)
         access_log = log_request if self._lines is None else self._lines.request
         super().__init__(options.config, reactor, options.listening, access_log)
 
     def setServiceParent(self, parent: Any) -> None:
-        """Join the application, and let it log in our format."""
+        """Add the service to the application, and set the application's log format."""
         Service.setServiceParent(self, parent)
         if isinstance(parent, Componentized) and self._lines is not None:
             parent.setComponent(ILogObserver, self._lines)
 
     def startService(self) -> Deferred[None]:
-        """Start, or say in one line why not and exit with a status of 1."""
+        """Start, or print the reason in one line and exit with status 1."""
         for warning in self._options.warnings:
             _log.warn("{warning}", warning=warning)
-        # The reactor's own handlers come later than the open port, which a signal may follow at
-        # any moment.
+        # The reactor installs its own handlers after the port is open, and a signal may arrive
+        # earlier.
         _set_handlers(self._signal_received)
         failures: list[Failure] = []
         starting = super().startService().addErrback(failures.append)
         for failure in failures:
-            # The parent of a daemon waits for an exception to report. Of an exit it never hears.
+            # The parent of a daemon waits for an exception of its child. It does not see an exit.
             with _plain_exit() if self._twistd.get("nodaemon", True) else nullcontext():
                 failure.raiseException()
         return starting.addCallback(lambda _: self._conclude(failures))
 
     def stopService(self) -> Deferred[None]:
-        """Drain; another signal meanwhile ends the process at once (D39)."""
+        """Drain; another signal in the meantime ends the process at once (D39)."""
         self._options.notify("STOPPING=1")
         if self._lines is not None:
             self._lines.settle()
@@ -114,19 +114,19 @@ class _TwistdService(ProxyService):
         return super().stopService()
 
     def _conclude(self, failures: list[Failure]) -> None:
-        """Say that it is ready, or end the process for what was found out since it began to run."""
+        """Report readiness, or end the process for an error found after the reactor started."""
         if not failures:
             self._options.notify("READY=1")
         for failure in failures:
             if failure.check(CancelledError):
                 continue
             if failure.check(BootError):
-                # By now twistd has its log in the place of sys.stderr.
+                # At this point twistd has replaced sys.stderr with its log.
                 _complain(failure.value, sys.__stderr__)
             else:
                 _log.failure("the start crashed", failure)
-            # twistd exits with 0 whenever the reactor was stopped. This comes after everything that
-            # it does at its end.
+            # twistd exits with 0 whenever the reactor was stopped. This handler runs after all that
+            # twistd does at its end.
             atexit.register(os._exit, 1)
             self._reactor.stop()
 
@@ -140,15 +140,15 @@ class _TwistdService(ProxyService):
 
 
 def makeService(options: Options) -> ProxyService:
-    """Build the service from the environment that the options have read."""
+    """Return the service for the environment that the options have read."""
     with _plain_exit():
         return _TwistdService(options)
 
 
 def raise_descriptor_limit() -> None:
-    """Take as many descriptors as the system gives for the asking.
+    """Raise the limit of open descriptors as far as the system allows without privileges.
 
-    The usual limit, 1024, is for programs that use select(), and ours are clients.
+    The usual limit, 1024, protects programs that use select(), which this service does not.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
@@ -157,10 +157,10 @@ def raise_descriptor_limit() -> None:
 
 
 def hide_from_children() -> None:
-    """Keep the memory and the environment of this process from other processes of its user.
+    """Protect the memory and the environment of this process from other processes of its user.
 
-    Encoders are such processes, and what runs in one after a hole in a decoder should not find the
-    keys. A program that is started anew is not bound by it, and root is not either.
+    Encoders are such processes. Code that exploits a decoder must not find the keys. A program that
+    this process executes is not protected, and root can read everything.
     """
     # Only Linux has it.
     with suppress(AttributeError, OSError):
@@ -168,14 +168,14 @@ def hide_from_children() -> None:
 
 
 def _set_handlers(handler: Any) -> None:
-    """Set what is done on a signal to stop."""
+    """Set the handlers of the signals that stop the process."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
 
 
 @contextmanager
 def _plain_exit() -> Iterator[None]:
-    """Turn a refusal to start into lines that a person can act on, and a status of 1."""
+    """Turn a boot error into lines that a person can act on, and exit status 1."""
     try:
         yield
     except (ConfigError, BootError) as error:
@@ -189,9 +189,9 @@ def _complain(error: BaseException | None, stream: TextIO | None) -> None:
 
 
 def _find_log(twistd: Any, level: str, clock: Any) -> LineObserver | None:
-    """Return what writes log lines; None where twistd was told to use a logger of its own.
+    """Return the function that writes access log lines; None if twistd uses another logger.
 
-    This is asked before twistd puts its log in the place of stdout.
+    This must be called before twistd replaces stdout with its log.
     """
     if twistd.get("logger") or twistd.get("syslog"):
         return None

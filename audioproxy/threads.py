@@ -1,4 +1,4 @@
-"""Threads for work that would block the reactor, and a wait that a cancellation does not end."""
+"""Threads for work that would block the reactor, and a wait that survives cancellation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def thread_per_call(reactor: IReactorFromThreads) -> ThreadRunner:
 
 
 def run_detached(run_in_thread: ThreadRunner, work: Callable[[], object]) -> None:
-    """Run work whose end nobody waits for in a thread, or here where none can be started."""
+    """Run a function in a thread without waiting for it; inline where no thread can be started."""
     try:
         running = run_in_thread(work)
     except OSError:
@@ -66,7 +66,7 @@ def run_detached(run_in_thread: ThreadRunner, work: Callable[[], object]) -> Non
 
 
 async def await_uncancelled(running: Deferred[T]) -> T:
-    """Wait for work that cannot be stopped; raise CancelledError only once it has ended.
+    """Wait for work that cannot be stopped; raise CancelledError only after it has ended.
 
     A caller that returned earlier would close files that the work still uses.
     """

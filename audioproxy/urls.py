@@ -1,4 +1,4 @@
-"""Builds and signs URLs: what a client application imports.
+"""Creates and signs URLs: the library for client applications.
 
 It needs neither Twisted nor the service's configuration::
 
@@ -9,9 +9,8 @@ It needs neither Twisted nor the service's configuration::
     signer.url("s3://masters/piece.wav", preview, expires_in=3600)
     signer.info_url(local("masters/Größe.wav"))
 
-What the service would refuse is refused here, with the same words, before a request is made: an
-option or a conflict of options with `InvalidOptions`, a source that cannot be one with `NotFound`,
-an end that has passed with `Expired`.
+Everything that the service refuses is refused here with the same message: options with
+`InvalidOptions`, malformed sources with `NotFound`, and an expiry in the past with `Expired`.
 """
 
 from __future__ import annotations
@@ -53,19 +52,20 @@ __all__ = [
     "s3",
 ]
 
-#: A number as the options take them: at most 9 digits before the point and 3 behind it. What has
-#: more is refused and never rounded.
+#: A number as options accept it: at most 9 digits before the point and 3 after it. A number with
+#: more digits is refused, never rounded.
 Number = int | float | str | Decimal
 
-#: A source: its string with nothing encoded in it (``s3://masters/piece.wav``), or a value that
-#: `local`, `s3` or `read_source` made.
+#: A source: its string without any encoding (``s3://masters/piece.wav``), or a value from `local`,
+#: `s3` or `read_source`.
 SourceLike = str | bytes | Source
 
-# Clients rewrite a path with such a segment before they send it, and its signature goes with it
+# Clients rewrite a path with such a segment before they send it, which makes its signature wrong
 # (RFC 3986, 5.2.4; URL standard, 4.4).
 _DOT_SEGMENT = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
-# What browsers send as it is: visible ASCII but for # and ?, and for what they encode or turn into
-# a slash (URL standard, 1.3 and 4.4). Of an escaped dot they make what they make of a dot.
+# The characters that browsers send unchanged: visible ASCII except # and ?, and except those that
+# browsers encode or turn into a slash (URL standard, 1.3 and 4.4). Browsers treat an encoded dot as
+# a dot.
 _PATH = re.compile(r"/[!$-;=@-\[\]_a-z|~]*")
 _DOTS = re.compile(r"/(?:\.|%2e){1,2}(?:/|$)", re.IGNORECASE)
 _BASE = re.compile(r"(?:https?://[A-Za-z0-9._:\[\]-]+)?(?:/[!$-;=@-Z_a-z~]*)?")
@@ -75,7 +75,7 @@ def local(path: str | bytes | os.PathLike[str]) -> LocalSource:
     """Return the source that is a file below AP_LOCAL_ROOT.
 
     :param path: relative to the root, unencoded.
-    :raises NotFound: for a path that cannot be one; the text says why.
+    :raises NotFound: for a path that cannot be a source; the text says why.
     """
     try:
         raw = os.fsencode(path)
@@ -89,8 +89,8 @@ def local(path: str | bytes | os.PathLike[str]) -> LocalSource:
 def s3(bucket: str, key: str | bytes) -> S3Source:
     """Return the source that is an object in a bucket.
 
-    :param key: unencoded; text stands for its bytes in UTF-8.
-    :raises NotFound: for a bucket or a key that cannot be one; the text says why.
+    :param key: unencoded; text is encoded as UTF-8.
+    :raises NotFound: for a bucket or a key that cannot be a source; the text says why.
     """
     text = key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
     source = read_source(f"s3://{bucket}/{text}")
@@ -100,10 +100,10 @@ def s3(bucket: str, key: str | bytes) -> S3Source:
 
 
 def read_source(text: SourceLike) -> Source:
-    """Return the source that a string names: ``local://``, ``s3://`` or ``https://``.
+    """Return the source of a string that begins with ``local://``, ``s3://`` or ``https://``.
 
-    :param text: unencoded, but for what an https URL has encoded itself.
-    :raises NotFound: for what the service would not take for a source; the text says why.
+    :param text: unencoded, except for encoding that is part of an https URL.
+    :raises NotFound: for text that the service refuses as a source; the text of the error says why.
     """
     try:
         raw = _bytes(text) if isinstance(text, str | bytes) else text.canonical
@@ -114,21 +114,21 @@ def read_source(text: SourceLike) -> Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """What to make of a source. The fields bear the names of the options; None leaves one out.
+    """The options of a variant. Fields have the names of the options; None omits an option.
 
-    ``t=30`` starts half a minute in, ``t=(30, 15)`` ends a quarter of a minute later;
-    ``norm="ebu"`` takes the service's own targets and ``norm=(-14, -1)`` others.
+    ``t=30`` starts at second 30, ``t=(30, 15)`` lasts 15 seconds from there. ``norm="ebu"`` has the
+    service's default targets, ``norm=(-14, -1)`` has others.
 
     :ivar br: kbps, and ``sr`` is in Hz.
     :ivar t: seconds: the start, or the start and a duration.
     :ivar fade: seconds: the fade-in, or the fade-in and the fade-out.
     :ivar gain: dB.
-    :ivar norm: LUFS, dBTP and LU, or the first of these alone.
+    :ivar norm: LUFS, dBTP and LU, or only the first of these.
     :ivar pts: pixels of a waveform.
     :ivar dl: a file name, unencoded.
     :ivar cb: any text or bytes, unencoded.
-    :raises InvalidOptions: for a value, or a conflict between two, that the service would refuse,
-        with the service's words.
+    :raises InvalidOptions: for a value or a conflict that the service refuses, with the same
+        message.
     """
 
     f: Literal["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"] = "mp3"
@@ -159,10 +159,10 @@ class Variant:
 
     @classmethod
     def read(cls, segments: str) -> Variant:
-        """Return the variant that option segments name, as a URL spells them: ``f:opus/br:96``.
+        """Return the variant of option segments as they stand in a URL: ``f:opus/br:96``.
 
-        :raises InvalidOptions: for what the service would refuse, and for ``exp``, which is not of
-            a variant.
+        :raises InvalidOptions: for segments that the service refuses, and for ``exp``, which is an
+            option of a URL and not of a variant.
         """
         options, exp = read_options(_option_bytes(segments).split(b"/") if segments else [])
         if exp is not None:
@@ -172,7 +172,7 @@ class Variant:
 
     @property
     def canonical(self) -> str:
-        """The options in their one normal form, which is how a URL spells them here."""
+        """The canonical options string, which the URLs contain."""
         return self._options.canonical()
 
     @property
@@ -190,16 +190,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Writes URLs that the holder of the same key and salt accepts.
+    """Creates URLs that a service with the same key and salt accepts.
 
     :ivar key: AP_KEY, decoded: at least 32 bytes.
     :ivar salt: AP_SALT, decoded: at least 1 byte.
-    :ivar base: what stands ahead of the signature: an origin, where the resource is mounted, both,
-        or nothing.
-    :ivar encoded: write every source in base64url, so that nobody reads it in passing. It is not
-        encrypted.
+    :ivar base: the text before the signature: an origin, the mount point of the resource, both, or
+        nothing.
+    :ivar encoded: write every source in base64url, which hides its name from a casual reader. This
+        is not encryption.
     :ivar now: Unix time in seconds.
-    :raises ValueError: for a key, a salt or a base that cannot be one.
+    :raises ValueError: for an invalid key, salt or base.
     """
 
     key: bytes = field(repr=False)
@@ -233,7 +233,7 @@ class Signer:
         encoded: bool = False,
         now: Callable[[], float] = time.time,
     ) -> Signer:
-        """Return the signer for AP_KEY and AP_SALT as the service's environment has them.
+        """Return the signer for the values of AP_KEY and AP_SALT.
 
         :raises ValueError: for text that is not hexadecimal, or too short; it is not quoted.
         """
@@ -248,12 +248,12 @@ class Signer:
         expires_in: int | None = None,
         expires_at: int | None = None,
     ) -> str:
-        """Return the signed URL of a variant, by default the mp3 with nothing else asked for.
+        """Return the signed URL of a variant, by default an mp3 without other options.
 
         :param expires_in: seconds from now until the service refuses the URL.
-        :param expires_at: the same as Unix seconds. A moment that many URLs share lets caches share
-            them too.
-        :raises Expired: where that has passed already.
+        :param expires_at: the same as Unix seconds. URLs with the same time are the same for
+            caches.
+        :raises Expired: where that time has already passed.
         """
         segments = (variant or Variant()).canonical.split("/")
         if expires_in is not None and expires_at is not None:
@@ -268,15 +268,15 @@ class Signer:
         return self._signed("/".join(segments), source)
 
     def info_url(self, source: SourceLike) -> str:
-        """Return the signed URL of a source's info document. It takes no options and never ends."""
+        """Return the signed URL of a source's info document. It has no options or expiry."""
         return self._signed("info", source)
 
     def sign(self, path: str) -> str:
-        """Return a path of one's own making with its signature, and the base, ahead of it.
+        """Return the base, the signature and a path that the caller wrote.
 
-        :param path: everything behind the signature, percent-encoded as it will travel, with its
-            leading slash.
-        :raises ValueError: for what no client would send as it is.
+        :param path: everything after the signature, percent-encoded as it is sent, with its leading
+            slash.
+        :raises ValueError: for a path that clients would change before sending it.
         """
         if _PATH.fullmatch(path) is None:
             raise ValueError("a path starts with a slash, is percent-encoded and has no query")
@@ -295,7 +295,7 @@ class Signer:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    # The names of files that are no UTF-8 come from `os` with surrogates in them.
+    # File names that are not UTF-8 come from `os` with surrogates.
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogateescape")
 
 
@@ -314,7 +314,7 @@ def _secret(name: str, text: str, least: int) -> bytes:
 
 
 def _numbers(value: Any) -> Any:
-    """Return what the grammar made of an option as what a `Variant` takes for it."""
+    """Return a parsed option as the value that a `Variant` field accepts."""
     if isinstance(value, Trim):
         return (value.start,) if value.duration is None else (value.start, value.duration)
     if isinstance(value, Fade):
@@ -325,7 +325,7 @@ def _numbers(value: Any) -> Any:
 
 
 def _spell(name: str, value: object) -> str:
-    """Return a field's value as a segment spells it; what it must not be is the reader's to say."""
+    """Return a field's value as a segment spells it; the parser refuses invalid values."""
     if name in ("dl", "cb") and isinstance(value, str | bytes):
         return percent_encode(_option_bytes(value))
     if isinstance(value, tuple):
