@@ -1,4 +1,4 @@
-"""Shared result with many waiters."""
+"""`SharedResult`: one result for many waiters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SharedResultTests(SynchronousTestCase):
         SharedResult[int]().fire(Failure(ValueError("b")))
 
     def test_first_outcome(self) -> None:
-        """Only the first outcome counts."""
+        """A shared result keeps its first outcome and ignores later ones."""
         self.shared.fire(5)
         self.shared.fire(Failure(ValueError()))
         self.assertEqual(5, self.successResultOf(self.shared.wait()))

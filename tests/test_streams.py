@@ -75,7 +75,7 @@ class RangeTests(FileProducerCase):
             self.assertEqual(len(self.consumer.writes), -(-(stop - start) // CHUNK))
 
     def test_order(self) -> None:
-        """The producer registers before the first byte and unregisters before it is done."""
+        """The producer registers before the first byte, and unregisters before `done` fires."""
         feed = FileProducer(Bytes(b"abc"), 0, 3)
         feed.done.addCallback(lambda _: self.consumer.heard.append("done"))
         feed.send(self.consumer)

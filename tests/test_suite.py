@@ -227,8 +227,7 @@ class SuiteTests(SynchronousTestCase):
         """No test module breaks a rule.
 
         Coroutines must be awaited. Tests must not wait in real time or open fixed ports. Each test
-        needs
-        a docstring that says what a user may rely on, and each skip needs a reason.
+        needs a docstring that says what a user may rely on, and each skip needs a reason.
         """
         # All rules are in one test, because reading the modules takes longer than checking them.
         modules = suite()
@@ -286,7 +285,7 @@ class RuleTests(SynchronousTestCase):
         self.assertEqual([], self.complaints(never_run, source))
 
     def test_sleep(self) -> None:
-        """A sleep is found under any imported name; a method with the same name is ignored."""
+        """A sleep is found under any imported name; a ``sleep`` of another object is ignored."""
         for source in ("import time\ntime.sleep(1)", "from time import sleep as nap\nnap(1)"):
             self.assertEqual(["time.sleep is called"], self.complaints(sleeps, source), source)
         self.assertEqual([], self.complaints(sleeps, "def f(time):\n    time.sleep(1)"))

@@ -211,7 +211,7 @@ class RefusedStartTests(TapCase):
                     return silent.accept()[0]
                 return None
 
-            with await until(asked, "the bucket to be asked"):
+            with await until(asked, "the request to the bucket"):
                 process.signal(signal.SIGTERM)
                 self.assertEqual(0, await process.end())
         self.assertEqual("", process.stderr)
@@ -284,7 +284,7 @@ class RunTests(TapCase):
         await until(lambda: "is stored" in process.stdout, "the write-back")
         body = (await ask(int(line), b"/metrics", x_request_id=b"scrape")).body
         self.assertIn(b'audio_proxy_renders_total{format="mp3",outcome="success"} 1.0\n', body)
-        await until(lambda: "request_id=scrape" in process.stdout, "the line")
+        await until(lambda: "request_id=scrape" in process.stdout, "the log line")
         debug = [line for line in self.lines(process) if line["level"] == "debug"]
         ids = ("request_id=scrape ", "request_id=render ")
         (scrape,), life = ([line["text"] for line in debug if line["id"] == each] for each in ids)
@@ -362,7 +362,7 @@ class RunTests(TapCase):
         self.assertEqual((b"no-store", None), (answer["cache-control"], answer["retry-after"]))
 
     async def test_ffmpeg_that_goes_and_comes(self) -> None:
-        """A node is ready exactly while both ffmpeg and ffprobe can run (D34)."""
+        """A node is ready only while both ffmpeg and ffprobe can run (D34)."""
         self.add("short.flac", short_flac())
         programs = self.root / "programs"
         programs.mkdir()
@@ -405,7 +405,7 @@ class HidingTests(TapCase):
     """Protection of the keys in the service's memory from code in a decoder (D45)."""
 
     async def test_hidden(self) -> None:
-        """The service's process is not dumpable; its child processes are."""
+        """The service's process is not dumpable (prctl); its child processes are."""
         read = "import ctypes, os, sys; sys.exit(40 + ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"
         script = (
             "import atexit, ctypes, subprocess, sys\n"

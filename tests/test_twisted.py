@@ -66,17 +66,15 @@ class RequestWithTargetTests(AgentCase):
         """`Agent.request` drops a semicolon at the end of a path.
 
         When this fails, try the Agent also with a path that begins with two slashes, on Python 3.13
-        or
-        later. If it keeps both, call the Agent and delete the function.
+        or later. If it keeps both, call the Agent and delete the function.
         """
         self.assertEqual("/a", self.target(self.agent.request(b"GET", b"http://a.test/a;")))
 
     def test_exact(self) -> None:
-        """The function sends the given target unchanged.
+        """`request_with_target` sends the given target unchanged.
 
         When this fails, find out how `twisted.web.client._AgentBase` sends a given target. Until
-        then,
-        send no request to an object store: its signature would not match.
+        then, send no request to an object store: its signature would not match.
         """
         url = b"http://a.test//a;"
         endpoint = TCP4ClientEndpoint(self.network, "a.test", 80)
@@ -100,11 +98,10 @@ class ResponseConnectionTests(AgentCase):
         self.assertEqual(set(), names & {"transport", "connection", "channel"})
 
     def test_transport(self) -> None:
-        """The function returns the transport of the connection until the body is complete.
+        """`response_connection` returns the transport until the body is complete.
 
         When this fails, look in `twisted.web._newclient.Response` for its transport. Until it is
-        found,
-        no body that ends with its connection counts as complete.
+        found, no body that ends with its connection counts as complete.
         """
         response = self.response(reply(200, length=5))
         connection: Any = response_connection(response)
@@ -114,7 +111,7 @@ class ResponseConnectionTests(AgentCase):
         self.assertTrue(self.network.peers[-1].aborted)
 
     def test_ended(self) -> None:
-        """The function returns None for a complete response and for a foreign object."""
+        """`response_connection` returns None for a complete response and a foreign object."""
         self.assertIsNone(response_connection(self.response(reply(200, b"hello"))))
         stranger: Any = object()
         self.assertIsNone(response_connection(stranger))
@@ -127,8 +124,7 @@ class AbortResponseTests(AgentCase):
         """The transport of a body's receiver can pause, but cannot abort the connection.
 
         When this fails, call ``self.transport.abortConnection()`` in `http_client.bodies` and
-        delete the
-        function.
+        delete the function.
         """
         receiver = Receiver()
         self.response(reply(200, length=5)).deliverBody(receiver)
@@ -138,11 +134,10 @@ class AbortResponseTests(AgentCase):
         abort_response(receiver)
 
     def test_abort(self) -> None:
-        """The function closes the connection at once, in the middle of a body.
+        """`abort_response` closes the connection at once, in the middle of a body.
 
         When this fails, look in `twisted.web._newclient.TransportProxyProducer` for the transport
-        that it
-        wraps.
+        that it wraps.
         """
         receiver = Receiver()
         self.response(reply(200, length=5), b"he").deliverBody(receiver)
@@ -153,7 +148,7 @@ class AbortResponseTests(AgentCase):
         self.assertTrue(self.network.peers[-1].aborted)
 
     def test_nothing_to_abort(self) -> None:
-        """The function has no effect before a body and after the end of a body."""
+        """`abort_response` has no effect before a body and after the end of a body."""
         receiver = Receiver()
         abort_response(receiver)
         self.response(reply(200, b"hello")).deliverBody(receiver)
@@ -204,7 +199,7 @@ class SilenceFactoryTests(SynchronousTestCase):
         self.assertEqual(0, self.logged(factory))
 
     def test_other_factories(self) -> None:
-        """The function leaves a factory of another type unchanged."""
+        """`silence_factory` leaves a factory of another type unchanged."""
         stranger: Any = object()
         silence_factory(stranger)
         self.assertFalse(hasattr(stranger, "noisy"))

@@ -56,7 +56,7 @@ class Producer:
 
 
 class TransportTests(SynchronousTestCase):
-    """Plain TCP transport, whose buffers responses bypass"""
+    """Plain TCP transport: buffers, immediate sends and producers"""
 
     def setUp(self) -> None:
         self.peer, ours = socket.socketpair()
@@ -100,7 +100,7 @@ class TransportTests(SynchronousTestCase):
         secured.startTLS(CertificateOptions())
         self.assertIsInstance(secured, Connection, "`TLS` may be needless")
         self.assertFalse(is_plain_tcp(secured), "`TLS` has changed")
-        self.assertNotIn("TLS", ITCPTransport, "an interface tells now")
+        self.assertNotIn("TLS", ITCPTransport, "an interface has `TLS` now")
 
     def test_send_now(self) -> None:
         """`writeSomeData` sends at once as much as the system accepts; `write` sends later."""
@@ -174,7 +174,7 @@ class ChannelTests(SynchronousTestCase):
         return made
 
     def test_bad_request(self) -> None:
-        """A malformed request calls the private method; Twisted's own sends a bare 400."""
+        """A malformed request calls a hook of `HookedChannel`; Twisted alone sends a bare 400."""
         channel = self.connect(RecordingChannel)
         channel.dataReceived(b"nonsense\r\n\r\n")
         self.assertEqual(1, channel.bad_requests, "the private method has changed")

@@ -35,7 +35,7 @@ from tests.support.strategies import (
 WHOLE = ("br", "sr", "ch", "pts", "pk_bits")
 TEXTS = ("dl", "cb")
 
-#: Accepted values of each option as Python objects, and the canonical options string.
+#: Values of each option as Python objects, and the canonical options string.
 TYPED: tuple[tuple[dict[str, Any], str], ...] = (
     ({}, "f:mp3"),
     ({"f": "opus"}, "f:opus"),
@@ -283,7 +283,7 @@ class SourceTests(SynchronousTestCase):
     @PROMISE
     @given(text=junk() | sources())
     def test_any_bytes(self, text: bytes) -> None:
-        """Bytes are accepted as a source exactly if the service accepts and serves them."""
+        """Bytes are a valid source if the service accepts them and they stay in the root."""
         try:
             source = grammar.read_source(b"enc", encoded(text))
         except NotFound as error:

@@ -143,7 +143,7 @@ class SignatureTests(SynchronousTestCase):
     """``signatures.json``"""
 
     def test_signed(self) -> None:
-        """Both spellings are accepted, and any HMAC library makes them (Authentication, 1, 2)."""
+        """Both spellings are valid, and any HMAC library makes them (Authentication, 1 and 2)."""
         for pair in SIGNATURES["pairs"]:
             key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
             for row in pair["signed"]:
@@ -172,7 +172,11 @@ class SignatureTests(SynchronousTestCase):
         self.assertEqual(MISTAKES.keys(), SIGNATURES["mistakes"].keys())
 
     def test_lengths(self) -> None:
-        """The vectors have keys and salts shorter and longer than the 64-byte block of SHA-256."""
+        """The vectors have short and long keys, salts and paths.
+
+        Keys have fewer, exactly and more bytes than the 64 of a SHA-256 block. Salts range from one
+        byte to more than a block.
+        """
         lengths = [(len(pair["key"]) // 2, len(pair["salt"]) // 2) for pair in SIGNATURES["pairs"]]
         keys, salts = {key for key, _ in lengths}, {salt for _, salt in lengths}
         self.assertTrue({32, 64} < keys and max(keys) > 64, keys)
@@ -185,7 +189,7 @@ class CanonicalTests(SynchronousTestCase):
     """``canonical.json``"""
 
     def test_options(self) -> None:
-        """Each options string has one canonical form, which is its own canonical form (D3, D4)."""
+        """Each options string has one canonical form, which parses to the same options (D3, D4)."""
         for row in rows("options"):
             options, exp = read_options(cut(row["options"]))
             self.assertEqual(row["canonical"], options.canonical(), row)

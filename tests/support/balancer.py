@@ -154,8 +154,7 @@ class Balancer:
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
         setpriv = shutil.which("setpriv")
         # The program ends when this process ends for any reason. The signal is not KILL, because
-        # nginx's
-        # master would leave its worker behind.
+        # nginx's master would leave its worker behind.
         leash = (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
         command = (*leash, self._path, *words)
         process = Process()

@@ -24,7 +24,7 @@ class Gateway(Requests):
         raise NotImplementedError
 
     def ready(self) -> bool:
-        """Return whether the server works completely."""
+        """Return whether the server is ready for tests."""
         # Only this server accepts its secret; another program at the same port would refuse it.
         return self.request("GET").status == 200
 

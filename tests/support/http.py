@@ -216,8 +216,7 @@ class _Wire(StringTransport):
 
     def loseWriteConnection(self) -> None:
         # A real transport with unsent data forgets the half-close: when its buffer is empty, it
-        # only
-        # resumes its producer (Twisted 26.10).
+        # only resumes its producer (Twisted 26.10).
         self.half_closed = self.half_closed or not self._full
 
     # Called by the client.
@@ -374,7 +373,7 @@ class FakeStored:
 
     :ivar error: raised by every read from the offset ``error_at`` on, if set.
     :ivar refusal: raised by `open_range`, if set.
-    :ivar url: the URL that `presign` extends by a lifetime; None for a store that cannot presign.
+    :ivar url: the URL to which `presign` adds a lifetime; None for a store that cannot presign.
     """
 
     def __init__(self, data: bytes, headers: VariantHeaders) -> None:

@@ -152,7 +152,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """Redirect; without a location, a redirect status that lacks its Location header."""
+    """Redirect to a location; None omits the Location header."""
 
     location: str | None
     status: int = 302

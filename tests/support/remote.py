@@ -131,7 +131,7 @@ class _Outer(ProxyServer):
         self.transport.write(data)
 
     def go_on(self) -> None:
-        """Send what waits."""
+        """Send the held bytes."""
         self._left = None
         asking, self._asking = self._asking, []
         answering, self._answering = self._answering, []
@@ -144,7 +144,7 @@ class _Outer(ProxyServer):
                 end.transport.resumeProducing()  # type: ignore[union-attr]
 
     def abort(self) -> None:
-        """Send the held bytes."""
+        """Reset the connection."""
         self.transport.abortConnection()  # type: ignore[attr-defined]
 
     def close(self) -> None:

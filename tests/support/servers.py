@@ -25,8 +25,7 @@ class Server:
 
     It is not a child of the reactor, because a child of the reactor has to end with the test that
     started it. Create it on the main thread: the kernel sends the parent-death signal when the
-    thread
-    that created the child ends.
+    thread that created the child ends.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:

@@ -32,7 +32,7 @@ class AuthorityTests(SynchronousTestCase):
         self.assertIsNotNone(ends[0].cipher())
 
     def assert_refused(self, certificate: Certificate, why: str) -> None:
-        """Assert that a client that expects a.test refuses the server's certificate, and why."""
+        """Assert that a client that expects a.test refuses a certificate for this reason."""
         error = self.assertRaises(ssl.SSLCertVerificationError, self.connect, certificate, "a.test")
         self.assertIn(why, error.verify_message)
 

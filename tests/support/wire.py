@@ -503,8 +503,7 @@ def is_signed(request: Request, secret: str) -> bool:
     """Return whether a request has the right signature for a secret.
 
     This implements AWS's "Signature Calculations for the Authorization Header" independently. Like
-    a
-    store, it uses only the received request and the secret.
+    a store, it uses only the received request and the secret.
     """
     match = _AUTHORIZATION.fullmatch(request.headers["authorization"])
     assert match is not None, request.headers
