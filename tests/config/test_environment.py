@@ -1,4 +1,4 @@
-"""Settings from the environment: every default, every refusal, all problems at once."""
+"""Settings from the environment: defaults, refusals, and all problems reported together."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ OWN = {
 }
 KNOWN = sorted(module._READERS)
 
-#: How the remedies for a key and a salt begin.
+#: Start of the requirements for a key and a salt in error messages.
 NEEDED = "written as hexadecimal {} required, such as `openssl rand -hex {}` prints"
 
 
 class ConfigCase(SynchronousTestCase):
-    """What the cases below share: a signing environment to which each adds a few variables."""
+    """Base of the test cases below, with an environment that has a key and a salt."""
 
     def config(self, **variables: str) -> Config:
-        """Load the signing environment with these variables."""
+        """Load the signing environment with these additional variables."""
         return load(SIGNED | variables)[0]
 
     def warnings(self, **variables: str) -> tuple[str, ...]:
-        """Return the warnings of the signing environment with these variables."""
+        """Return the warnings of the signing environment with these additional variables."""
         return load(SIGNED | variables)[1]
 
     def problems(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the problems of an environment that must have some, checking their shape."""
+        """Return the problems of an environment, and require each to be a well-formed line."""
         problems = self.assertRaises(ConfigError, load, environ).problems
         for problem in problems:
             name, colon, text = problem.partition(": ")
@@ -56,13 +56,13 @@ class ConfigCase(SynchronousTestCase):
         return problems
 
     def problem(self, **variables: str) -> str:
-        """Return the one problem that these variables bring into the signing environment."""
+        """Return the only problem of the signing environment with these variables."""
         problems = self.problems(SIGNED | variables)
         self.assertEqual(len(problems), 1, problems)
         return problems[0]
 
     def assert_refused(self, variable: str, values: tuple[str, ...], wanted: str) -> None:
-        """Check that each value is the one problem, and that it says what would be right."""
+        """Require each value to be the only problem, with a message that says what is required."""
         for value in values:
             problem = self.problem(**{variable: value})
             self.assertTrue(problem.startswith(f"{variable}: "), problem)
@@ -82,7 +82,7 @@ class ConfigCase(SynchronousTestCase):
         return path
 
     def forbid(self, path: str, *modes: int) -> None:
-        """Have the system deny a path with one of these modes; root would be denied nothing."""
+        """Patch `os.access` to deny a path these modes, since root is never denied."""
         granted = os.access
 
         def access(asked: str, mode: int) -> bool:
@@ -93,10 +93,10 @@ class ConfigCase(SynchronousTestCase):
 
 
 class DefaultsTests(ConfigCase):
-    """What holds where nothing is said."""
+    """Defaults of unset variables."""
 
     def test_defaults(self) -> None:
-        """A key and a salt are enough; all else has its documented default (D30, Limits)."""
+        """A key and a salt suffice, and all other settings have their default (D30, Limits)."""
         affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
         cpus = len(affinity(0))
         config, warnings = load(SIGNED)
@@ -131,7 +131,7 @@ class DefaultsTests(ConfigCase):
         )
 
     def test_in_code(self) -> None:
-        """An embedder who builds a Config gets the defaults that the environment gives."""
+        """A Config built in code has the same defaults as one from the environment."""
         built = Config(key=bytes.fromhex(KEY), salt=bytes.fromhex(SALT))
         self.assertEqual(built, load(SIGNED)[0])
         built = Config(
@@ -151,13 +151,13 @@ class DefaultsTests(ConfigCase):
         self.assertEqual(replace(built, port=1).max_variant_bytes, 7)
 
     def test_frozen(self) -> None:
-        """A configuration never changes under a running service."""
+        """A configuration cannot be changed."""
         config = Config(allow_insecure=True)
         for value, name in ((config, "port"), (S3Config(), "region"), (FileStore("/"), "path")):
             self.assertRaises(FrozenInstanceError, setattr, value, name, "x")
 
     def test_empty_is_unset(self) -> None:
-        """A variable with an empty value counts as unset, but for the allowlist (D49)."""
+        """An empty variable counts as unset, except AP_SOURCE_ALLOWLIST (D49)."""
         empty = dict.fromkeys(KNOWN, "") | {"AP_ANYTHING": ""}
         del empty["AP_SOURCE_ALLOWLIST"]
         self.assertEqual(load(empty | SIGNED), load(SIGNED))
@@ -191,7 +191,7 @@ class ScalarTests(ConfigCase):
     """Numbers, words and addresses."""
 
     def test_numbers(self) -> None:
-        """A number is accepted from its lowest to its highest value and not beyond (Limits)."""
+        """A number is accepted from its minimum to its maximum, in decimal digits (Limits)."""
         for variable, low, high in (
             ("AP_PORT", 0, 65_535),
             ("AP_METRICS_PORT", 0, 65_535),
@@ -221,7 +221,7 @@ class ScalarTests(ConfigCase):
             self.assert_refused(variable, strange, wanted)
 
     def test_words(self) -> None:
-        """A word is one of the few of the contract, spelled so (Deployment configuration)."""
+        """A setting with fixed values accepts these only (Deployment configuration)."""
         for variable, words, wanted in (
             ("AP_SERVE_MODE", ("redirect", "proxy"), "redirect or proxy is required"),
             (
@@ -236,7 +236,10 @@ class ScalarTests(ConfigCase):
                 self.assert_refused(variable, (word.upper(), word + " ", "x"), wanted)
 
     def test_metrics_bind(self) -> None:
-        """The metrics listener binds an address literal; a host name is refused."""
+        """AP_METRICS_BIND accepts address literals and refuses host names.
+
+        (Deployment configuration)
+        """
         for address in ("127.0.0.1", "0.0.0.0", "::1", "::", "fe80::1%eth0"):
             self.assertEqual(self.config(AP_METRICS_BIND=address).metrics_bind, address)
         self.assert_refused(
@@ -246,7 +249,7 @@ class ScalarTests(ConfigCase):
         )
 
     def test_ports(self) -> None:
-        """Metrics may not share the main listener's port; the refusal names both."""
+        """Equal ports for both listeners are refused with a message that names both settings."""
         for variables in (
             {"AP_PORT": "9568"},
             {"AP_METRICS_PORT": "4000"},
@@ -257,12 +260,12 @@ class ScalarTests(ConfigCase):
             self.assertIn("AP_PORT,", problem)
 
     def test_free_ports(self) -> None:
-        """Two listeners may both ask for any free port."""
+        """Both listeners may use port 0, which selects any free port."""
         config = self.config(AP_PORT="0", AP_METRICS_PORT="0")
         self.assertEqual((config.port, config.metrics_port), (0, 0))
 
     def test_threshold_above_queue(self) -> None:
-        """A readiness threshold that the queue cannot reach is refused, naming both (Limits)."""
+        """A threshold above AP_QUEUE_SIZE is refused, and both settings are named (Limits)."""
         for variables in (
             {"AP_READY_QUEUE_THRESHOLD": "33"},
             {"AP_READY_QUEUE_THRESHOLD": "5", "AP_QUEUE_SIZE": "4"},
@@ -273,7 +276,7 @@ class ScalarTests(ConfigCase):
             self.assertIn("AP_QUEUE_SIZE", problem)
 
     def test_probe_outlasts_render(self) -> None:
-        """A probe timeout that was asked for is shorter than a render's (Limits)."""
+        """An explicit AP_PROBE_TIMEOUT must be shorter than AP_RENDER_TIMEOUT (Limits)."""
         for variables in (
             {"AP_PROBE_TIMEOUT": "300"},
             {"AP_PROBE_TIMEOUT": "301"},
@@ -288,12 +291,12 @@ class SigningTests(ConfigCase):
     """AP_KEY, AP_SALT and AP_ALLOW_INSECURE."""
 
     def test_key_and_salt(self) -> None:
-        """Key and salt are the decoded bytes, in either letter case (Authentication, 1)."""
+        """Key and salt are hex-decoded, in either letter case (Authentication, 1)."""
         config = load({"AP_KEY": "aBcD" * 16, "AP_SALT": "0F"})[0]
         self.assertEqual((config.key, config.salt), (bytes.fromhex("abcd" * 16), b"\x0f"))
 
     def test_bad_key(self) -> None:
-        """A key that is nearly right is told what is wrong with it (Authentication, 4)."""
+        """A malformed key is refused with a message that names its fault (Authentication, 4)."""
         wanted = f"at least 32 bytes {NEEDED.format('are', 32)}"
         for text, fault in (
             ("ab" * 10, "10 bytes"),
@@ -323,7 +326,7 @@ class SigningTests(ConfigCase):
             )
 
     def test_neither(self) -> None:
-        """A service that could check no signature does not start (Authentication, 4; D32)."""
+        """Without key and salt the service does not start (Authentication, 4; D32)."""
         for environ in ({}, {"AP_ALLOW_INSECURE": "no"}):
             self.assertEqual(
                 self.problems(environ),
@@ -334,7 +337,7 @@ class SigningTests(ConfigCase):
             )
 
     def test_one_without_the_other(self) -> None:
-        """Key and salt come together, in insecure mode too (D31)."""
+        """Key and salt are required together, in insecure mode too (D31)."""
         for insecure in ("", "1", "maybe"):
             for present, missing in (("AP_KEY", "AP_SALT"), ("AP_SALT", "AP_KEY")):
                 environ = {present: SIGNED[present], "AP_ALLOW_INSECURE": insecure}
@@ -344,7 +347,7 @@ class SigningTests(ConfigCase):
                 )
 
     def test_in_code(self) -> None:
-        """A `Config` made in code has the same checks, with the same messages (D31, D32)."""
+        """A Config built in code has the same checks and messages (D31, D32)."""
         short_key = f"AP_KEY: {{}}; at least 32 bytes {NEEDED.format('are', 32)}"
         short_salt = f"AP_SALT: {{}}; at least 1 byte {NEEDED.format('is', 16)}"
         unlike = "AP_{}: {}; bytes are required, which bytes.fromhex makes of hexadecimal text"
@@ -377,7 +380,7 @@ class SigningTests(ConfigCase):
         self.assertEqual((key, salt), (Config(key=key, salt=salt).key, salt))
 
     def test_insecure_spellings(self) -> None:
-        """The switch knows eight words in any letter case, and no other (D31)."""
+        """AP_ALLOW_INSECURE accepts eight words in any letter case and no others (D31)."""
         for text, on in (
             *((word, True) for word in ("1", "true", "yes", "on", "TRUE", "Yes", "oN")),
             *((word, False) for word in ("0", "false", "no", "off", "FALSE", "No", "oFF")),
@@ -390,12 +393,12 @@ class SigningTests(ConfigCase):
         )
 
     def test_misspelt_insecure(self) -> None:
-        """Whoever misspells the switch is told of that alone, not of keys beside it (D31)."""
+        """A misspelled AP_ALLOW_INSECURE is the only problem; no missing key is reported (D31)."""
         (problem,) = self.problems({"AP_ALLOW_INSECURE": "ture"})
         self.assertTrue(problem.startswith("AP_ALLOW_INSECURE: 'ture'"), problem)
 
     def test_insecure_without_keys(self) -> None:
-        """Insecure mode needs no key, and boot warns that only the word signs (D31)."""
+        """Insecure mode needs no key; without one, boot warns that only "insecure" signs (D31)."""
         config, warnings = load({"AP_ALLOW_INSECURE": "on"})
         self.assertEqual((config.key, config.salt, config.allow_insecure), (None, None, True))
         self.assertEqual(
@@ -404,7 +407,7 @@ class SigningTests(ConfigCase):
         self.assertIn("only the word insecure", warnings[1])
 
     def test_insecure_with_keys(self) -> None:
-        """Insecure mode is never quiet (D31)."""
+        """Insecure mode always causes a warning (D31)."""
         (warning,) = self.warnings(AP_ALLOW_INSECURE="1")
         self.assertTrue(warning.startswith("AP_ALLOW_INSECURE: on"), warning)
 
@@ -413,12 +416,12 @@ class PathTests(ConfigCase):
     """AP_LOCAL_ROOT, AP_VARIANT_STORE and the CA bundles."""
 
     def test_local_root(self) -> None:
-        """Local sources come from an existing directory (Deployment configuration)."""
+        """AP_LOCAL_ROOT accepts an existing directory (Deployment configuration)."""
         folder = self.folder()
         self.assertEqual(self.config(AP_LOCAL_ROOT=folder).local_root, folder)
 
     def test_bad_local_root(self) -> None:
-        """A root that is missing, no directory or closed to the service is refused."""
+        """A root that is missing, not a directory or not readable is refused."""
         closed = self.folder()
         self.forbid(closed, os.R_OK)
         self.assert_refused(
@@ -437,7 +440,7 @@ class PathTests(ConfigCase):
             self.assertEqual(config.variant_store, FileStore(path))
 
     def test_bad_file_store(self) -> None:
-        """A file store is an absolute path on this machine to a directory that it may write."""
+        """A file store must be an absolute file:/// path of a writable directory."""
         closed = self.folder()
         self.forbid(closed, os.W_OK)
         for values, wanted in (
@@ -463,7 +466,10 @@ class PathTests(ConfigCase):
             self.assertEqual(config.variant_store, BucketStore(name))
 
     def test_bad_bucket_store(self) -> None:
-        """A key prefix, a port or credentials with a bucket are refused, each by its name."""
+        """A key prefix, a port or credentials with a bucket are refused by name.
+
+        (Deployment configuration)
+        """
         for rest, what in (
             ("b/", "a key prefix"),
             ("b/prefix", "a key prefix"),
@@ -486,7 +492,7 @@ class PathTests(ConfigCase):
     @PROMISE
     @given(text=st.text("Aa0._-/%\n", max_size=6) | st.text(max_size=6))
     def test_one_bucket_grammar(self, text: str) -> None:
-        """A bucket is a store's exactly when it can be a source's."""
+        """AP_VARIANT_STORE accepts exactly the bucket names that sources accept."""
         try:
             source = read_source(b"plain", b"s3://%s/key" % text.encode("utf-8", "surrogatepass"))
         except NotFound:
@@ -499,7 +505,10 @@ class PathTests(ConfigCase):
         self.assertEqual(accepted, legal)
 
     def test_redirect_to_files(self) -> None:
-        """A file store cannot presign, so redirect is refused, naming both variables."""
+        """Redirect mode with a file store is refused with a message that names both settings.
+
+        (Deployment configuration)
+        """
         store = f"file://{self.folder()}"
         for variables in ({}, {"AP_SERVE_MODE": "redirect"}):
             problem = self.problem(AP_VARIANT_STORE=store, **variables)
@@ -508,7 +517,7 @@ class PathTests(ConfigCase):
             self.assertEqual("(the default)" in problem, not variables)
 
     def test_ca_bundle(self) -> None:
-        """A CA bundle is a readable regular file at boot (Deployment configuration)."""
+        """A CA bundle must be a readable regular file (Deployment configuration)."""
         good, closed = self.file(), self.file()
         self.assertEqual(self.config(AP_S3_CA_BUNDLE=good).source_s3.ca_bundle, good)
         self.forbid(closed, os.R_OK)
@@ -521,10 +530,13 @@ class PathTests(ConfigCase):
 
 
 class ObjectStoreTests(ConfigCase):
-    """How object stores are reached, and as whom."""
+    """Endpoints, addressing and credentials of object stores."""
 
     def test_reach(self) -> None:
-        """Addressing follows the endpoint; the variant store falls back setting by setting."""
+        """Addressing depends on the endpoint; unset variant store settings fall back one by one.
+
+        (Deployment configuration)
+        """
         shared, own = "https://shared.example", "http://127.0.0.1:9000"
         for variables, source, variant in (
             ({}, (None, "virtual"), (None, "virtual")),
@@ -557,7 +569,7 @@ class ObjectStoreTests(ConfigCase):
                 self.assertEqual((store.endpoint, store.addressing), wanted, variables)
 
     def test_inherited_bundle(self) -> None:
-        """The variant store trusts as the sources do, unless it is told otherwise."""
+        """The variant store uses AP_S3_CA_BUNDLE unless AP_VARIANT_S3_CA_BUNDLE is set."""
         one, two = self.file(), self.file()
         self.assertEqual(self.config(AP_S3_CA_BUNDLE=one).variant_s3.ca_bundle, one)
         config = self.config(
@@ -573,7 +585,7 @@ class ObjectStoreTests(ConfigCase):
             self.assert_refused(variable, ("PATH", "host"), "virtual or path is required")
 
     def test_endpoint_spelling(self) -> None:
-        """An endpoint is an origin; letter case and a default port make no other store."""
+        """An endpoint is an origin; letter case and a default port are normalized."""
         for text, endpoint in (
             ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
             ("HTTPS://Minio.Example:443", "https://minio.example"),
@@ -583,7 +595,7 @@ class ObjectStoreTests(ConfigCase):
             self.assertEqual(self.config(AP_S3_ENDPOINT=text).source_s3.endpoint, endpoint)
 
     def test_bad_endpoint(self) -> None:
-        """What is not of an origin is refused by name, saying what would be right."""
+        """An endpoint with more than an origin is refused with the extra part and the origin."""
         for rest, what in (
             ("/", "a trailing slash"),
             ("/path", "a path"),
@@ -613,7 +625,7 @@ class ObjectStoreTests(ConfigCase):
         )
 
     def test_shared_identity(self) -> None:
-        """Without an identity of its own the variant store uses AWS_*, token included."""
+        """Without its own credentials the variant store uses AWS_*, including the session token."""
         config = self.config(**SHARED, AWS_SESSION_TOKEN="shared-token")
         wanted = S3Config(
             access_key_id="shared-id",
@@ -625,7 +637,7 @@ class ObjectStoreTests(ConfigCase):
         self.assertTrue(config.source_s3.configured)
 
     def test_own_identity(self) -> None:
-        """A store with its own identity never takes the shared session token."""
+        """A variant store with its own credentials never uses the shared session token."""
         for token in (None, "own-token"):
             extra = {} if token is None else {"AP_VARIANT_S3_SESSION_TOKEN": token}
             config = self.config(**SHARED, **OWN, **extra, AWS_SESSION_TOKEN="shared-token")
@@ -641,13 +653,13 @@ class ObjectStoreTests(ConfigCase):
             )
 
     def test_own_identity_alone(self) -> None:
-        """The variant store's identity is never lent to the sources."""
+        """Sources never use the variant store's own credentials."""
         config = self.config(**OWN, AP_VARIANT_STORE="s3://variants")
         self.assertFalse(config.source_s3.configured)
         self.assertTrue(config.variant_s3.configured)
 
     def test_region_spellings(self) -> None:
-        """AWS_REGION wins, AWS_DEFAULT_REGION stands in, and one that is not used may be bad."""
+        """AWS_REGION takes precedence over AWS_DEFAULT_REGION, which is then not checked."""
         identity = {name: text for name, text in SHARED.items() if name != "AWS_REGION"}
         for regions, region in (
             ({"AWS_DEFAULT_REGION": "auto"}, "auto"),
@@ -660,7 +672,7 @@ class ObjectStoreTests(ConfigCase):
         self.assertTrue(problem.startswith("AWS_DEFAULT_REGION: "), problem)
 
     def test_incomplete_identity(self) -> None:
-        """An identity is complete or absent; each missing variable is named."""
+        """Incomplete credentials are refused, and each missing variable is named."""
         for group in (SHARED, OWN):
             for bits in range(1, 7):
                 present = {n: v for i, (n, v) in enumerate(group.items()) if bits >> i & 1}
@@ -671,7 +683,7 @@ class ObjectStoreTests(ConfigCase):
                     self.assertTrue(all(name in problem for name in group), problem)
 
     def test_incomplete_with_second_region(self) -> None:
-        """AWS_DEFAULT_REGION on its own is an incomplete identity as well."""
+        """AWS_DEFAULT_REGION alone is refused as incomplete credentials too."""
         problems = self.problems(SIGNED | {"AWS_DEFAULT_REGION": "auto"})
         self.assertEqual(
             [problem.partition(":")[0] for problem in problems],
@@ -679,7 +691,7 @@ class ObjectStoreTests(ConfigCase):
         )
 
     def test_lone_token(self) -> None:
-        """A session token without the identity that it belongs to is refused."""
+        """A session token without the credentials that it belongs to is refused."""
         for variables, token in (
             ({}, "AWS_SESSION_TOKEN"),
             (OWN, "AWS_SESSION_TOKEN"),
@@ -690,7 +702,7 @@ class ObjectStoreTests(ConfigCase):
             self.assertTrue(problem.startswith(f"{token}: set on its own"), problem)
 
     def test_bad_credentials(self) -> None:
-        """What would break a request's header is refused at boot, and never shown."""
+        """Credentials that would break a request header are refused at boot and not shown."""
         for name in (*SHARED, *OWN, "AWS_SESSION_TOKEN", "AP_VARIANT_S3_SESSION_TOKEN"):
             for text in ("hush hush", "hush\n", "hush\u00fc", "hush\r\nX: y", " "):
                 problem = self.problem(**SHARED | OWN | {name: text})
@@ -698,7 +710,7 @@ class ObjectStoreTests(ConfigCase):
                 self.assertNotIn("hush", problem)
 
     def test_bucket_without_identity(self) -> None:
-        """A bucket cannot be written to anonymously, so boot says which variables are missing."""
+        """A bucket store without credentials is refused with the names of the missing variables."""
         problem = self.problem(AP_VARIANT_STORE="s3://variants")
         self.assertTrue(problem.startswith("AP_VARIANT_STORE: "), problem)
         for name in (*SHARED, *OWN):
@@ -706,10 +718,10 @@ class ObjectStoreTests(ConfigCase):
 
 
 class OriginTests(ConfigCase):
-    """AP_ALLOW_ORIGIN (contract: CORS, 4)."""
+    """AP_ALLOW_ORIGIN (CORS, 4)."""
 
     def test_accepted(self) -> None:
-        """``*`` and an origin as browsers send it are taken as they stand."""
+        """``*`` and any origin as browsers send it are accepted unchanged."""
         for text in (
             *("*", "https://app.example", "http://app.example", "https://app.example:8443"),
             *("http://app.example:443", "https://app.example:80", "http://localhost:3000"),
@@ -719,7 +731,7 @@ class OriginTests(ConfigCase):
             self.assertEqual(self.config(AP_ALLOW_ORIGIN=text).allow_origin, text)
 
     def test_not_canonical(self) -> None:
-        """Any other spelling is refused with what is wrong and the canonical one."""
+        """A non-canonical origin is refused with its faults and the canonical spelling."""
         for text, faults, canonical in (
             ("https://a.example/", "a trailing slash", "https://a.example"),
             ("https://a.example/path", "a path", "https://a.example"),
@@ -760,7 +772,7 @@ class OriginTests(ConfigCase):
             )
 
     def test_no_origin(self) -> None:
-        """What no browser could send is refused, saying what would be right."""
+        """An origin that no browser sends is refused with an example of a valid one."""
         self.assert_refused(
             "AP_ALLOW_ORIGIN",
             (
@@ -775,7 +787,7 @@ class OriginTests(ConfigCase):
         )
 
     def test_not_ascii(self) -> None:
-        """A host outside ASCII is told that its punycode spelling is needed."""
+        """A host outside ASCII is refused with a message that asks for punycode."""
         self.assert_refused("AP_ALLOW_ORIGIN", ("https://b\u00fccher.example",), "punycode")
 
     @PROMISE
@@ -786,7 +798,7 @@ class OriginTests(ConfigCase):
         rest=st.text("/?#a@.", max_size=4),
     )
     def test_canonical_is_accepted(self, scheme: str, host: str, port: str, rest: str) -> None:
-        """The spelling that a refusal recommends is itself accepted, as it stands."""
+        """The canonical spelling that a refusal recommends is itself accepted."""
         bracketed = f"[{host}]" if ":" in host else host
         try:
             canonical = parse_origin(f"{scheme}://{bracketed}{port}{rest}", "").canonical
@@ -799,7 +811,7 @@ class AllowlistTests(ConfigCase):
     """AP_SOURCE_ALLOWLIST."""
 
     def test_entries(self) -> None:
-        """Entries stand between commas, and blanks around them mean nothing."""
+        """Entries are separated by commas, and blanks around them are ignored."""
         for text, entries in (
             ("*", ("*",)),
             ("bucket", ("bucket",)),
@@ -809,7 +821,7 @@ class AllowlistTests(ConfigCase):
             self.assertEqual((config.source_allowlist, warnings), (entries, ()))
 
     def test_empty_entry(self) -> None:
-        """An empty entry is a slip, and is refused by its place."""
+        """An empty entry is refused with its position."""
         for text, place in (
             ("a,,b", "2 of 3"),
             ("a,", "2 of 2"),
@@ -819,13 +831,13 @@ class AllowlistTests(ConfigCase):
             self.assert_refused("AP_SOURCE_ALLOWLIST", (text,), f"entry {place} is empty")
 
     def test_empty(self) -> None:
-        """A list that is set and empty is refused, since unset allows every bucket (D49)."""
+        """A list that is set but empty is refused, since unset allows every bucket (D49)."""
         self.assert_refused(
             "AP_SOURCE_ALLOWLIST", ("", " "), "set but empty, which would allow every"
         )
 
     def test_entry_that_matches_nothing(self) -> None:
-        """An entry that no bucket or host can match is accepted with a warning that quotes it."""
+        """An entry that can match nothing is accepted with a warning that quotes it."""
         for entry in (
             *("a*b", "*a", "**", "a**", "*.", "*.a*", "*.*", "a.*.b", "*a*", ".*.a"),
             *("https://a.example", "a.example/path", "[::1]", "a b"),
@@ -837,10 +849,10 @@ class AllowlistTests(ConfigCase):
 
 
 class ReportTests(ConfigCase):
-    """What an operator reads when something is wrong."""
+    """Messages for the operator."""
 
     def test_unknown_variable(self) -> None:
-        """A misspelt AP_* variable is pointed to the nearest known one (D33)."""
+        """An unknown AP_* variable causes a warning with the nearest known name (D33)."""
         for name, nearest in (
             ("AP_KYE", "AP_KEY"),
             ("AP_VARIANT_STOR", "AP_VARIANT_STORE"),
@@ -853,23 +865,23 @@ class ReportTests(ConfigCase):
             self.assertNotIn("hush", warning)
 
     def test_unlike_any(self) -> None:
-        """A variable like no other is named too, on one line whatever its name (D33)."""
+        """A variable unlike any known one is reported in one printable line too (D33)."""
         for name in ("AP_", "AP_QQ\nqq", "AP_\udcff"):
             (warning,) = self.warnings(**{name: "x"})
             self.assertTrue(warning.isprintable() and "nearest is AP_" in warning, warning)
 
     def test_other_variables(self) -> None:
-        """Variables of other programs are none of this service's business."""
+        """Variables of other programs cause no warnings."""
         self.assertEqual((), self.warnings(AWS_PROFILE="x", PATH="/bin", ap_key="x", MAP_KEY="x"))
 
     def test_misspelling_beside_a_problem(self) -> None:
-        """The misspelling that explains a missing variable comes with the refusal (D33)."""
+        """A misspelled name is reported together with the problem that it causes (D33)."""
         error = self.assertRaises(ConfigError, load, {"AP_KYE": KEY, "AP_SALT": SALT})
         self.assertEqual(len(error.problems), 1)
         self.assertIn("the nearest is AP_KEY", error.warnings[0])
 
     def test_all_at_once(self) -> None:
-        """Every problem of an environment is reported in one go, a line each."""
+        """All problems of an environment are reported together, one line each."""
         broken = dict.fromkeys((name for name in KNOWN if name != "AWS_DEFAULT_REGION"), "\u00fc ,")
         problems = self.problems(broken)
         self.assertEqual({problem.partition(":")[0] for problem in problems}, broken.keys())
@@ -899,7 +911,7 @@ class ReportTests(ConfigCase):
         self.assertEqual(str(error).splitlines(), list(error.problems))
 
     def test_no_echo_of_a_problem(self) -> None:
-        """A value that cannot be read causes no second complaint by the default in its place."""
+        """An unreadable value causes one problem, and its default is not compared with others."""
         for variables in (
             {"AP_QUEUE_SIZE": "x", "AP_READY_QUEUE_THRESHOLD": "40"},
             {"AP_RENDER_TIMEOUT": "x", "AP_PROBE_TIMEOUT": "400"},
@@ -909,7 +921,7 @@ class ReportTests(ConfigCase):
             self.assertIn(": 'x';", self.problem(**variables))
 
     def test_secrets_in_values(self) -> None:
-        """No secret stands in the repr of a configuration."""
+        """The repr of a configuration contains no secret."""
         secrets = SHARED | OWN | {"AWS_SESSION_TOKEN": "s-t", "AP_VARIANT_S3_SESSION_TOKEN": "o-t"}
         config = self.config(**secrets)
         shown = repr(config) + repr(config.source_s3) + repr(config.variant_s3)
@@ -928,7 +940,7 @@ class ReportTests(ConfigCase):
         )
     )
     def test_secrets_in_reports(self, environ: dict[str, str]) -> None:
-        """No secret stands in a problem or a warning, whatever is wrong with it."""
+        """No problem and no warning contains a secret, whatever is wrong with it."""
         try:
             reports = load({name: text % "hushhush" for name, text in environ.items()})[1]
         except ConfigError as error:
@@ -953,7 +965,7 @@ class ReportTests(ConfigCase):
         )
     )
     def test_any_environment(self, environ: dict[str, str]) -> None:
-        """Any text at all is a configuration or a list of problems, never a traceback."""
+        """Any environment results in a configuration or a list of problems, never a traceback."""
         try:
             config, _ = load(environ)
         except ConfigError:
@@ -962,7 +974,10 @@ class ReportTests(ConfigCase):
             self.assertIsInstance(config, Config)
 
     def test_every_setting_arrives(self) -> None:
-        """Each variable of the contract that is plain has the field of its name, and back."""
+        """Each AP_* variable except AP_S3_* and AP_VARIANT_S3_* has the field of its name.
+
+        Except for source_s3 and variant_s3, each field has a variable.
+        """
         special = ("AP_S3_", "AP_VARIANT_S3_", "AWS_")
         plain = {name.removeprefix("AP_").lower() for name in KNOWN if not name.startswith(special)}
         self.assertEqual(plain, set(Config.__slots__) - {"source_s3", "variant_s3"})
