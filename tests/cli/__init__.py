@@ -1,1 +1,1 @@
-"""The ``audioproxy`` command, as people and scripts call it."""
+"""Tests of the ``audioproxy`` command, as people and scripts run it."""

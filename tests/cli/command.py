@@ -1,4 +1,4 @@
-"""Runs the command inside the test, with an environment of its own."""
+"""Runs the command inside the test's process, with a given environment."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from unittest import mock
 
 from audioproxy.cli.main import main
 
-#: A key and a salt as the environment has them.
+#: Key and salt as environment variables.
 SECRETS = {"AP_KEY": bytes(range(32)).hex(), "AP_SALT": "fa11"}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left behind."""
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -28,7 +28,7 @@ class Ended:
 def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = "") -> Ended:
     """Run the command to its end.
 
-    :param environment: all that it sees.
+    :param environment: all variables of the command.
     """
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -40,6 +40,6 @@ def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = 
         try:
             status = main(words)
         except SystemExit as end:
-            # That is how argparse ends.
+            # argparse exits this way.
             status = int(end.code or 0)
     return Ended(status, out.getvalue(), err.getvalue())

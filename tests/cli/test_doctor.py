@@ -1,4 +1,4 @@
-"""`audioproxy doctor`: what keeps the service from its work, and what would be right."""
+"""`audioproxy doctor`: problems that keep the service from working, and what fixes them."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ GOOD, NOTE, BAD = Verdict.GOOD, Verdict.NOTE, Verdict.BAD
 
 
 class DoctorCase(ServiceCase):
-    """A machine and settings that are as they ought, with local sources and a file store."""
+    """Machine and settings without problems, with local sources and a file store."""
 
     def setUp(self) -> None:
         super().setUp()
         self.add("a.wav", b"RIFF")
 
     async def run_checks(self, ffmpeg: bool = False, **variables: str) -> list[CheckResult]:
-        """Return the results with other variables."""
+        """Return the results of the checks, with these additional variables."""
         return await run_checks(self, self.environment(**variables), ffmpeg)
 
     async def find(self, what: str, **variables: str) -> CheckResult:
@@ -50,7 +50,7 @@ class DoctorCase(ServiceCase):
         return only(await self.run_checks(**variables), what)
 
     async def assert_one(self, verdict: Verdict, what: str, words: str, **variables: str) -> None:
-        """Require that one thing and nothing else is not good."""
+        """Require that exactly one check is not good."""
         results = await self.run_checks(**variables)
         found = only(results, what)
         self.assertIs(verdict, found.verdict, found.line)
@@ -60,10 +60,10 @@ class DoctorCase(ServiceCase):
 
 
 class SettingsTests(DoctorCase):
-    """What is wrong with the settings is named, and everything else is looked at all the same"""
+    """Problems of the settings, which do not prevent the other checks."""
 
     async def test_good(self) -> None:
-        """Settings, sources, store, room, open files and both ports are looked at."""
+        """`doctor` checks settings, sources, store, disk space, open files and both ports."""
         results = await self.run_checks()
         self.assertEqual({GOOD}, {result.verdict for result in results})
         self.assertEqual(
@@ -74,7 +74,7 @@ class SettingsTests(DoctorCase):
         self.assertEqual([], os.listdir(self.store))
 
     async def test_first_minute(self) -> None:
-        """Each of the usual slips is one line, with the setting and what is required."""
+        """Each common mistake gets one line with the setting and what is required."""
         for what, words, variables in (
             ("AP_KEY", "5 bytes; at least 32 bytes", {"AP_KEY": "0011223344"}),
             ("AP_KEY", "missing beside AP_SALT", {"AP_KEY": ""}),
@@ -90,29 +90,29 @@ class SettingsTests(DoctorCase):
             await self.assert_one(BAD, what, words, **variables)
 
     async def test_typo(self) -> None:
-        """A name that is nearly one is told with the one that was meant."""
+        """A misspelled setting is reported with the nearest known one."""
         words = "no such setting, so it is ignored; the nearest is AP_QUEUE_SIZE"
         await self.assert_one(NOTE, "AP_QEUE_SIZE", words, AP_QEUE_SIZE="9")
 
     async def test_store_missing(self) -> None:
-        """A store that is not there is named, and not looked at."""
+        """A missing file store is reported by its setting, and its checks are skipped."""
         results = await self.run_checks(AP_VARIANT_STORE="file:///nowhere")
         self.assertIn("is not a directory", only(results, "AP_VARIANT_STORE").text)
         self.assertIs(NOTE, only(results, "variant store").verdict)
 
     async def test_no_store(self) -> None:
-        """A service without a store can work, and it is said what that means."""
+        """A service without a variant store gets a note that every request renders."""
         found = await self.find("variant store", AP_VARIANT_STORE="", AP_SERVE_MODE="")
         self.assertEqual((NOTE, True), (found.verdict, "every request renders" in found.text))
 
     async def test_refused_at_building(self) -> None:
-        """What only the building of the service refuses is told, and built without."""
+        """Errors that only the construction of the service finds are reported; checks continue."""
         results = await self.run_checks(SSL_CERT_FILE="/nowhere", AP_SOURCE_ALLOWLIST="*")
         self.assertIn("no certificates could be read", only(results, "SSL_CERT_FILE").text)
         self.assertIs(GOOD, only(results, "variant store").verdict)
 
     def test_rescue(self) -> None:
-        """What is left of refused settings is all that can be used."""
+        """`load_usable` drops refused settings and keeps all others."""
         store = {"AP_VARIANT_STORE": f"file://{self.store}"}
         for environment, config, refused in (
             ({}, Config(allow_insecure=True), set()),
@@ -142,10 +142,10 @@ class SettingsTests(DoctorCase):
 
 
 class MachineTests(DoctorCase):
-    """The machine that the service is to run on"""
+    """Checks of the machine on which the service runs."""
 
     async def test_no_programs(self) -> None:
-        """Without ffmpeg or setpriv it is said which package has them."""
+        """Without ffmpeg or setpriv, the result names the package to install."""
         results = await self.run_checks(ffmpeg=True, PATH="/nowhere")
         ffmpeg, setpriv = only(results, "ffmpeg"), only(results, "setpriv")
         self.assertEqual((BAD, NOTE), (ffmpeg.verdict, setpriv.verdict))
@@ -153,7 +153,7 @@ class MachineTests(DoctorCase):
         self.assertRegex(setpriv.text, "apt-get install util-linux")
 
     async def test_incomplete_ffmpeg(self) -> None:
-        """An ffmpeg that lacks an encoder is told which; of a complete one, the version."""
+        """An incomplete ffmpeg is reported with the missing encoder, a complete one by version."""
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()
         names = [name for _, _, needed in LISTS for name in needed]
@@ -176,7 +176,7 @@ class MachineTests(DoctorCase):
             self.assertRegex(found.text, words)
 
     async def test_ports(self) -> None:
-        """A port that this service has already is well; one that another program has is not."""
+        """A port used by this service is good; a port used by another program is not."""
         running = self.start()
         ports = {"AP_PORT": running.port, "AP_METRICS_PORT": running.metrics_port}
         results = await self.run_checks(**{name: str(port) for name, port in ports.items()})
@@ -184,7 +184,7 @@ class MachineTests(DoctorCase):
         self.assertEqual((GOOD, True), (found.verdict, f"audioproxy {__version__}" in found.text))
         found = only(results, "AP_METRICS_PORT")
         self.assertEqual((GOOD, True), (found.verdict, "an audioproxy" in found.text))
-        # Each is a port of ours, and neither is the right one.
+        # Each port belongs to this service, but as the other listener's.
         results = await self.run_checks(
             AP_PORT=str(running.metrics_port), AP_METRICS_PORT=str(running.port)
         )
@@ -194,7 +194,7 @@ class MachineTests(DoctorCase):
             self.assertRegex(found.text, rf"taken by another program .*; set {name} to a free one")
 
     async def test_free_ports(self) -> None:
-        """Free ports are free afterwards."""
+        """The check of a free port leaves it free."""
         ports = {"AP_PORT": str(free_port()), "AP_METRICS_PORT": str(free_port())}
         for _ in range(2):
             results = await self.run_checks(**ports)
@@ -202,7 +202,7 @@ class MachineTests(DoctorCase):
                 self.assertEqual(good(name, f"{port} is free"), only(results, name))
 
     async def test_no_permission(self) -> None:
-        """A port that only root may take names the capability."""
+        """A port that requires root is reported with the capability that permits it."""
 
         def refuse(*arguments: Any) -> None:
             raise PermissionError(13, "Permission denied")
@@ -212,7 +212,7 @@ class MachineTests(DoctorCase):
         self.assertEqual((BAD, True), (found.verdict, "CAP_NET_BIND_SERVICE" in found.text))
 
     async def test_open_files(self) -> None:
-        """Few open files are few clients, and too few none; the remedy is a unit's or a shell's."""
+        """A low limit of open files is a note, one too low to work an error, both with remedies."""
         for limit, verdict in (
             (100_000, GOOD),
             (resource.RLIM_INFINITY, GOOD),
@@ -226,7 +226,7 @@ class MachineTests(DoctorCase):
                 self.assertRegex(found.text, "LimitNOFILE=16384 .*ulimit -Hn 16384")
 
     async def test_room(self) -> None:
-        """What renders may take at the most is compared with what there is, where they put it."""
+        """The maximum disk use of renders is compared with the free space where they write."""
         terabytes = {"AP_MAX_VARIANT_BYTES": str(10**15), "AP_MAX_CONCURRENCY": "2"}
         await self.assert_one(
             NOTE, "variant store", "2 renders at a time .+ may take 2000 TB; give it", **terabytes
@@ -241,7 +241,7 @@ class MachineTests(DoctorCase):
         self.assertRegex(found.text, "https sources of AP_MAX_SRC_BYTES")
 
     async def test_temporary_files(self) -> None:
-        """A TMPDIR that cannot be used is told, since others are used in its place."""
+        """An unusable TMPDIR is reported with the folder that is used instead."""
         self.patch(tempfile, "tempdir", None)
         results = await self.run_checks(TMPDIR="/nowhere")
         first, second = [each for each in results if each.check == "temporary files"]
@@ -249,18 +249,18 @@ class MachineTests(DoctorCase):
         self.assertRegex(first.text, "TMPDIR is /nowhere, where none can be made, so they are in /")
 
     async def test_no_temporary_files(self) -> None:
-        """Nowhere to put them is the end of renders."""
+        """An error is reported if there is no folder for temporary files."""
         self.patch(tempfile, "tempdir", "/nowhere")
         await self.assert_one(BAD, "temporary files", "set TMPDIR to where they can")
 
     async def test_certificates(self) -> None:
-        """What https sources are verified against is named."""
+        """The bundle that verifies https sources is named."""
         bundle = str(Authority(Path(self.mktemp()).resolve()).bundle)
         found = await self.find("certificates", AP_SOURCE_ALLOWLIST="*", SSL_CERT_FILE=bundle)
         self.assertEqual((GOOD, True), (found.verdict, bundle in found.text))
 
     async def test_way(self) -> None:
-        """A way to a store that is not encrypted is told, but for one that nobody else is on."""
+        """A cleartext connection to a store gets a note, unless it is local."""
         origin = open_origin(self)
         names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
         who = dict.fromkeys(names, "x")
@@ -271,12 +271,12 @@ class MachineTests(DoctorCase):
             self.assertIs(verdict, found.verdict, found.line)
 
     async def test_nothing_to_read(self) -> None:
-        """A root with nothing in it is worth a look."""
+        """An empty AP_LOCAL_ROOT gets a note."""
         (self.root / "a.wav").unlink()
         await self.assert_one(NOTE, "local sources", "there is nothing in it")
 
     async def test_crash(self) -> None:
-        """A look that fails itself stops no other one."""
+        """A check that raises is reported as an error and does not stop the others."""
 
         async def crash(*arguments: Any) -> AsyncIterator[CheckResult]:
             raise RuntimeError("oh")
@@ -287,7 +287,7 @@ class MachineTests(DoctorCase):
 
 
 class ProgramTests(ServiceCase):
-    """The command in a process of its own"""
+    """Command in a process of its own."""
 
     def run_doctor(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
@@ -300,7 +300,7 @@ class ProgramTests(ServiceCase):
         )
 
     def test_good(self) -> None:
-        """All is well: a mark on each line, a last word, and a status of 0."""
+        """Without problems, each line is marked ok, and the exit status is 0."""
         self.add("a.wav", b"RIFF")
         ended = self.run_doctor()
         *lines, blank, last = ended.stdout.splitlines()
@@ -309,7 +309,7 @@ class ProgramTests(ServiceCase):
         self.assertRegex(ended.stdout, r"ffmpeg and \S+ffprobe [0-9]")
 
     def test_bad(self) -> None:
-        """With --json it is one document, with a status of 1; warnings of the boot are in it."""
+        """With --json `doctor` prints one document with all results and exits with 1 on problems."""
         file = Path(self.mktemp())
         secret = "a-secret-that-nobody-may-see"
         file.write_text(
@@ -333,19 +333,19 @@ class ProgramTests(ServiceCase):
 
 
 class WordsTests(SynchronousTestCase):
-    """How it is said"""
+    """Format of the output."""
 
     def test_misuse(self) -> None:
-        """A mistake in the command is neither well nor bad."""
+        """A usage error of `doctor` exits with 2."""
         for words in (("--jsn",), ("--env-file", "/nowhere")):
             self.assertEqual(2, command("doctor", *words, environment=SECRETS).status)
 
     def test_line(self) -> None:
-        """A line is a line, whatever a path holds."""
+        """A result is a single line, even if a path contains control characters."""
         self.assertEqual("!!  x                 a\\x1b\\nb", bad("x", "a\x1b\nb").line)
 
     def test_conclusion(self) -> None:
-        """The last word counts what keeps the service from its work."""
+        """The last line counts the problems that keep the service from working."""
         for results, words in (
             ([good("a", "")], "All is well."),
             (
@@ -358,7 +358,7 @@ class WordsTests(SynchronousTestCase):
             self.assertEqual(words, summarize(results))
 
     def test_amounts(self) -> None:
-        """Bytes have three digits, in decimal units."""
+        """Byte counts have three digits and decimal units."""
         for count, words in (
             (0, "0 B"),
             (999, "999 B"),
@@ -372,7 +372,7 @@ class WordsTests(SynchronousTestCase):
         self.assertEqual(("1 URL", "0 URLs"), (format_count(1, "URL"), format_count(0, "URL")))
 
     def test_filesystem(self) -> None:
-        """A folder is in what is mounted nearest above it, and last."""
+        """A folder belongs to the nearest mount point above it; the latest mount wins."""
         table = Path(self.mktemp())
         table.write_text(
             "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"

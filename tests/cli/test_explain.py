@@ -1,4 +1,4 @@
-"""`audioproxy explain`: a URL taken apart, and a source looked at as a render would look at it."""
+"""`audioproxy explain`: the parts of a URL, and a probe of its source."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SIGNER = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"], "https://audio.e
 
 
 class ExplainCase(SynchronousTestCase):
-    """What the cases below share."""
+    """Base of the test cases below."""
 
     def explain(self, url: str, **settings: str) -> dict[str, Any]:
-        """Return what is said of a URL without a look at its source."""
+        """Return the explanation of a URL without probing its source."""
         ended = command("explain", "--no-probe", "--json", url, environment={**SECRETS, **settings})
         self.status = ended.status
         parts: dict[str, Any] = json.loads(ended.out)
@@ -36,10 +36,10 @@ class ExplainCase(SynchronousTestCase):
 
 
 class UrlTests(ExplainCase):
-    """What can be told from the URL and the settings alone."""
+    """Explanations that need only the URL and the settings."""
 
     def test_all_parts(self) -> None:
-        """Verdict, options and their meaning, canonical forms, key, place and commands."""
+        """`explain` shows the verdict, options, canonical forms, key, location and commands."""
         variant = Variant(f="opus", br=96, t=(30, 15))
         store = self.mktemp()
         Path(store).mkdir()
@@ -65,14 +65,14 @@ class UrlTests(ExplainCase):
         self.assertIn(" -c:a libopus ", parts["ffmpeg"])
 
     def test_bucket(self) -> None:
-        """A variant store in a bucket names the object."""
+        """For a variant store in a bucket, `explain` shows the object's s3:// URL."""
         identity = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "AWS_REGION": "z"}
         url = SIGNER.url("local://a")
         parts = self.explain(url, AP_VARIANT_STORE="s3://variants", **identity)
         self.assertEqual(f"s3://variants/{Variant().key('local://a')}", parts["stored as"])
 
     def test_verdicts(self) -> None:
-        """The status is that of `verify`, and what would be refused is told with its status."""
+        """`explain` exits with the status of `verify`, and shows refusals with their status."""
         wrong = SIGNER.url("local://a").replace("f:mp3", "f:wav")
         for url, status, part, words in (
             (wrong, 1, "signature", "wrong signature"),
@@ -96,33 +96,33 @@ class UrlTests(ExplainCase):
         self.assertNotIn("source", parts)
 
     def test_no_key(self) -> None:
-        """Without a key everything but the signature is explained."""
+        """Without a key, `explain` shows everything except a verdict on the signature."""
         parts = self.explain(SIGNER.info_url("local://a"), AP_KEY="", AP_SALT="")
         self.assertEqual((0, "the info document"), (self.status, parts["asks for"]))
         self.assertEqual("not checked, since AP_KEY is not set", parts["signature"])
         self.assertNotIn("ffmpeg", parts)
 
     def test_bad_settings(self) -> None:
-        """Settings that the service would refuse are named, and the commands are assumed."""
+        """Invalid settings are reported, and the commands are shown with assumptions."""
         parts = self.explain(SIGNER.url("local://a"), AP_PORT="x")
         self.assertIn("AP_PORT: 'x'; a whole number", parts["assumed"][1])
         self.assertIn(" 3< AP_LOCAL_ROOT/a", parts["ffmpeg"])
 
     def test_secrets(self) -> None:
-        """A query of an https source is in no command that is shown."""
+        """The query of an https source does not appear in the commands."""
         parts = self.explain(SIGNER.url("https://h.example/a.mp3?token=hidden"))
         self.assertNotIn("hidden", parts["ffmpeg"] + parts["ffprobe"])
         self.assertIn("https://h.example/a.mp3", parts["ffmpeg"])
 
     def test_unprintable(self) -> None:
-        """A source of any bytes is shown in one line of printable text."""
+        """A source with any bytes is shown in one line of printable text."""
         parts = self.explain(SIGNER.sign("/f:mp3/plain/local://a%0A%1B%5B31m%FF%C3%BC"))
         self.assertEqual("local://a\\n\\x1b[31m\\xffü", parts["source"])
         ended = command("explain", "--no-probe", "/x/plain/local://%1B%5D0;evil%07")
         self.assertTrue(ended.out.replace("\n", "").isprintable(), ended.out)
 
     def test_every_option(self) -> None:
-        """Each option has words of its own, at its default too."""
+        """`explain` describes every option, at its default value too."""
         segments = (
             "f:mp3/br:96/sr:44100/ch:2/t:3/fade:1:2/gain:-3/norm:ebu:-14/enhance:voice/dl:a/cb:b",
             "f:flac/q:3/bd:24/t:0:9",
@@ -138,7 +138,7 @@ class UrlTests(ExplainCase):
         self.assertEqual({row for row in Variant.__dataclass_fields__ if row[0] != "_"}, said)
 
     def test_every_format(self) -> None:
-        """`explain` describes every output format, and the quality that it has without options."""
+        """`explain` describes every output format and its default quality."""
         for token, form in FORMATS.items():
             options = VariantOptions(f=token)
             described = dict(describe_options(options))
@@ -149,7 +149,7 @@ class UrlTests(ExplainCase):
 
 
 class SourceTests(SynchronousTestCase):
-    """What a look at the source adds."""
+    """Explanations that include a probe of the source."""
 
     def setUp(self) -> None:
         root = Path(self.mktemp()).resolve()
@@ -164,7 +164,7 @@ class SourceTests(SynchronousTestCase):
         }
 
     def explain(self, url: str) -> tuple[int, dict[str, Any], str]:
-        """Run the command as a program: its status, its document and what it complained of."""
+        """Run the command in a process; return its status, its document and its error output."""
         ended = subprocess.run(
             [sys.executable, "-m", "audioproxy.cli.main", "explain", "--json", url],
             env=self.settings,
@@ -175,7 +175,7 @@ class SourceTests(SynchronousTestCase):
         return ended.returncode, json.loads(ended.stdout), ended.stderr
 
     def test_commands_run(self) -> None:
-        """The commands are those of a render, and run as they stand."""
+        """The commands shown are those of a render, and a shell can run them unchanged."""
         url = SIGNER.url("local://a b.flac", Variant(f="wav", bd="32f", t=("0.1", "0.2")))
         status, parts, complaints = self.explain(url)
         self.assertEqual((0, ""), (status, complaints))
@@ -185,14 +185,14 @@ class SourceTests(SynchronousTestCase):
         self.assertEqual(8820, len(read_wav(ran.stdout)))
 
     def test_too_large(self) -> None:
-        """A source that a render would be refused for its size is refused here too (413)."""
+        """A source above AP_MAX_SRC_BYTES is reported as refused with 413."""
         self.settings["AP_MAX_SRC_BYTES"] = "10"
         status, parts, _ = self.explain(SIGNER.url("local://a b.flac"))
         self.assertEqual(4, status)
         self.assertIn("413 source_too_large: The source has", parts["refused"])
 
     def test_refusal(self) -> None:
-        """What only the source tells is a refusal with its status, and says the reason."""
+        """A refusal that depends on the source is reported with its status and reason."""
         status, parts, _ = self.explain(SIGNER.url("local://missing"))
         self.assertEqual(4, status)
         self.assertIn("404 not_found: [Errno 2] No such file", parts["refused"])

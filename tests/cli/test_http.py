@@ -1,4 +1,4 @@
-"""The GET requests of the commands."""
+"""GET requests of the commands."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ URL = "http://audio.test/s/a[1]|%2f;"
 
 
 class GetTests(ClientCase):
-    """`get`"""
+    """The function `get`."""
 
     def get(self, *packets: bytes) -> Response:
-        """Return the response to a request, which comes in these packets."""
+        """Return the response to a request, which arrives in these packets."""
         self.network.answers.append(packets)
         return self.result_of(get(self.client, self.network, URL))
 
     def test_request(self) -> None:
-        """The URL is sent byte for byte, with the name of the program and without gzip."""
+        """The URL is sent unchanged, with User-Agent and without Accept-Encoding."""
         self.get(reply(200))
         (asked,) = self.network.requests
         self.assertEqual("/s/a[1]|%2f;", asked.target)
@@ -27,7 +27,7 @@ class GetTests(ClientCase):
         self.assertEqual(USER_AGENT, asked.headers["user-agent"])
 
     def test_response(self) -> None:
-        """Status, headers and body are those of the server; a redirect is not followed."""
+        """Status, headers and body are the server's, and redirects are not followed."""
         for status in (200, 302, 404):
             response = self.get(reply(status, b"body", {"Location": "http://other.test/"}))
             self.assertEqual(status, response.status)
@@ -36,13 +36,13 @@ class GetTests(ClientCase):
         self.assertEqual(["audio.test"], self.network.names)
 
     def test_cookies(self) -> None:
-        """A cookie is not sent back."""
+        """Cookies are not sent back."""
         for _ in range(2):
             self.result_of(self.get(reply(200, headers={"Set-Cookie": "a=b"})).discard())
         self.assertNotIn("cookie", self.network.requests[-1].headers)
 
     def test_truncated(self) -> None:
-        """A truncated body fails, however the connection ends."""
+        """A truncated body raises TransportError, however the connection ends."""
         chunked = reply_without_length(200, headers={"Transfer-Encoding": "chunked"})
         for packets in ((reply(200, b"he", length=5),), (chunked, chunk(b"he"))):
             for end in (Peer.hang_up, Peer.break_off):
@@ -53,7 +53,7 @@ class GetTests(ClientCase):
                 self.assertIsInstance(self.failureResultOf(reading).value, TransportError)
 
     def test_timeout(self) -> None:
-        """A server that sends no headers is given up after the timeout."""
+        """A server that sends no headers before the timeout raises TransportError."""
         waiting = self.begin(get(self.client, self.network, URL, 3))
         self.network.advance(2.9)
         self.assertNoResult(waiting)
@@ -61,6 +61,6 @@ class GetTests(ClientCase):
         self.assertEqual("no answer in time", str(self.exactly(waiting, TransportError)))
 
     def test_unreachable(self) -> None:
-        """A host without an address fails."""
+        """A host without an address raises TransportError."""
         self.network.unknown.add("audio.test")
         self.error_of(get(self.client, self.network, URL), TransportError)

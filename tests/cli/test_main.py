@@ -1,4 +1,4 @@
-"""The command as a whole: its help, its statuses, and what a shell completes of it."""
+"""The whole command: help, exit statuses, output errors and shell completion."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from audioproxy.cli.main import build_parser
 from tests.cli.command import SECRETS, command
 from tests.support.service import PROJECT
 
-#: The environment of the program: the tree of the tests, be it the installed one or not.
+#: Environment of the program, which imports the tests' source tree and not an installed package.
 ENVIRONMENT = {**SECRETS, "PYTHONPATH": str(PROJECT)}
 
 COMMANDS = ("sign", "verify", "explain", "warm", "doctor", "completion")
 
 
 class HelpTests(SynchronousTestCase):
-    """The help teaches."""
+    """Help texts."""
 
     def test_overview(self) -> None:
-        """It names every command and says what the statuses mean."""
+        """`--help` names every command and explains the exit statuses."""
         ended = command("--help")
         self.assertEqual(0, ended.status)
         for words in (*COMMANDS, "exit status", "--env-file"):
             self.assertIn(words, ended.out)
 
     def test_examples(self) -> None:
-        """Each command has examples, and each of these has words that it knows."""
+        """Each command's help has examples, and the command accepts their arguments."""
         for name in COMMANDS:
             text = command(name, "--help").out
             lines = text.split("examples:\n")[1].split("\n\n")[0].splitlines()
@@ -44,11 +44,11 @@ class HelpTests(SynchronousTestCase):
                 build_parser().parse_args([name, *words.split()])
 
     def test_version(self) -> None:
-        """It is the package's."""
+        """`--version` prints the version of the package."""
         self.assertEqual(f"audioproxy {audioproxy.__version__}\n", command("--version").out)
 
     def test_mistakes(self) -> None:
-        """A command that is none, or no command, is a mistake and prints the usage."""
+        """An unknown or missing command or argument prints the usage and exits with 2."""
         for words in ((), ("bake",), ("sign",), ("verify", "--what")):
             ended = command(*words)
             self.assertEqual((2, ""), (ended.status, ended.out), words)
@@ -56,10 +56,10 @@ class HelpTests(SynchronousTestCase):
 
 
 class ProgramTests(SynchronousTestCase):
-    """The program that is installed."""
+    """Installed program."""
 
     def test_no_twisted_to_sign(self) -> None:
-        """`sign` and `verify` start without Twisted, and without the libraries of the service."""
+        """`sign` and `verify` import neither Twisted nor other libraries of the service."""
         for words in (["sign", "local://a"], ["verify", command("sign", "local://a").out.strip()]):
             code = (
                 f"import sys; from audioproxy.cli.main import main; status = main({words!r});"
@@ -76,7 +76,7 @@ class ProgramTests(SynchronousTestCase):
             self.assertEqual((0, ""), (ended.returncode, ended.stderr))
 
     def test_closed_pipe(self) -> None:
-        """A reader that has seen enough is no reason for a traceback."""
+        """A closed output pipe ends the command with status 1 and without a traceback."""
         readable, writable = os.pipe()
         os.close(readable)
         program = Path(sys.executable).with_name("audioproxy")
@@ -92,7 +92,7 @@ class ProgramTests(SynchronousTestCase):
         self.assertEqual((1, b""), (ended.returncode, ended.stderr))
 
     def test_no_room(self) -> None:
-        """An output that takes nothing is told in a line."""
+        """A full disk is reported in one line, with status 1."""
         program = Path(sys.executable).with_name("audioproxy")
         with open("/dev/full", "wb") as full:
             ended = subprocess.run(
@@ -107,7 +107,7 @@ class ProgramTests(SynchronousTestCase):
         self.assertRegex(ended.stderr, r"\Aaudioproxy: .*No space left on device.*\n\Z")
 
     def test_no_streams(self) -> None:
-        """Without an output, or an input that is asked for, there is one line that says so."""
+        """A closed standard output, or input for ``-``, is reported in one line, with status 2."""
         program = Path(sys.executable).with_name("audioproxy")
         for redirection, words in ((">&-", "standard output"), ("<&-", "standard input")):
             script = f'"$0" sign - {redirection}'
@@ -120,10 +120,10 @@ class ProgramTests(SynchronousTestCase):
 
 
 class CompletionTests(SynchronousTestCase):
-    """What a shell completes."""
+    """Shell completion."""
 
     def test_scripts(self) -> None:
-        """There is a script for bash, zsh and tcsh, which knows every command."""
+        """`completion` prints scripts for bash, zsh and tcsh that contain every command."""
         for shell in ("bash", "zsh", "tcsh"):
             ended = command("completion", shell)
             self.assertEqual(0, ended.status, shell)
@@ -131,7 +131,7 @@ class CompletionTests(SynchronousTestCase):
                 self.assertIn(name, ended.out, shell)
 
     def test_bash(self) -> None:
-        """bash completes a command, and an option of it."""
+        """bash completes a command, and an option of a command."""
         bash = shutil.which("bash")
         if bash is None:
             raise SkipTest("there is no bash on this machine")

@@ -1,4 +1,4 @@
-"""The reactor of a command."""
+"""Reactor of a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.support.service import PROJECT
 
-# The work gets a signal before its first wait, when its caller could not cancel it yet.
+# The signal arrives before the first await, when the caller cannot cancel the work yet.
 _INTERRUPTED = """
 import os, signal
 from twisted.internet.defer import Deferred
@@ -42,7 +42,7 @@ except ValueError as error:
 
 
 class RunTests(SynchronousTestCase):
-    """`run`, in a process of its own, since a reactor runs once."""
+    """The function `run`, in a process of its own, since a reactor runs once per process."""
 
     def run_program(self, program: str) -> tuple[int, str, str]:
         """Return the exit status, the output and the error output of a program."""
@@ -57,9 +57,9 @@ class RunTests(SynchronousTestCase):
         return ended.returncode, ended.stdout, ended.stderr
 
     def test_interrupt(self) -> None:
-        """A signal at the very start cancels the work, which cleans up."""
+        """A signal before the first await cancels the work, and its cleanup runs."""
         self.assertEqual((0, "ended\ninterrupted\n", ""), self.run_program(_INTERRUPTED))
 
     def test_failure(self) -> None:
-        """An exception of the work is raised, and is not logged besides."""
+        """An exception of the work is raised to the caller and not logged."""
         self.assertEqual((0, "no such thing\n", ""), self.run_program(_FAILED))

@@ -16,10 +16,10 @@ PIECE = "local://masters/piece.wav"
 
 
 class SignTests(SynchronousTestCase):
-    """What it prints is what the library would make."""
+    """URLs that `sign` prints, compared with those of the library."""
 
     def assert_refused(self, status: int, words: str, *arguments: str, **settings: str) -> None:
-        """Require a command to end with a status and one line that says why, and print nothing."""
+        """Require an exit status, a one-line error message and no output."""
         ended = command("sign", *arguments, environment={**SECRETS, **settings})
         self.assertEqual((status, ""), (ended.status, ended.out))
         self.assertTrue(ended.err.startswith("audioproxy: "), ended.err)
@@ -27,7 +27,7 @@ class SignTests(SynchronousTestCase):
         self.assertIn(words, ended.err)
 
     def test_variant(self) -> None:
-        """A URL of each source, with the options in canonical order."""
+        """`sign` prints a URL for each source, with the options in canonical order."""
         words = ("--options", "t:30:15/f:opus", "--base", "https://audio.example")
         ended = command("sign", *words, PIECE, "s3://b/k")
         variant = Variant(f="opus", t=(30, 15))
@@ -35,7 +35,7 @@ class SignTests(SynchronousTestCase):
         self.assertEqual(Ended(0, "\n".join(expected) + "\n", ""), ended)
 
     def test_others(self) -> None:
-        """The info document, a source nobody reads in passing, a path of one's own making."""
+        """`sign` supports info documents, base64url-encoded sources and given paths."""
         base = ("--base", "https://audio.example")
         self.assertEqual(
             SIGNER.info_url(PIECE), command("sign", *base, "--info", PIECE).out.strip()
@@ -46,7 +46,7 @@ class SignTests(SynchronousTestCase):
         self.assertEqual(SIGNER.sign(path), command("sign", *base, "--path", path).out.strip())
 
     def test_lifetime(self) -> None:
-        """A time in seconds, minutes, hours or days from now on."""
+        """--expires-in accepts seconds, minutes, hours or days from now."""
         for text, seconds in (("90", 90), ("15m", 900), ("1h", 3600), ("7d", 604_800)):
             before = int(time.time())
             url = command("sign", "--expires-in", text, PIECE).out
@@ -54,19 +54,19 @@ class SignTests(SynchronousTestCase):
             self.assertIn(exp - seconds, range(before, int(time.time()) + 1))
 
     def test_standard_input(self) -> None:
-        """A dash stands for the lines of the standard input, but for blank ones."""
+        """``-`` stands for the non-blank lines of standard input."""
         ended = command("sign", "-", stdin=f"{PIECE}\n\n  s3://b/k\n")
         self.assertEqual(2, len(ended.out.splitlines()))
 
     def test_bad_line(self) -> None:
-        """A source that cannot be one is named, and the others are signed all the same."""
+        """An invalid source is reported, and the others are signed."""
         ended = command("sign", "-", stdin=f"http://h/a\n{PIECE}\n")
         self.assertEqual(1, ended.status)
         self.assertEqual(1, len(ended.out.splitlines()))
         self.assertIn("http://h/a: a source is local://, s3:// or https://", ended.err)
 
     def test_refusals(self) -> None:
-        """What is wrong is named in one line; mistakes and refusals end in different ways."""
+        """Refused options exit with 1 and usage errors with 2, each with a one-line message."""
         self.assert_refused(1, '"br:9000" is not accepted', "-o", "br:9000", PIECE)
         self.assert_refused(1, "a variant has no end, a URL has", "-o", "exp:99", PIECE)
         self.assert_refused(2, "AP_KEY: not set; export", PIECE, AP_KEY="")
@@ -78,21 +78,24 @@ class SignTests(SynchronousTestCase):
         self.assert_refused(2, "--expires-in goes with", "-e", "1h", "--info", PIECE)
 
     def test_misspelt_time(self) -> None:
-        """A time that is none is a mistake, and what would be right is said."""
+        """An invalid duration exits with 2 and a message that shows a valid one."""
         for text in ("0", "1w", "-1", "1.5h", ""):
             ended = command("sign", f"--expires-in={text}", PIECE)
             self.assertEqual(2, ended.status, text)
             self.assertIn("a number with m, h or d", ended.err)
 
     def test_bad_path(self) -> None:
-        """A path that cannot be one is named, and the others are signed all the same."""
+        """An invalid path is reported, and the others are signed."""
         ended = command("sign", "--path", "/a/plain/x", "b", "/c/../d", "/e/plain/y")
         self.assertEqual((2, 2), (ended.status, len(ended.out.splitlines())))
         self.assertIn("b: --path: a path starts with a slash", ended.err)
         self.assertIn("/c/../d: --path: clients take . and .. segments out", ended.err)
 
     def test_file_of_settings(self) -> None:
-        """A file in the format of systemd's takes the place of the environment."""
+        """--env-file reads variables in the format of systemd's EnvironmentFile.
+
+        The file replaces the environment. Lines that are ambiguous are refused by number.
+        """
         file = Path(self.mktemp())
         lines = f"# keys\n\n; or so\n AP_KEY='{SECRETS['AP_KEY']}'\nAP_SALT=fa11\nAP_PORT=\n"
         file.write_text(lines + 'AP_LOCAL_ROOT="/srv/a b"\nAP_SOURCE_ALLOWLIST=*.a.example,b\n')
@@ -108,7 +111,7 @@ class SignTests(SynchronousTestCase):
             'AP_LOCAL_ROOT="a\\"b"',
             "AP_LOCAL_ROOT='a'b",
         ):
-            # systemd and shells do not agree on what these mean.
+            # systemd and shells interpret these lines differently.
             file.write_text(f"AP_PORT=1\n{line}\n")
             ended = command("sign", "--env-file", str(file), PIECE)
             self.assertEqual((2, ""), (ended.status, ended.out), line)

@@ -1,4 +1,4 @@
-"""The checks of buckets: requests and results, with stores in memory."""
+"""Checks of buckets: requests and results, with stores in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONTENT = b"audioproxy can read what it writes"
 
 @dataclass
 class Proxy:
-    """The stores of a service."""
+    """Stores of a service."""
 
     store: S3VariantStore | None = None
     bucket_sources: S3Sources | None = None
@@ -59,7 +59,7 @@ class StoreCase(ClientCase):
         )
 
     def results(self, check: AsyncIterator[CheckResult], *answers: bytes) -> list[CheckResult]:
-        """Return the results of a check, whose requests get these answers."""
+        """Return the results of a check whose requests get these responses."""
         self.network.answers += answers
 
         async def collect() -> list[CheckResult]:
@@ -69,16 +69,16 @@ class StoreCase(ClientCase):
 
 
 class BucketTests(StoreCase):
-    """`check_bucket`"""
+    """The function `check_bucket`."""
 
     def check(self, *answers: bytes, **settings: Any) -> list[CheckResult]:
-        """Return the results for a store that gives these answers."""
+        """Return the results for a store that sends these responses."""
         return self.results(
             check_bucket(self.network, self.config(**settings), self.variants), *answers
         )
 
     def test_good(self) -> None:
-        """An object is written, found, fetched by a URL alone, and removed."""
+        """The check writes, finds, fetches by a presigned URL and deletes an object."""
         results = self.check(reply(200), reply(200), reply(200, CONTENT), reply(204))
         place = "s3://bucket at http://s3.test"
         self.assertEqual(
@@ -98,7 +98,7 @@ class BucketTests(StoreCase):
         self.assertEqual((delete.method, delete.target), ("DELETE", put.target))
 
     def test_presigned(self) -> None:
-        """A presigned URL that fails is reported with the reason, and the object removed."""
+        """A presigned URL that fails is reported with the reason, and the object is deleted."""
         for answer, reason in (
             (reply(403, error("AccessDenied")), "status 403, AccessDenied"),
             (reply(200, b"something"), "another content than was written"),
@@ -113,7 +113,7 @@ class BucketTests(StoreCase):
                 self.assertEqual(self.network.requests[-1].method, "DELETE")
 
     def test_unwritable(self) -> None:
-        """A bucket that cannot be used is reported with the text of the boot."""
+        """A bucket that cannot be used is reported with the message of the boot error."""
         results = self.check(reply(404, error("NoSuchBucket")))
         result = only(results, "variant store")
         self.assertIs(Verdict.BAD, result.verdict)
@@ -123,17 +123,17 @@ class BucketTests(StoreCase):
 
 
 class SourceTests(StoreCase):
-    """`check_bucket_sources`"""
+    """The function `check_bucket_sources`."""
 
     def check(self, answer: bytes) -> CheckResult:
-        """Return the result for a store that gives this answer."""
+        """Return the result for a store that sends this response."""
         config = self.config(source_s3=SETTINGS)
         return only(
             self.results(check_bucket_sources(config, self.sources), answer), "bucket sources"
         )
 
     def test_known(self) -> None:
-        """Known credentials are good, with or without the right to list buckets."""
+        """Valid credentials are good, with or without the right to list buckets."""
         for answer in (
             reply(200, b"<ListAllMyBucketsResult/>"),
             reply(403, error("AccessDenied")),
@@ -145,7 +145,7 @@ class SourceTests(StoreCase):
             )
 
     def test_unknown(self) -> None:
-        """Unknown credentials, or the wrong store, are reported with the store's error."""
+        """Invalid credentials, or the wrong store, are reported with the store's error."""
         for status, code in (
             (403, "InvalidAccessKeyId"),
             (403, "SignatureDoesNotMatch"),
@@ -159,16 +159,16 @@ class SourceTests(StoreCase):
             self.assertTrue(result.text.endswith("are required"), result.text)
 
     def test_clock(self) -> None:
-        """A clock that is too wrong is named as the cause."""
+        """A clock that is too wrong for the store is named as the cause."""
         result = self.check(reply(403, error("RequestTimeTooSkewed")))
         self.assertIn("a clock that is right is required", result.text)
 
 
 class ClockTests(StoreCase):
-    """The clock, in `check_stores`"""
+    """Clock check of `check_stores`."""
 
     def test_of_a_store(self) -> None:
-        """The clock of the first store that has responded is the one to compare with."""
+        """The clock is compared with that of the first store that responded."""
         self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 9))
         date = {"Date": "Sat, 21 Nov 2026 12:00:00 GMT"}
         refusal = reply(404, error("NoSuchBucket"), date)
@@ -179,7 +179,7 @@ class ClockTests(StoreCase):
             self.assertEqual(ahead, only(self.results(checking, refusal), "clock"))
 
     def test_unknown(self) -> None:
-        """Without a Date header there is no result."""
+        """Without a Date header there is no result for the clock."""
         settings = UsableSettings(self.config(), frozenset(), ())
         proxy: Any = Proxy(store=self.variants)
         refusal = reply(404, error("NoSuchBucket"))

@@ -18,21 +18,21 @@ KEY, SALT = bytes.fromhex(SECRETS["AP_KEY"]), bytes.fromhex(SECRETS["AP_SALT"])
 SIGNER = Signer(KEY, SALT, "https://audio.example")
 PIECE = "local://masters/piece.wav"
 
-#: What `Signer.sign` refuses in a path: what clients would not send as it is.
+#: Parts of a path that `Signer.sign` refuses, since clients would change them.
 ODD = r"""[?#"<>\\^`{}]|(?:\.|%2[eE]){1,2}"""
 
 
 class VerifyTests(SynchronousTestCase):
-    """The status tells scripts, and the words tell people, what the service would do."""
+    """Exit status and message of `verify`, which report what the service would do."""
 
     def assert_verdict(self, url: str, status: int, words: str) -> None:
-        """Require a verdict on a URL, and the status that goes with it."""
+        """Require a message on a URL, and the exit status that goes with it."""
         ended = command("verify", url)
         self.assertEqual((status, ""), (ended.status, ended.err), url)
         self.assertEqual(f"{words}: {url}\n", ended.out)
 
     def test_good(self) -> None:
-        """A URL, one with a mount, its path alone, with a query that nobody signs (D17)."""
+        """A signed URL is good with or without a base, a mount path or an unsigned query (D17)."""
         url = SIGNER.url(PIECE, Variant(f="opus"))
         mounted = url.replace(".example/", ".example/in/audio/")
         for spelled in (url, mounted, url.removeprefix(SIGNER.base), f"{url}?utm=1#t=3"):
@@ -42,7 +42,7 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(exp, 0, "good until 2100-01-01T00:00:00Z")
 
     def test_wrong(self) -> None:
-        """Another path, no signature, and a slip that is named."""
+        """A wrong path or signature exits with 1, and common signing mistakes are named."""
         url = SIGNER.url(PIECE)
         self.assert_verdict(url.replace("piece", "other"), 1, "wrong signature")
         self.assert_verdict("/insecure/plain/" + PIECE, 1, "wrong signature")
@@ -52,20 +52,20 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(f"/{slip}{path}", 1, words)
 
     def test_padded(self) -> None:
-        """The padded spelling is the other one that is accepted (Authentication, 2)."""
+        """A signature with one padding character is good, with two wrong (Authentication, 2)."""
         signature, rest = SIGNER.url(PIECE).removeprefix(SIGNER.base + "/").split("/", 1)
         self.assert_verdict(f"/{signature}=/{rest}", 0, "good")
         words = "its digest is right, and has too much padding; base64url without padding is"
         self.assert_verdict(f"/{signature}==/{rest}", 1, f"wrong signature ({words} expected)")
 
     def test_expired(self) -> None:
-        """An end that has passed is told from a wrong signature (410 and 401)."""
+        """An expired URL exits with 3 and is told apart from a wrong signature (410 and 401)."""
         url = SIGNER.sign(f"/exp:86400/br:0/plain/{PIECE}")
         words = "good signature, but expired at 1970-01-02T00:00:00Z"
         self.assert_verdict(url, 3, words)
 
     def test_refused(self) -> None:
-        """Options and sources that the service would refuse, in its own words."""
+        """Refused options and sources exit with 4 and the service's own message."""
         for path, words in (
             ("/br:0/plain/local://a", '"br:0" is not accepted: f:mp3 takes 8 to 320 kbps'),
             ("/info/f:mp3/plain/local://a", "an info document takes no options"),
@@ -79,7 +79,7 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(SIGNER.sign("/f:mp3/local://a"), 4, words)
 
     def test_several(self) -> None:
-        """Each URL has its line, and the worst of them the status."""
+        """Each URL gets a line, and the exit status is the worst of all URLs."""
         good, bad = SIGNER.url(PIECE), SIGNER.sign("/x:1/plain/local://a")
         ended = command("verify", good, "-", stdin=f"{bad}\n{good}\n")
         self.assertEqual((4, 3), (ended.status, len(ended.out.splitlines())))
@@ -87,13 +87,13 @@ class VerifyTests(SynchronousTestCase):
     @PROMISE
     @given(path=st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=40))
     def test_as_it_travels(self, path: str) -> None:
-        """What `sign` prints for a path is what `verify` finds signed, whatever is in it."""
+        """`verify` accepts any path that `sign` accepts."""
         text = SIGNER.sign(f"/f:mp3/plain/{re.sub(ODD, '', path)}")
         url = parse_url(text)
         self.assertTrue(verify(KEY, SALT, url.signed, url.signature), text)
 
     def test_odd_bytes(self) -> None:
-        """What clients would encode is encoded, be it UTF-8 or not; the rest stands as it is."""
+        """`verify` percent-encodes a URL as clients do before it checks the signature."""
         for text, signed in (
             ("/x/plain/local://a[1]|b", b"/plain/local://a[1]|b"),
             ("/x/plain/local://a b", b"/plain/local://a%20b"),
@@ -103,19 +103,19 @@ class VerifyTests(SynchronousTestCase):
             self.assertEqual(signed, parse_url(text).signed, text)
 
     def test_confinement(self) -> None:
-        """A path that leads out of the root is refused, as the service refuses it (404)."""
+        """A path outside the root is refused with status 4, as the service refuses it (404)."""
         ended = command("verify", SIGNER.sign("/f:mp3/enc/bG9jYWw6Ly8uLi9h"))
         self.assertEqual(4, ended.status)
         self.assertIn("climbs out of the root", ended.out)
 
     def test_no_url_among_others(self) -> None:
-        """A line that is no URL is told, and the others are judged all the same."""
+        """A line that is not a URL is reported, and all others are verified."""
         ended = command("verify", "-", stdin=f"{SIGNER.url(PIECE)}\nno\n{SIGNER.url(PIECE)}\n")
         self.assertEqual((2, 2), (ended.status, len(ended.out.splitlines())))
         self.assertIn("'no' is no URL of the service", ended.err)
 
     def test_no_url(self) -> None:
-        """What has no two segments is a mistake."""
+        """A URL with fewer than two path segments is a usage error (status 2)."""
         for text in ("https://audio.example", "x", "/x", "audio.example/x/y"):
             ended = command("verify", text)
             self.assertEqual((2, ""), (ended.status, ended.out), text)

@@ -1,4 +1,4 @@
-"""`audioproxy warm`: what is fetched ahead of the listeners, and what came of it."""
+"""`audioproxy warm`: prefetches variants and reports the results."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ CHUNKED = {"Transfer-Encoding": "chunked"}
 
 
 class FetchTests(ClientCase):
-    """`Fetcher.fetch`"""
+    """The method `Fetcher.fetch`."""
 
     def setUp(self) -> None:
         super().setUp()
         self.came: list[int] = []
 
     def fetch(self, *answers: Any, url: str = URL, tries: int = 3) -> Deferred[str]:
-        """Begin to fetch a URL, whose answers are these."""
+        """Start to fetch a URL, with these responses."""
         self.network.answers += answers
         fetcher = Fetcher(self.client, self.network, 600, tries, self.came.append)
         return self.begin(fetcher.fetch(url))
 
     def why(self, fetching: Deferred[str]) -> str:
-        """Return why a URL has failed."""
+        """Return the reason of a failed fetch."""
         return str(self.exactly(fetching, FetchFailed))
 
     def test_states(self) -> None:
-        """What the service says of it is what came of it; every byte is taken and dropped."""
+        """The result follows X-Audio-Proxy, and every byte of the body is read and counted."""
         for state, came in (
             ("MISS", RENDERED),
             ("COALESCED", RENDERED),
@@ -76,7 +76,7 @@ class FetchTests(ClientCase):
                 self.assertEqual(5, sum(self.came))
 
     def test_redirect(self) -> None:
-        """A hit that is elsewhere is stored; it is not followed. Another redirect is a mistake."""
+        """A redirect of a HIT counts as stored and is not followed; other redirects fail."""
         away = {"Location": "http://store.test/a"}
         self.assertEqual(STORED, self.successResultOf(self.fetch(reply(302, headers=HIT | away))))
         for status in (301, 302):
@@ -85,7 +85,7 @@ class FetchTests(ClientCase):
         self.assertEqual(3, len(self.network.requests))
 
     def test_asked(self) -> None:
-        """The URL goes out as it is spelled, without its fragment, and what browsers encode."""
+        """The URL is sent as written, without its fragment, and percent-encoded as by browsers."""
         for url, target in (
             (URL, f"/{SIGNATURE}/f:mp3/plain/local://a.wav"),
             ("HTTP://audio.test/s/x;/plain/a%2F..//b?q=%20#there", "/s/x;/plain/a%2F..//b?q=%20"),
@@ -98,13 +98,13 @@ class FetchTests(ClientCase):
             self.assertEqual("audio.test", asked.headers["host"])
 
     def test_no_url(self) -> None:
-        """What cannot be asked for is not."""
+        """A line that is not an http or https URL fails, and no request is sent."""
         for url in ("/s/f:mp3/plain/local://a", "ftp://a/b", "http://", "http://a b/", "http://é/"):
             self.assertRegex(self.why(self.fetch(url=url)), "no http or https URL; .*sign --base")
         self.assertEqual([], self.network.requests)
 
     def test_refused(self) -> None:
-        """A refusal is told by its status and its document's words, and not asked for again."""
+        """A refusal is reported by status and message, and is not retried."""
         document = b'{"error": "not_found", "message": "There is nothing."}'
         for answer, words in (
             (reply(404, document), "404 not_found: There is nothing."),
@@ -116,7 +116,7 @@ class FetchTests(ClientCase):
             self.assertEqual(words, self.why(self.fetch(answer)))
 
     def test_busy(self) -> None:
-        """A service that is busy is asked again when it wants to be, and not for ever."""
+        """A 429 is retried after Retry-After, as often as ``tries`` allows."""
         busy = reply(429, headers={"Retry-After": "7"})
         fetching = self.fetch(busy, busy, reply(200, headers=MISS))
         for asked in (1, 2):
@@ -130,7 +130,7 @@ class FetchTests(ClientCase):
         self.assertEqual("429 a: b", self.why(fetching))
 
     def test_pause(self) -> None:
-        """Nobody makes it wait for longer than a minute."""
+        """A retry waits for 60 seconds at most, whatever Retry-After says."""
         for text, seconds in (
             ("86400", 60.0),
             ("soon", 2.0),
@@ -144,7 +144,7 @@ class FetchTests(ClientCase):
             self.successResultOf(fetching)
 
     def test_broken(self) -> None:
-        """A gateway or a store that is away is asked twice more, whatever the patience else."""
+        """502, 503 and 504 are retried twice, whatever ``tries`` says."""
         for status in (502, 503, 504):
             fetching = self.fetch(reply(status), reply(status), reply(200, headers=HIT), tries=1)
             self.network.advance(2)
@@ -156,7 +156,7 @@ class FetchTests(ClientCase):
             self.assertIn(str(status), self.why(fetching))
 
     def test_torn(self) -> None:
-        """A stream that breaks off has failed, however well it began (Errors, note 10)."""
+        """A body that breaks off is a failure, even after a 200 (Errors, 10)."""
         begun = reply_without_length(200, headers=MISS | CHUNKED)
         for packets in ((begun, chunk(b"hello")), (reply(200, b"hello", MISS, 9),)):
             for end in (Peer.hang_up, Peer.break_off):
@@ -166,7 +166,7 @@ class FetchTests(ClientCase):
                 self.assertRegex(self.why(fetching), r"^broke off after 5 bytes \(.+\)$")
 
     def test_silence(self) -> None:
-        """A render may take its time to begin and to go on; one that says nothing has failed."""
+        """A fetch fails after 600 seconds without a byte, before or during the body."""
         fetching = self.fetch((reply(200, b"he", MISS, 5),))
         self.network.advance(599)
         self.network.peers[-1].say(b"l")
@@ -181,15 +181,15 @@ class FetchTests(ClientCase):
         self.assertEqual("no answer (no answer in time)", self.why(fetching))
 
     def test_consumer(self) -> None:
-        """What takes the bytes is what Twisted asks for."""
+        """The byte counter implements Twisted's IConsumer."""
         self.assertTrue(verifyClass(fetcher_module.IConsumer, fetcher_module._ByteCounter))
 
 
 class ShowTests(SynchronousTestCase):
-    """`redact_url`"""
+    """The function `redact_url`."""
 
     def test_no_secret(self) -> None:
-        """Whoever has a signature may use the URL, so it is not shown; nor is a query."""
+        """Signatures and queries are not shown, since anybody who has them may use the URL."""
         for url, shown in (
             (f"{URL}?token=x", "f:mp3/plain/local://a.wav"),
             (f"https://a.test/mounted/{SIGNATURE}=/info/plain/x", "info/plain/x"),
@@ -201,37 +201,37 @@ class ShowTests(SynchronousTestCase):
 
 
 class Bar:
-    """A progress bar that nobody sees."""
+    """Progress bar that shows nothing."""
 
     def set_postfix_str(self, text: str, refresh: bool) -> None:
-        """Take what would be shown."""
+        """Keep the text that would be shown."""
         self.text = text
 
     def update(self) -> None:
-        """Count."""
+        """Do nothing."""
 
     @staticmethod
     def external_write_mode(file: Any) -> nullcontext[None]:
-        """Let others write."""
+        """Return a context in which others may write to the terminal."""
         return nullcontext()
 
 
 class Slow:
-    """Fetches nothing until it is told to."""
+    """Fetcher whose fetches wait for the test."""
 
     def __init__(self) -> None:
         self.waiting: list[Deferred[str]] = []
         self.asked: list[str] = []
 
     async def fetch(self, url: str) -> str:
-        """Wait."""
+        """Wait until the test fires the Deferred."""
         self.asked.append(url)
         self.waiting.append(Deferred(self.waiting.remove))
         return await self.waiting[-1]
 
 
 class AllTests(SynchronousTestCase):
-    """`fetch_all`"""
+    """The function `fetch_all`."""
 
     def setUp(self) -> None:
         self.fetcher = Slow()
@@ -241,19 +241,19 @@ class AllTests(SynchronousTestCase):
         self.read = 0
 
     async def numbers(self, count: int) -> AsyncIterator[str]:
-        """Yield URLs that are numbers, and count those that were wanted."""
+        """Yield numbers as URLs, and count those that were read."""
         for number in range(count):
             self.read += 1
             yield str(number)
 
     def begin(self, count: int, concurrency: int = 3) -> Deferred[None]:
-        """Begin to fetch so many."""
+        """Start to fetch a number of URLs."""
         urls = self.numbers(count)
         fetching = fetch_all(urls, self.fetcher, self.progress, concurrency)  # type: ignore[arg-type]
         return Deferred.fromCoroutine(fetching)
 
     def test_bounded(self) -> None:
-        """So many at a time and no more, and the list is read no faster, however long it is."""
+        """`fetch_all` fetches ``concurrency`` URLs at a time, and reads its list no faster."""
         begun = self.begin(10**9)
         for done in range(20):
             self.assertEqual((3, done + 3), (len(self.fetcher.waiting), self.read))
@@ -262,7 +262,7 @@ class AllTests(SynchronousTestCase):
         begun.cancel()
 
     def test_all(self) -> None:
-        """It is over when all of them are, be they fewer than there might be at a time."""
+        """`fetch_all` ends when all URLs are fetched, even if fewer than ``concurrency``."""
         for count in (0, 1, 3, 7):
             begun = self.begin(count)
             for _ in range(count):
@@ -272,7 +272,7 @@ class AllTests(SynchronousTestCase):
         self.assertEqual("11 URLs in 0.0 s: 11 rendered; 0 B", self.progress.summary())
 
     def test_failures(self) -> None:
-        """One that fails stops no other one, and is told in a line."""
+        """A failed URL is reported in one line and does not stop the others."""
         begun = self.begin(3)
         self.fetcher.waiting.pop().errback(FetchFailed("404"))
         self.fetcher.waiting.pop().callback(RENDERED)
@@ -284,14 +284,14 @@ class AllTests(SynchronousTestCase):
         self.assertEqual(f"3 URLs in 0.0 s: {parts}; 0 B", self.progress.summary())
 
     def test_cancelled(self) -> None:
-        """Whoever calls it off calls all of them off, and hears of no failures."""
+        """Cancellation cancels all running fetches, and reports no failures."""
         begun = self.begin(9)
         begun.addErrback(lambda _: None)
         begun.cancel()
         self.assertEqual(([], [], 3), (self.fetcher.waiting, self.said, self.read))
 
     def test_crash(self) -> None:
-        """What nobody thought of is one failure, and costs nobody the others or the summary."""
+        """An unexpected exception counts as one failure and does not stop the others."""
         begun = self.begin(2)
         self.fetcher.waiting.pop().errback(RuntimeError("oh"))
         self.fetcher.waiting.pop().callback(RENDERED)
@@ -302,10 +302,10 @@ class AllTests(SynchronousTestCase):
 
 
 class ReadTests(SynchronousTestCase):
-    """`read_urls`"""
+    """The function `read_urls`."""
 
     def read(self, *words: str, stdin: bytes = b"") -> list[str]:
-        """Return all of a list."""
+        """Return all URLs of a list."""
         path = Path(self.mktemp())
         path.write_bytes(stdin)
 
@@ -317,27 +317,27 @@ class ReadTests(SynchronousTestCase):
         return self.successResultOf(Deferred.fromCoroutine(read()))
 
     def test_lines(self) -> None:
-        """Words, and the lines of the standard input in their place: no blank ones, no comments."""
+        """``-`` stands for the lines of standard input, without blank lines and comments."""
         text = b"# why\n\n  b \r\nc\n#d\ne\xff"
         self.assertEqual(["a", "b", "c", "e\ufffd", "f"], self.read("a", "-", "f", stdin=text))
 
     def test_pieces(self) -> None:
-        """A line may begin in one piece of the input and end in another."""
+        """A line may be split across two reads of the input."""
         self.patch(warm_module, "_READ_SIZE", 3)
         self.assertEqual(["abcd", "efghijk", "l"], self.read("-", stdin=b"abcd\nefghijk\n\nl"))
 
     def test_once(self) -> None:
-        """A URL that is there twice is asked for once, as far as can be remembered."""
+        """A repeated URL is fetched once, within the limit of remembered URLs."""
         self.assertEqual(["a", "b"], self.read("a", "-", "a", stdin=b"a\nb\na\nb\n"))
         self.patch(warm_module, "_REMEMBERED", 2)
         self.assertEqual(["a", "b", "c", "a"], self.read("-", stdin=b"a\nb\na\nc\nc\na\n"))
 
 
 class ServiceTests(ServiceCase):
-    """Before the real service"""
+    """`warm` against the real service."""
 
     async def warm(self, port: int, *paths: bytes) -> WarmProgress:
-        """Fetch what stands at these paths."""
+        """Fetch these paths."""
         client = warm_module.ClientsByBundle(reactor, None).client()
         self.said: list[str] = []
         self.patch(warm_module, "print_errors", self.said.append)
@@ -351,7 +351,7 @@ class ServiceTests(ServiceCase):
         return progress
 
     async def test_rendered_and_stored(self) -> None:
-        """What was not there is rendered and then stored; what was is not rendered again."""
+        """Missing variants are rendered and stored; stored variants are not rendered again."""
         self.add("a.flac", short_flac())
         port = self.start().port
         path, info = signed("/f:mp3/plain/local://a.flac"), signed("/info/plain/local://a.flac")
@@ -364,7 +364,7 @@ class ServiceTests(ServiceCase):
         self.assertEqual((len(hit.body), []), (second.received, self.said))
 
     async def test_refusals(self) -> None:
-        """Each is a line with the service's own words, and without the signature."""
+        """Each refusal is a line with the service's message, and without the signature."""
         paths = [signed("/f:mp3/plain/local://nothing"), signed("/f:mp9/plain/local://a.flac")]
         progress = await self.warm(self.start().port, *paths)
         self.assertEqual(2, progress.failed)
@@ -374,15 +374,15 @@ class ServiceTests(ServiceCase):
 
 
 class ProgramTests(ServiceCase):
-    """The command in a process of its own"""
+    """Command in a process of its own."""
 
     def warm(self, *words: str, terminal: bool = False, **variables: str) -> Process:
-        """Start the command; it is killed at the end at the latest."""
+        """Start the command; a cleanup kills it."""
         process = Process()
         command_line = [sys.executable, "-m", "audioproxy.cli.main", "warm", *words]
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(PROJECT), **variables}
         if terminal:
-            # A terminal without a size shows nothing.
+            # On a terminal without a size no progress bar is shown.
             command_line = [
                 "/bin/sh",
                 "-c",
@@ -402,7 +402,7 @@ class ProgramTests(ServiceCase):
         return process
 
     async def test_list(self) -> None:
-        """A list on the standard input, over TLS: a line for what fails, and then the summary."""
+        """A list on standard input is fetched over TLS, with a line per failure and a summary."""
         authority = Authority(Path(self.mktemp()).resolve())
         origin = open_origin(self, authority.issue("localhost"))
         good = origin.put("/s/plain/a", File(b"x" * 5000, headers=("X-Audio-Proxy: MISS",)))
@@ -417,7 +417,7 @@ class ProgramTests(ServiceCase):
         )
 
     async def test_interrupted(self) -> None:
-        """Ctrl-C ends it at once, whatever it waits for, with what was done and a status of 130."""
+        """Ctrl-C ends `warm` at once with a summary of what was done, and status 130."""
         origin = open_origin(self)
         done = origin.put("/s/plain/a", Status(302, ("X-Audio-Proxy: HIT",), b""))
         process = self.warm("-c", "1", done, origin.put("/s/plain/b", STALL))
@@ -425,7 +425,7 @@ class ProgramTests(ServiceCase):
         process.signal(2)
         self.assertEqual((130, ""), (await process.end(), process.stderr))
         self.assertRegex(process.stdout, r"\Astopped: 1 URL in .+ s: 1 stored already; 0 B\n\Z")
-        # This one waits for a list that does not go on.
+        # This process waits for further lines of its list.
         process = self.warm("-")
         process.transport.write(f"{origin.put('/s/plain/c', STALL)}\n".encode())
         await until(lambda: origin.asked("/s/plain/c"), "the request")
@@ -434,7 +434,7 @@ class ProgramTests(ServiceCase):
         self.assertRegex(process.stdout, r"\Astopped: 0 URLs in [0-9.]+ s\n\Z")
 
     async def test_progress(self) -> None:
-        """A terminal shows how far it is, unless that is not wanted."""
+        """A terminal shows a progress bar, but not with --quiet."""
         origin = open_origin(self)
         url = origin.put("/s/plain/a", Status(302, ("X-Audio-Proxy: HIT",), b""))
         for words, shown in (((), True), (("--quiet",), False)):
@@ -444,6 +444,6 @@ class ProgramTests(ServiceCase):
             self.assertIn("1 URL in ", process.stdout)
 
     def test_misuse(self) -> None:
-        """What cannot be meant is a mistake in the command."""
+        """Missing or invalid arguments are usage errors (status 2)."""
         for words in ((), ("-c", "0", URL), ("-t", "x", URL), ("--tries", "9999999999", URL)):
             self.assertEqual(2, command("warm", *words, environment=SECRETS).status)
