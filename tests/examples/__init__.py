@@ -1,1 +1,1 @@
-"""The examples, as far as they do something of their own."""
+"""Tests of the parts of the examples that have logic of their own."""

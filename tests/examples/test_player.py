@@ -1,4 +1,4 @@
-"""The player's part of the service: what it lists, what it signs, and for whom."""
+"""Server side of the player: source listing, signing and access checks."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from examples.player.site import make_site
 from examples.player.sources import list_sources
 from tests.support.http import KEY, NOW, SALT, Connection, Log, Response
 
-#: What could come out of a page as something else than the name of a file.
+#: A file name that a page could interpret as markup.
 HOSTILE = "<img src=x onerror=alert(1)>.wav"
 
 
 class PlayerCase(SynchronousTestCase):
-    """Tests with a folder of sources, and the application in front of it."""
+    """Tests with a folder of sources, and the player's application."""
 
     def setUp(self) -> None:
         """Make the folder."""
@@ -35,7 +35,7 @@ class PlayerCase(SynchronousTestCase):
         self.root.mkdir()
 
     def add(self, *names: str | bytes) -> None:
-        """Put files below the root, empty ones."""
+        """Create empty files below the root."""
         for name in names:
             path = Path(os.fsdecode(os.path.join(os.fsencode(self.root), os.fsencode(name))))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ class PlayerCase(SynchronousTestCase):
         return connection.response
 
     def sign(self, source: str = "a.wav", **parameters: str) -> Response:
-        """Ask for the URLs of a variant."""
+        """Request the URLs of a variant."""
         return self.ask(f"/sign?{urlencode({'source': source, **parameters})}")
 
     def document(self, source: str = "a.wav", **parameters: str) -> Any:
@@ -63,16 +63,16 @@ class PlayerCase(SynchronousTestCase):
 
 
 class ListingTests(PlayerCase):
-    """What there is to choose from."""
+    """Listing of the sources."""
 
     def listed(self) -> Any:
-        """Return the document."""
+        """Return the listing."""
         response = self.ask("/sources")
         self.assertEqual(b"application/json", response["content-type"])
         return json.loads(response.body)
 
     def test_audio_in_order(self) -> None:
-        """Files whose names are those of audio are listed by their paths, in order; no others."""
+        """Visible files with an audio extension are listed by path, in order; others are not."""
         self.add("b.WAV", "A.flac", "c/d.mp3", "notes.txt", "noext", "c/.hidden.wav", ".git/x.wav")
         self.assertEqual(
             ["A.flac", "b.WAV", "c/d.mp3"], [row["name"] for row in self.listed()["sources"]]
@@ -80,7 +80,7 @@ class ListingTests(PlayerCase):
         self.assertTrue(self.listed()["complete"])
 
     def test_what_is_no_plain_file(self) -> None:
-        """Folders, links and pipes are not listed, whatever they are called."""
+        """Folders, symlinks and FIFOs are not listed, even with an audio extension."""
         self.add("real.wav")
         (self.root / "folder.wav").mkdir()
         (self.root / "link.wav").symlink_to("real.wav")
@@ -89,7 +89,7 @@ class ListingTests(PlayerCase):
         self.assertEqual(["real.wav"], [row["name"] for row in self.listed()["sources"]])
 
     def test_odd_names(self) -> None:
-        """A name that is no text, or markup, is listed so that the very file can be asked for."""
+        """Files whose names are not UTF-8, or contain markup, are listed and can be signed."""
         names = [b"\xff\n.wav", HOSTILE.encode(), "Größe %41.wav".encode()]
         self.add(*names)
         rows = self.listed()["sources"]
@@ -102,7 +102,7 @@ class ListingTests(PlayerCase):
         self.assertEqual(3, len(signed))
 
     def test_too_many(self) -> None:
-        """Of a large collection a part is listed, and it says so."""
+        """A large collection is listed in part, with ``complete`` set to false."""
         self.add("a.wav", "b.wav", "c.wav", "d.txt")
         self.patch(sources, "MOST", 2)
         document = list_sources(self.root)
@@ -114,16 +114,16 @@ class ListingTests(PlayerCase):
         self.assertTrue(list_sources(self.root)["complete"])
 
     def test_folder_that_is_gone(self) -> None:
-        """A folder that cannot be read is an empty one."""
+        """A folder that cannot be read is listed as empty."""
         self.root.rmdir()
         self.assertEqual({"sources": [], "complete": True}, self.listed())
 
 
 class SigningTests(PlayerCase):
-    """URLs for the page, which never sees the key."""
+    """Signed URLs for the page, which never gets the key."""
 
     def signed(self, document: dict[str, str], name: str) -> bytes:
-        """Return what stands behind the signature of a URL, which is verified."""
+        """Return the signed part of a URL after verifying its signature."""
         path = document[name]
         self.assertTrue(path.startswith("/audio/"))
         split = split_signature(path.removeprefix("/audio").encode())
@@ -132,7 +132,7 @@ class SigningTests(PlayerCase):
         return split.signed
 
     def test_urls(self) -> None:
-        """One answer has the sound, its waveform with the same shape, and the info document."""
+        """A response has URLs of the variant, of a waveform with the same trim, and of /info."""
         document = self.document(f="opus", br="96", t="3:5", gain="-2.50", pts="300")
         source = b"/plain/local://a.wav"
         self.assertEqual(b"/br:96/f:opus/gain:-2.5/t:3:5" + source, self.signed(document, "url"))
@@ -145,7 +145,7 @@ class SigningTests(PlayerCase):
         self.assertRegex(document["key"], r"\A[0-9a-f]{64}\Z")
 
     def test_waveform_alone(self) -> None:
-        """Under f:peaks the variant is the waveform, with all that was asked of it."""
+        """Under f:peaks the variant's URL is a waveform with all requested options."""
         document = self.document(f="peaks", pk_fmt="dat", dl="a.dat")
         self.assertEqual(
             b"/ch:1/dl:a.dat/f:peaks/pk_bits:16/pk_fmt:dat/pts:800/plain/local://a.wav",
@@ -153,14 +153,14 @@ class SigningTests(PlayerCase):
         )
 
     def test_expiry(self) -> None:
-        """exp is given in seconds from now; it ends both URLs and is no part of the key."""
+        """exp is given in seconds from now, applies to both URLs and does not change the key."""
         lasting, ending = self.document(f="wav"), self.document(f="wav", exp="60")
         for name in ("url", "waveform"):
             self.assertIn(b"/exp:%d/" % (NOW + 60), self.signed(ending, name))
         self.assertEqual(lasting["key"], ending["key"])
 
     def test_refusals(self) -> None:
-        """What the service would refuse gets its status and its words (D20)."""
+        """Options and sources that the service would refuse get its status and message (D20)."""
         for parameters, status, error, words in (
             (
                 {"f": "mp3", "br": "9999"},
@@ -185,11 +185,11 @@ class SigningTests(PlayerCase):
             self.assertIn(words, document["message"])
 
     def test_parameter_given_twice(self) -> None:
-        """It is refused, as a segment would be that is given twice."""
+        """A repeated parameter returns 422, like a repeated segment."""
         self.assertEqual(422, self.ask("/sign?source=a.wav&br=96&br=128").status)
 
     def test_formats(self) -> None:
-        """The page is told what goes with each format, and in the service's words what does not."""
+        """/formats lists the options of each format, and the service's message for the others."""
         formats = {row["token"]: row for row in json.loads(self.ask("/formats").body)["formats"]}
         self.assertEqual(set(FORMATS), set(formats))
         self.assertEqual([8, 320], formats["mp3"]["br"])
@@ -208,17 +208,17 @@ class SigningTests(PlayerCase):
                 self.assertIn(why, json.loads(response.body)["message"])
 
     def test_offered_rates(self) -> None:
-        """Every rate that is offered for a format is accepted."""
+        """Every sample rate that /formats offers is accepted."""
         for row in describe_formats()["formats"]:  # type: ignore[attr-defined]
             for rate in row["sr"] if row["token"] != "peaks" else ():
                 self.assertEqual(200, self.sign(f=row["token"], sr=str(rate)).status)
 
 
 class SiteTests(PlayerCase):
-    """Who is answered, and with what around it."""
+    """Hosts, methods and headers of the player's pages."""
 
     def test_page(self) -> None:
-        """The page may load what is its own and nothing else, and has the word of its policy."""
+        """The page's policy allows only its own resources, and scripts by a new nonce each time."""
         response = self.ask("/")
         policy = response["content-security-policy"].decode()
         self.assertIn("default-src 'self';", policy)
@@ -229,7 +229,7 @@ class SiteTests(PlayerCase):
             self.assertNotIn(secret.encode(), response.body)
 
     def test_other_names(self) -> None:
-        """A page elsewhere cannot ask by a name of its own that has this address."""
+        """A request with a foreign Host header returns 421, which stops DNS rebinding."""
         for host in (b"localhost:4001", b"127.0.0.1"):
             self.assertEqual(200, self.ask("/formats", host=host).status, host)
         for host in (b"evil.example", b"127.0.0.1.evil.example:4001", b""):
@@ -243,17 +243,17 @@ class SiteTests(PlayerCase):
                 self.assertEqual(421, self.ask(target, host=host).status, (host, target))
 
     def test_other_methods(self) -> None:
-        """There is nothing to do but to look."""
+        """Only GET and HEAD are supported; other methods return 405 or 501."""
         for target in ("/", "/sign?source=a.wav", "/sources", "/page/main.mjs"):
             self.assertEqual(200, self.ask(target, b"HEAD").status, target)
             for method in (b"POST", b"PUT", b"DELETE"):
                 self.assertIn(self.ask(target, method).status, (405, 501), (target, method))
 
     def test_head(self) -> None:
-        """HEAD is answered as GET is, without the body, and is nothing to log."""
+        """HEAD returns the headers of GET without a body, and logs nothing."""
         log = Log()
         self.addCleanup(log.keep())
-        # A page has a word of its own each time, of one length.
+        # The page's nonce changes with each request, but not its length.
         for target in ("/", "/sign?source=a.wav", "/sign?source=", "/formats", "/page", "/none"):
             whole, head = self.ask(target), self.ask(target, b"HEAD")
             self.assertEqual(whole.status, head.status, target)
@@ -262,7 +262,7 @@ class SiteTests(PlayerCase):
         self.assertEqual([], log.events)
 
     def test_only_what_belongs_to_it(self) -> None:
-        """No folder is listed, and nothing is reached that the page does not use."""
+        """No folder is listed, and only files that the page uses are served."""
         for target in ("/page", "/page/", "/page/index.html", "/page/..%2fsite.py", "/site.py"):
             self.assertIn(self.ask(target).status, (404, 405), target)
         for name in ("main.mjs", "style.css", "icon.svg"):
