@@ -1,4 +1,4 @@
-"""Objects in parts: put together in order, or nothing left of them that anyone would pay for."""
+"""Multipart uploads: completed in order, or aborted so that no billed part remains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PART_SIZE = 1000
 
 
 class Bytes:
-    """Bytes at rest, or fewer of them."""
+    """Bytes in memory, or fewer than were announced."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -34,7 +34,7 @@ class Bytes:
 
 
 def begun(upload: str = "upload-1") -> bytes:
-    """Return the answer that names an upload."""
+    """Return the response that holds the upload id."""
     return reply(
         200,
         b"<?xml version='1.0'?><InitiateMultipartUploadResult xmlns='http://s3.amazonaws.com/doc/'>"
@@ -44,7 +44,7 @@ def begun(upload: str = "upload-1") -> bytes:
 
 
 def taken(number: int) -> bytes:
-    """Return the answer to a part."""
+    """Return the response to a part."""
     return reply(200, headers={"ETag": f'"tag-{number}"'})
 
 
@@ -56,7 +56,7 @@ STEPS = [begun(), taken(1), taken(2), taken(3), COMPLETE]
 
 
 class PartsCase(ClientCase):
-    """An object of three parts, on its way into a store."""
+    """Upload of an object of three parts."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -66,7 +66,7 @@ class PartsCase(ClientCase):
         self.target = ObjectStore(settings, self.client).object("bucket", b"key")
 
     def put(self, data: bytes = DATA) -> Deferred[None]:
-        """Begin to write the object; the file may hold less of it than it should."""
+        """Start to upload the object; the data may be shorter than announced."""
         starts = range(0, len(DATA), PART_SIZE)
         ranges = [
             UploadRange(
@@ -80,16 +80,16 @@ class PartsCase(ClientCase):
         return self.begin(put_multipart(self.target, {"content-type": "audio/flac"}, ranges))
 
     def put_up_to(self, step: int, *answers: Any) -> Deferred[None]:
-        """Write with a store that answers well up to a step, and then otherwise."""
+        """Start an upload that succeeds up to a step, and then gets these responses."""
         self.network.answers[:] = [*STEPS[:step], *answers]
         return self.put()
 
     def asked(self) -> list[str]:
-        """Return what the store was asked for, in order."""
+        """Return the method and query of all requests, in order."""
         return [f"{each.method} {each.target.partition('?')[2]}" for each in self.network.requests]
 
     def warnings(self) -> list[str]:
-        """Return the formats of what was logged."""
+        """Return the log formats of all logged events."""
         return [event["log_format"] for event in self.log.events]
 
 
@@ -97,10 +97,10 @@ ABORT = "DELETE uploadId=upload-1"
 
 
 class WholeTests(PartsCase):
-    """`put_multipart`: what goes well"""
+    """Successful uploads by `put_multipart`."""
 
     def test_order(self) -> None:
-        """The parts are numbered from one, sent in order, and put together at the end."""
+        """The parts are numbered from one, sent in order, and completed at the end."""
         self.network.answers += STEPS
         self.successResultOf(self.put())
         self.assertEqual(
@@ -116,7 +116,7 @@ class WholeTests(PartsCase):
         self.assertEqual(self.warnings(), [])
 
     def test_bytes(self) -> None:
-        """Each part arrives exactly, with its own digest."""
+        """Each part has the right bytes and their SHA-256."""
         self.network.answers += STEPS
         self.successResultOf(self.put())
         parts = self.network.requests[1:4]
@@ -127,14 +127,14 @@ class WholeTests(PartsCase):
             self.assertEqual(part.headers["x-amz-content-sha256"], digest)
 
     def test_headers(self) -> None:
-        """The headers of the object are said once, when it is begun."""
+        """The object's headers are sent only with the request that begins the upload."""
         self.network.answers += STEPS
         self.successResultOf(self.put())
         types = [request.headers.get("content-type") for request in self.network.requests]
         self.assertEqual(types, ["audio/flac", None, None, None, None])
 
     def test_signed(self) -> None:
-        """Every request is signed, over its query and its body."""
+        """Every request is signed, including its query and body."""
         self.network.answers += STEPS
         self.successResultOf(self.put())
         for request in self.network.requests:
@@ -144,7 +144,7 @@ class WholeTests(PartsCase):
         self.assertEqual(listing.headers["x-amz-content-sha256"], digest)
 
     def test_listing(self) -> None:
-        """The listing names each part by its number and the entity tag that it was given."""
+        """The completion lists each part by number and by the ETag that the store returned."""
         self.network.answers += STEPS
         self.successResultOf(self.put())
         listing = ElementTree.fromstring(self.network.requests[-1].body)
@@ -155,7 +155,7 @@ class WholeTests(PartsCase):
         )
 
     def test_upload_ids(self) -> None:
-        """Whatever an upload is called, it is called the same in every later request."""
+        """An upload id with special characters is sent unchanged in every later request."""
         for written, name in (
             ("a/b+c=d&amp;e", "a/b+c=d&e"),
             ("a%2Fb", "a%2Fb"),
@@ -173,10 +173,10 @@ class WholeTests(PartsCase):
 
 
 class FailureTests(PartsCase):
-    """`put_multipart`: what goes wrong"""
+    """Failed uploads by `put_multipart`."""
 
     def test_not_begun(self) -> None:
-        """What could not be begun need not be aborted."""
+        """An upload that could not be started is not aborted."""
         for answer, kind in (
             (reply(403, error("AccessDenied")), Denied),
             (reply(503, error("SlowDown")), Unavailable),
@@ -187,12 +187,12 @@ class FailureTests(PartsCase):
             self.assertEqual(self.asked(), ["POST uploads="])
 
     def test_no_name(self) -> None:
-        """An upload without a name cannot be continued."""
+        """A response without an upload id raises Unavailable."""
         for document in (b"", b"<UploadId></UploadId>", b"<UploadId>broken"):
             self.exactly(self.put_up_to(0, reply(200, document)), Unavailable)
 
     def test_each_step(self) -> None:
-        """Whichever step fails, it is the outcome, and nothing is left of the upload."""
+        """A failed step raises its error, and the upload is aborted."""
         for step in (1, 2, 3, 4):
             for answer, kind in (
                 (reply(403, error("AccessDenied")), Denied),
@@ -207,19 +207,19 @@ class FailureTests(PartsCase):
         self.assertEqual(self.warnings(), [])
 
     def test_part_without_a_tag(self) -> None:
-        """A part that cannot be named in the listing is no part."""
+        """A part whose response has no ETag fails the upload."""
         self.exactly(self.put_up_to(2, reply(200), reply(204)), Unavailable)
         self.assertEqual(self.asked()[-1], ABORT)
 
     def test_short_file(self) -> None:
-        """A file that is shorter than it was makes no object."""
+        """A file that is shorter than announced aborts the upload."""
         self.network.answers += [*STEPS[:2], reply(204)]
         self.exactly(self.put(DATA[:1500]), Unavailable)
         self.assertEqual(self.asked()[-1], ABORT)
         self.assertFalse([each for each in self.asked() if each.startswith("PUT partNumber=2")])
 
     def test_completion_that_breaks_off(self) -> None:
-        """A store that goes silent while it puts the parts together has not done it."""
+        """A completion response that breaks off fails and aborts the upload."""
         head = open_reply(200, b"", {"Transfer-Encoding": "chunked"})
 
         def speak(peer: Peer, _: Request) -> None:
@@ -231,8 +231,8 @@ class FailureTests(PartsCase):
         self.assertEqual(self.asked()[-1], ABORT)
 
     def test_abort_that_fails(self) -> None:
-        """Where the parts cannot be removed either that is logged, and the first error stays."""
-        # Twisted asks once more where a connection that was used before turns out to be closed.
+        """If the abort fails too, the abort's error is logged and the first error is raised."""
+        # Twisted repeats a request if the reused connection turns out to be closed.
         closing = [lambda peer, _: peer.hang_up()] * 2
         for answers in ([reply(403, error("AccessDenied"))], [reply(503)], closing):
             self.log.events.clear()
@@ -243,7 +243,7 @@ class FailureTests(PartsCase):
             self.assertEqual(self.log.errors, [])
 
     def test_abort_without_an_answer(self) -> None:
-        """Nobody waits for ever to be told that they are removed."""
+        """An abort without a response ends after a timeout."""
         putting = self.put_up_to(2, reply(500))
         self.assertNoResult(putting)
         self.network.advance(15)
@@ -252,10 +252,10 @@ class FailureTests(PartsCase):
 
 
 class CancelledTests(PartsCase):
-    """`put_multipart`: one who does not want to wait"""
+    """Cancelled uploads by `put_multipart`."""
 
     def cancel(self, step: int, prepare: Callable[[], object] = lambda: None) -> list[str]:
-        """Cancel at a step, and return what the store was asked for from then on."""
+        """Cancel at a step, and return the requests sent from then on."""
         self.network.requests.clear()
         putting = self.put_up_to(step)
         self.assertNoResult(putting)
@@ -268,7 +268,7 @@ class CancelledTests(PartsCase):
         return self.asked()[asked:]
 
     def test_each_step(self) -> None:
-        """Whenever it is, the upload is aborted and the request broken off."""
+        """Cancellation at any step cancels the request and aborts the upload."""
         self.assertEqual(self.cancel(0), [])
         self.network.answers.clear()
         for step in (1, 2, 3, 4):
@@ -276,7 +276,7 @@ class CancelledTests(PartsCase):
         self.assertEqual(self.warnings(), [])
 
     def test_while_aborting(self) -> None:
-        """One who cancels again is not held up by the abort."""
+        """A second cancellation does not wait for the abort."""
         putting = self.put_up_to(2, reply(500))
         self.assertEqual(self.asked()[-1], ABORT)
         putting.cancel()

@@ -1,4 +1,4 @@
-"""An object store: where its objects are, and what each of its refusals means."""
+"""Object stores: object URLs, requests, and the meaning of each error response."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ACCESS_KEY, SECRET = "AKIAEXAMPLE", "a/secret+of+forty+characters"
 
 
 def settings(endpoint: str | None, addressing: str, region: str = "us-east-1") -> S3Config:
-    """Return the settings of a store, with an identity."""
+    """Return the settings of a store, with credentials."""
     return S3Config(
         endpoint=endpoint,
         addressing=addressing,
@@ -58,7 +58,7 @@ def settings(endpoint: str | None, addressing: str, region: str = "us-east-1") -
 
 
 class StoreCase(ClientCase):
-    """A store whose answers are a test's."""
+    """Store whose responses a test chooses."""
 
     def store(self, endpoint: str = "http://s3.test:9000", addressing: str = "path") -> ObjectStore:
         """Return a store."""
@@ -66,36 +66,36 @@ class StoreCase(ClientCase):
 
     @property
     def target(self) -> StoreObject:
-        """An object."""
+        """Object in the store."""
         return self.store().object("bucket", b"key")
 
     @property
     def last(self) -> Request:
-        """The last request that came."""
+        """Last request that the store received."""
         return self.network.requests[-1]
 
 
 class AddressTests(SynchronousTestCase):
-    """`ObjectStore.object`"""
+    """The method `ObjectStore.object`."""
 
     def url(
         self, endpoint: str | None, addressing: str, bucket: str, key: bytes, **more: str
     ) -> str:
-        """Return where an object is."""
+        """Return the URL of an object."""
         store = ObjectStore(settings(endpoint, addressing, **more), None)  # type: ignore[arg-type]
         url = store.object(bucket, key).url
-        # Whoever gets a presigned URL goes to the same place.
+        # A presigned URL has the same host and path.
         self.assertTrue(store.object(bucket, key).presign(60).startswith(f"{url}?X-Amz-"))
         return url
 
     def test_path(self) -> None:
-        """With path addressing the bucket stands ahead of the key."""
+        """With path addressing the bucket precedes the key in the path."""
         for endpoint in ("http://s3.test", "https://s3.test:9000", "http://[::1]:9000"):
             url = self.url(endpoint, "path", "bucket", b"a/b.mp3")
             self.assertEqual(url, f"{endpoint}/bucket/a/b.mp3")
 
     def test_virtual(self) -> None:
-        """With virtual addressing it stands ahead of the host, port or not."""
+        """With virtual addressing the bucket precedes the host name, with or without a port."""
         for endpoint, expected in (
             ("http://s3.test", "http://bucket.s3.test/a"),
             ("https://s3.test:9000", "https://bucket.s3.test:9000/a"),
@@ -103,7 +103,7 @@ class AddressTests(SynchronousTestCase):
             self.assertEqual(self.url(endpoint, "virtual", "bucket", b"a"), expected)
 
     def test_default_provider(self) -> None:
-        """Without an endpoint it is AWS in its region, in China too, in both styles."""
+        """Without an endpoint the host is AWS's for the region, in both addressing styles."""
         for region, host in (
             ("us-east-1", "s3.us-east-1.amazonaws.com"),
             ("eu-central-1", "s3.eu-central-1.amazonaws.com"),
@@ -119,19 +119,19 @@ class AddressTests(SynchronousTestCase):
                 self.assertEqual(found, url)
 
     def test_name(self) -> None:
-        """A store is called by its origin."""
+        """The name of a store is its origin."""
         for endpoint in ("http://s3.test:9000", None):
             store = ObjectStore(settings(endpoint, "path"), None)  # type: ignore[arg-type]
             self.assertEqual(store.name, endpoint or "https://s3.us-east-1.amazonaws.com")
 
     def test_virtual_and_an_address(self) -> None:
-        """A bucket cannot stand ahead of an IP address, and that is told at once."""
+        """Virtual addressing with an IP address as the endpoint raises ValueError."""
         for endpoint in ("http://127.0.0.1:9000", "https://[::1]", "http://[2001:db8::1]:9000"):
             self.assertRaises(ValueError, self.url, endpoint, "virtual", "bucket", b"a")
             self.url(endpoint, "path", "bucket", b"a")
 
     def test_virtual_and_no_label(self) -> None:
-        """A bucket that no host name can hold is one that is not there; by path it may be."""
+        """A bucket that is not a valid host label is missing with virtual addressing only."""
         for bucket in ("Bucket", "my_bucket", "a..b", ".a", "a.", "-a", "a-", "a.-b", "a-.b"):
             self.assertRaises(Missing, self.url, "http://s3.test", "virtual", bucket, b"a")
             self.url("http://s3.test", "path", bucket, b"a")
@@ -139,7 +139,7 @@ class AddressTests(SynchronousTestCase):
             self.url("http://s3.test", "virtual", bucket, b"a")
 
     def test_keys(self) -> None:
-        """A key is its raw bytes, each in its one spelling, and nothing of it is resolved."""
+        """A key's bytes are percent-encoded in one way, and its dot segments are kept."""
         for key, path in (
             (b"a//b", "a//b"),
             (b"/a/", "/a/"),
@@ -162,17 +162,17 @@ class AddressTests(SynchronousTestCase):
             )
 
     def test_all_bytes(self) -> None:
-        """Any byte can be in a key, and comes back out of its spelling."""
+        """A key may contain any byte."""
         key = bytes(range(256))
         path = urlsplit(self.url("http://s3.test", "virtual", "b", key)).path
         self.assertEqual(unquote_to_bytes(path), b"/" + key)
 
 
 class SentTests(StoreCase):
-    """What the store gets"""
+    """Requests that the store receives."""
 
     def assert_signed(self, store: ObjectStore, bucket: str, key: bytes) -> None:
-        """Require that a request for an object, and its presigned URL, hold as they arrive."""
+        """Require valid signatures for a request and for a presigned URL of an object."""
         self.network.answers.append(reply(200, length=5))
         target = store.object(bucket, key)
         self.result_of(target.head())
@@ -182,7 +182,7 @@ class SentTests(StoreCase):
         self.assertTrue(is_presigned("GET", target.presign(60), SECRET))
 
     def test_places(self) -> None:
-        """The signature is for the host and the path as they are sent, in both styles."""
+        """The signature covers host and path as sent, in both addressing styles."""
         for endpoint in ("http://s3.test", "http://s3.test:9000", "http://a-b.s3.test"):
             for addressing in ("path", "virtual"):
                 self.assert_signed(self.store(endpoint, addressing), "bucket", b"a/b.mp3")
@@ -190,7 +190,7 @@ class SentTests(StoreCase):
             self.assert_signed(self.store(endpoint), "bucket", b"a/b.mp3")
 
     def test_keys(self) -> None:
-        """It is for keys of any spelling."""
+        """Signatures are valid for keys with special characters."""
         keys = (b"/a", b"a//b/", b"..", b"./a/../b", b"a b", b"%2F", b"a;b", b"?", b"~*'()!$&,=@")
         for key in (*keys, bytes(range(1, 256))):
             for addressing in ("path", "virtual"):
@@ -199,11 +199,11 @@ class SentTests(StoreCase):
     @PROMISE
     @given(st.binary(min_size=1, max_size=40), st.sampled_from(["path", "virtual"]))
     def test_any_key(self, key: bytes, addressing: str) -> None:
-        """It is for any key at all."""
+        """Signatures are valid for any key."""
         self.assert_signed(self.store(addressing=addressing), "bucket", key)
 
     def test_get(self) -> None:
-        """A stretch is asked for by its first and last byte, of the object that was seen."""
+        """GET of a range sends Range, and If-Match if the ETag is known."""
         for tag, expected in (('"abc"', '"abc"'), (None, None)):
             self.network.answers.append(reply(206, b"hello", {"Content-Range": "bytes 5-9/20"}))
             answer = self.result_of(self.target.get(5, 10, tag))
@@ -213,13 +213,13 @@ class SentTests(StoreCase):
             self.assertEqual(self.result_of(answer.read(5)), b"hello")
 
     def test_another_range(self) -> None:
-        """Another stretch than was asked for is none, and is not read."""
+        """A 206 with another range than requested raises Unavailable."""
         for headers in ({}, {"Content-Range": "bytes 0-4/20"}, {"Content-Range": "bytes 5-99/100"}):
             self.network.answers.append(reply(206, b"hello", headers))
             self.error_of(self.target.get(5, 10, None), Unavailable)
 
     def test_put(self) -> None:
-        """What is written is sent with its headers, its length and its digest, all signed."""
+        """PUT sends headers, length and digest of the body, all signed."""
         self.network.answers.append(reply(200))
         data = bytes(range(256)) * 1000
         self.result_of(self.target.put({"content-type": "audio/mpeg"}, UploadRange.of(data)))
@@ -230,14 +230,14 @@ class SentTests(StoreCase):
         self.assertTrue(is_signed(self.last, SECRET))
 
     def test_delete(self) -> None:
-        """What is removed is removed by name."""
+        """DELETE is sent to the object's path and signed."""
         self.network.answers.append(reply(204))
         self.result_of(self.target.delete())
         self.assertEqual((self.last.method, self.last.target), ("DELETE", "/bucket/key"))
         self.assertTrue(is_signed(self.last, SECRET))
 
     def test_query(self) -> None:
-        """A query is sent, and signed."""
+        """A query is sent unchanged and signed."""
         for query in ("uploads=", "partNumber=1&uploadId=a%2Fb%3D"):
             self.network.answers.append(reply(200))
             self.result_of(self.result_of(self.target.send("POST", query)).discard())
@@ -245,13 +245,13 @@ class SentTests(StoreCase):
             self.assertTrue(is_signed(self.last, SECRET))
 
     def test_session(self) -> None:
-        """A session's token goes with every request."""
+        """A session token is sent with every request."""
         given = S3Config("http://s3.test", "path", None, ACCESS_KEY, SECRET, "token", "us-east-1")
         self.assert_signed(ObjectStore(given, self.client), "bucket", b"key")
         self.assertEqual(self.last.headers["x-amz-security-token"], "token")
 
 
-#: A status, the code that comes with it, and what they mean.
+#: Status, error code, and the exception that they raise.
 REFUSALS: list[tuple[int, str, type[StoreError]]] = [
     (404, "NoSuchKey", Missing),
     (404, "NoSuchBucket", Missing),
@@ -290,10 +290,10 @@ REFUSALS: list[tuple[int, str, type[StoreError]]] = [
 
 
 class ClockTests(StoreCase):
-    """`ObjectStore.clock_ahead`"""
+    """The property `ObjectStore.clock_ahead`."""
 
     def test_unknown(self) -> None:
-        """Before an answer, and of one without a date that can be read, nothing is made up."""
+        """`clock_ahead` is None before a response, and for a missing or invalid Date."""
         store = self.store()
         self.assertIsNone(store.clock_ahead)
         for date in ({}, {"Date": "yesterday"}, {"Date": "Sat, 21 Nov 2026 12:00:00 -0000"}):
@@ -302,7 +302,7 @@ class ClockTests(StoreCase):
             self.assertIsNone(store.clock_ahead, date)
 
     def test_known(self) -> None:
-        """It is told by a refusal as well, and the last answer counts."""
+        """`clock_ahead` follows the last response, whether it is a success or an error."""
         store = self.store()
         self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 0))
         for status, time, ahead in ((204, "11:59:58", 2), (403, "12:20:00", -1200)):
@@ -313,15 +313,15 @@ class ClockTests(StoreCase):
 
 
 class RefusalTests(StoreCase):
-    """What a store refuses"""
+    """Error responses of a store."""
 
     def operations(self) -> list[Coroutine[Any, Any, object]]:
-        """Return one of each, but for `StoreObject.head`."""
+        """Return one call of each operation except `StoreObject.head`."""
         put = self.target.put({}, UploadRange.of(b"hello"))
         return [self.target.get(0, 5, None), put, self.target.delete()]
 
     def test_refusals(self) -> None:
-        """Each status and code means one thing, whatever was asked for, and says which it was."""
+        """Each status and code raises one exception for all operations, and its text names both."""
         for status, code, kind in REFUSALS:
             for operation in self.operations():
                 self.network.answers.append(reply(status, error(code) if code else b""))
@@ -329,7 +329,7 @@ class RefusalTests(StoreCase):
                 self.assertEqual(str(refused), f"status {status}{f', {code}' if code else ''}")
 
     def test_to_clients(self) -> None:
-        """A client is not told whether an object is missing or refused."""
+        """Clients get the same refusal for a missing and a forbidden object."""
         for kind, refusal in (
             (Missing, NotFound),
             (Denied, NotFound),
@@ -339,7 +339,7 @@ class RefusalTests(StoreCase):
             self.assertIs(kind.refusal, refusal)
 
     def test_redirects(self) -> None:
-        """None is followed: the signature would be for another place."""
+        """Redirects are not followed, since the signature is not valid for another host."""
         for status in (301, 302, 303, 307, 308):
             for headers in ({}, {"Location": "http://elsewhere.test/bucket/key"}):
                 self.network.answers.append(reply(status, b"", headers))
@@ -349,7 +349,7 @@ class RefusalTests(StoreCase):
         self.assertEqual(set(self.network.names), {"s3.test"})
 
     def test_refused_connection(self) -> None:
-        """A store that cannot be reached is named, with what went wrong."""
+        """An unreachable store raises Unavailable with the store's origin and the cause."""
         self.network.refusal = ConnectionRefusedError()
         asking = self.begin(self.target.head())
         self.network.advance(1)
@@ -358,20 +358,20 @@ class RefusalTests(StoreCase):
         self.assertIn("refused", str(refused))
 
     def test_no_answer(self) -> None:
-        """Neither is one that does not answer waited for for ever."""
+        """A store that sends no response raises Unavailable after a timeout."""
         asking = self.begin(self.target.head())
         self.network.advance(15)
         self.exactly(asking, Unavailable)
 
     def test_cancelled(self) -> None:
-        """One who cancels is not told that the store were to blame."""
+        """A cancelled request raises CancelledError and not a store error."""
         asking = self.begin(self.target.head())
         asking.cancel()
         self.network.run()
         self.exactly(asking, CancelledError)
 
     def test_range_ignored(self) -> None:
-        """A store that gives everything in place of a stretch is broken, and is not read."""
+        """A 200 in place of a 206 raises Unavailable, and its body is not read."""
         self.network.answers.append((reply(200, length=10**9), b"x" * 1000))
         refused = self.error_of(self.target.get(0, 5, None), Unavailable)
         self.assertEqual(str(refused), "status 200")
@@ -379,7 +379,7 @@ class RefusalTests(StoreCase):
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_description_that_breaks_off(self) -> None:
-        """What a status means does not hang on its description."""
+        """An error document that breaks off does not change the meaning of the status."""
         for packets in (
             (reply(404, length=100), b"<Error><Code>NoSu"),
             (reply_without_length(404), error("NoSuchKey")),
@@ -392,14 +392,14 @@ class RefusalTests(StoreCase):
             self.exactly(asking, Missing)
 
     def test_description_that_never_comes(self) -> None:
-        """And does not wait for it for ever."""
+        """An error document that never arrives ends after a timeout."""
         self.network.answers.append(reply(503, length=100))
         asking = self.begin(self.target.get(0, 5, None))
         self.network.advance(15)
         self.exactly(asking, Unavailable)
 
     def test_description_that_is_huge(self) -> None:
-        """Nor is it read for ever."""
+        """A huge error document is not read to its end."""
         body = error("NoSuchKey") + b" " * 10**6
         self.network.answers.append((reply(404, length=len(body)), body))
         self.error_of(self.target.get(0, 5, None), Missing)
@@ -419,7 +419,7 @@ class RefusalTests(StoreCase):
     def test_any_description(
         self, refusal: tuple[int, str, type[StoreError]], description: bytes
     ) -> None:
-        """Whatever comes with a status, the outcome is a refusal, and one of those there are."""
+        """Any error document results in an exception that fits the status."""
         status = refusal[0]
         self.network.answers[:] = [reply(status, description)]
         refused = self.begin(self.target.delete())
@@ -428,16 +428,16 @@ class RefusalTests(StoreCase):
 
 
 class HeadTests(StoreCase):
-    """`StoreObject.head`"""
+    """The method `StoreObject.head`."""
 
     def test_answer(self) -> None:
-        """The headers of an object are returned."""
+        """HEAD returns the headers of an object."""
         self.network.answers.append(reply(200, length=5, headers={"ETag": '"abc"'}))
         answer = self.result_of(self.target.head())
         self.assertEqual((answer.length, answer.header("etag")), (5, '"abc"'))
 
     def test_without_words(self) -> None:
-        """A HEAD says no more than its status, and that is enough."""
+        """HEAD has no error document, so its status alone selects the exception."""
         for status, kind in (
             (404, Missing),
             (403, Denied),
@@ -449,7 +449,7 @@ class HeadTests(StoreCase):
             self.assertEqual(self.last.method, "HEAD")
 
     def test_bad_request(self) -> None:
-        """What a 400 means is asked for once more, in a way that has words for it."""
+        """After a 400 to HEAD, a GET of one byte is sent to read the error code."""
         for code, kind in (
             ("InvalidBucketName", Missing),
             ("ExpiredToken", Denied),
@@ -466,29 +466,29 @@ class HeadTests(StoreCase):
             self.assertTrue(is_signed(self.last, SECRET))
 
     def test_bad_request_that_passes(self) -> None:
-        """Where that one goes well nobody knows what to think, and no object is read for it."""
+        """If the GET after a 400 to HEAD succeeds, Unavailable is raised and no body is read."""
         for packets in ((reply(206, b"x"),), (reply(200, length=10**9), b"x" * 1000)):
             self.network.answers += [reply(400), packets]
             self.error_of(self.target.head(), Unavailable)
 
     def test_success_that_is_none(self) -> None:
-        """Only a 200 is the headers of an object."""
+        """A HEAD with any 2xx status other than 200 raises Unavailable."""
         for status in (201, 202, 204, 206):
             self.network.answers.append(reply(status))
             self.error_of(self.target.head(), Unavailable)
 
     def test_nul(self) -> None:
-        """A key that no store can have is missing, with no more questions."""
+        """A 400 to HEAD for a key with a NUL byte means missing, without a second request."""
         self.network.answers.append(reply(400))
         self.error_of(self.store().object("bucket", b"a\0b").head(), Missing)
         self.assertEqual(len(self.network.requests), 1)
 
 
 class ReadDocumentTests(StoreCase):
-    """`read_document`"""
+    """The function `read_document`."""
 
     def read(self, *packets: bytes) -> Deferred[bytes]:
-        """Begin to read an answer."""
+        """Start to read a response."""
         self.network.answers.append(packets)
 
         async def read() -> bytes:
@@ -498,7 +498,7 @@ class ReadDocumentTests(StoreCase):
         return self.begin(read())
 
     def test_document(self) -> None:
-        """A success has a document, or none."""
+        """A successful response has a document or an empty body."""
         self.assertEqual(
             self.successResultOf(self.read(reply(200, b"<A>\xc3\xa9</A>"))), b"<A>\xc3\xa9</A>"
         )
@@ -506,7 +506,10 @@ class ReadDocumentTests(StoreCase):
         self.assertEqual(self.successResultOf(self.read(reply(204))), b"")
 
     def test_error_behind_a_success(self) -> None:
-        """A store that had to say 200 before it was done can say what went wrong behind it."""
+        """An error document in a 200 response raises Unavailable.
+
+        Stores send 200 before they finish slow operations, and then report errors in the body.
+        """
         head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
         for packets in (
             (reply(200, error("InternalError")),),
@@ -515,7 +518,7 @@ class ReadDocumentTests(StoreCase):
             self.assertEqual(str(self.exactly(self.read(*packets), Unavailable)), "InternalError")
 
     def test_error_without_a_code(self) -> None:
-        """It may have no code, or say whose language it speaks."""
+        """An error document may lack a code or have a namespace."""
         for document in (
             b"<Error></Error>",
             b"<Error><Message>We encountered an internal error</Message></Error>",
@@ -524,7 +527,7 @@ class ReadDocumentTests(StoreCase):
             self.exactly(self.read(reply(200, document)), Unavailable)
 
     def test_error_in_any_spelling(self) -> None:
-        """Prefixes, character data sections, encodings and wrappers hide no error."""
+        """Errors are found despite prefixes, CDATA sections, encodings and wrapper elements."""
         for document, code in (
             (b'<s3:Error xmlns:s3="urn:s3"><s3:Code>SlowDown</s3:Code></s3:Error>', "SlowDown"),
             (b"<Error><Code><![CDATA[SlowDown]]></Code></Error>", "SlowDown"),
@@ -539,7 +542,7 @@ class ReadDocumentTests(StoreCase):
             self.assertEqual(str(self.exactly(self.read(reply(200, data)), Unavailable)), code)
 
     def test_document_that_is_broken(self) -> None:
-        """An error is found in a document that is cut off, malformed or harmful, too."""
+        """Errors are found in documents that are truncated, malformed or malicious."""
         outside = b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><Error>&b;</Error>'
         for document, code in (
             (b"<Error><Code>SlowDown</Code><Mess", "SlowDown"),
@@ -553,7 +556,7 @@ class ReadDocumentTests(StoreCase):
             self.assertEqual(code, str(said), document[:60])
 
     def test_no_document(self) -> None:
-        """A success may come with text that reports no error, well-formed or not."""
+        """A body without an error is returned, whether it is well-formed XML or not."""
         bomb = b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'
         cut = b"<CompleteMultipartUploadResult><ETag>"
         page = b"<html><br><p>No Errors here"
@@ -570,7 +573,7 @@ class ReadDocumentTests(StoreCase):
         )
     )
     def test_any_document(self, document: bytes) -> None:
-        """Whatever comes with a success, it is one or a refusal, and never one with an error."""
+        """Any 200 body is returned or raises Unavailable; one with an error is never returned."""
         self.network.answers.clear()
         reading = self.read(reply(200, document))
         if isinstance(reading.result, Failure):
@@ -579,7 +582,7 @@ class ReadDocumentTests(StoreCase):
             self.assertNotIn(b"<Error>", self.successResultOf(reading))
 
     def test_success_that_breaks_off(self) -> None:
-        """Until such a document has come to its end nobody knows whether it is a success."""
+        """A 200 whose document breaks off raises Unavailable."""
         head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
         for packets in (
             (head, chunk(b"<?xml version='1.0'?>\n"), chunk(b" ")),
@@ -592,7 +595,7 @@ class ReadDocumentTests(StoreCase):
             self.exactly(reading, Unavailable)
 
     def test_success_that_takes_its_time(self) -> None:
-        """A store may take minutes, as long as it shows now and then that it is there."""
+        """A store may take minutes for a document if it sends a byte now and then."""
         head = reply_without_length(200, b"", {"Transfer-Encoding": "chunked"})
         reading = self.read(head)
         for _ in range(30):
@@ -606,10 +609,10 @@ class ReadDocumentTests(StoreCase):
 
 
 class OwnNetworkTests(SynchronousTestCase):
-    """Nothing is left of any of this"""
+    """Connections and timers left by requests."""
 
     def test_every_answer_is_read_or_dropped(self) -> None:
-        """Whatever a store answers to whatever is asked, no connection is left waiting."""
+        """After any response to any operation, no connection and no timer is left."""
         for status in (200, 204, 206, 301, 400, 404, 503):
             for method in ("head", "get", "put", "delete"):
                 network = Network()

@@ -1,4 +1,4 @@
-"""Signatures that a store takes: AWS's own examples, and any other computed from their text."""
+"""Request signatures: AWS's own examples, and others verified by an independent computation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCOPE = "20130524/us-east-1/s3/aws4_request"
 
 
 class SigningCase(SynchronousTestCase):
-    """The identity of AWS's examples, on the day of AWS's examples."""
+    """Identity and date of AWS's examples."""
 
     def setUp(self) -> None:
         self.patch(botocore.auth, "get_current_datetime", lambda: THEN)
@@ -38,10 +38,10 @@ class SigningCase(SynchronousTestCase):
 
 
 class ExampleTests(SigningCase):
-    """AWS's examples"""
+    """AWS's examples."""
 
     def assert_signature(self, headers: dict[str, str], names: str, signature: str) -> None:
-        """Require an Authorization header, to the letter."""
+        """Require an exact Authorization header."""
         self.assertEqual(
             headers["authorization"],
             f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/{SCOPE}, SignedHeaders={names}, "
@@ -51,7 +51,7 @@ class ExampleTests(SigningCase):
         self.assertEqual(headers["x-amz-content-sha256"], EMPTY_SHA256)
 
     def test_get_object(self) -> None:
-        """GET of a range of an object."""
+        """The signature of a GET with a Range equals AWS's example."""
         self.assert_signature(
             self.sign("GET", f"{ORIGIN}/test.txt", {"Range": "bytes=0-9"}),
             "host;range;x-amz-content-sha256;x-amz-date",
@@ -59,7 +59,7 @@ class ExampleTests(SigningCase):
         )
 
     def test_get_lifecycle(self) -> None:
-        """GET with a parameter without a value."""
+        """The signature of a GET with a valueless parameter equals AWS's example."""
         self.assert_signature(
             self.sign("GET", f"{ORIGIN}/?lifecycle", {}),
             "host;x-amz-content-sha256;x-amz-date",
@@ -67,7 +67,7 @@ class ExampleTests(SigningCase):
         )
 
     def test_list_objects(self) -> None:
-        """GET with two parameters."""
+        """The signature of a GET with two parameters equals AWS's example."""
         self.assert_signature(
             self.sign("GET", f"{ORIGIN}/?max-keys=2&prefix=J", {}),
             "host;x-amz-content-sha256;x-amz-date",
@@ -75,9 +75,9 @@ class ExampleTests(SigningCase):
         )
 
     def test_put_object(self) -> None:
-        """PUT of an object: what the tests compute is AWS's, and so is what is signed.
+        """The tests' own verification accepts AWS's example of a PUT, and a signed PUT.
 
-        The example has a Date besides, which botocore sends in place of X-Amz-Date.
+        The example also has a Date header, which botocore would send in place of X-Amz-Date.
         """
         digest = hashlib.sha256(b"Welcome to Amazon S3.").hexdigest()
         lines = {
@@ -97,7 +97,7 @@ class ExampleTests(SigningCase):
         self.assertTrue(is_signed(Request("PUT", "/test%24file.text", (*signed.items(),)), SECRET))
 
     def test_presigned(self) -> None:
-        """A presigned URL, to the letter."""
+        """A presigned URL equals AWS's example."""
         self.assertEqual(
             self.signer.presign("GET", f"{ORIGIN}/test.txt", 86_400),
             f"{ORIGIN}/test.txt?X-Amz-Algorithm=AWS4-HMAC-SHA256"
@@ -108,10 +108,10 @@ class ExampleTests(SigningCase):
 
 
 class SignTests(SigningCase):
-    """`RequestSigner.sign`"""
+    """The method `RequestSigner.sign`."""
 
     def test_what_is_returned(self) -> None:
-        """All headers of the request are returned, and those that were given are left alone."""
+        """`sign` returns all headers of the request and does not change the given ones."""
         given = {"range": "bytes=0-9", "if-match": '"a"'}
         headers = self.sign("GET", f"{ORIGIN}/a", given)
         self.assertEqual(
@@ -122,20 +122,20 @@ class SignTests(SigningCase):
         self.assertEqual(given, {"range": "bytes=0-9", "if-match": '"a"'})
 
     def test_session(self) -> None:
-        """A session's token is sent, and signed."""
+        """A session token is sent and signed."""
         self.signer = RequestSigner(ACCESS_KEY, SECRET, "token/+=", "us-east-1")
         headers = self.sign("GET", f"{ORIGIN}/a", {})
         self.assertEqual(headers["x-amz-security-token"], "token/+=")
         self.assertIn(";x-amz-security-token,", headers["authorization"])
 
     def test_region(self) -> None:
-        """The region is a part of what is signed."""
+        """The region is part of the signature's scope."""
         self.signer = RequestSigner(ACCESS_KEY, SECRET, None, "cn-north-1")
         headers = self.sign("GET", f"{ORIGIN}/a", {})
         self.assertIn("/20130524/cn-north-1/s3/aws4_request,", headers["authorization"])
 
     def test_digest(self) -> None:
-        """A digest that is given is signed as it is, and none is that of no body."""
+        """A given body digest is signed as it is; the default is the digest of an empty body."""
         digest = hashlib.sha256(b"hello").hexdigest()
         signed = self.sign("PUT", f"{ORIGIN}/a", {}, body_sha256=digest)
         self.assertEqual(signed["x-amz-content-sha256"], digest)
@@ -144,7 +144,7 @@ class SignTests(SigningCase):
         self.assertNotEqual(plain["authorization"], signed["authorization"])
 
     def test_content_type(self) -> None:
-        """A type is neither added nor lost, whatever the method."""
+        """Content-Type is sent and signed exactly if it is given."""
         self.assertNotIn("content-type", self.sign("POST", f"{ORIGIN}/a", {}))
         signed = self.sign("PUT", f"{ORIGIN}/a", {"content-type": "audio/mpeg"})
         self.assertEqual(signed["content-type"], "audio/mpeg")
@@ -160,7 +160,7 @@ class SignTests(SigningCase):
         value=st.sampled_from(["a", 'inline; filename="a  b"', "public, max-age=1", "a=b;c"]),
     )
     def test_any_request(self, path: list[str], query: list[str], origin: str, value: str) -> None:
-        """Whatever is signed, a store that computes it anew comes to the same."""
+        """Any signed request passes an independent verification."""
         target = f"/{''.join(path)}{'?' if query else ''}{'&'.join(query)}"
         self.signer = RequestSigner(ACCESS_KEY, SECRET, "token", "us-east-1")
         headers = self.sign("PUT", origin + target, {"content-disposition": value})
@@ -170,31 +170,31 @@ class SignTests(SigningCase):
 
 
 class PresignTests(SigningCase):
-    """`RequestSigner.presign`"""
+    """The method `RequestSigner.presign`."""
 
     def test_lifetime(self) -> None:
-        """It lives for as long as it is told to."""
+        """A presigned URL is valid for the given number of seconds."""
         for seconds in (1, 300, MAX_PRESIGN_SECONDS):
             url = self.signer.presign("GET", f"{ORIGIN}/a", seconds)
             self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-Expires"], [str(seconds)])
         self.assertEqual(MAX_PRESIGN_SECONDS, 7 * 24 * 3600)
 
     def test_session(self) -> None:
-        """A session's token is a part of it, or no store could know the identity."""
+        """A presigned URL contains the session token, without which no store accepts it."""
         self.signer = RequestSigner(ACCESS_KEY, SECRET, "token/+=", "us-east-1")
         url = self.signer.presign("GET", f"{ORIGIN}/a", 60)
         self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-Security-Token"], ["token/+="])
         self.assertTrue(is_presigned("GET", url, SECRET))
 
     def test_method(self) -> None:
-        """It is for one method and for no other."""
+        """A presigned URL is valid for a single method."""
         url = self.signer.presign("GET", f"{ORIGIN}/a", 60)
         self.assertEqual(
             (is_presigned("GET", url, SECRET), is_presigned("PUT", url, SECRET)), (True, False)
         )
 
     def test_nothing_else(self) -> None:
-        """Who has the URL has all that is needed: it asks for no header but the host."""
+        """A presigned URL requires no header except Host."""
         url = self.signer.presign("GET", f"{ORIGIN}/a", 60)
         self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-SignedHeaders"], ["host"])
         self.assertNotIn(SECRET, url)
@@ -205,7 +205,7 @@ class PresignTests(SigningCase):
         origin=st.sampled_from(["http://s3.test:9000", "https://[::1]:8443", "https://b.s3.test"]),
     )
     def test_any_url(self, path: list[str], origin: str) -> None:
-        """The path is signed as it is spelled, and left as it is."""
+        """A presigned URL keeps the path's spelling and signs it."""
         url = f"{origin}/{''.join(path)}"
         signed = self.signer.presign("GET", url, 60)
         self.assertTrue(signed.startswith(f"{url}?X-Amz-"))
