@@ -135,7 +135,7 @@ class ClockTests(BucketCase):
     AHEAD = r"this machine's is 120[234] s ahead of the store's"
 
     async def test_refused(self) -> None:
-        """If the store refuses a wrong clock, doctor and the boot error report the offset."""
+        """If the store refuses a wrong clock, `doctor` and the boot error report the offset."""
         self.shift_clock(1203)
         results = await self.run_checks()
         self.assert_verdicts(results, variant_store=Verdict.BAD, clock=Verdict.BAD)
