@@ -110,8 +110,8 @@ class Backends:
         store = self._object_store(own, endpoint_prefix, bundle_prefix)
         if config.serve_mode == "redirect" and not _is_public(store.name):
             _log.warn(
-                "AP_SERVE_MODE: redirect sends clients to {endpoint}, which they may not reach;"
-                " with AP_SERVE_MODE=proxy they are served from here",
+                "AP_SERVE_MODE: redirect sends clients to {endpoint}, which they may be unable to"
+                " reach; with AP_SERVE_MODE=proxy this service sends the bytes",
                 endpoint=store.name,
             )
         try:

@@ -46,9 +46,9 @@ class BlockingCalls:
         :raises OSError: raised by the call, or where no thread can be started.
         """
         if self._overdue:
-            raise TimeoutError("an earlier call has not come back")
+            raise TimeoutError("an earlier call has not returned")
         if self._in_flight.count >= _MAX_CALLS:
-            raise TimeoutError(f"{_MAX_CALLS} calls have not come back")
+            raise TimeoutError(f"{_MAX_CALLS} calls have not returned")
         running = self._run_in_thread(work)
         self._in_flight.begin()
         # The timeout cancels only the waiter, since the thread cannot be cancelled.
@@ -59,7 +59,7 @@ class BlockingCalls:
             nonlocal overdue
             overdue = True
             self._overdue += 1
-            raise TimeoutError(f"no answer for {seconds:g} seconds")
+            raise TimeoutError(f"no response for {seconds:g} seconds")
 
         def on_end(outcome: T | Failure) -> None:
             self._overdue -= overdue

@@ -33,8 +33,8 @@ class BadRequest(Refusal):
     status = 400
     code = "bad_request"
     default_message = (
-        "This is not a request of HTTP/1.1, or it has more than 16 KiB or 500 lines of headers, or"
-        " a body of more than 64 KiB."
+        "This is not an HTTP/1.1 request, or its headers exceed 16 KiB or 500 lines, or its body"
+        " exceeds 64 KiB."
     )
 
 
@@ -104,7 +104,7 @@ class UndecodableSource(Refusal):
     status = 415
     code = "undecodable_source"
     cache_control = "max-age=10"
-    default_message = "The source holds no audio that can be decoded."
+    default_message = "The source has no audio that can be decoded."
 
 
 class NothingDecoded(UndecodableSource):
@@ -124,7 +124,7 @@ class VideoSource(Refusal):
     status = 415
     code = "video_source"
     cache_control = "max-age=10"
-    default_message = "The source carries video; only audio is served."
+    default_message = "The source contains video; only audio is supported."
 
 
 class RangeNotSatisfiable(Refusal):
@@ -135,10 +135,10 @@ class RangeNotSatisfiable(Refusal):
 
     status = 416
     code = "range_not_satisfiable"
-    default_message = "The requested range lies outside the variant."
+    default_message = "The requested range is outside the variant."
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"The requested range lies outside the variant's {size} bytes.")
+        super().__init__(f"The requested range is outside the variant's {size} bytes.")
         self.size = size
 
 

@@ -69,7 +69,7 @@ class Metrics:
         registry = self.registry = CollectorRegistry()
         self._renders = Counter(
             "audio_proxy_renders",
-            "Renders that had a slot, by what they came to.",
+            "Renders that had a slot, by outcome.",
             ("format", "outcome"),
             registry=registry,
         )
@@ -82,28 +82,28 @@ class Metrics:
         )
         self._running = Gauge(
             "audio_proxy_renders_running",
-            "Renders that run; clients that share one count once.",
+            "Running renders; clients that share a render count once.",
             registry=registry,
         )
         self._rejections = Counter(
             "audio_proxy_render_queue_rejections",
-            "Renders that found the queue full, or waited in it for too long.",
+            "Renders rejected because the queue was full or the wait too long.",
             registry=registry,
         )
         lookups = Counter(
             "audio_proxy_cache_lookups",
-            "GET requests for variants, by where their bytes come from.",
+            "GET requests for variants, by cache outcome.",
             ("format", "outcome"),
             registry=registry,
         )
         self._write_failures = Counter(
             "audio_proxy_variant_store_write_failures",
-            "Finished renders that the variant store did not take.",
+            "Finished renders that could not be stored.",
             registry=registry,
         )
         requests = Counter(
             "audio_proxy_http_requests",
-            "Requests that came to their end, by endpoint and family of status.",
+            "Finished requests, by endpoint and status family.",
             ("endpoint", "status"),
             registry=registry,
         )
@@ -116,10 +116,10 @@ class Metrics:
     def watch(self, pool: Pool) -> None:
         """Expose the render slots and their queue from now on."""
         gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
-            ("render_slots_held", "Render slots that are taken.", lambda: pool.held),
-            ("render_slots_capacity", "Render slots that there are.", lambda: pool.capacity),
+            ("render_slots_held", "Render slots in use.", lambda: pool.held),
+            ("render_slots_capacity", "Render slots in total.", lambda: pool.capacity),
             ("render_queue_depth", "Renders that wait for a slot.", lambda: pool.depth),
-            ("render_queue_capacity", "Renders that may wait.", lambda: pool.queue_size),
+            ("render_queue_capacity", "Renders that may wait at most.", lambda: pool.queue_size),
         )
         for name, documentation, value in gauges:
             gauge = Gauge(f"audio_proxy_{name}", documentation, registry=self.registry)

@@ -48,7 +48,7 @@ class Options(UsageOptions):
     synopsis = ""
     longdesc = (
         "An audio transcoding proxy for signed URLs. It is configured by AP_* environment"
-        " variables; README.md has them in a table."
+        " variables; docs/configuration.md lists them."
     )
 
     config: Config

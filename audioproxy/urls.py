@@ -95,7 +95,7 @@ def s3(bucket: str, key: str | bytes) -> S3Source:
     text = key if isinstance(key, str) else key.decode("utf-8", "surrogateescape")
     source = read_source(f"s3://{bucket}/{text}")
     if not isinstance(source, S3Source) or source.bucket != bucket:
-        raise NotFound("a bucket has no slash in it")
+        raise NotFound("a bucket name has no slash")
     return source
 
 
@@ -166,7 +166,7 @@ class Variant:
         """
         options, exp = read_options(_option_bytes(segments).split(b"/") if segments else [])
         if exp is not None:
-            raise InvalidOptions(f'"exp:{exp}" is not accepted: a variant has no end, a URL has.')
+            raise InvalidOptions(f'"exp:{exp}" is not accepted: a variant never expires.')
         values = {row.name: getattr(options, row.name) for row in fields(cls) if row.init}
         return cls(**{name: _numbers(value) for name, value in values.items()})
 
@@ -212,11 +212,11 @@ class Signer:
     def __post_init__(self) -> None:
         if not isinstance(self.key, bytes) or len(self.key) < LEAST_KEY:
             raise ValueError(
-                f"a key is at least {LEAST_KEY} bytes; Signer.from_hex takes AP_KEY as it stands"
+                f"a key is at least {LEAST_KEY} bytes; Signer.from_hex accepts the text of AP_KEY"
             )
         if not isinstance(self.salt, bytes) or len(self.salt) < LEAST_SALT:
             raise ValueError(
-                "a salt is at least 1 byte; Signer.from_hex takes AP_SALT as it stands"
+                "a salt is at least 1 byte; Signer.from_hex accepts the text of AP_SALT"
             )
         if _BASE.fullmatch(self.base) is None:
             raise ValueError(
@@ -281,7 +281,7 @@ class Signer:
         if _PATH.fullmatch(path) is None:
             raise ValueError("a path starts with a slash, is percent-encoded and has no query")
         if _DOTS.search(path):
-            raise ValueError("clients take . and .. segments out of a path; enc/ has room for them")
+            raise ValueError("clients remove . and .. segments from a path; use enc/")
         signature = sign(self.key, self.salt, path.encode("ascii")).decode("ascii")
         return f"{self.base.rstrip('/')}/{signature}{path}"
 
@@ -303,7 +303,7 @@ def _option_bytes(text: str | bytes) -> bytes:
     try:
         return _bytes(text)
     except UnicodeEncodeError as error:
-        raise InvalidOptions(f"An option has text that has no UTF-8: {error}.") from None
+        raise InvalidOptions(f"An option has text that is not valid Unicode: {error}.") from None
 
 
 def _secret(name: str, text: str, least: int) -> bytes:

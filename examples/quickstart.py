@@ -36,7 +36,7 @@ TRY = (
     ("an opus trim with fades", "f:opus/br:96/t:3.5:6/fade:0.5:1.5", "melody.wav"),
     ("an even loudness, for the web", "f:m4a/norm:ebu", "drone.ogg"),
     ("the voice preset, as a download", "f:flac/enhance:voice/dl:clean.flac", "drone.mp3"),
-    ("a waveform to draw", "f:peaks/pts:400/ch:2/pk_bits:8", "melody.flac"),
+    ("a waveform", "f:peaks/pts:400/ch:2/pk_bits:8", "melody.flac"),
     ("what the file is", "info", "melody.flac"),
 )
 

@@ -136,7 +136,7 @@ class LateTests(BlockingCallsCase):
         waiting = self.threads.waiting
         for _ in range(3):
             failure = self.failureResultOf(self.run_call(lambda: "next"), TimeoutError)
-            self.assertEqual(str(failure.value), "an earlier call has not come back")
+            self.assertEqual(str(failure.value), "an earlier call has not returned")
         self.assertEqual(self.threads.waiting, waiting)
 
     def test_others_that_are_under_way(self) -> None:

@@ -56,7 +56,7 @@ examples:
 
 marks and verdicts:
   ok  good
-  --  worth a look, or not looked at ("note" with --json)
+  --  needs attention, or was not checked ("note" with --json)
   !!  bad
 
 exit status:
@@ -124,7 +124,7 @@ async def check_all(
             except CancelledError:
                 raise
             except Exception as error:
-                report(bad(name, f"the look itself failed ({error!r})"))
+                report(bad(name, f"the check itself failed ({error!r})"))
     finally:
         await proxy.stopService()
 

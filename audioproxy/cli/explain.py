@@ -109,7 +109,7 @@ def _explain_signature(
     explanation: Explanation, path: SignedPath, environment: Mapping[str, str]
 ) -> int:
     if path.signature == INSECURE:
-        explanation.add("signature", "none: only a service with AP_ALLOW_INSECURE=1 takes this")
+        explanation.add("signature", "none: only a service with AP_ALLOW_INSECURE=1 accepts this")
         return SUCCESS
     if not environment.get("AP_KEY"):
         explanation.add("signature", "not checked, since AP_KEY is not set")
@@ -145,7 +145,7 @@ def _explain_target(
         commands = _commands_of_source(config, request)
         _explain_commands(explanation, commands, config, source)
         return
-    reasons = problems or ["the source was not looked at, as was asked for"]
+    reasons = problems or ["the source was not read, because of --no-probe"]
     explanation.add(
         "assumed", ["a stereo file of 44100 Hz and 16 bits, 180 s long, since", *reasons]
     )

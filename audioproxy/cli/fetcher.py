@@ -90,7 +90,7 @@ class Fetcher:
         try:
             await response.stream(None, self._timeout).send(counter)
         except TransportError as error:
-            raise FetchFailed(f"broke off after {counter.size} bytes ({error})") from error
+            raise FetchFailed(f"ended early after {counter.size} bytes ({error})") from error
         return _RESULTS.get(state or "", OTHER)
 
 
@@ -126,7 +126,7 @@ def _normalize(url: str) -> str:
     """Return a URL without its fragment, with non-ASCII characters encoded as browsers do."""
     match = _URL.fullmatch(url)
     if match is None:
-        raise FetchFailed("no http or https URL; `audioproxy sign --base` writes whole ones")
+        raise FetchFailed("not an http or https URL; `audioproxy sign --base` writes whole ones")
     try:
         urlsplit(url).port  # noqa: B018
     except ValueError as error:
@@ -144,7 +144,7 @@ async def _describe_error(response: Response) -> str:
     """Return the status of a response, and the message of its error document."""
     if 300 <= response.status < 400:
         await response.discard()
-        return f"{response.status}: a redirect that is not the service's; give the URL at its end"
+        return f"{response.status}: a redirect that the service did not send; use its target URL"
     try:
         document = json.loads(await response.read(_DOCUMENT))
         return f"{response.status} {document['error']}: {document['message']}"

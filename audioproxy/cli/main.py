@@ -36,7 +36,7 @@ _COMMANDS = {
     "sign": "create signed URLs",
     "verify": "check signed URLs",
     "explain": "show what a URL means and runs",
-    "warm": "fetch URLs ahead of the listeners",
+    "warm": "fetch URLs, so that they are stored before clients request them",
     "doctor": "check settings and machine",
     "completion": "print a shell completion script",
 }

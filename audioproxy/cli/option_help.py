@@ -15,7 +15,7 @@ _CONTAINERS = {
     "m4a": "AAC in fragmented MP4",
     "flac": "FLAC, lossless",
     "wav": "PCM in WAVE, lossless",
-    "peaks": "a waveform to draw",
+    "peaks": "a waveform",
 }
 _DEFAULT_QUALITIES = {
     "mp3": "192 kbps",
@@ -39,7 +39,7 @@ def describe_defaults(options: VariantOptions) -> Iterator[str]:
     if options.br is None and options.q is None and options.f in _DEFAULT_QUALITIES:
         yield _DEFAULT_QUALITIES[options.f]
     if options.sr is None:
-        nearest = "" if options.f in ("flac", "wav", "peaks") else ", or the nearest of the format"
+        nearest = "" if options.f in ("flac", "wav", "peaks") else ", or the nearest supported one"
         yield f"the source's sample rate{nearest}"
     if options.ch is None:
         yield "the source's channels, at most 2"
@@ -72,7 +72,7 @@ def _describe(key: str, options: VariantOptions) -> str:
     if key == "gain":
         return f"gain of {print_decimal(value)} dB"
     if key == "cb":
-        return "nothing; it makes another cache key"
+        return "no effect except another cache key"
     default = " (the default)" if options.f == "peaks" and PEAKS_DEFAULTS.get(key) == value else ""
     return _PHRASES[key].format(value) + default
 

@@ -66,16 +66,16 @@ def configure(parser: ArgumentParser) -> None:
 def _duration(text: str) -> int:
     match = _DURATION.fullmatch(text)
     if match is None or not int(match[1]):
-        raise ArgumentTypeError(f"{text!r} is no time; seconds, or a number with m, h or d")
+        raise ArgumentTypeError(
+            f"{text!r} is not a duration; use seconds or a number with m, h or d"
+        )
     return int(match[1]) * _UNITS[match[2]]
 
 
 def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
     signer = make_signer(environment, arguments.base, arguments.encoded)
     if arguments.expires_in is not None and (arguments.info or arguments.path):
-        raise UsageError(
-            "--expires-in goes with the URL of a variant, which an info document is not"
-        )
+        raise UsageError("--expires-in works with variants only, not with --info")
     variant = Variant.read(arguments.options)
     status = SUCCESS
     for source in read_lines(arguments.sources):

@@ -33,7 +33,7 @@ def parse_url(text: str) -> SignedPath:
     found = split_signature(b"/" + b"/".join(segments[start:])) if raw.startswith(b"/") else None
     if found is None:
         raise UsageError(
-            f"{text!r} is no URL of the service: /{{signature}}/{{options}}/{{source}}"
+            f"{text!r} is not a URL of the service: /{{signature}}/{{options}}/{{source}}"
         )
     return found
 
@@ -58,5 +58,5 @@ def standard_input() -> TextIO:
     :raises UsageError: for a process without one.
     """
     if sys.stdin is None:
-        raise UsageError("- reads the standard input, and there is none")
+        raise UsageError("- reads the standard input, which is closed")
     return sys.stdin

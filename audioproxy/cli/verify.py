@@ -27,7 +27,7 @@ examples:
 exit status, the highest of all URLs:
   0  good
   1  the signature is wrong
-  2  it is no URL of the service
+  2  it is not a URL of the service
   3  the signature is good, and the URL has expired
   4  the signature is good, and the options or the source would be refused
 """

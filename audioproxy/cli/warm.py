@@ -1,4 +1,4 @@
-"""``audioproxy warm``: fetch URLs ahead of the listeners, a bounded number at a time."""
+"""``audioproxy warm``: fetch URLs, so that variants are stored before clients need them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from audioproxy.http_client.ca_bundles import ClientsByBundle, UnusableBundle
 from audioproxy.threads import ThreadRunner, thread_per_call
 
 _DESCRIPTION = """\
-Fetch URLs ahead of the listeners, so that the service renders and stores their variants.
+Fetch URLs, so that the service renders and stores their variants before clients request them.
 Each response is read to its end and discarded. A redirect to the store is not followed: it means
 that the variant is stored. While the service is busy, a URL is fetched again after the time that
 the service asks for.
@@ -195,7 +195,7 @@ async def fetch_all(
             raise
         except Exception as error:
             # An unexpected error fails one URL and not the others.
-            progress.add_failure(url, f"audioproxy warm itself has failed at this ({error!r})")
+            progress.add_failure(url, f"audioproxy warm itself failed ({error!r})")
 
     def release(_: object, fetching: Deferred[None]) -> None:
         running.discard(fetching)

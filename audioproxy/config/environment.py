@@ -51,7 +51,7 @@ def _variant_store(text: str) -> FileStore | BucketStore:
     if text.startswith("file:///"):
         # The path is literal: a % in it is a %.
         return FileStore(writable_directory(text.removeprefix("file://")))
-    fault = "a host or nothing after file://" if text.startswith("file://") else "an unknown scheme"
+    fault = "a host or no path after file://" if text.startswith("file://") else "an unknown scheme"
     raise ValueError(f"{fault}; file:///<absolute path> or s3://<bucket> is required")
 
 
@@ -264,7 +264,7 @@ def _warnings(config: Config) -> Iterator[str]:
     if config.allow_insecure:
         yield (
             "AP_ALLOW_INSECURE: on, so the word insecure is accepted in place of a signature "
-            "and anyone can write URLs; turn it off wherever strangers reach the service"
+            "and anyone can write URLs; turn it off where untrusted clients can reach the service"
         )
     if config.allow_insecure and config.key is None:
         yield (

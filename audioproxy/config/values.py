@@ -100,8 +100,8 @@ def signing_problems(key: Any, salt: Any, allow_insecure: Any) -> Iterator[str]:
                 yield f"{name}: not set; {describe_secret(least)}"
         elif not isinstance(value, bytes):
             yield (
-                f"{name}: {type(value).__name__}; bytes are required, which bytes.fromhex makes of"
-                " hexadecimal text"
+                f"{name}: {type(value).__name__}; bytes are required, such as bytes.fromhex returns"
+                " for hexadecimal text"
             )
         else:
             try:
@@ -188,7 +188,7 @@ def bucket(text: str) -> str:
         raise ValueError(f"{listed(found)} after s3://; s3://<bucket> alone is required")
     if _BUCKET.fullmatch(name) is None:
         raise ValueError(
-            "no name of a bucket after s3://; 1 to 63 letters, digits, dots, hyphens and "
+            "no bucket name after s3://; 1 to 63 letters, digits, dots, hyphens and "
             "underscores are required, the first a letter or digit"
         )
     return name
@@ -198,8 +198,8 @@ def allowlist(text: str) -> tuple[str, ...]:
     """Parse comma-separated entries; blanks around each are ignored."""
     if not text.strip():
         raise ValueError(
-            "set but empty, which would allow every bucket; names with a comma between each two"
-            " are required, * for everything, or no such variable at all"
+            "set but empty, which would allow every bucket; set names with commas between them,"
+            " set * for everything, or unset the variable"
         )
     entries = tuple(entry.strip() for entry in text.split(","))
     if "" in entries:
@@ -222,7 +222,7 @@ def unknown_variables(environ: Mapping[str, str], variables: Iterable[str]) -> I
         if value and name.startswith("AP_") and name not in known:
             (nearest,) = get_close_matches(name, known, n=1, cutoff=0)
             shown = name if _NAME.fullmatch(name) else quote(name)
-            yield f"{shown}: no such setting, so it is ignored; the nearest is {nearest}"
+            yield f"{shown}: unknown, so it is ignored; the nearest known name is {nearest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def parse_origin(text: str, wanted: str) -> Origin:
     authority, path, query, fragment = url[2], url[3], url[4], url[5]
     if "@" in text[url.end(2) :]:
         # The text before it may be half of a password, which must not be shown as a host.
-        raise ValueError(f"an @ behind the host; {wanted}")
+        raise ValueError(f"an @ after the host; {wanted}")
     _, at, host_port = authority.rpartition("@")
     parts = _HOST_PORT.fullmatch(host_port)
     if parts is None or not 1 <= int(parts[2] or 1) <= 65535:
@@ -306,7 +306,7 @@ def parse_origin(text: str, wanted: str) -> Origin:
 def _fold_host(written: str) -> str:
     """Return a host as browsers spell it (URL standard, 3.5)."""
     if not written.isascii():
-        raise ValueError("a host outside ASCII, where its punycode spelling (xn--...) is needed")
+        raise ValueError("a host outside ASCII; its punycode spelling (xn--...) is required")
     if written.startswith("["):
         return f"[{_fold_ipv6(written[1:-1])}]"
     host = written.lower().removesuffix(".")
@@ -318,16 +318,16 @@ def _fold_host(written: str) -> str:
         # inet_aton is as lenient as browsers are: 127.1 is 127.0.0.1.
         return str(ipaddress.IPv4Address(socket.inet_aton(host)))
     except OSError:
-        raise ValueError("a host that ends in a number but is no IPv4 address") from None
+        raise ValueError("a host that ends in a number but is not an IPv4 address") from None
 
 
 def _fold_ipv6(text: str) -> str:
     try:
         address = ipaddress.IPv6Address(text)
     except ValueError:
-        raise ValueError("a host in brackets that is no IPv6 address") from None
+        raise ValueError("a host in brackets that is not an IPv6 address") from None
     if address.scope_id is not None:
-        raise ValueError("an IPv6 zone, which no origin has")
+        raise ValueError("an IPv6 zone, which an origin cannot have")
     # Browsers never print the dotted form, which Python 3.13 prints for mapped addresses.
     if address.ipv4_mapped is not None:
         mapped = int(address.ipv4_mapped)

@@ -72,7 +72,7 @@ def refuse_options(segments: Sequence[bytes]) -> None:
     :raises InvalidOptions: quoting the first segment.
     """
     if segments:
-        raise _refusal(segments[0], "an info document takes no options")
+        raise _refusal(segments[0], "an info document has no options")
 
 
 def _read_segment(segment: bytes) -> tuple[str, Any]:

@@ -43,8 +43,8 @@ class SigningKeys:
             if self.allow_insecure:
                 return
             raise InvalidSignature(
-                "The word insecure is no signature here; sign the path, or set AP_ALLOW_INSECURE"
-                " for trying things out."
+                "The word insecure is not accepted as a signature; sign the path, or set"
+                " AP_ALLOW_INSECURE for experiments."
             )
         if self.key is None or self.salt is None:
             raise InvalidSignature("No signature can match, since AP_KEY is not set.")
@@ -108,7 +108,7 @@ def parse_request(signed: bytes, now: float | None) -> VariantRequest | InfoRequ
     """
     target = split_target(signed)
     if target is None:
-        raise NotFound("plain/ or enc/ is expected, with a source behind it")
+        raise NotFound("plain/ or enc/ and a source are expected")
     if target.info:
         refuse_options(target.options)
         return InfoRequest(read_source(target.form, target.source))

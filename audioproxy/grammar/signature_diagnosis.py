@@ -54,7 +54,7 @@ def _read(signature: bytes) -> tuple[bytes | None, str]:
 
 
 def _slips(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:
-    bytes_wanted = "the bytes that the hexadecimal digits stand for are expected"
+    bytes_wanted = "the bytes that the hexadecimal digits encode are expected"
     for spell in (bytes.hex, lambda raw: raw.hex().upper()):
         key_text, salt_text = spell(key).encode("ascii"), spell(salt).encode("ascii")
         for made, what in (
@@ -63,11 +63,11 @@ def _slips(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:
             (sign(key, salt_text, path), "the text of AP_SALT"),
         ):
             yield made, f"it was made with {what}; {bytes_wanted}"
-    yield sign(key, b"", path), "it was made without AP_SALT; the salt goes ahead of the path"
-    yield sign(salt, key, path), "AP_KEY and AP_SALT were swapped; the salt goes ahead of the path"
+    yield sign(key, b"", path), "it was made without AP_SALT; the salt precedes the path"
+    yield sign(salt, key, path), "AP_KEY and AP_SALT were swapped; the salt precedes the path"
     yield (
         sign(key, salt, path[1:]),
-        "the path was signed without its leading slash, which belongs to it",
+        "the path was signed without its leading slash, which is part of it",
     )
     try:
         decoded = percent_decode(path)
@@ -75,5 +75,5 @@ def _slips(key: bytes, salt: bytes, path: bytes) -> Iterator[tuple[bytes, str]]:
         return
     yield (
         sign(key, salt, decoded),
-        "the path was decoded before it was signed; it is signed as it travels",
+        "the path was decoded before it was signed; sign it as it is sent",
     )

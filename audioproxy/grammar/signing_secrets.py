@@ -32,7 +32,7 @@ def secret_reader(least: int) -> Callable[[str], bytes]:
         elif (alien := _NOT_HEXADECIMAL.search(text)) is not None:
             fault = f"character {alien.start() + 1} of {digits} is not a hexadecimal digit"
         elif digits % 2:
-            fault = f"an odd number of hexadecimal digits, {digits}, where each byte takes two"
+            fault = f"an odd number of hexadecimal digits, {digits}, but each byte has two"
         else:
             return check_length(bytes.fromhex(text), least)
         raise ValueError(f"{fault}; {describe_secret(least)}")

@@ -132,14 +132,14 @@ def parse_source(text: bytes) -> Source:
 
 def _parse_local(path: bytes) -> LocalSource:
     if not path or path.startswith(b"/") or b"\0" in path:
-        raise ValueError("a local path is relative and not empty, without NUL")
+        raise ValueError("a local path is relative, not empty, and has no NUL")
     if len(path) > _MAX_PATH_BYTES or path.count(b"/") >= _MAX_PATH_COMPONENTS:
         raise ValueError(
             f"a local path has at most {_MAX_PATH_COMPONENTS} components"
             f" and {_MAX_PATH_BYTES} bytes"
         )
     if climbs_out(path):
-        raise ValueError("the path climbs out of the root")
+        raise ValueError("the path leaves the root")
     return LocalSource(path)
 
 

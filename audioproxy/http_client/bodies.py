@@ -140,7 +140,7 @@ class BodyStream(Protocol):
             return
         self._received += len(data)
         if self._size is not None and self._received > self._size:
-            self._end(TransportError("the body is longer than it should be"))
+            self._end(TransportError("the body is longer than its stated length"))
             return
         if self._timeout is not None:
             self._timeout.reset()

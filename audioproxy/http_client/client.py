@@ -56,13 +56,13 @@ def load_trust_root(path: str | None) -> Any:
         text = file.read()
     blocks = _PEM.findall(text)
     if not blocks:
-        raise ValueError("there is no certificate in it")
+        raise ValueError("it contains no certificate")
     if len(blocks) != text.count(b"-----BEGIN CERTIFICATE-----"):
-        raise ValueError("there is a torn certificate in it")
+        raise ValueError("it contains an incomplete certificate")
     try:
         return trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
     except CertificateError as error:
-        raise ValueError("there is a broken certificate in it") from error
+        raise ValueError("it contains an invalid certificate") from error
 
 
 class HttpClient:

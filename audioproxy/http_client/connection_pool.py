@@ -75,7 +75,7 @@ class ConnectionPool:
     ) -> Deferred[IResponse]:
         """Send a request with the URL exactly as given."""
         if self._closed:
-            return fail(TransportError("the service has ended"))
+            return fail(TransportError("the service has stopped"))
         uri = URI.fromBytes(url)
         key = (uri.scheme, uri.host, uri.port)
         endpoint = self._endpoints.get(key)
@@ -83,7 +83,7 @@ class ConnectionPool:
             try:
                 endpoint = self._make_endpoint(uri)
             except UnicodeError:
-                return fail(TransportError("TLS has no such names of hosts"))
+                return fail(TransportError("TLS does not allow this host name"))
             self._endpoints[key] = endpoint
         target = _SCHEME_AND_AUTHORITY.sub(b"", url, count=1)
         return request_with_target(self._agent, endpoint, method, uri, headers, body, target)

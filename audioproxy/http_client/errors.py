@@ -29,7 +29,7 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
     if isinstance(error, TransportError):
         return error
     if expired:
-        return TransportError("no answer in time")
+        return TransportError("no response in time")
     if any(isinstance(cause, CancelledError | ConnectingCancelledError) for cause in causes):
         return CancelledError()
     for cause in causes:

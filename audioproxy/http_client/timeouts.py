@@ -61,4 +61,4 @@ def _as_timeout(outcome: T | Failure, seconds: float) -> T:
     if not isinstance(outcome, Failure):
         return outcome
     outcome.trap(CancelledError)
-    raise TimeoutError(f"{seconds:g} seconds are over") from None
+    raise TimeoutError(f"{seconds:g} seconds have passed") from None

@@ -6,11 +6,11 @@ from audioproxy.s3.objects import ObjectStore, StoreError
 
 # By a part of the error's text.
 _HINTS = {
-    "RequestTimeTooSkewed": "a clock that is right is required",
+    "RequestTimeTooSkewed": "a correct clock is required",
     "certificate is not trusted": "AP_S3_CA_BUNDLE, or AP_VARIANT_S3_CA_BUNDLE, with the authority"
-    " behind its certificate is required",
-    "certificate is for another name": "AP_S3_ADDRESSING=path, or the endpoint's name as it stands"
-    " in its certificate, is required",
+    " of its certificate is required",
+    "certificate is for another name": "AP_S3_ADDRESSING=path, or the endpoint's name as in its"
+    " certificate, is required",
 }
 
 

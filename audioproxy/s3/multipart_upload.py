@@ -29,7 +29,7 @@ async def put_multipart(
     created = await read_document(await target.send("POST", "uploads=", headers))
     upload_id = element_texts(created).get("UploadId")
     if not upload_id:
-        raise Unavailable("an upload in parts was given no name")
+        raise Unavailable("the store gave a multipart upload no id")
     upload = f"uploadId={quote(upload_id, safe='')}"
     completed = False
     try:
@@ -51,7 +51,7 @@ async def _put_part(target: StoreObject, query: str, part: UploadRange) -> str:
     etag = response.header("etag")
     await read_document(response)
     if etag is None:
-        raise Unavailable("a part was given no entity tag")
+        raise Unavailable("the store gave a part no entity tag")
     return etag
 
 

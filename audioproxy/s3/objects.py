@@ -128,9 +128,7 @@ class ObjectStore:
         self.last_dates: tuple[str, str | None] | None = None
         self._virtual = settings.addressing == "virtual"
         if self._virtual and _is_address(urlsplit(self.name).hostname or ""):
-            raise ValueError(
-                "virtual addressing puts the bucket ahead of a host name, not of an IP"
-            )
+            raise ValueError("virtual addressing needs a host name, not an IP address")
 
     @property
     def clock_ahead(self) -> int | None:
@@ -190,7 +188,7 @@ class StoreObject:
             raise await _read_error(response)
         if not (response.header("content-range") or "").startswith(f"bytes {start}-{stop - 1}/"):
             await response.discard()
-            raise Unavailable("another range than was asked for")
+            raise Unavailable("a range that was not requested")
         return response
 
     async def put(self, headers: Mapping[str, str], body: UploadRange) -> None:
@@ -263,7 +261,7 @@ async def read_document(response: Response) -> bytes:
         # A store that completes a multipart upload sends white space for minutes.
         document = await response.read(_MAX_DOCUMENT, extend_timeout=True)
     except (BodyTooLarge, TransportError) as error:
-        raise Unavailable(f"the answer is not whole: {error}") from error
+        raise Unavailable(f"the response is incomplete: {error}") from error
     texts = element_texts(document)
     if "Error" in texts:
         raise Unavailable(_error_code(texts) or "an error without a code")

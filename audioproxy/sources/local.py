@@ -161,7 +161,7 @@ def _resolve(root: bytes, path: bytes) -> list[bytes]:
     if path.startswith(b"/"):
         raise ValueError("the path is absolute")
     if climbs_out(path):
-        raise ValueError("the path climbs out of the root")
+        raise ValueError("the path leaves the root")
     resolved = os.path.realpath(os.path.join(root, path), strict=True)
     prefix = root.rstrip(b"/") + b"/"
     if not resolved.startswith(prefix):

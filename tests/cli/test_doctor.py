@@ -91,7 +91,7 @@ class SettingsTests(DoctorCase):
 
     async def test_typo(self) -> None:
         """A misspelled setting is reported with the nearest known one."""
-        words = "no such setting, so it is ignored; the nearest is AP_QUEUE_SIZE"
+        words = "unknown, so it is ignored; the nearest known name is AP_QUEUE_SIZE"
         await self.assert_one(NOTE, "AP_QEUE_SIZE", words, AP_QEUE_SIZE="9")
 
     async def test_store_missing(self) -> None:
@@ -212,7 +212,7 @@ class MachineTests(DoctorCase):
         self.assertEqual((BAD, True), (found.verdict, "CAP_NET_BIND_SERVICE" in found.text))
 
     async def test_open_files(self) -> None:
-        """A low limit of open files is a note, one too low to work an error, both with remedies."""
+        """A low limit of open files gets a note, an unusable one an error; both name the fix."""
         for limit, verdict in (
             (100_000, GOOD),
             (resource.RLIM_INFINITY, GOOD),
@@ -229,13 +229,13 @@ class MachineTests(DoctorCase):
         """The maximum disk use of renders is compared with the free space where they write."""
         terabytes = {"AP_MAX_VARIANT_BYTES": str(10**15), "AP_MAX_CONCURRENCY": "2"}
         await self.assert_one(
-            NOTE, "variant store", "2 renders at a time .+ may take 2000 TB; give it", **terabytes
+            NOTE, "variant store", "2 renders at a time .+ may take 2000 TB; free some", **terabytes
         )
         found = await self.find(
             "temporary files", AP_VARIANT_STORE="", AP_SERVE_MODE="", **terabytes
         )
         self.assertEqual(NOTE, found.verdict)
-        self.assertRegex(found.text, "2000 TB; give it room, set TMPDIR")
+        self.assertRegex(found.text, "2000 TB; free some space, set TMPDIR")
         sources = {"AP_SOURCE_ALLOWLIST": "*", "AP_MAX_SRC_BYTES": str(10**15)}
         found = await self.find("temporary files", AP_MAX_VARIANT_BYTES="1", **sources)
         self.assertRegex(found.text, "https sources of AP_MAX_SRC_BYTES")
@@ -309,7 +309,7 @@ class ProgramTests(ServiceCase):
         self.assertRegex(ended.stdout, r"ffmpeg and \S+ffprobe [0-9]")
 
     def test_bad(self) -> None:
-        """With --json `doctor` prints one document with all results and exits with 1 on problems."""
+        """With --json `doctor` prints one document with all results; problems exit with 1."""
         file = Path(self.mktemp())
         secret = "a-secret-that-nobody-may-see"
         file.write_text(
@@ -350,10 +350,10 @@ class WordsTests(SynchronousTestCase):
             ([good("a", "")], "All is well."),
             (
                 [good("a", ""), note("b", "")],
-                "The service can work. What is marked -- is worth a look.",
+                "The service can work. Check the lines marked --.",
             ),
-            ([bad("a", ""), note("b", "")], "1 thing would keep the service from its work."),
-            ([bad("a", ""), bad("b", "")], "2 things would keep the service from its work."),
+            ([bad("a", ""), note("b", "")], "1 thing would prevent the service from working."),
+            ([bad("a", ""), bad("b", "")], "2 things would prevent the service from working."),
         ):
             self.assertEqual(words, summarize(results))
 

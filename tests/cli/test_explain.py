@@ -79,8 +79,8 @@ class UrlTests(ExplainCase):
             (SIGNER.sign("/exp:1/plain/local://a"), 3, "ends", "1970-01-01T00:00:01Z, has passed"),
             (SIGNER.sign("/br:1/plain/local://a"), 4, "refused", '422 invalid_options: "br:1" is'),
             (SIGNER.sign("/f:mp3/plain/x"), 4, "refused", "404 not_found: a source starts with"),
-            (SIGNER.sign("/f:mp3/local://a"), 4, "refused", "plain/ or enc/ is expected"),
-            (SIGNER.sign("/info/f:mp3/plain/local://a"), 4, "refused", "takes no options"),
+            (SIGNER.sign("/f:mp3/local://a"), 4, "refused", "plain/ or enc/ and a source"),
+            (SIGNER.sign("/info/f:mp3/plain/local://a"), 4, "refused", "has no options"),
             ("/insecure/plain/local://a", 0, "signature", "AP_ALLOW_INSECURE"),
         ):
             parts = self.explain(url)

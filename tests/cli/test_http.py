@@ -58,7 +58,7 @@ class GetTests(ClientCase):
         self.network.advance(2.9)
         self.assertNoResult(waiting)
         self.network.advance(0.1)
-        self.assertEqual("no answer in time", str(self.exactly(waiting, TransportError)))
+        self.assertEqual("no response in time", str(self.exactly(waiting, TransportError)))
 
     def test_unreachable(self) -> None:
         """A host without an address raises TransportError."""

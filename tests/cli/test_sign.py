@@ -68,14 +68,14 @@ class SignTests(SynchronousTestCase):
     def test_refusals(self) -> None:
         """Refused options exit with 1 and usage errors with 2, each with a one-line message."""
         self.assert_refused(1, '"br:9000" is not accepted', "-o", "br:9000", PIECE)
-        self.assert_refused(1, "a variant has no end, a URL has", "-o", "exp:99", PIECE)
+        self.assert_refused(1, "a variant never expires", "-o", "exp:99", PIECE)
         self.assert_refused(2, "AP_KEY: not set; export", PIECE, AP_KEY="")
         self.assert_refused(2, "AP_SALT: not set; export", PIECE, AP_SALT="")
         self.assert_refused(2, "AP_KEY: 2 bytes; at least 32", PIECE, AP_KEY="0011")
         self.assert_refused(2, "AP_SALT: character 1", PIECE, AP_SALT="zz")
         self.assert_refused(2, "a base is an origin", "-b", "audio example", PIECE)
         self.assert_refused(2, "--path: a path starts with a slash", "--path", "f:mp3")
-        self.assert_refused(2, "--expires-in goes with", "-e", "1h", "--info", PIECE)
+        self.assert_refused(2, "--expires-in works with", "-e", "1h", "--info", PIECE)
 
     def test_misspelt_time(self) -> None:
         """An invalid duration exits with 2 and a message that shows a valid one."""
@@ -89,7 +89,7 @@ class SignTests(SynchronousTestCase):
         ended = command("sign", "--path", "/a/plain/x", "b", "/c/../d", "/e/plain/y")
         self.assertEqual((2, 2), (ended.status, len(ended.out.splitlines())))
         self.assertIn("b: --path: a path starts with a slash", ended.err)
-        self.assertIn("/c/../d: --path: clients take . and .. segments out", ended.err)
+        self.assertIn("/c/../d: --path: clients remove . and .. segments", ended.err)
 
     def test_file_of_settings(self) -> None:
         """--env-file reads variables in the format of systemd's EnvironmentFile.

@@ -84,7 +84,7 @@ class BucketTests(StoreCase):
         self.assertEqual(
             [
                 good("variant store", f"{place}: something was written, found and removed"),
-                good("presigned URLs", "one gave what was written, without credentials"),
+                good("presigned URLs", "the URL returned what was written, without credentials"),
             ],
             results[:2],
         )
@@ -101,14 +101,14 @@ class BucketTests(StoreCase):
         """A presigned URL that fails is reported with the reason, and the object is deleted."""
         for answer, reason in (
             (reply(403, error("AccessDenied")), "status 403, AccessDenied"),
-            (reply(200, b"something"), "another content than was written"),
+            (reply(200, b"something"), "different content from what was written"),
         ):
             for mode, verdict in (("redirect", Verdict.BAD), ("proxy", Verdict.NOTE)):
                 results = self.check(reply(200), reply(200), answer, reply(204), serve_mode=mode)
                 self.assertIs(Verdict.GOOD, only(results, "variant store").verdict)
                 result = only(results, "presigned URLs")
                 self.assertIs(verdict, result.verdict)
-                text = f"one did not give what was written ({reason}); "
+                text = f"the URL did not return what was written ({reason}); "
                 self.assertTrue(result.text.startswith(text), result.text)
                 self.assertEqual(self.network.requests[-1].method, "DELETE")
 
@@ -118,7 +118,7 @@ class BucketTests(StoreCase):
         result = only(results, "variant store")
         self.assertIs(Verdict.BAD, result.verdict)
         self.assertRegex(result.text, r"\AAP_VARIANT_STORE: writing an .* a bucket that exists ")
-        skipped = note("presigned URLs", "not looked at, since the store could not be used")
+        skipped = note("presigned URLs", "not checked, since the store cannot be used")
         self.assertEqual(skipped, only(results, "presigned URLs"))
 
 
@@ -141,7 +141,7 @@ class SourceTests(StoreCase):
             reply(501, error("NotImplemented")),
         ):
             self.assertEqual(
-                good("bucket sources", "http://s3.test takes the credentials"), self.check(answer)
+                good("bucket sources", "http://s3.test accepts the credentials"), self.check(answer)
             )
 
     def test_unknown(self) -> None:
@@ -153,7 +153,7 @@ class SourceTests(StoreCase):
             (500, "InternalError"),
         ):
             result = self.check(reply(status, error(code)))
-            failure = "http://s3.test: asking for a list of buckets failed"
+            failure = "http://s3.test: listing buckets failed"
             self.assertIs(Verdict.BAD, result.verdict)
             self.assertIn(f"{failure} (status {status}, {code}); ", result.text)
             self.assertTrue(result.text.endswith("are required"), result.text)
@@ -161,7 +161,7 @@ class SourceTests(StoreCase):
     def test_clock(self) -> None:
         """A clock that is too wrong for the store is named as the cause."""
         result = self.check(reply(403, error("RequestTimeTooSkewed")))
-        self.assertIn("a clock that is right is required", result.text)
+        self.assertIn("a correct clock is required", result.text)
 
 
 class ClockTests(StoreCase):

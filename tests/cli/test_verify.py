@@ -48,7 +48,7 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict("/insecure/plain/" + PIECE, 1, "wrong signature")
         path = "/f:mp3/plain/" + PIECE
         slip = sign(KEY, b"", path.encode()).decode()
-        words = "wrong signature (it was made without AP_SALT; the salt goes ahead of the path)"
+        words = "wrong signature (it was made without AP_SALT; the salt precedes the path)"
         self.assert_verdict(f"/{slip}{path}", 1, words)
 
     def test_padded(self) -> None:
@@ -68,14 +68,14 @@ class VerifyTests(SynchronousTestCase):
         """Refused options and sources exit with 4 and the service's own message."""
         for path, words in (
             ("/br:0/plain/local://a", '"br:0" is not accepted: f:mp3 takes 8 to 320 kbps'),
-            ("/info/f:mp3/plain/local://a", "an info document takes no options"),
+            ("/info/f:mp3/plain/local://a", "an info document has no options"),
             ("/f:mp3/plain/http://h/a", "a source is local://, s3:// or https://"),
         ):
             ended = command("verify", SIGNER.sign(path))
             self.assertEqual(4, ended.status, path)
             self.assertTrue(ended.out.startswith("good signature, but refused ("), ended.out)
             self.assertIn(words, ended.out)
-        words = "good signature, but refused (plain/ or enc/ is expected, with a source behind it)"
+        words = "good signature, but refused (plain/ or enc/ and a source are expected)"
         self.assert_verdict(SIGNER.sign("/f:mp3/local://a"), 4, words)
 
     def test_several(self) -> None:
@@ -106,17 +106,17 @@ class VerifyTests(SynchronousTestCase):
         """A path outside the root is refused with status 4, as the service refuses it (404)."""
         ended = command("verify", SIGNER.sign("/f:mp3/enc/bG9jYWw6Ly8uLi9h"))
         self.assertEqual(4, ended.status)
-        self.assertIn("climbs out of the root", ended.out)
+        self.assertIn("leaves the root", ended.out)
 
     def test_no_url_among_others(self) -> None:
         """A line that is not a URL is reported, and all others are verified."""
         ended = command("verify", "-", stdin=f"{SIGNER.url(PIECE)}\nno\n{SIGNER.url(PIECE)}\n")
         self.assertEqual((2, 2), (ended.status, len(ended.out.splitlines())))
-        self.assertIn("'no' is no URL of the service", ended.err)
+        self.assertIn("'no' is not a URL of the service", ended.err)
 
     def test_no_url(self) -> None:
         """A URL with fewer than two path segments is a usage error (status 2)."""
         for text in ("https://audio.example", "x", "/x", "audio.example/x/y"):
             ended = command("verify", text)
             self.assertEqual((2, ""), (ended.status, ended.out), text)
-            self.assertIn("is no URL of the service", ended.err)
+            self.assertIn("is not a URL of the service", ended.err)

@@ -81,7 +81,7 @@ class FetchTests(ClientCase):
         self.assertEqual(STORED, self.successResultOf(self.fetch(reply(302, headers=HIT | away))))
         for status in (301, 302):
             why = self.why(self.fetch(reply(status, headers=away)))
-            self.assertRegex(why, f"^{status}: a redirect .*; give the URL at its end")
+            self.assertRegex(why, f"^{status}: a redirect .*; use its target URL")
         self.assertEqual(3, len(self.network.requests))
 
     def test_asked(self) -> None:
@@ -100,7 +100,9 @@ class FetchTests(ClientCase):
     def test_no_url(self) -> None:
         """A line that is not an http or https URL fails, and no request is sent."""
         for url in ("/s/f:mp3/plain/local://a", "ftp://a/b", "http://", "http://a b/", "http://é/"):
-            self.assertRegex(self.why(self.fetch(url=url)), "no http or https URL; .*sign --base")
+            self.assertRegex(
+                self.why(self.fetch(url=url)), "not an http or https URL; .*sign --base"
+            )
         self.assertEqual([], self.network.requests)
 
     def test_refused(self) -> None:
@@ -163,7 +165,7 @@ class FetchTests(ClientCase):
                 fetching = self.fetch(packets)
                 end(self.network.peers[-1])
                 self.network.run()
-                self.assertRegex(self.why(fetching), r"^broke off after 5 bytes \(.+\)$")
+                self.assertRegex(self.why(fetching), r"^ended early after 5 bytes \(.+\)$")
 
     def test_silence(self) -> None:
         """A fetch fails after 600 seconds without a byte, before or during the body."""
@@ -173,12 +175,12 @@ class FetchTests(ClientCase):
         self.network.advance(599)
         self.assertNoResult(fetching)
         self.network.advance(1)
-        self.assertRegex(self.why(fetching), "broke off after 3 bytes .*600 seconds")
+        self.assertRegex(self.why(fetching), "ended early after 3 bytes .*600 seconds")
         fetching = self.fetch()
         self.network.advance(599.9)
         self.assertNoResult(fetching)
         self.network.advance(0.1)
-        self.assertEqual("no answer (no answer in time)", self.why(fetching))
+        self.assertEqual("no answer (no response in time)", self.why(fetching))
 
     def test_consumer(self) -> None:
         """The byte counter implements Twisted's IConsumer."""
@@ -413,7 +415,7 @@ class ProgramTests(ServiceCase):
         self.assertEqual(1, await process.end(), process.stderr)
         self.assertRegex(process.stdout, r"\A2 URLs in [0-9.]+ s: 1 rendered, 1 failed; 6 kB\n\Z")
         self.assertRegex(
-            process.stderr, r"\Aaudioproxy: plain/b: broke off after 1000 bytes \(.+\)\n\Z"
+            process.stderr, r"\Aaudioproxy: plain/b: ended early after 1000 bytes \(.+\)\n\Z"
         )
 
     async def test_interrupted(self) -> None:

@@ -302,8 +302,8 @@ class SigningTests(ConfigCase):
             ("ab" * 10, "10 bytes"),
             ("ab", "1 byte"),
             ("ab" * 31, "31 bytes"),
-            ("a" * 63, "an odd number of hexadecimal digits, 63, where each byte takes two"),
-            ("a" * 65, "an odd number of hexadecimal digits, 65, where each byte takes two"),
+            ("a" * 63, "an odd number of hexadecimal digits, 63, but each byte has two"),
+            ("a" * 65, "an odd number of hexadecimal digits, 65, but each byte has two"),
             ("ab" * 31 + "xy", "character 63 of 64 is not a hexadecimal digit"),
             ("0x" + "ab" * 32, "character 2 of 66 is not a hexadecimal digit"),
             ("ab " * 32 + "cd", "character 3 of 98 is not a hexadecimal digit"),
@@ -318,7 +318,7 @@ class SigningTests(ConfigCase):
         """The salt is hexadecimal of at least one byte (D32)."""
         wanted = f"at least 1 byte {NEEDED.format('is', 16)}"
         for text, fault in (
-            ("5", "an odd number of hexadecimal digits, 1, where each byte takes two"),
+            ("5", "an odd number of hexadecimal digits, 1, but each byte has two"),
             ("salt", "character 1 of 4 is not a hexadecimal digit"),
         ):
             self.assertEqual(
@@ -350,7 +350,7 @@ class SigningTests(ConfigCase):
         """A Config built in code has the same checks and messages (D31, D32)."""
         short_key = f"AP_KEY: {{}}; at least 32 bytes {NEEDED.format('are', 32)}"
         short_salt = f"AP_SALT: {{}}; at least 1 byte {NEEDED.format('is', 16)}"
-        unlike = "AP_{}: {}; bytes are required, which bytes.fromhex makes of hexadecimal text"
+        unlike = "AP_{}: {}; bytes are required, such as bytes.fromhex returns for hexadecimal text"
         beside = "{}: missing beside {}; set AP_KEY and AP_SALT together"
         key, salt = bytes(32), b"s"
         for arguments, problems in (
@@ -446,7 +446,7 @@ class PathTests(ConfigCase):
         for values, wanted in (
             (
                 ("file://", "file://host/srv", "file://srv", "file://localhost/", "file://./x"),
-                "a host or nothing after file://; file:///<absolute path> or s3://<bucket>",
+                "a host or no path after file://; file:///<absolute path> or s3://<bucket>",
             ),
             (
                 ("/srv", "srv", "FILE:///srv", "S3://bucket", "https://x.example", "file:/srv"),
@@ -477,13 +477,13 @@ class PathTests(ConfigCase):
             ("id:hush@b", "credentials"),
             ("id:hu/sh@b", "credentials"),
             ("id:hush@b:9000/prefix", "credentials, a port and a key prefix"),
-            ("", "no name of a bucket"),
-            ("-b", "no name of a bucket"),
-            ("b" * 64, "no name of a bucket"),
-            ("b?x", "no name of a bucket"),
-            ("b\u00fc", "no name of a bucket"),
-            ("b%20", "no name of a bucket"),
-            ("b\n", "no name of a bucket"),
+            ("", "no bucket name"),
+            ("-b", "no bucket name"),
+            ("b" * 64, "no bucket name"),
+            ("b?x", "no bucket name"),
+            ("b\u00fc", "no bucket name"),
+            ("b%20", "no bucket name"),
+            ("b\n", "no bucket name"),
         ):
             problem = self.problem(AP_VARIANT_STORE=f"s3://{rest}", **SHARED)
             self.assertTrue(problem.startswith(f"AP_VARIANT_STORE: {what} after s3://"), problem)
@@ -861,14 +861,14 @@ class ReportTests(ConfigCase):
         ):
             (warning,) = self.warnings(**{name: "hush"})
             self.assertTrue(warning.startswith(f"{name}: "), warning)
-            self.assertTrue(warning.endswith(f"the nearest is {nearest}"), warning)
+            self.assertTrue(warning.endswith(f"the nearest known name is {nearest}"), warning)
             self.assertNotIn("hush", warning)
 
     def test_unlike_any(self) -> None:
         """A variable unlike any known one is reported in one printable line too (D33)."""
         for name in ("AP_", "AP_QQ\nqq", "AP_\udcff"):
             (warning,) = self.warnings(**{name: "x"})
-            self.assertTrue(warning.isprintable() and "nearest is AP_" in warning, warning)
+            self.assertTrue(warning.isprintable() and "known name is AP_" in warning, warning)
 
     def test_other_variables(self) -> None:
         """Variables of other programs cause no warnings."""
@@ -878,7 +878,7 @@ class ReportTests(ConfigCase):
         """A misspelled name is reported together with the problem that it causes (D33)."""
         error = self.assertRaises(ConfigError, load, {"AP_KYE": KEY, "AP_SALT": SALT})
         self.assertEqual(len(error.problems), 1)
-        self.assertIn("the nearest is AP_KEY", error.warnings[0])
+        self.assertIn("the nearest known name is AP_KEY", error.warnings[0])
 
     def test_all_at_once(self) -> None:
         """All problems of an environment are reported together, one line each."""

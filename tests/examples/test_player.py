@@ -174,7 +174,7 @@ class SigningTests(PlayerCase):
             ({"shape": "1"}, 422, "invalid_options", '"shape" is not accepted'),
             ({"exp": "soon"}, 422, "invalid_options", '"exp" is not accepted'),
             ({"exp": "-5"}, 410, "expired", "expired"),
-            ({"source": "../a.wav"}, 404, "not_found", "climbs out"),
+            ({"source": "../a.wav"}, 404, "not_found", "leaves the root"),
             ({"source": ""}, 404, "not_found", ""),
         ):
             response = self.sign(**parameters)

@@ -817,7 +817,7 @@ class InfoTests(SynchronousTestCase):
         error = self.assertRaises(InvalidOptions, refuse_options, segments)
         self.assertEqual((error.status, error.code), (422, "invalid_options"))
         quoted, _, rest = error.message.partition(" is not accepted: ")
-        self.assertEqual(rest, "an info document takes no options.")
+        self.assertEqual(rest, "an info document has no options.")
         return quoted
 
     def test_none(self) -> None:

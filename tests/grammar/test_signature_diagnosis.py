@@ -37,7 +37,7 @@ class SlipTests(SynchronousTestCase):
     def test_hexadecimal_text(self) -> None:
         """The digits of the key or the salt in place of their bytes, in either letter case."""
         key, salt = KEY.hex().encode(), SALT.hex().encode()
-        wanted = "the bytes that the hexadecimal digits stand for are expected"
+        wanted = "the bytes that the hexadecimal digits encode are expected"
         for spell in (bytes.lower, bytes.upper):
             both = encode(mac(spell(key), spell(salt) + PATH))
             self.assert_slip(both, "text of AP_KEY and AP_SALT", wanted)

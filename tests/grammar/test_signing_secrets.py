@@ -20,7 +20,7 @@ class SecretTests(SynchronousTestCase):
         for text, fault in (
             ("abcd ", "white space around the value"),
             ("abxd", "character 3 of 4 is not a hexadecimal digit"),
-            ("abc", "an odd number of hexadecimal digits, 3, where each byte takes two"),
+            ("abc", "an odd number of hexadecimal digits, 3, but each byte has two"),
             ("ab", "1 byte"),
         ):
             error = self.assertRaises(ValueError, secret_reader(2), text)

@@ -238,7 +238,8 @@ class BodyStreamTests(BodyStreamCase):
             (reply_without_length(200), b"hello, "),
         ):
             sending = self.send_body(*packets, size=6)
-            self.assertEqual(self.assert_broken(sending), "the body is longer than it should be")
+            reason = self.assert_broken(sending)
+            self.assertEqual(reason, "the body is longer than its stated length")
             self.assertEqual(bytes(self.consumer.data), b"")
 
     def test_misframed(self) -> None:
@@ -556,7 +557,7 @@ class RequestBodyTests(RequestBodyCase):
         self.network.advance(29.9)
         self.assertNoResult(putting)
         self.network.advance(0.1)
-        self.assertEqual(str(self.exactly(putting, TransportError)), "no answer in time")
+        self.assertEqual(str(self.exactly(putting, TransportError)), "no response in time")
         self.network.run()
         self.assertTrue(self.peer.aborted)
 

@@ -51,7 +51,7 @@ class TranslateErrorTests(SynchronousTestCase):
     def test_late(self) -> None:
         """What was called off for want of progress is late, however it ended."""
         for error in (CancelledError(), wrapped(CancelledError()), ConnectionLost(), None):
-            self.assertEqual(self.translated(error, True), (TransportError, "no answer in time"))
+            self.assertEqual(self.translated(error, True), (TransportError, "no response in time"))
 
     def test_cancelled(self) -> None:
         """What the caller called off is no failure of the other side."""

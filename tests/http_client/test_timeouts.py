@@ -95,7 +95,7 @@ class WithTimeoutTests(SynchronousTestCase):
             self.clock.advance(max(0, seconds))
             error = self.failureResultOf(working, TimeoutError).value
             self.assertIsInstance(error, OSError)
-            self.assertEqual(f"{seconds} seconds are over", str(error))
+            self.assertEqual(f"{seconds} seconds have passed", str(error))
 
     def test_cancelled(self) -> None:
         """A caller that is cancelled has not timed out, and no timer is left."""

@@ -591,7 +591,7 @@ class ReadDocumentTests(StoreCase):
             reading = self.read(*packets)
             self.network.peers[-1].break_off()
             self.network.run()
-            self.assertIsInstance(reading.result, Failure, "it is taken for a success")
+            self.assertIsInstance(reading.result, Failure, "a truncated document was returned")
             self.exactly(reading, Unavailable)
 
     def test_success_that_takes_its_time(self) -> None:

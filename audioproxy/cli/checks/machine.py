@@ -54,7 +54,7 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
         yield good("ffmpeg", f"{found}, with all that renders need")
     # Encoders end with this process, however it ends (D40).
     if proxy.programs.launcher.parent_death_prefix:
-        yield good("setpriv", "no encoder outlives a service that is killed")
+        yield good("setpriv", "encoders end with the service, even if it is killed")
     else:
         yield note(
             "setpriv",
@@ -130,7 +130,7 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
         folder,
         needed,
         f"{renders} renders at a time (AP_MAX_CONCURRENCY), with {listed(files or ['nothing'])},",
-        "give it room, set TMPDIR to where there is some, or lower one of them",
+        "free some space, set TMPDIR to a larger disk, or lower one of them",
     )
 
 
@@ -190,7 +190,7 @@ async def _explain_failure(
     if isinstance(error, PermissionError):
         return bad(
             variable,
-            f"{port} is not this user's to take; set {variable} to 1024 or more, or give the"
+            f"{port} needs a privilege; set {variable} to 1024 or more, or give the"
             " service CAP_NET_BIND_SERVICE",
         )
     if error.errno != errno.EADDRINUSE:
@@ -216,7 +216,7 @@ async def _explain_failure(
 async def _identify_service(fetch: _Fetch, origin: str) -> str:
     document = json.loads(await fetch(f"{origin}/health"))
     if document["status"] != "ok":
-        raise ValueError("the health document of another program")
+        raise ValueError("another program's health document")
     return f"audioproxy {str(document['version'])[:20]}"
 
 

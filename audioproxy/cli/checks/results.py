@@ -63,9 +63,9 @@ def summarize(results: Iterable[CheckResult]) -> str:
     """Return the last line for the terminal."""
     verdicts = [result.verdict for result in results]
     if failed := verdicts.count(Verdict.BAD):
-        return f"{format_count(failed, 'thing')} would keep the service from its work."
+        return f"{format_count(failed, 'thing')} would prevent the service from working."
     if Verdict.NOTE in verdicts:
-        return "The service can work. What is marked -- is worth a look."
+        return "The service can work. Check the lines marked --."
     return "All is well."
 
 

@@ -53,7 +53,7 @@ def load_usable(environment: Mapping[str, str]) -> UsableSettings:
         results.append(
             bad(
                 "sources",
-                "there are none; set AP_LOCAL_ROOT to the directory that they lie in, or"
+                "there are none; set AP_LOCAL_ROOT to their directory, or"
                 " AP_SOURCE_ALLOWLIST to https hosts, or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
                 " and AWS_REGION for those in buckets",
             )
@@ -90,9 +90,9 @@ def _changeable(kept: Mapping[str, str], names: set[str]) -> set[str]:
 def _summarize(config: Config) -> str:
     where = config.variant_store
     store = {FileStore: "variants in a folder", BucketStore: "variants in a bucket"}
-    urls = "URLs signed or insecure" if config.allow_insecure else "URLs signed"
-    kept = store.get(type(where), "no variants kept")
-    hits = {"redirect": ", hits redirected there", "proxy": ", hits served from here"}
+    urls = "signed URLs, or insecure ones" if config.allow_insecure else "URLs signed"
+    kept = store.get(type(where), "variants are not stored")
+    hits = {"redirect": ", hits redirected to it", "proxy": ", hits served by this service"}
     how = "" if where is None else hits[config.serve_mode]
     return f"{urls}; sources: {listed(_source_kinds(config) or ['none'])}; {kept}{how}"
 

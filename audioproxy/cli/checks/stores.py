@@ -31,7 +31,7 @@ _NO_LIST = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
 # used. S3 refuses a quarter of an hour.
 _NOTICEABLE, _WRONG = 5, 300
 
-_SKIPPED = "not looked at, since the store could not be used"
+_SKIPPED = "not checked, since the store cannot be used"
 
 
 async def check_stores(
@@ -40,11 +40,11 @@ async def check_stores(
     """Check the variant store, the sources in buckets, and the clock against theirs."""
     config = settings.config
     if "AP_VARIANT_STORE" in settings.refused:
-        yield note("variant store", "not looked at, since AP_VARIANT_STORE is refused")
+        yield note("variant store", "not checked, since AP_VARIANT_STORE is refused")
     elif proxy.store is None:
         yield note(
             "variant store",
-            "none, so every request renders; set AP_VARIANT_STORE to keep what is rendered",
+            "none, so every request renders; set AP_VARIANT_STORE to store what is rendered",
         )
     elif isinstance(config.variant_store, FileStore):
         yield await check_folder(config, config.variant_store.path, proxy.store)
@@ -71,7 +71,7 @@ async def check_folder(config: Config, path: str, store: VariantStore) -> CheckR
         path,
         renders * config.max_variant_bytes,
         f"{renders} renders at a time (AP_MAX_CONCURRENCY) of AP_MAX_VARIANT_BYTES",
-        "give it room, or lower one of them",
+        "free some space, or lower one of them",
     )
 
 
@@ -106,12 +106,12 @@ async def _check_presigned_url(reactor: Any, config: Config, proof: StoreObject)
     url = proof.presign(config.presign_ttl)
     try:
         document = await read_document(await get(proof.store.client, reactor, url))
-        failure = None if document == _CONTENT else "another content than was written"
+        failure = None if document == _CONTENT else "different content from what was written"
     except (StoreError, TransportError) as error:
         failure = str(error)
     if failure is None:
-        return good("presigned URLs", "one gave what was written, without credentials")
-    text = f"one did not give what was written ({failure})"
+        return good("presigned URLs", "the URL returned what was written, without credentials")
+    text = f"the URL did not return what was written ({failure})"
     if config.serve_mode == "proxy":
         return note("presigned URLs", f"{text}; they are not needed with AP_SERVE_MODE=proxy")
     return bad(
@@ -134,11 +134,11 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
                 "an endpoint that can be reached, and credentials and a region that it knows, are"
                 " required",
             )
-            failure = f"asking for a list of buckets failed ({error}); {hint}"
+            failure = f"listing buckets failed ({error}); {hint}"
     if failure is not None:
         yield bad("bucket sources", f"{objects.name}: {failure}")
     else:
-        yield good("bucket sources", f"{objects.name} takes the credentials")
+        yield good("bucket sources", f"{objects.name} accepts the credentials")
     yield _check_encryption("way to sources", config.source_s3, objects, failure, "AP_S3")
 
 
@@ -159,12 +159,12 @@ def _check_encryption(
             authority = f"the bundle {settings.ca_bundle}"
         elif file:
             authority = f"SSL_CERT_FILE, {file}"
-        return good(check, f"encrypted; the certificate is vouched for by {authority}")
+        return good(check, f"encrypted; the certificate is verified by {authority}")
     if _is_loopback(origin.hostname or ""):
         return good(check, "not encrypted, and does not leave this machine")
     return note(
         check,
-        f"not encrypted, so who is on it can read everything and use presigned URLs; set"
+        f"not encrypted, so anyone on the network can read everything and use presigned URLs; set"
         f" {prefix}_ENDPOINT to an https:// origin where the network is not your own",
     )
 
@@ -195,6 +195,6 @@ def check_clock(ahead: int) -> CheckResult:
     :param ahead: seconds by which it is ahead of a store's.
     """
     if abs(ahead) <= _NOTICEABLE:
-        return good("clock", "that of this machine goes with the store's")
+        return good("clock", "this machine and the store agree")
     text = f"{describe_clock_offset(ahead)}; set it by NTP"
     return bad("clock", text) if abs(ahead) > _WRONG else note("clock", text)
