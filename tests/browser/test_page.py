@@ -32,8 +32,7 @@ SKIPPED = 1
 PIXELS = 600
 
 #: Tolerance in rows: one for the truncation to 8 bits, and one for a line between two rows that
-#: covers
-#: both.
+#: covers both.
 ROWS = 2
 #: Tolerance in columns. The libraries put corners into the middle or at the edge of a column, so
 #: that a sudden change of loudness spreads over two columns.
@@ -159,7 +158,7 @@ class PageTests(NodeCase):
         self.assertLess(0.2, before)
         self.assertLessEqual(before, after)
         self.assertLess(after + 0.2, later)
-        self.assertLess(later, TARGET, "to look at the page took too long")
+        self.assertLess(later, TARGET, "the measurement of the page took too long")
         self.assertLess(TARGET + 0.2, sought)
         self.assertTrue(report["over"]["ended"])
         self.assertIsNone(report["over"]["error"])
@@ -192,7 +191,7 @@ class PageTests(NodeCase):
         self.assertEqual([], wrong)
 
     async def test_peaks_js(self) -> None:
-        """peaks.js shows both channels of a dat waveform exactly, on a page of the same origin."""
+        """peaks.js shows both channels of a dat waveform, on a page of the same origin."""
         proxy = make_resource(self.config(), reactor)
         await proxy.startService()
         self.addCleanup(proxy.stopService)

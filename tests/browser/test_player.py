@@ -84,8 +84,7 @@ class PlayerTests(PlayerCase):
         """Each format plays while it is rendered, and supports seeking once it is stored.
 
         The URL follows the controls, the waveform follows the source, and each refusal is shown
-        with its
-        reason. One browser runs all scenarios, since it takes a while to start.
+        with its reason. One browser runs all scenarios, since it takes a while to start.
         """
         for name, loudness in (("falling.wav", (0.9, 0.1)), ("rising.wav", (0.1, 0.9))):
             write_tone(self.root / name, np.array(loudness))
@@ -111,7 +110,7 @@ class PlayerTests(PlayerCase):
             self.assertEqual((200, "MISS"), (status, state), token)
             # A seek sends a range request, which may cover the whole file from its first byte.
             self.assertEqual({(206, "HIT")}, {tuple(answer) for answer in later}, token)
-            # The page shows the duration even if the browser cannot determine it from a stream.
+            # The page shows the duration even if the browser cannot tell the length of a stream.
             self.assertRegex(heard["streamed"]["shown"], r"\A0:06\.[01]\Z", token)
             self.assertRegex(heard["sought"]["shown"], r"\A0:06\.[01]\Z", token)
             self.assertApproximates(0.7 * SECONDS, heard["sought"]["time"], 1.5, token)

@@ -184,7 +184,7 @@ class MachineTests(DoctorCase):
         self.assertEqual((GOOD, True), (found.verdict, f"audioproxy {__version__}" in found.text))
         found = only(results, "AP_METRICS_PORT")
         self.assertEqual((GOOD, True), (found.verdict, "an audioproxy" in found.text))
-        # Each port belongs to this service, but as the other listener's.
+        # Each port is used by the service's other listener.
         results = await self.run_checks(
             AP_PORT=str(running.metrics_port), AP_METRICS_PORT=str(running.port)
         )
@@ -226,7 +226,7 @@ class MachineTests(DoctorCase):
                 self.assertRegex(found.text, "LimitNOFILE=16384 .*ulimit -Hn 16384")
 
     async def test_room(self) -> None:
-        """The maximum disk use of renders is compared with the free space where they write."""
+        """`doctor` compares the maximum disk use of renders with the space that is free."""
         terabytes = {"AP_MAX_VARIANT_BYTES": str(10**15), "AP_MAX_CONCURRENCY": "2"}
         await self.assert_one(
             NOTE, "variant store", "2 renders at a time .+ may take 2000 TB; free some", **terabytes
@@ -249,7 +249,7 @@ class MachineTests(DoctorCase):
         self.assertRegex(first.text, "TMPDIR is /nowhere, where none can be made, so they are in /")
 
     async def test_no_temporary_files(self) -> None:
-        """An error is reported if there is no folder for temporary files."""
+        """`doctor` reports an error if no folder can hold temporary files."""
         self.patch(tempfile, "tempdir", "/nowhere")
         await self.assert_one(BAD, "temporary files", "set TMPDIR to where they can")
 
@@ -300,7 +300,7 @@ class ProgramTests(ServiceCase):
         )
 
     def test_good(self) -> None:
-        """Without problems, each line is marked ok, and the exit status is 0."""
+        """Without problems `doctor` marks each line with ok, and exits with 0."""
         self.add("a.wav", b"RIFF")
         ended = self.run_doctor()
         *lines, blank, last = ended.stdout.splitlines()

@@ -88,7 +88,7 @@ class UrlTests(ExplainCase):
             self.assertIn(words, parts[part], url)
 
     def test_bad_source(self) -> None:
-        """The options of a URL are shown although its source is refused."""
+        """`explain` shows the options of a URL even if its source is refused."""
         parts = self.explain(SIGNER.sign("/f:opus/br:96/plain/ftp://x"))
         self.assertIn("404 not_found", parts["refused"])
         self.assertEqual("f:opus", parts["options"][-1].partition(" ")[0])
@@ -103,19 +103,19 @@ class UrlTests(ExplainCase):
         self.assertNotIn("ffmpeg", parts)
 
     def test_bad_settings(self) -> None:
-        """Invalid settings are reported, and the commands are shown with assumptions."""
+        """`explain` reports invalid settings, and shows the commands with assumed values."""
         parts = self.explain(SIGNER.url("local://a"), AP_PORT="x")
         self.assertIn("AP_PORT: 'x'; a whole number", parts["assumed"][1])
         self.assertIn(" 3< AP_LOCAL_ROOT/a", parts["ffmpeg"])
 
     def test_secrets(self) -> None:
-        """The query of an https source does not appear in the commands."""
+        """`explain` shows no query of an https source in the commands."""
         parts = self.explain(SIGNER.url("https://h.example/a.mp3?token=hidden"))
         self.assertNotIn("hidden", parts["ffmpeg"] + parts["ffprobe"])
         self.assertIn("https://h.example/a.mp3", parts["ffmpeg"])
 
     def test_unprintable(self) -> None:
-        """A source with any bytes is shown in one line of printable text."""
+        """`explain` shows a source with any bytes in one line of printable text."""
         parts = self.explain(SIGNER.sign("/f:mp3/plain/local://a%0A%1B%5B31m%FF%C3%BC"))
         self.assertEqual("local://a\\n\\x1b[31m\\xffü", parts["source"])
         ended = command("explain", "--no-probe", "/x/plain/local://%1B%5D0;evil%07")
@@ -175,7 +175,7 @@ class SourceTests(SynchronousTestCase):
         return ended.returncode, json.loads(ended.stdout), ended.stderr
 
     def test_commands_run(self) -> None:
-        """The commands shown are those of a render, and a shell can run them unchanged."""
+        """`explain` shows the commands of a render, which a shell can run unchanged."""
         url = SIGNER.url("local://a b.flac", Variant(f="wav", bd="32f", t=("0.1", "0.2")))
         status, parts, complaints = self.explain(url)
         self.assertEqual((0, ""), (status, complaints))
@@ -185,14 +185,14 @@ class SourceTests(SynchronousTestCase):
         self.assertEqual(8820, len(read_wav(ran.stdout)))
 
     def test_too_large(self) -> None:
-        """A source above AP_MAX_SRC_BYTES is reported as refused with 413."""
+        """`explain` reports a source above AP_MAX_SRC_BYTES as refused with 413."""
         self.settings["AP_MAX_SRC_BYTES"] = "10"
         status, parts, _ = self.explain(SIGNER.url("local://a b.flac"))
         self.assertEqual(4, status)
         self.assertIn("413 source_too_large: The source has", parts["refused"])
 
     def test_refusal(self) -> None:
-        """A refusal that depends on the source is reported with its status and reason."""
+        """`explain` reports refusals that depend on the source with status and reason."""
         status, parts, _ = self.explain(SIGNER.url("local://missing"))
         self.assertEqual(4, status)
         self.assertIn("404 not_found: [Errno 2] No such file", parts["refused"])

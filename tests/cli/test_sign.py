@@ -54,19 +54,19 @@ class SignTests(SynchronousTestCase):
             self.assertIn(exp - seconds, range(before, int(time.time()) + 1))
 
     def test_standard_input(self) -> None:
-        """``-`` stands for the non-blank lines of standard input."""
+        """`sign -` signs each non-blank line of standard input."""
         ended = command("sign", "-", stdin=f"{PIECE}\n\n  s3://b/k\n")
         self.assertEqual(2, len(ended.out.splitlines()))
 
     def test_bad_line(self) -> None:
-        """An invalid source is reported, and the others are signed."""
+        """`sign` reports an invalid source, and signs the others."""
         ended = command("sign", "-", stdin=f"http://h/a\n{PIECE}\n")
         self.assertEqual(1, ended.status)
         self.assertEqual(1, len(ended.out.splitlines()))
         self.assertIn("http://h/a: a source is local://, s3:// or https://", ended.err)
 
     def test_refusals(self) -> None:
-        """Refused options exit with 1 and usage errors with 2, each with a one-line message."""
+        """`sign` exits with 1 on refused options and with 2 on usage errors, in one line each."""
         self.assert_refused(1, '"br:9000" is not accepted', "-o", "br:9000", PIECE)
         self.assert_refused(1, "a variant never expires", "-o", "exp:99", PIECE)
         self.assert_refused(2, "AP_KEY: not set; export", PIECE, AP_KEY="")
@@ -78,14 +78,14 @@ class SignTests(SynchronousTestCase):
         self.assert_refused(2, "--expires-in works with", "-e", "1h", "--info", PIECE)
 
     def test_misspelt_time(self) -> None:
-        """An invalid duration exits with 2 and a message that shows a valid one."""
+        """--expires-in exits with 2 on an invalid duration, and shows the valid units."""
         for text in ("0", "1w", "-1", "1.5h", ""):
             ended = command("sign", f"--expires-in={text}", PIECE)
             self.assertEqual(2, ended.status, text)
             self.assertIn("a number with m, h or d", ended.err)
 
     def test_bad_path(self) -> None:
-        """An invalid path is reported, and the others are signed."""
+        """`sign --path` reports an invalid path, and signs the others."""
         ended = command("sign", "--path", "/a/plain/x", "b", "/c/../d", "/e/plain/y")
         self.assertEqual((2, 2), (ended.status, len(ended.out.splitlines())))
         self.assertIn("b: --path: a path starts with a slash", ended.err)
@@ -94,7 +94,7 @@ class SignTests(SynchronousTestCase):
     def test_file_of_settings(self) -> None:
         """--env-file reads variables in the format of systemd's EnvironmentFile.
 
-        The file replaces the environment. Lines that are ambiguous are refused by number.
+        The file replaces the environment. Ambiguous lines are refused with their number.
         """
         file = Path(self.mktemp())
         lines = f"# keys\n\n; or so\n AP_KEY='{SECRETS['AP_KEY']}'\nAP_SALT=fa11\nAP_PORT=\n"

@@ -32,7 +32,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(f"{words}: {url}\n", ended.out)
 
     def test_good(self) -> None:
-        """A signed URL is good with or without a base, a mount path or an unsigned query (D17)."""
+        """`verify` accepts a URL with or without base, mount path or unsigned query (D17)."""
         url = SIGNER.url(PIECE, Variant(f="opus"))
         mounted = url.replace(".example/", ".example/in/audio/")
         for spelled in (url, mounted, url.removeprefix(SIGNER.base), f"{url}?utm=1#t=3"):
@@ -42,7 +42,7 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(exp, 0, "good until 2100-01-01T00:00:00Z")
 
     def test_wrong(self) -> None:
-        """A wrong path or signature exits with 1, and common signing mistakes are named."""
+        """`verify` exits with 1 on a wrong signature, and names common signing mistakes."""
         url = SIGNER.url(PIECE)
         self.assert_verdict(url.replace("piece", "other"), 1, "wrong signature")
         self.assert_verdict("/insecure/plain/" + PIECE, 1, "wrong signature")
@@ -52,20 +52,20 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(f"/{slip}{path}", 1, words)
 
     def test_padded(self) -> None:
-        """A signature with one padding character is good, with two wrong (Authentication, 2)."""
+        """`verify` accepts one padding character and refuses two (Authentication, 2)."""
         signature, rest = SIGNER.url(PIECE).removeprefix(SIGNER.base + "/").split("/", 1)
         self.assert_verdict(f"/{signature}=/{rest}", 0, "good")
         words = "its digest is right, and has too much padding; base64url without padding is"
         self.assert_verdict(f"/{signature}==/{rest}", 1, f"wrong signature ({words} expected)")
 
     def test_expired(self) -> None:
-        """An expired URL exits with 3 and is told apart from a wrong signature (410 and 401)."""
+        """`verify` exits with 3 on an expired URL (410), and with 1 on a wrong signature (401)."""
         url = SIGNER.sign(f"/exp:86400/br:0/plain/{PIECE}")
         words = "good signature, but expired at 1970-01-02T00:00:00Z"
         self.assert_verdict(url, 3, words)
 
     def test_refused(self) -> None:
-        """Refused options and sources exit with 4 and the service's own message."""
+        """`verify` exits with 4 on refused options and sources, with the service's message."""
         for path, words in (
             ("/br:0/plain/local://a", '"br:0" is not accepted: f:mp3 takes 8 to 320 kbps'),
             ("/info/f:mp3/plain/local://a", "an info document has no options"),
@@ -79,7 +79,7 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(SIGNER.sign("/f:mp3/local://a"), 4, words)
 
     def test_several(self) -> None:
-        """Each URL gets a line, and the exit status is the worst of all URLs."""
+        """`verify` prints a line for each URL, and exits with the worst status of all."""
         good, bad = SIGNER.url(PIECE), SIGNER.sign("/x:1/plain/local://a")
         ended = command("verify", good, "-", stdin=f"{bad}\n{good}\n")
         self.assertEqual((4, 3), (ended.status, len(ended.out.splitlines())))
@@ -103,19 +103,19 @@ class VerifyTests(SynchronousTestCase):
             self.assertEqual(signed, parse_url(text).signed, text)
 
     def test_confinement(self) -> None:
-        """A path outside the root is refused with status 4, as the service refuses it (404)."""
+        """`verify` exits with 4 on a path outside the root, which the service refuses (404)."""
         ended = command("verify", SIGNER.sign("/f:mp3/enc/bG9jYWw6Ly8uLi9h"))
         self.assertEqual(4, ended.status)
         self.assertIn("leaves the root", ended.out)
 
     def test_no_url_among_others(self) -> None:
-        """A line that is not a URL is reported, and all others are verified."""
+        """`verify` reports a line that is not a URL, and verifies all others."""
         ended = command("verify", "-", stdin=f"{SIGNER.url(PIECE)}\nno\n{SIGNER.url(PIECE)}\n")
         self.assertEqual((2, 2), (ended.status, len(ended.out.splitlines())))
         self.assertIn("'no' is not a URL of the service", ended.err)
 
     def test_no_url(self) -> None:
-        """A URL with fewer than two path segments is a usage error (status 2)."""
+        """`verify` exits with 2 on a URL with fewer than two path segments."""
         for text in ("https://audio.example", "x", "/x", "audio.example/x/y"):
             ended = command("verify", text)
             self.assertEqual((2, ""), (ended.status, ended.out), text)

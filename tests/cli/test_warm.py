@@ -57,7 +57,7 @@ class FetchTests(ClientCase):
         return str(self.exactly(fetching, FetchFailed))
 
     def test_states(self) -> None:
-        """The result follows X-Audio-Proxy, and every byte of the body is read and counted."""
+        """The result of a fetch follows X-Audio-Proxy, and all bytes are read and counted."""
         for state, came in (
             ("MISS", RENDERED),
             ("COALESCED", RENDERED),
@@ -85,7 +85,7 @@ class FetchTests(ClientCase):
         self.assertEqual(3, len(self.network.requests))
 
     def test_asked(self) -> None:
-        """The URL is sent as written, without its fragment, and percent-encoded as by browsers."""
+        """`warm` requests a URL as written, without its fragment, percent-encoded like browsers."""
         for url, target in (
             (URL, f"/{SIGNATURE}/f:mp3/plain/local://a.wav"),
             ("HTTP://audio.test/s/x;/plain/a%2F..//b?q=%20#there", "/s/x;/plain/a%2F..//b?q=%20"),
@@ -106,7 +106,7 @@ class FetchTests(ClientCase):
         self.assertEqual([], self.network.requests)
 
     def test_refused(self) -> None:
-        """A refusal is reported by status and message, and is not retried."""
+        """`warm` reports a refusal with its status and message, and does not retry it."""
         document = b'{"error": "not_found", "message": "There is nothing."}'
         for answer, words in (
             (reply(404, document), "404 not_found: There is nothing."),
@@ -118,7 +118,7 @@ class FetchTests(ClientCase):
             self.assertEqual(words, self.why(self.fetch(answer)))
 
     def test_busy(self) -> None:
-        """A 429 is retried after Retry-After, as often as ``tries`` allows."""
+        """`warm` retries a 429 after Retry-After seconds, as often as --tries allows."""
         busy = reply(429, headers={"Retry-After": "7"})
         fetching = self.fetch(busy, busy, reply(200, headers=MISS))
         for asked in (1, 2):
@@ -146,7 +146,7 @@ class FetchTests(ClientCase):
             self.successResultOf(fetching)
 
     def test_broken(self) -> None:
-        """502, 503 and 504 are retried twice, whatever ``tries`` says."""
+        """`warm` retries 502, 503 and 504 twice, whatever --tries says."""
         for status in (502, 503, 504):
             fetching = self.fetch(reply(status), reply(status), reply(200, headers=HIT), tries=1)
             self.network.advance(2)
@@ -158,7 +158,7 @@ class FetchTests(ClientCase):
             self.assertIn(str(status), self.why(fetching))
 
     def test_torn(self) -> None:
-        """A body that breaks off is a failure, even after a 200 (Errors, 10)."""
+        """`warm` treats a body that breaks off as a failure, even after a 200 (Errors, 10)."""
         begun = reply_without_length(200, headers=MISS | CHUNKED)
         for packets in ((begun, chunk(b"hello")), (reply(200, b"hello", MISS, 9),)):
             for end in (Peer.hang_up, Peer.break_off):
@@ -191,7 +191,7 @@ class ShowTests(SynchronousTestCase):
     """The function `redact_url`."""
 
     def test_no_secret(self) -> None:
-        """Signatures and queries are not shown, since anybody who has them may use the URL."""
+        """`warm` shows no signature and no query, since their owner may use the URL."""
         for url, shown in (
             (f"{URL}?token=x", "f:mp3/plain/local://a.wav"),
             (f"https://a.test/mounted/{SIGNATURE}=/info/plain/x", "info/plain/x"),
@@ -329,7 +329,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(["abcd", "efghijk", "l"], self.read("-", stdin=b"abcd\nefghijk\n\nl"))
 
     def test_once(self) -> None:
-        """A repeated URL is fetched once, within the limit of remembered URLs."""
+        """`warm` fetches a repeated URL once, within the limit of remembered URLs."""
         self.assertEqual(["a", "b"], self.read("a", "-", "a", stdin=b"a\nb\na\nb\n"))
         self.patch(warm_module, "_REMEMBERED", 2)
         self.assertEqual(["a", "b", "c", "a"], self.read("-", stdin=b"a\nb\na\nc\nc\na\n"))
@@ -353,7 +353,7 @@ class ServiceTests(ServiceCase):
         return progress
 
     async def test_rendered_and_stored(self) -> None:
-        """Missing variants are rendered and stored; stored variants are not rendered again."""
+        """`warm` renders and stores missing variants, and does not render stored ones again."""
         self.add("a.flac", short_flac())
         port = self.start().port
         path, info = signed("/f:mp3/plain/local://a.flac"), signed("/info/plain/local://a.flac")
@@ -366,7 +366,7 @@ class ServiceTests(ServiceCase):
         self.assertEqual((len(hit.body), []), (second.received, self.said))
 
     async def test_refusals(self) -> None:
-        """Each refusal is a line with the service's message, and without the signature."""
+        """`warm` prints the service's message for each refusal, without the URL's signature."""
         paths = [signed("/f:mp3/plain/local://nothing"), signed("/f:mp9/plain/local://a.flac")]
         progress = await self.warm(self.start().port, *paths)
         self.assertEqual(2, progress.failed)
@@ -404,7 +404,7 @@ class ProgramTests(ServiceCase):
         return process
 
     async def test_list(self) -> None:
-        """A list on standard input is fetched over TLS, with a line per failure and a summary."""
+        """`warm -` fetches a list over TLS, and prints a line per failure and a summary."""
         authority = Authority(Path(self.mktemp()).resolve())
         origin = open_origin(self, authority.issue("localhost"))
         good = origin.put("/s/plain/a", File(b"x" * 5000, headers=("X-Audio-Proxy: MISS",)))
@@ -436,7 +436,7 @@ class ProgramTests(ServiceCase):
         self.assertRegex(process.stdout, r"\Astopped: 0 URLs in [0-9.]+ s\n\Z")
 
     async def test_progress(self) -> None:
-        """A terminal shows a progress bar, but not with --quiet."""
+        """`warm` shows a progress bar on a terminal, but not with --quiet."""
         origin = open_origin(self)
         url = origin.put("/s/plain/a", Status(302, ("X-Audio-Proxy: HIT",), b""))
         for words, shown in (((), True), (("--quiet",), False)):
@@ -446,6 +446,6 @@ class ProgramTests(ServiceCase):
             self.assertIn("1 URL in ", process.stdout)
 
     def test_misuse(self) -> None:
-        """Missing or invalid arguments are usage errors (status 2)."""
+        """`warm` exits with 2 on missing or invalid arguments."""
         for words in ((), ("-c", "0", URL), ("-t", "x", URL), ("--tries", "9999999999", URL)):
             self.assertEqual(2, command("warm", *words, environment=SECRETS).status)

@@ -96,7 +96,7 @@ class DefaultsTests(ConfigCase):
     """Defaults of unset variables."""
 
     def test_defaults(self) -> None:
-        """A key and a salt suffice, and all other settings have their default (D30, Limits)."""
+        """A key and a salt suffice, and all other settings have their default (Limits; D30)."""
         affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))
         cpus = len(affinity(0))
         config, warnings = load(SIGNED)

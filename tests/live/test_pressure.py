@@ -60,7 +60,7 @@ class QueueTests(PressureCase):
         return node, port, clients
 
     async def come(self, port: int, number: int) -> Client:
-        """Connect a client that requests a variant of its own."""
+        """Connect a client that requests a variant which no other client requests."""
         client: Client = await send(port, target("busy", "mp3", f"/cb:{number}"))
         return client
 
@@ -171,7 +171,7 @@ class CrowdTests(PressureCase):
         self.write_program("ffprobe", text)
 
     async def test_every_moment(self) -> None:
-        """Clients that join at any time get all bytes of one render and one probe.
+        """Clients that join at any time get all bytes of one render, after one probe.
 
         (Variant delivery states; Info endpoint, 6)
         """

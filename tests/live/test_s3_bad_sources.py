@@ -179,8 +179,7 @@ class LostRangeTests(RemoteCase):
         """Require correct bytes if a render recovers; else no complete response and no variant.
 
         :param rows: for each source: number of the first failing request, number of failing
-            requests,
-            the response to them, and whether the render recovers.
+            requests, the response to them, and whether the render recovers.
         """
         origin, data = open_origin(self), noise(name, OLD)
         paths = [f"{number}-{name}" for number in range(len(rows) + 1)]
@@ -375,7 +374,7 @@ class WrongStoreTests(RemoteCase):
         self.assertEqual([], road.requests)
 
     async def test_wrong_region(self) -> None:
-        """A region that the store does not have is a configuration error: 500."""
+        """A region that the store does not have is a configuration error (500)."""
         self.require("region")
         self.put("a.flac", short_flac())
         for answer in await self.refuse(region="mars-north-1"):
@@ -393,7 +392,7 @@ class WrongStoreTests(RemoteCase):
         self.assertEqual([], elsewhere.visits)
 
     async def test_redirect_of_the_encoder(self) -> None:
-        """A redirect that only GET requests get is not followed by ffprobe either."""
+        """ffprobe does not follow a redirect that the store sends to GET requests only."""
         origin, elsewhere = open_origin(self), open_origin(self)
         path = f"/{self.sources}/a.flac"
         there = elsewhere.put(path, short_flac().read_bytes())
@@ -405,7 +404,7 @@ class WrongStoreTests(RemoteCase):
         self.assertEqual([], elsewhere.visits)
 
     async def test_errors(self) -> None:
-        """A 5xx or 429 of the store results in 502, which is not cached."""
+        """A 5xx or 429 response of the store results in 502 with no-store."""
         origin = open_origin(self)
         path = f"/{self.sources}/a.flac"
         slow = b"<Error><Code>SlowDown</Code></Error>"

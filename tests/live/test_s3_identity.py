@@ -155,7 +155,7 @@ class TLSProofTests(ProofCase):
         self.assertEqual([], self.stored())
 
     def test_no_certificates(self) -> None:
-        """A bundle without certificates is refused by the setting's name before any request."""
+        """A bundle without certificates is refused before any request; the error names it."""
         empty = Path(self.mktemp()).resolve()
         empty.write_text("no certificate\n")
         settings = self.config(variant_s3=self.s3(ca_bundle=str(empty)))

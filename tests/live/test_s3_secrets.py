@@ -92,7 +92,7 @@ class CommandTests(SecretsCase):
             self.assertEqual("0", option(words, "-max_redirects"))
             self.assertEqual(f"If-Match: {tag}\r\n", option(words, "-headers"))
             self.check_trust(words)
-        # No child's environment has AP_* or AWS_* variables, or any other secret.
+        # A child's environment has PATH and LC_ALL at most, so no setting and no secret.
         environments = [path.read_bytes() for path in self.notes.glob("*.environ")]
         self.assertLessEqual(len(commands), len(environments))
         for environ in environments:

@@ -154,7 +154,7 @@ class InfoTests(RemoteCase):
 
 
 class RefusalTests(RemoteCase):
-    """Objects that cannot be read, and objects that are no audio."""
+    """Objects that cannot be read, and objects that are not audio."""
 
     async def test_one_404(self) -> None:
         """Missing, forbidden and not allowlisted objects return the same 404 (Errors, 7)."""
@@ -197,7 +197,7 @@ class RefusalTests(RemoteCase):
         self.assertEqual(200, (await ask(allowed.port, self.url("a.flac"))).status)
 
     async def test_right_to_list(self) -> None:
-        """Credentials without the right to list get 404 for a missing key, and existing objects."""
+        """Credentials without the right to list read objects, and get 404 for missing keys."""
         self.put("a.flac", short_flac())
         reader = self.server.add_user("get")
         service = await self.boot(source_s3=self.s3(who=reader))

@@ -264,7 +264,7 @@ class PartsTests(RemoteCase):
     async def setUp(self) -> None:
         await super().setUp()
         self.put("long.flac", long_flac())
-        # The default part size is 4 GiB.
+        # Small parts in place of the default of 4 GiB.
         self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))
         self.patch(s3_module, "_RETRY_DELAY", 0.01)
         self.patch(registry_module, "_LINGER", 0.05)
@@ -372,7 +372,7 @@ class RedirectTests(RemoteCase):
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
 
     async def test_exp(self) -> None:
-        """Presigned URLs expire with ``exp``; its last second is served in proxy mode (D14)."""
+        """Presigned URLs end with ``exp``; in its last second the bytes are sent here (D14)."""
         now = int(time.time())
         clock = SimpleNamespace(time=lambda: now + 0.9)
         self.patch(service_module, "time", clock)

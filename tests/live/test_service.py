@@ -304,7 +304,7 @@ async def until_hit(port: int, path: bytes) -> Response:
     """Repeat a request until the write-back is complete, and return the hit."""
     while (response := await ask(port, path))["x-audio-proxy"] != b"HIT":
         if response["x-audio-proxy"] != b"COALESCED":
-            raise AssertionError(f"neither attached nor stored: {response.headers}")
+            raise AssertionError(f"neither COALESCED nor HIT: {response.headers}")
     return response
 
 
@@ -416,7 +416,7 @@ class SourceTests(ServiceCase):
             self.assertEqual(200, response.status, path)
 
     async def test_size(self) -> None:
-        """A source of AP_MAX_SRC_BYTES is rendered, and one byte more returns 413."""
+        """A source of AP_MAX_SRC_BYTES is rendered; a source one byte larger returns 413."""
         size = self.add("short.flac", short_flac()).stat().st_size
         for limit, status in ((size, 200), (size - 1, 413)):
             port = self.start(max_src_bytes=limit).port

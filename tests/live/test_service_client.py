@@ -33,7 +33,11 @@ class UntilTests(TestCase):
 
 
 class Speaker(Protocol):
-    """Server that sends the same bytes to every client, and then closes the connection or not."""
+    """Server that sends the same bytes to every client, and then closes the connection.
+
+    :cvar words: the bytes to send.
+    :cvar abort: keep the connection open instead.
+    """
 
     words = b""
     abort = False

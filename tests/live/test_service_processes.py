@@ -167,7 +167,7 @@ class EndTests(ServiceCase):
         self.assertEqual([" 404 " in lines[0], "cache=MISS" in lines[-1]], [True, True], lines)
 
     async def test_drain_has_a_limit(self) -> None:
-        """Shutdown kills a hanging render after AP_RENDER_TIMEOUT; the exit status is still 0."""
+        """Shutdown ends a hanging render after AP_RENDER_TIMEOUT (if below 30 s) with status 0."""
         seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
         node, _, client, encoder = await self.start_and_hold(**seconds)
         node.signal(signal.SIGTERM)

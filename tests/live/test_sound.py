@@ -54,7 +54,7 @@ def recording(kind: str) -> bytes:
 
 @cache
 def reference(kind: str) -> Sound:
-    """Return the recording as a plain decoder decodes it."""
+    """Return the decoded samples of the recording."""
     return decode(recording(kind))
 
 

@@ -77,8 +77,8 @@ class IdentityTests(SynchronousTestCase):
         """Every format gives the same bytes on every run, with every filter (D44).
 
         `tests.live.test_service_processes` compares renders without filters between nodes.
-        Rendering
-        several outputs in one ffmpeg run gives the same bytes, which other tests rely on.
+        Rendering several outputs in one ffmpeg run gives the same bytes, which other tests rely
+        on.
         """
         filters = "norm:ebu/enhance:voice/fade:0.05:0.05/gain:1"
         texts = [f"f:{form}/{filters}" for form in FORMS]

@@ -100,7 +100,7 @@ class DeliveryTests(ServiceCase):
                 await until_hit(port, SHORT)
 
     async def test_identical_bytes(self) -> None:
-        """Two renders of a waveform give the same bytes, and JSON and dat the same values (D44)."""
+        """Two renders of a waveform give equal bytes, and JSON and dat give equal values (D44)."""
         port = self.start().port
         text = "f:peaks/pts:333/ch:2/norm:ebu/enhance:voice"
         bodies = []
