@@ -52,7 +52,10 @@ class GoodTests(BucketCase):
     """Buckets that are configured correctly."""
 
     async def test_all_is_well(self) -> None:
-        """A good bucket passes: an object is written, found, fetched by its URL and removed."""
+        """A good bucket passes: an object is written, found, fetched by its URL and removed.
+
+        A correct clock passes too.
+        """
         results = await self.run_checks()
         self.assertNotIn(Verdict.BAD, [result.verdict for result in results])
         self.assert_verdicts(
@@ -117,7 +120,7 @@ class RefusedTests(BucketCase):
         self.assertEqual([], self.stored())
 
     async def test_certificates(self) -> None:
-        """An untrusted certificate is reported as AP_S3_CA_BUNDLE; the right bundle passes."""
+        """An untrusted certificate is reported with AP_S3_CA_BUNDLE, and its bundle passes."""
         authority = Authority(Path(self.mktemp()).resolve())
         origin = open_origin(self, authority.issue("localhost"))
         endpoint = {"AP_S3_ENDPOINT": f"https://localhost:{origin.port}"}
@@ -146,10 +149,10 @@ class ClockTests(BucketCase):
             error = await self.assertFailure(service.startService(), BootError)
         finally:
             await service.stopService()
-        self.assertRegex(str(error), rf"a clock that is right is required: {self.AHEAD}\Z")
+        self.assertRegex(str(error), rf"a correct clock is required: {self.AHEAD}\Z")
 
     async def test_taken_all_the_same(self) -> None:
-        """A clock offset that the store accepts is reported too; presigned URLs may be expired."""
+        """An accepted clock offset is reported too, and so are presigned URLs expired by it."""
         for seconds, verdict in ((60, Verdict.NOTE), (-400, Verdict.BAD)):
             self.shift_clock(seconds)
             results = await self.run_checks()

@@ -114,7 +114,7 @@ class LookupTests(OutageCase):
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.1)
         self.store.rule = lambda asked: HOLD
         self.assert_down(await ask(self.port, signed("/plain/local://short.flac")))
-        self.assertRegex(self.warnings()[-1], "no answer in time")
+        self.assertRegex(self.warnings()[-1], "no response in time")
         self.patch(client_module, "_HEADERS_TIMEOUT", 15)
         self.store.go_on()
         answer = await ask(self.port, signed("/plain/local://short.flac"))
@@ -133,7 +133,7 @@ class WriteBackTests(OutageCase):
         return client, path
 
     async def test_away_during_a_render(self) -> None:
-        """A failed write-back costs no client a byte, and is logged and counted once.
+        """A failed write-back affects no client, and is logged and counted once.
 
         The next request for the variant renders it again and stores it.
         """
@@ -161,7 +161,7 @@ class WriteBackTests(OutageCase):
         self.assertEqual([], self.log.errors)
 
     async def test_lost_during_the_upload(self) -> None:
-        """An upload that breaks off leaves no object, not even a part, and is retried once."""
+        """An upload that breaks off stores no object, not even a torn one, and is retried once."""
         tries: list[Asked] = []
 
         def lose(asked: Asked) -> Fate:
