@@ -1,1 +1,1 @@
-"""The ``audioproxy`` command: signs and explains URLs, examines a configuration, fills a store."""
+"""The ``audioproxy`` command: signs, verifies, explains and fetches URLs, and checks the set-up."""

@@ -26,7 +26,7 @@ def configure(parser: ArgumentParser) -> None:
 
 
 def _run(arguments: Namespace, _environment: Mapping[str, str]) -> int:
-    # `main` imports this module in turn.
+    # A circular import: `main` imports this module.
     from audioproxy.cli.main import build_parser
 
     print(shtab.complete(build_parser(), shell=arguments.shell))

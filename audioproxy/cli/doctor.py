@@ -1,4 +1,4 @@
-"""``audioproxy doctor``: run all checks; a check that fails does not stop the others."""
+"""``audioproxy doctor``: run all checks, even after one has failed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ async def check_all(
     """Run all checks.
 
     :param report: called with each result as soon as it is known.
-    :param warnings: receives the log's warnings about settings while the service is built.
+    :param warnings: the list to which the log observer appends warnings about settings while the
+        service is constructed.
     """
     report(good("audioproxy", f"{__version__}, Python {platform.python_version()}, as {_user()}"))
     settings = load_usable(environment)
@@ -135,7 +136,7 @@ def _build(
     settings: UsableSettings,
     report: Callable[[CheckResult], None],
 ) -> tuple[UsableSettings, AudioProxy]:
-    """Build the service, without the settings that it refuses."""
+    """Construct the service, without the settings that it rejects."""
     refused = settings.refused
     while True:
         try:
@@ -143,7 +144,7 @@ def _build(
         except BootError as error:
             result = setting_result(Verdict.BAD, str(error))
             report(result)
-        # Without any setting the service can always be built.
+        # The service can always be constructed without any settings.
         environment = {} if result.check in refused else {**environment, result.check: ""}
         refused |= {result.check}
         # The service reads SSL_CERT_FILE from the environment of the process.
@@ -157,7 +158,7 @@ def _checks(
 ) -> list[tuple[str, AsyncIterator[CheckResult]]]:
     config = settings.config
     return [
-        # First, since too few descriptors make the programs look broken.
+        # This check is first: with too few descriptors, the check of ffmpeg fails too.
         ("open files", check_open_files(config)),
         ("ffmpeg", check_programs(proxy)),
         ("local sources", check_local_sources(config)),
@@ -172,5 +173,5 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # The user of a container may have no name.
+        # In a container, the user id may have no name.
         return f"user {os.getuid()}"

@@ -1,4 +1,4 @@
-"""Settings of a command: from the environment, or from a file."""
+"""Settings of a command, from the environment or a file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import shtab
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.urls import Signer
 
-# The syntax that systemd, a shell and this module read alike. They differ on comments behind a
-# value, on backslashes, and on blanks and quotes within a value.
+# The syntax that systemd, shells and this module read in the same way. systemd and shells differ on
+# comments after a value, on backslashes, and on blanks and quotes within a value.
 _ASSIGNMENT = re.compile(
     r"""([A-Za-z_]\w*)=(?:'([^'\\]*)'|"([^"\\$`]*)"|([\w./:,@%+=*\[\]-]*))""", re.ASCII
 )
-# Variables that the service reads besides its settings.
+# Variables that the service reads and that are not settings.
 _PROCESS_VARIABLES = ("PATH", "SSL_CERT_FILE", "TMPDIR")
 
 
 def add_env_file(parser: ArgumentParser) -> None:
-    """Add the option that names a file of settings."""
+    """Add the option ``--env-file``."""
     file = parser.add_argument(
         "--env-file",
         metavar="FILE",
@@ -36,7 +36,7 @@ def add_env_file(parser: ArgumentParser) -> None:
 def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, str]:
     """Return the environment, overridden by the settings in a file.
 
-    :raises UsageError: for a file that cannot be read.
+    :raises UsageError: for a file that cannot be read or parsed.
     """
     settings = dict(environ)
     if file is not None:
@@ -58,12 +58,12 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
 
 
 def export_process_variables(settings: Mapping[str, str]) -> None:
-    """Set the variables that are not configuration in this process: the file may have them too."""
+    """Set the process variables, which a file of settings may contain too, in ``os.environ``."""
     os.environ.update({name: settings[name] for name in _PROCESS_VARIABLES if name in settings})
 
 
 def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = False) -> Signer:
-    """Return a signer with the key and the salt of the settings.
+    """Return a signer with the key and the salt of an environment.
 
     :raises UsageError: for a missing or invalid key or salt.
     """

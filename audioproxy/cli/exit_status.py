@@ -1,20 +1,20 @@
-"""Exit statuses of the commands, and the error that ends a command with one of them."""
+"""Exit statuses of the commands, and the error for incorrect usage."""
 
 from __future__ import annotations
 
-#: The command succeeded, or the answer is yes.
+#: The command succeeded. For ``verify``: the URL is good.
 SUCCESS = 0
-#: The command failed, wholly or in part, or the answer is no.
+#: The command failed, completely or in part. For ``verify``: the signature is wrong.
 FAILURE = 1
-#: The command cannot be understood, or lacks a setting.
+#: The command line is wrong, or a setting is missing.
 USAGE_ERROR = 2
-#: The signature is valid and the URL has expired.
+#: The signature is valid, but the URL has expired.
 EXPIRED = 3
-#: The signature is valid and the service would refuse the signed path.
+#: The signature is valid, but the service would refuse the options or the source.
 REFUSED = 4
 #: Ctrl-C stopped the command.
 INTERRUPTED = 130
 
 
 class UsageError(Exception):
-    """A command that cannot run as it was given; the text says what would be right."""
+    """A command that cannot run with its arguments or settings; the text says what is wrong."""

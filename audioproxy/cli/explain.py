@@ -1,4 +1,4 @@
-"""``audioproxy explain``: the verdict on a URL, its meaning, and the commands of its render."""
+"""``audioproxy explain``: print the verdict on a URL, its meaning and its commands."""
 
 from __future__ import annotations
 
@@ -71,23 +71,23 @@ def configure(parser: ArgumentParser) -> None:
 
 @dataclass(slots=True)
 class Explanation:
-    """The facts about a URL, by their titles, in the order in which they are found."""
+    """The facts about a URL by title, in the order of the output."""
 
     parts: dict[str, str | list[str]] = field(default_factory=dict)
 
     def add(self, title: str, text: str | list[str]) -> None:
-        """Add a part of one line or several."""
+        """Add a fact, as one line or several."""
         self.parts[title] = text
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of a table."""
+        """Yield the lines of a table of all facts."""
         width = max(map(len, self.parts)) + 2
         for title, text in self.parts.items():
             for number, line in enumerate([text] if isinstance(text, str) else text):
                 yield f"{'' if number else title:{width}}{printable(line)}"
 
     def document(self) -> str:
-        """Return a JSON document."""
+        """Return a JSON document of all facts."""
         return json.dumps(self.parts, indent=2)
 
 
@@ -123,7 +123,7 @@ def _explain_signature(
 def _explain_target(
     explanation: Explanation, path: SignedPath, environment: Mapping[str, str], *, probe: bool
 ) -> None:
-    # The service refuses an expired URL whatever else is wrong with it; here everything is shown.
+    # The service checks nothing more once a URL has expired; this command still explains the rest.
     _explain_expiry(explanation, path)
     try:
         request = parse_request(path.signed, now=None)
@@ -217,7 +217,8 @@ def _explain_commands(
 
 def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
     """Return the service's configuration, or the default one and the problems of the settings."""
-    # Without a key no signature can be verified; everything else can be explained.
+    # The configuration needs a key or AP_ALLOW_INSECURE. Only signatures cannot be explained
+    # without a key.
     relaxed = {} if environment.get("AP_KEY") else {"AP_ALLOW_INSECURE": "1"}
     try:
         return load({**environment, **relaxed})[0], []
@@ -247,5 +248,5 @@ def _commands_of_assumed_source(options: VariantOptions | None, source: Source) 
 
 
 def _display(canonical: bytes) -> str:
-    """Return a canonical source as printable text; other characters and bytes are escaped."""
+    """Return a canonical source as printable text, with other characters and bytes escaped."""
     return printable(canonical.decode("utf-8", "backslashreplace"))

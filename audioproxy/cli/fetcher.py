@@ -1,4 +1,4 @@
-"""Fetches one URL to its last byte, as a player does, and classifies the response."""
+"""Fetches a URL completely, as a player does, and classifies the response."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError
 
-#: The results of a fetch.
+#: The possible results of a fetch.
 RENDERED, STORED, OTHER, FAILED = "rendered", "stored already", "of no variant", "failed"
 
 _RESULTS = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
 
-# Tries for a response which says that something behind the service is broken or too slow.
+# Number of requests in all when the response reports a broken or slow backend.
 _GATEWAY_TRIES = dict.fromkeys((502, 503, 504), 3)
-# Seconds between two tries without a Retry-After header, and at most.
+# Seconds before a repeated request: without a Retry-After header, and at most with one.
 _RETRY, _LONGEST_RETRY = 2.0, 60.0
-# Bytes of an error document.
+# Maximum size of an error document, in bytes.
 _DOCUMENT = 64 * 1024
 
 _SECONDS = re.compile(r"[0-9]+")
@@ -37,14 +37,14 @@ _URL = re.compile(r"(https?)(://[!-.0-9:->A-~]+)(/[^?#\s]*)?(\?[^#\s]*)?(#.*)?",
 
 
 class FetchFailed(Exception):
-    """A URL that could not be fetched; the text says why."""
+    """A URL that could not be fetched; the text gives the reason."""
 
 
 class Fetcher:
     """Fetches URLs.
 
     :param timeout: seconds without a byte after which a fetch fails.
-    :param tries: requests for a URL while the service is busy.
+    :param tries: number of requests for a URL while the service is busy (429).
     :param on_bytes: called with the size of each piece of a body.
     """
 
@@ -63,9 +63,9 @@ class Fetcher:
         self._on_bytes = on_bytes
 
     async def fetch(self, url: str) -> str:
-        """Fetch a URL, and return the result.
+        """Fetch a URL and return the result, such as `RENDERED`.
 
-        :raises FetchFailed: for an error, or a truncated body.
+        :raises FetchFailed: for an error response, a truncated body, or no response.
         """
         request_url = _normalize(url)
         try:
@@ -103,10 +103,10 @@ class _ByteCounter:
         self._on_bytes = on_bytes
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Do nothing: the producer is never paused."""
+        """Do nothing: the counter never pauses the producer."""
 
     def unregisterProducer(self) -> None:
-        """Do nothing, as `registerProducer`."""
+        """Do nothing: no producer is kept."""
 
     def write(self, data: bytes) -> None:
         """Count bytes."""
@@ -115,7 +115,7 @@ class _ByteCounter:
 
 
 def redact_url(url: str) -> str:
-    """Return the part of a URL behind its signature, which must not appear in a log."""
+    """Return the part of a URL after the signature, which must not be printed."""
     try:
         return parse_url(url).signed.decode("ascii").removeprefix("/")
     except UsageError:
@@ -123,7 +123,7 @@ def redact_url(url: str) -> str:
 
 
 def _normalize(url: str) -> str:
-    """Return a URL without its fragment, with non-ASCII characters encoded as browsers do."""
+    """Return a URL without its fragment, with non-ASCII characters percent-encoded."""
     match = _URL.fullmatch(url)
     if match is None:
         raise FetchFailed("not an http or https URL; `audioproxy sign --base` writes whole ones")
@@ -141,7 +141,7 @@ def _retry_delay(response: Response) -> float:
 
 
 async def _describe_error(response: Response) -> str:
-    """Return the status of a response, and the message of its error document."""
+    """Return the status of a response and the message of its error document."""
     if 300 <= response.status < 400:
         await response.discard()
         return f"{response.status}: a redirect that the service did not send; use its target URL"

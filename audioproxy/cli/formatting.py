@@ -1,4 +1,4 @@
-"""Text for the terminal: amounts, times, printable lines and error messages."""
+"""Text for the terminal: sizes, counts, times, printable lines and error messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 
 def format_bytes(count: float) -> str:
-    """Return a number of bytes with three digits and a decimal unit."""
+    """Return a number of bytes with three significant digits and a decimal unit."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 999.5 or unit == "TB":
             break
@@ -26,11 +26,11 @@ def format_time(seconds: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Return text as one line without control characters, which are escaped."""
+    """Return text as one line, with control characters escaped."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def print_errors(*lines: str) -> None:
-    """Print error messages to stderr, where they do not mix with the results."""
+    """Print error messages to stderr, separate from the results on stdout."""
     for line in lines:
         print(f"audioproxy: {printable(line)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""GET requests of the commands, sent by treq."""
+"""GET requests of the commands, through treq."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from twisted.web.http_headers import Headers
 from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
 from audioproxy.http_client.errors import translate_error
 
-# treq needs a URL that hyperlink can parse; the agent sends the exact one. RFC 6761, 6.4 reserves
-# the name.
+# treq accepts only URLs that hyperlink can parse, so it gets a placeholder. The agent sends the
+# exact URL. The name is reserved (RFC 6761, 6.4).
 _PLACEHOLDER = "http://url.invalid/"
-# Seconds for the headers of a response.
+# Seconds to wait for the headers of a response.
 _TIMEOUT = 15.0
 
 
 async def get(client: HttpClient, clock: Any, url: str, timeout: float = _TIMEOUT) -> Response:
-    """Send a GET request and return the response, whose body is not read yet.
+    """Send a GET request and return the response, with its body not yet read.
 
     The URL is sent byte for byte. Redirects are not followed, cookies are not kept, and bodies are
     not decoded.
 
-    :param clock: a reactor, of which only the time is used.
+    :param clock: a reactor, used for its time only.
     :param client: owns the connections and closes them.
-    :param timeout: seconds for the headers of the response.
-    :raises UntrustedCertificate: for a server without a trusted certificate.
-    :raises TransportError: without a response, or without one in time.
+    :param timeout: seconds to wait for the headers of the response.
+    :raises UntrustedCertificate: if the server has no trusted certificate.
+    :raises TransportError: if there is no response in time.
     """
-    # A new client has no cookies.
+    # A new treq client has no cookies.
     agent = client.agent(url)
     sending = HTTPClient(agent).get(
         _PLACEHOLDER,
@@ -47,6 +47,6 @@ async def get(client: HttpClient, clock: Any, url: str, timeout: float = _TIMEOU
         await sending
     except Exception as error:
         raise translate_error(error) from error
-    # `treq.collect` takes a truncated body for a complete one; `Response` does not.
+    # `treq.collect` does not detect a truncated body; `Response` does.
     assert agent.response is not None
     return Response(clock, agent.response, is_head=False)

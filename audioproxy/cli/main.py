@@ -31,7 +31,7 @@ exit status:
 `audioproxy COMMAND --help` has examples of each command.
 """
 
-# The commands in the order of the help. Each is a module of this package.
+# The commands in the order of the help text. Each has a module of its name in this package.
 _COMMANDS = {
     "sign": "create signed URLs",
     "verify": "check signed URLs",
@@ -45,7 +45,7 @@ _COMMANDS = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
-    :param words: the command line; left out, that of the process.
+    :param words: the command line; by default, that of the process.
     """
     words = sys.argv[1:] if words is None else words
     try:
@@ -67,10 +67,11 @@ def main(words: Sequence[str] | None = None) -> int:
         print_errors(str(refusal))
         return FAILURE
     except OSError as error:
-        # The reader of a pipe may stop early; any other error, such as a full disk, is reported.
+        # The reader of a pipe may stop early, which needs no message. Any other error, such as a
+        # full disk, is reported.
         if not isinstance(error, BrokenPipeError):
             print_errors(str(error))
-        # Python reports the error once more when it flushes stdout at exit.
+        # Python would report the error again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILURE
     except KeyboardInterrupt:
@@ -80,8 +81,8 @@ def main(words: Sequence[str] | None = None) -> int:
 def build_parser(wanted: Collection[str] = tuple(_COMMANDS)) -> ArgumentParser:
     """Return the parser of the command line.
 
-    :param wanted: the commands whose arguments are parsed. Only their modules are imported, so
-        that ``sign`` starts without Twisted. The other commands are in the help by their summaries.
+    :param wanted: the commands whose arguments are parsed. Only their modules are imported, so that
+        ``sign`` starts without importing Twisted. The help text lists every command.
     """
     parser = ArgumentParser(
         "audioproxy",

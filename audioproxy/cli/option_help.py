@@ -1,4 +1,4 @@
-"""Descriptions of options for `explain`."""
+"""Descriptions of options for ``audioproxy explain``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEFAULT_QUALITIES = {
 
 
 def describe_options(options: VariantOptions) -> Iterator[tuple[str, str]]:
-    """Yield each segment of the canonical option string with its description."""
+    """Yield each segment of the canonical options string with its description."""
     for segment in options.canonical().split("/"):
         key = segment.partition(":")[0]
         yield segment, _describe(key, options)

@@ -1,4 +1,4 @@
-"""Runs asynchronous work in the global reactor, and prints what Twisted logs meanwhile."""
+"""Runs a coroutine in the global reactor, and prints the warnings that Twisted logs meanwhile."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ T = TypeVar("T")
 
 
 def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | None = None) -> T:
-    """Run the reactor until some work is done; this works once in a process.
+    """Run the reactor until a coroutine has ended. A process can call this once.
 
-    :param observer: receives the log; left out, warnings and errors are printed to stderr.
-    :returns: the result of the work. Its exception is raised here; a signal that stops the reactor
-        cancels the work and raises ``KeyboardInterrupt``.
+    :param work: called with the reactor; returns the coroutine.
+    :param observer: receives the log. By default, warnings and errors are printed to stderr.
+    :returns: the coroutine's result. Its exception is raised here. A signal that stops the reactor
+        cancels the coroutine and raises ``KeyboardInterrupt``.
     """
     globalLogBeginner.beginLoggingTo([observer or _print_warnings], redirectStandardIO=False)
     outcomes: list[T | Failure] = []
 
     async def main(reactor: Any) -> None:
-        # Until the reactor runs, a signal would not cancel the work.
+        # A signal cancels the coroutine only if the reactor is already running.
         running: Deferred[None] = Deferred()
         reactor.callWhenRunning(running.callback, None)
         await running
@@ -40,10 +41,10 @@ def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | 
                 working.cancel()
 
         reactor.addSystemEventTrigger("before", "shutdown", interrupt)
-        # The failure ends here, since `react` would log it.
+        # `outcomes` receives a failure instead of `react`, which would log it.
         await working.addBoth(outcomes.append)
 
-    # `react` ends the process with a status of its own.
+    # `react` raises SystemExit with an exit status that does not apply here.
     with suppress(SystemExit):
         react(main)
     if isinstance(outcomes[0], Failure):

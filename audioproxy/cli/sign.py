@@ -81,7 +81,7 @@ def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
     for source in read_lines(arguments.sources):
         try:
             print(_sign_source(arguments, signer, variant, source))
-        # One bad line of a thousand is no reason to lose the others.
+        # An invalid line in a list must not prevent the others from being signed.
         except Refusal as refusal:
             print_errors(f"{source}: {refusal}")
             status = max(status, FAILURE)

@@ -1,4 +1,4 @@
-"""URLs as people paste them: with a host, or below a mount point."""
+"""URLs as users paste them: with a host, with a mount point, or as a bare path."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from audioproxy.grammar.segments import SOURCE_FORMS, SignedPath, split_signatur
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 _ORIGIN = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
-# A signature, in any of the spellings of a known mistake, or the word in place of one.
+# A signature, correct or with a common mistake in its encoding, or the word "insecure".
 _SIGNATURE = re.compile(rb"insecure|[A-Za-z0-9+_-]{43}={0,3}|[0-9A-Fa-f]{64}")
 
 
 def parse_url(text: str) -> SignedPath:
-    """Return the signature and the signed part of a URL, or of a path alone.
+    """Return the signature and the signed part of a URL or a bare path.
 
-    The segments ahead of the first one that looks like a signature are the mount point. Without
-    such a segment, the first one is taken as the signature.
+    The segments before the first one that looks like a signature are the mount point. If no segment
+    does, the first one is the signature.
 
-    :raises UsageError: for a path without two segments.
+    :raises UsageError: for a path with fewer than two segments.
     """
     path = re.split("[?#]", _ORIGIN.sub("", text.strip()), maxsplit=1)[0]
     raw = encode_invisible(path).encode("ascii")
@@ -39,12 +39,12 @@ def parse_url(text: str) -> SignedPath:
 
 
 def encode_invisible(text: str) -> str:
-    """Return a typed URL as clients send it: all but visible ASCII is percent-encoded."""
+    """Return a typed URL as clients send it: everything except visible ASCII is percent-encoded."""
     return quote(text, safe=_VISIBLE, errors="surrogateescape")
 
 
 def read_lines(words: Iterable[str]) -> Iterator[str]:
-    """Yield words, and in place of a ``-`` each line of the standard input that is not blank."""
+    """Yield each word; for the word ``-``, yield the non-blank lines of the standard input."""
     for word in words:
         if word == "-":
             yield from filter(None, map(str.strip, standard_input()))
@@ -55,7 +55,7 @@ def read_lines(words: Iterable[str]) -> Iterator[str]:
 def standard_input() -> TextIO:
     """Return the standard input.
 
-    :raises UsageError: for a process without one.
+    :raises UsageError: if the process has none.
     """
     if sys.stdin is None:
         raise UsageError("- reads the standard input, which is closed")

@@ -1,4 +1,4 @@
-"""``audioproxy verify``: tell whether the service would accept URLs."""
+"""``audioproxy verify``: print whether the service would accept URLs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
 
 
 def verify_path(keys: SigningKeys, path: SignedPath, now: float) -> tuple[int, str]:
-    """Return the exit status for a URL, and the verdict in words."""
+    """Return the exit status for a URL, and the verdict as text."""
     try:
         request = read_request(path, keys, now)
     except InvalidSignature as refusal:

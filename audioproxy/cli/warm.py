@@ -41,11 +41,11 @@ exit status:
   130  stopped by Ctrl-C
 """
 
-# Bytes of a list that are read at a time.
+# Bytes of the standard input in one read.
 _READ_SIZE = 64 * 1024
-# Bytes of one line. No service accepts a URL of this length.
+# Maximum bytes of one line. The service accepts no URL of this length.
 _LONGEST_LINE = 64 * 1024
-# URLs that are remembered, so that a duplicate in a list is fetched once.
+# Number of recent URLs in which a duplicate is found and skipped.
 _REMEMBERED = 10_000
 
 
@@ -94,7 +94,7 @@ def _integer_to(maximum: int) -> Callable[[str], int]:
 class WarmProgress:
     """Counts of the results so far, shown in a progress bar.
 
-    :ivar received: bytes of all bodies.
+    :ivar received: total bytes of all response bodies.
     """
 
     def __init__(self, bar: Any, seconds: Callable[[], float]) -> None:
@@ -110,11 +110,11 @@ class WarmProgress:
         return self._counts[FAILED]
 
     def add_bytes(self, size: int) -> None:
-        """Count bytes."""
+        """Count bytes of a response body."""
         self.received += size
 
     def add_result(self, result: str) -> None:
-        """Count a URL."""
+        """Count the result of one URL."""
         self._counts[result] += 1
         self._bar.set_postfix_str(self._counts_text(), refresh=False)
         self._bar.update()
@@ -182,7 +182,7 @@ def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
 async def fetch_all(
     urls: AsyncIterator[str], fetcher: Fetcher, progress: WarmProgress, concurrency: int
 ) -> None:
-    """Fetch URLs, a bounded number at a time; the list is read no faster than they are fetched."""
+    """Fetch URLs, at most ``concurrency`` at a time. A URL is read when a slot is free."""
     slots = DeferredSemaphore(concurrency)
     running: set[Deferred[None]] = set()
 
@@ -194,7 +194,7 @@ async def fetch_all(
         except CancelledError:
             raise
         except Exception as error:
-            # An unexpected error fails one URL and not the others.
+            # An unexpected error must fail only its own URL.
             progress.add_failure(url, f"audioproxy warm itself failed ({error!r})")
 
     def release(_: object, fetching: Deferred[None]) -> None:
@@ -208,7 +208,7 @@ async def fetch_all(
             running.add(fetching)
             fetching.addBoth(release, fetching)
             await slots.acquire()
-        # This coroutine holds one slot; the others are free once all fetches have ended.
+        # This coroutine holds one slot. It gets the others when all fetches have ended.
         for _ in range(concurrency - 1):
             await slots.acquire()
     finally:
@@ -219,9 +219,9 @@ async def fetch_all(
 async def read_urls(
     words: Iterable[str], in_thread: ThreadRunner, stdin: Callable[[], int]
 ) -> AsyncIterator[str]:
-    """Yield words, and in place of a ``-`` the lines of the standard input; each URL once.
+    """Yield each URL once: the words, and for the word ``-`` the lines of the standard input.
 
-    :param stdin: returns the descriptor of the standard input.
+    :param stdin: returns the file descriptor of the standard input.
     """
     seen: dict[str, None] = {}
     for word in words:
@@ -238,8 +238,8 @@ async def _one(word: str) -> AsyncIterator[str]:
 
 
 async def _read_lines(in_thread: ThreadRunner, descriptor: int) -> AsyncIterator[str]:
-    # A read of a pipe can block for long, so it runs in a thread. It bypasses Python's own buffers,
-    # whose lock would keep the process from its end.
+    # Reading a pipe can block for long, so it runs in a thread. `os.read` is used because Python's
+    # buffered reader holds a lock while it reads, which would prevent the process from exiting.
     rest = b""
     while piece := await in_thread(lambda: os.read(descriptor, _READ_SIZE)):
         *lines, rest = (rest + piece).split(b"\n")

@@ -1,4 +1,4 @@
-"""Free space of a folder, compared with the space that renders may need."""
+"""Free space of a directory, compared with the space that renders may need."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 def check_free_space(
     check: str, path: str, needed: int, consumers: str, advice: str
 ) -> CheckResult:
-    """Compare the free space of a folder with the space that may be needed.
+    """Compare the free space of a directory with the space that renders may need.
 
-    :param needed: bytes, at most.
-    :param consumers: the subject of "may take so many bytes".
+    :param needed: the maximum, in bytes.
+    :param consumers: the subject of the sentence "... may take 2 GB".
     """
     disk = os.statvfs(path)
     free = disk.f_bavail * disk.f_frsize
@@ -30,7 +30,7 @@ def check_free_space(
 
 
 def filesystem_of(path: str) -> str:
-    """Return the type of the filesystem that holds a folder, by the kernel's name for it."""
+    """Return the type of the filesystem that contains a path, by its kernel name."""
     try:
         table = _MOUNTS.read_text(errors="surrogateescape")
     except OSError:
@@ -40,7 +40,7 @@ def filesystem_of(path: str) -> str:
     for line in table.splitlines():
         left, _, right = line.partition(" - ")
         mount = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), left.split()[4])
-        # Of two filesystems with one mount point, the later one hides the other.
+        # If two filesystems have the same mount point, the later mount hides the earlier one.
         if len(mount) >= len(found) and f"{target}/".startswith(f"{mount.rstrip('/')}/"):
             found, kind = mount, right.split()[0]
     return kind

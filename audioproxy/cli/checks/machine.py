@@ -1,4 +1,4 @@
-"""Checks of the machine: programs, folders, certificates, open files and ports."""
+"""Checks of the machine: programs, directories, certificates, open files and ports."""
 
 from __future__ import annotations
 
@@ -28,18 +28,19 @@ from audioproxy.service import AudioProxy
 from audioproxy.tap import raise_descriptor_limit
 
 _FFMPEG = "a complete ffmpeg on the PATH is required: apt-get install ffmpeg"
-# Fewer clients than this deserve a note. A listener takes 16 however few descriptors there are.
+# Numbers of clients below which the result is a note, and bad. A listener accepts at least 16
+# clients, even with too few descriptors.
 _FEW_CLIENTS, _TOO_FEW_CLIENTS = 500, 16
-# Seconds, and bytes, for the response of the program that holds a port.
+# Maximum seconds and bytes for the response of the program that holds a port.
 _TIMEOUT = 3.0
 _DOCUMENT = 1024 * 1024
 
-# Returns the document at a URL.
+# Returns the body of the response for a URL.
 _Fetch = Callable[[str], Awaitable[bytes]]
 
 
 async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
-    """Check ffmpeg, its encoders and filters, and the program that ties encoders to the service."""
+    """Check ffmpeg, its encoders and filters, and setpriv, which ends encoders with the service."""
     if absent := [name for name in ("ffmpeg", "ffprobe") if shutil.which(name) is None]:
         verb = "is" if len(absent) == 1 else "are"
         yield bad("ffmpeg", f"{listed(absent)} {verb} not on the PATH; {_FFMPEG}")
@@ -52,7 +53,7 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
         else:
             found = f"{listed(versions)} {next(iter(versions.values()))}".rstrip()
         yield good("ffmpeg", f"{found}, with all that renders need")
-    # Encoders end with this process, however it ends (D40).
+    # The parent-death signal kills encoders when this process ends for any reason (D40).
     if proxy.programs.launcher.parent_death_prefix:
         yield good("setpriv", "encoders end with the service, even if it is killed")
     else:
@@ -64,7 +65,7 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
 
 
 async def check_local_sources(config: Config) -> AsyncIterator[CheckResult]:
-    """Check that the folder of local sources can be read."""
+    """Check that the directory of local sources can be read."""
     root = config.local_root
     if root is None:
         return
@@ -82,7 +83,7 @@ async def check_local_sources(config: Config) -> AsyncIterator[CheckResult]:
 
 
 async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIterator[CheckResult]:
-    """Check the certificates that https sources are verified against, by ffmpeg too."""
+    """Check the certificates that the service and ffmpeg verify https sources against."""
     if settings.config.source_allowlist is None or "SSL_CERT_FILE" in settings.refused:
         return
     file = os.environ.get("SSL_CERT_FILE")
@@ -100,7 +101,7 @@ async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIte
 
 
 async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
-    """Check that temporary files can be created, and the space that they may need."""
+    """Check that temporary files can be created, and that the disk has space for them."""
     chosen = os.environ.get("TMPDIR")
     try:
         file = AnonymousFile()
@@ -135,7 +136,7 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
 
 
 async def check_open_files(config: Config) -> AsyncIterator[CheckResult]:
-    """Check the limit of open files, which bounds the number of clients."""
+    """Check the limit of open files, which determines the maximum number of clients."""
     raise_descriptor_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     clients = most_clients(config.max_concurrency + config.max_probe_concurrency)
@@ -186,7 +187,7 @@ async def check_ports(
 async def _explain_failure(
     fetch: _Fetch, variable: str, port: int, bind: str, error: OSError
 ) -> CheckResult:
-    """Return why a port cannot be opened, and who holds it."""
+    """Return the reason why a port cannot be opened, and which program holds it."""
     if isinstance(error, PermissionError):
         return bad(
             variable,

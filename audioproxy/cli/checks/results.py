@@ -1,4 +1,4 @@
-"""Results of checks, one line each, and their summary."""
+"""Results of checks, printed as one line each, and their summary."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from enum import Enum
 
 from audioproxy.cli.formatting import format_count, printable
 
-# The longest name of a check that always runs.
+# The length of the longest name of a check that always runs.
 _WIDTH = 16
 
 
 class Verdict(Enum):
-    """The verdict of a check, with its mark."""
+    """The verdict of a check, with the mark that is printed for it."""
 
     GOOD = "ok"
     NOTE = "--"
@@ -25,7 +25,8 @@ class Verdict(Enum):
 class CheckResult:
     """The result of one check.
 
-    :ivar text: the observation; unless the verdict is good, the cause and what would be right.
+    :ivar text: what the check found. Unless the verdict is good, also the cause and what would be
+        right.
     """
 
     verdict: Verdict
@@ -34,17 +35,17 @@ class CheckResult:
 
     @property
     def line(self) -> str:
-        """The line for the terminal."""
+        """The result as one line for the terminal."""
         return f"{self.verdict.value}  {self.check:{_WIDTH}}  {printable(self.text)}"
 
 
 def good(check: str, text: str) -> CheckResult:
-    """Return the result of a check that passed."""
+    """Return the result of a check that found no problem."""
     return CheckResult(Verdict.GOOD, check, text)
 
 
 def note(check: str, text: str) -> CheckResult:
-    """Return the result of a check that needs attention, or was skipped."""
+    """Return the result of a check that found a risk, or was skipped."""
     return CheckResult(Verdict.NOTE, check, text)
 
 
@@ -54,13 +55,13 @@ def bad(check: str, text: str) -> CheckResult:
 
 
 def setting_result(verdict: Verdict, line: str) -> CheckResult:
-    """Return the result for a line that begins with the name of a setting."""
+    """Return a result for a problem or warning that begins with the name of a setting."""
     name, _, text = line.partition(": ")
     return CheckResult(verdict, name, text)
 
 
 def summarize(results: Iterable[CheckResult]) -> str:
-    """Return the last line for the terminal."""
+    """Return the summary that is printed after all results."""
     verdicts = [result.verdict for result in results]
     if failed := verdicts.count(Verdict.BAD):
         return f"{format_count(failed, 'thing')} would prevent the service from working."

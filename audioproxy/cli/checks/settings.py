@@ -1,4 +1,4 @@
-"""Checks of the settings, and the configuration that remains without the rejected ones."""
+"""Checks of the settings, and the configuration without the invalid ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from audioproxy.cli.checks.results import CheckResult, Verdict, bad, good, setti
 from audioproxy.config import VARIABLES, BucketStore, Config, ConfigError, FileStore, load
 from audioproxy.config.values import listed
 
-# Values that resolve a conflict with another setting; all other rejected settings are omitted.
+# Values that resolve a conflict with another setting. All other invalid settings are omitted.
 _HARMLESS = {"AP_ALLOW_INSECURE": "1", "AP_SERVE_MODE": "proxy"}
 _NAMES = re.compile(r"\b(?:AP|AWS)_[A-Z0-9_]+")
 _SOURCE_SETTINGS = {
@@ -25,9 +25,9 @@ _SOURCE_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class UsableSettings:
-    """The configuration as far as the settings are valid.
+    """The configuration from those settings that are valid.
 
-    :ivar refused: names of the settings that are invalid, and missing from `config`.
+    :ivar refused: names of the invalid settings, which `config` lacks.
     :ivar results: the results of checking the settings.
     """
 
@@ -37,7 +37,7 @@ class UsableSettings:
 
 
 def load_usable(environment: Mapping[str, str]) -> UsableSettings:
-    """Load the settings, without the invalid ones."""
+    """Load the settings, and omit the invalid ones."""
     try:
         config, warnings = load(environment)
     except ConfigError as error:
@@ -62,7 +62,7 @@ def load_usable(environment: Mapping[str, str]) -> UsableSettings:
 
 
 def _drop_invalid(environment: Mapping[str, str]) -> tuple[Config, frozenset[str]]:
-    """Omit settings, or make them harmless, until the others are valid."""
+    """Omit settings, or replace them by harmless values, until the others are valid."""
     kept = {**environment, "AP_ALLOW_INSECURE": "1"}
     refused: set[str] = set()
     while True:
@@ -70,7 +70,8 @@ def _drop_invalid(environment: Mapping[str, str]) -> tuple[Config, frozenset[str
             return load(kept)[0], frozenset(refused)
         except ConfigError as error:
             problems = error.problems
-        # First the setting that a problem begins with; if it is not set, all that conflict with it.
+        # A problem begins with the name of a setting, which is omitted. If that setting is not set,
+        # every setting that the problem names is omitted.
         blamed = _changeable(kept, {problem.partition(":")[0] for problem in problems})
         blamed = blamed or _changeable(kept, set(_NAMES.findall("\n".join(problems))))
         if not blamed:

@@ -1,4 +1,4 @@
-"""Checks of the variant store and of the sources in buckets, with real requests."""
+"""Checks of the variant store and of bucket sources, which send real requests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from audioproxy.sources.s3 import S3Sources
 from audioproxy.variants.interfaces import Unwritable, VariantStore
 from audioproxy.variants.s3 import S3VariantStore
 
-# The content of the object that is written into a bucket.
+# The content of the object that is written to a bucket as a test.
 _CONTENT = b"audioproxy can read what it writes"
 
-# Error codes of stores that accept the credentials, and do not list buckets.
+# Error codes of stores that accept the credentials but refuse to list buckets.
 _NO_LIST = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
 
-# Seconds between two clocks: more deserves a note, and much more makes URLs expire before they are
-# used. S3 refuses a quarter of an hour.
+# Seconds of difference between two clocks above which the result is a note, and bad. With a large
+# difference, presigned URLs expire before they are used. S3 refuses requests at 15 minutes.
 _NOTICEABLE, _WRONG = 5, 300
 
 _SKIPPED = "not checked, since the store cannot be used"
@@ -37,7 +37,7 @@ _SKIPPED = "not checked, since the store cannot be used"
 async def check_stores(
     reactor: Any, settings: UsableSettings, proxy: AudioProxy
 ) -> AsyncIterator[CheckResult]:
-    """Check the variant store, the sources in buckets, and the clock against theirs."""
+    """Check the variant store and the bucket sources, and compare the clock with theirs."""
     config = settings.config
     if "AP_VARIANT_STORE" in settings.refused:
         yield note("variant store", "not checked, since AP_VARIANT_STORE is refused")
@@ -60,7 +60,7 @@ async def check_stores(
 
 
 async def check_folder(config: Config, path: str, store: VariantStore) -> CheckResult:
-    """Check that a variant store in a folder is writable, and its free space."""
+    """Check that a variant store in a directory is writable, and its free space."""
     try:
         await store.prove()
     except Unwritable as error:
@@ -78,7 +78,7 @@ async def check_folder(config: Config, path: str, store: VariantStore) -> CheckR
 async def check_bucket(
     reactor: Any, config: Config, store: S3VariantStore
 ) -> AsyncIterator[CheckResult]:
-    """Check that a bucket is writable, and that a presigned URL gives what was written."""
+    """Check that a bucket is writable, and that a presigned URL returns what was written."""
     objects = store.object_store
     unwritable = None
     presigned: list[CheckResult] = []
@@ -102,7 +102,7 @@ async def check_bucket(
 
 
 async def _check_presigned_url(reactor: Any, config: Config, proof: StoreObject) -> CheckResult:
-    """Fetch the proof by a presigned URL, without credentials."""
+    """Fetch the test object by its presigned URL, without credentials."""
     url = proof.presign(config.presign_ttl)
     try:
         document = await read_document(await get(proof.store.client, reactor, url))
@@ -121,7 +121,10 @@ async def _check_presigned_url(reactor: Any, config: Config, proof: StoreObject)
 
 
 async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncIterator[CheckResult]:
-    """Check that the store of the sources accepts the credentials; rights are not needed."""
+    """Check that the store of bucket sources accepts the credentials.
+
+    The check lists buckets. A store that denies only the listing has accepted the credentials.
+    """
     objects = sources.object_store
     failure = None
     try:
@@ -145,9 +148,9 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
 def _check_encryption(
     check: str, settings: S3Config, objects: ObjectStore, failure: str | None, prefix: str
 ) -> CheckResult:
-    """Check whether requests to a store are encrypted, or stay on this machine.
+    """Check that requests to a store are encrypted, or do not leave this machine.
 
-    :param prefix: that of the variables of the store.
+    :param prefix: the prefix of the store's settings, such as AP_S3.
     """
     origin = urlsplit(objects.name)
     if origin.scheme == "https":
@@ -177,12 +180,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def _is_shared(config: Config) -> bool:
-    """Return whether variants and sources are in one object store."""
+    """Return whether variants and sources share one object store."""
     return isinstance(config.variant_store, BucketStore) and config.source_s3 == config.variant_s3
 
 
 def _clock_ahead(proxy: AudioProxy) -> int | None:
-    """Return the difference to the clock of a store that has responded, the variants' first."""
+    """Return the seconds by which this machine's clock is ahead of a store's; None if unknown.
+
+    The variant store is preferred to the bucket sources.
+    """
     owners = (proxy.store, proxy.bucket_sources)
     stores = [each.object_store for each in owners if isinstance(each, S3VariantStore | S3Sources)]
     known = [store.clock_ahead for store in stores if store.clock_ahead is not None]
@@ -192,7 +198,7 @@ def _clock_ahead(proxy: AudioProxy) -> int | None:
 def check_clock(ahead: int) -> CheckResult:
     """Check this machine's clock.
 
-    :param ahead: seconds by which it is ahead of a store's.
+    :param ahead: seconds by which it is ahead of a store's clock.
     """
     if abs(ahead) <= _NOTICEABLE:
         return good("clock", "this machine and the store agree")
