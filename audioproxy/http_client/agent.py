@@ -12,13 +12,13 @@ from audioproxy.http_client.connection_pool import ConnectionPool
 
 @implementer(IAgent)
 class ExactUrlAgent:
-    """Agent for one URL, which it sends byte for byte, whatever the caller made of it.
+    """Agent that sends the URL it was created for, byte for byte.
 
     treq 26.7 normalizes URLs with hyperlink: it encodes ``[``, ``]`` and ``|``, and it rejects host
-    names with an underscore. It also asks for gzip and decodes it; this agent hides both
-    headers, so that a body is what the server sending.
+    names with an underscore. It also asks for gzip and decodes it. This agent removes both headers,
+    so that the body is exactly what the server sent.
 
-    :ivar response: the last response, ahead of what treq makes of it.
+    :ivar response: the last response, before treq wraps it.
     """
 
     def __init__(self, connections: ConnectionPool, url: bytes) -> None:
@@ -42,8 +42,8 @@ class ExactUrlAgent:
         sending = self._connections.request(method, self._url, lines, bodyProducer)
 
         def cancel(waiter: Deferred[IResponse]) -> None:
-            # Twisted's client fails with other errors, which depend on its progress: an unknown
-            # name, or a lost connection.
+            # When cancelled, Twisted's client fails with an error that depends on its progress,
+            # such as an unknown host name or a lost connection.
             waiter.errback(CancelledError())
             sending.cancel()
 

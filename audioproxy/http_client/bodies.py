@@ -1,4 +1,4 @@
-"""Bodies of requests and responses: read, forwarded or sent with backpressure and a timeout."""
+"""Bodies of requests and responses: read, forwarded or sent, with backpressure and a timeout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from audioproxy.http_client.errors import TransportError, translate_error
 from audioproxy.http_client.timeouts import ProgressTimeout
 from audioproxy.streams import ConsumerGone, FileProducer, Readable
 
-# Seconds for a body that is collected in memory, and for progress of one that is streamed.
+# The timeout in seconds for a body that is collected in memory, and the seconds without progress
+# after which a streamed body fails.
 _COLLECT_TIMEOUT = 15.0
 STALL_TIMEOUT = 30.0
 
@@ -28,7 +29,7 @@ class BodyTooLarge(Exception):
 
 
 class BodyCollector(Protocol):
-    """Receives a small body into memory.
+    """Collects a small body in memory.
 
     :ivar data: the bytes received so far.
     :ivar done: fires at the end of the body, or fails with `BodyTooLarge` or `TransportError`.
@@ -37,7 +38,7 @@ class BodyCollector(Protocol):
     def __init__(self, clock: IReactorTime, limit: int, extend_timeout: bool) -> None:
         """Start the timeout.
 
-        :param extend_timeout: the 15 seconds start anew with every piece of the body.
+        :param extend_timeout: restart the 15 seconds with each piece of the body.
         """
         self.data = bytearray()
         self.done: Deferred[None] = Deferred(lambda _: self._end(CancelledError()))
@@ -54,7 +55,7 @@ class BodyCollector(Protocol):
             self._end(BodyTooLarge())
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """End the transfer: the body has ended, or the connection is lost."""
+        """End the transfer: the body has ended, or the connection was lost."""
         self._end(None if reason.check(ResponseDone) else translate_error(reason.value))
 
     def _stall(self) -> None:
@@ -73,7 +74,7 @@ class BodyCollector(Protocol):
 
 
 class BodyAborter(Protocol):
-    """Receiver that closes the connection instead of reading the body."""
+    """Body receiver that closes the connection instead of reading the body."""
 
     def connectionMade(self) -> None:
         """Close the connection."""
@@ -92,12 +93,12 @@ class BodyStream(Protocol):
         stall_timeout: float | None = None,
         closed_securely: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare to send.
+        """Store the parameters; nothing is sent yet.
 
-        :param size: bytes, or None where the response does not state its length.
+        :param size: the stated length in bytes; None if the response states none.
         :param stall_timeout: seconds without progress after which the stream fails.
-        :param closed_securely: returns whether the server closed the connection in a way that
-            marks the end of the body.
+        :param closed_securely: returns whether the server closed the connection in a way that marks
+            the end of the body.
         """
         self._clock = clock
         self._closed_securely = closed_securely
@@ -113,20 +114,20 @@ class BodyStream(Protocol):
     def send(self, consumer: IConsumer) -> Deferred[None]:
         """Send the whole body.
 
-        :returns: fires when everything is written, or fails: with `ConsumerGone`, or with
-            `TransportError` where the body ends early or stalls. Cancelling it ends the stream.
+        :returns: fires when everything is written. It fails with `ConsumerGone`, or with
+            `TransportError` if the body ends early or stalls. Cancelling it ends the stream.
         """
         self._consumer = consumer
         consumer.registerProducer(self, True)
         if self._done.called:
-            # The consumer was gone already.
+            # The consumer had gone before the call, and has called stopProducing.
             self.discard()
             return self._done
         if not self._paused:
             self._start_timeout()
         self._response.deliverBody(self)
         if self._paused:
-            # deliverBody has resumed the connection.
+            # deliverBody resumes the connection, even if the consumer has paused it.
             self.pauseProducing()
         return self._done
 
@@ -147,10 +148,10 @@ class BodyStream(Protocol):
         self._consumer.write(data)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        """End the transfer: the body has ended, or the connection is lost."""
+        """End the transfer: the body has ended, or the connection was lost."""
         complete = reason.check(ResponseDone) is not None
         if reason.check(PotentialDataLoss):
-            # The body ends with the connection, so an early end looks like the right one.
+            # The connection's end marks the end of the body, so a truncated body looks complete.
             complete = self._size is not None or self._closed_securely()
         if not complete:
             self._end(translate_error(reason.value))
@@ -162,14 +163,14 @@ class BodyStream(Protocol):
             self._end(None)
 
     def pauseProducing(self) -> None:
-        """Pause: the consumer's buffer is full. The timeout does not run meanwhile."""
+        """Pause: the consumer's buffer is full. The timeout is suspended until the resume."""
         self._paused = True
         self._cancel_timeout()
         if self.transport is not None:
             self.transport.pauseProducing()  # type: ignore[attr-defined]
 
     def resumeProducing(self) -> None:
-        """Resume: the consumer takes more."""
+        """Resume: the consumer accepts more."""
         self._paused = False
         if self._consumer is not None and self.transport is not None:
             self._start_timeout()
@@ -210,9 +211,9 @@ class BodyStream(Protocol):
 class RequestBody:
     """A byte range of a file as the body of a request.
 
-    :ivar length: bytes.
-    :ivar on_progress: called whenever bytes were written to the connection.
-    :ivar abort_connection: closes the connection that the body is written to, at once.
+    :ivar length: the number of bytes.
+    :ivar on_progress: called after each write to the connection.
+    :ivar abort_connection: closes the connection of the request at once.
     """
 
     def __init__(self, source: Readable, start: int, stop: int) -> None:
@@ -222,11 +223,11 @@ class RequestBody:
         self._producer = FileProducer(source, start, stop)
 
     def startProducing(self, consumer: IConsumer) -> Deferred[None]:
-        """Begin to send."""
+        """Start to send the range."""
         sending: Deferred[None] = Deferred()
 
         def end(outcome: Failure | None) -> None:
-            # After stopProducing the Deferred must not fire (IBodyProducer).
+            # After stopProducing, this Deferred must not fire (IBodyProducer).
             if not (isinstance(outcome, Failure) and outcome.check(ConsumerGone)):
                 sending.callback(outcome)
 
@@ -234,7 +235,7 @@ class RequestBody:
         return sending
 
     def response_received(self) -> None:
-        """Stop sending: after an early response, such as an error, the rest is not wanted."""
+        """Stop sending: after an early response, such as an error, the rest is not needed."""
         if not self._producer.done.called:
             self._producer.stopProducing()
             self.abort_connection()
@@ -244,7 +245,7 @@ class RequestBody:
         self._producer.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Resume: the connection takes more."""
+        """Resume: the connection accepts more."""
         self._producer.resumeProducing()
 
     def stopProducing(self) -> None:
@@ -257,9 +258,9 @@ class RequestBody:
 
 @implementer(IConsumer)
 class _ProgressConsumer:
-    """The consumer of a request's body, which reports every write.
+    """Consumer of a request's body that reports each write.
 
-    Twisted's client has registered the body as the producer already.
+    It registers no producer with the connection: Twisted's client has registered the `RequestBody`.
     """
 
     def __init__(self, consumer: IConsumer, on_progress: Callable[[], None]) -> None:
@@ -267,10 +268,10 @@ class _ProgressConsumer:
         self._on_progress = on_progress
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Do nothing: the request has registered the body."""
+        """Do nothing: Twisted's client has registered the body."""
 
     def unregisterProducer(self) -> None:
-        """Do nothing: the request unregisters the body."""
+        """Do nothing: Twisted's client unregisters the body."""
 
     def write(self, data: bytes) -> None:
         self._on_progress()

@@ -1,7 +1,7 @@
-"""HTTP clients by the CA bundle that they trust.
+"""One HTTP client for each CA bundle.
 
-A client imports OpenSSL and Twisted's HTTP client, so this module imports it only when one is made:
-a service of local files starts in half the time without them.
+The client module imports OpenSSL and Twisted's HTTP client. It is imported only when a client is
+constructed: without it, a service with local files only starts in half the time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from audioproxy.http_client.client import HttpClient
 
-# The system's certificates in one file, as ffmpeg needs them: Debian, Fedora, SUSE, Alpine.
+# Files with all CA certificates of the system, since ffmpeg needs one file: Debian, Fedora, SUSE,
+# Alpine.
 _SYSTEM_CA_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -22,20 +23,20 @@ _SYSTEM_CA_FILES = (
 
 
 class UnusableBundle(Exception):
-    """A CA bundle cannot be read; the text names the variable to change."""
+    """A CA bundle cannot be read; the text names the setting."""
 
 
 class ClientsByBundle:
-    """One client for each CA bundle, made when it is first needed.
+    """One client for each CA bundle, constructed when it is first needed.
 
-    Two stores with one bundle share a client, and with it a connection pool.
+    Two stores with the same bundle share a client and its connection pool.
 
-    :ivar ca_file: PEM file of the certificates that are trusted by default; None where the system
-        has none in one file.
+    :ivar ca_file: PEM file of the certificates that are trusted by default; None if the system has
+        no such file.
     """
 
     def __init__(self, reactor: Any, ssl_cert_file: str | None) -> None:
-        """Find the system's certificates.
+        """Find the file of the system's certificates.
 
         :param ssl_cert_file: the value of SSL_CERT_FILE, which replaces the system's certificates.
         """
@@ -47,8 +48,8 @@ class ClientsByBundle:
     def client(self, bundle: str | None = None, variable: str = "") -> HttpClient:
         """Return the client that trusts a CA bundle; None is the default bundle.
 
-        :param variable: the environment variable that names the bundle.
-        :raises UnusableBundle: where the bundle cannot be read.
+        :param variable: the setting that names the bundle, for the error.
+        :raises UnusableBundle: if the bundle cannot be read.
         """
         from audioproxy.http_client.client import HttpClient, load_trust_root
 

@@ -1,7 +1,7 @@
 """HTTP/1.1 client on Twisted's Agent, with a timeout for every wait.
 
-It follows no redirect, decodes no body and caches nothing: callers get the response as the server
-sent it. The URL is sent exactly as given, since a signature covers its spelling.
+It does not follow redirects, decode bodies or cache responses: callers get each response as the
+server sent it. The URL is sent exactly as given, since a signature covers its bytes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from audioproxy.http_client.connection_pool import ConnectionPool, connection_of
 from audioproxy.http_client.errors import TransportError, translate_error
 from audioproxy.http_client.timeouts import ProgressTimeout
 
-#: The User-Agent of all requests, those of ffmpeg too.
+#: The User-Agent of all requests, including those of ffmpeg.
 USER_AGENT = f"audioproxy/{__version__}"
 
-# Seconds for the headers of a response.
+# Seconds to wait for the headers of a response.
 _HEADERS_TIMEOUT = 15.0
-# A discarded body of at most so many bytes is read, so that its connection can be used again.
+# Bytes up to which a discarded body is read, so that its connection can be reused.
 _DISCARD_LIMIT = 4096
 _CONTENT_LENGTH = re.compile(r"[0-9]{1,18}")
 # RFC 7468, 2 and 5; text between two certificates is a comment.
@@ -46,9 +46,9 @@ _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", r
 def load_trust_root(path: str | None) -> Any:
     """Return the trust root that server certificates are verified against.
 
-    :param path: a PEM file that replaces the system's trust store; None is the system's.
-    :raises OSError: where it cannot be read.
-    :raises ValueError: where it holds no certificates.
+    :param path: a PEM file that replaces the system's trust store; None for the system's.
+    :raises OSError: if the file cannot be read.
+    :raises ValueError: if the file does not contain valid certificates.
     """
     if path is None:
         return platformTrust()
@@ -69,7 +69,7 @@ class HttpClient:
     """An HTTP/1.1 client with a connection pool and one trust root for all servers."""
 
     def __init__(self, reactor: Any, trust_root: Any) -> None:
-        """Make a client.
+        """Construct a client.
 
         :param trust_root: from `load_trust_root`.
         """
@@ -86,10 +86,10 @@ class HttpClient:
     ) -> Response:
         """Send a request and return the response once its headers have arrived.
 
-        :param timeout: seconds without progress until the headers arrive; left out, 15, or 30 for
-            a request with a body.
-        :raises UntrustedCertificate: where the server's certificate cannot be verified.
-        :raises TransportError: where there is no response, or none in time.
+        :param timeout: seconds without progress until the headers arrive. The default is 15, or 30
+            for a request with a body.
+        :raises UntrustedCertificate: if the server's certificate cannot be verified.
+        :raises TransportError: if there is no response in time.
         """
         header_lines = Headers({"user-agent": [USER_AGENT]})
         for name, value in headers.items():
@@ -97,8 +97,8 @@ class HttpClient:
         sending = self._connections.request(
             method.encode("ascii"), url.encode("ascii"), header_lines, body
         )
-        # A cancelled caller gets CancelledError. Twisted's client fails with whatever the
-        # cancellation interrupted: a name that is not known, or a connection that was lost.
+        # A cancelled caller must get CancelledError. Twisted's client fails with an error that
+        # depends on its progress, such as an unknown host name or a lost connection.
         cancelled = False
 
         def cancel(_: object) -> None:
@@ -125,7 +125,7 @@ class HttpClient:
         return Response(self._clock, response, method == "HEAD")
 
     def agent(self, url: str) -> ExactUrlAgent:
-        """Return an agent that sends requests for one URL over the connections of this client."""
+        """Return an agent that sends requests for one URL through this client's connection pool."""
         return ExactUrlAgent(self._connections, url.encode("ascii"))
 
     def open(self) -> None:
@@ -147,7 +147,7 @@ class Response:
         self.is_head = is_head
         self._clock = clock
         self._response = response
-        # A short body may end, and its connection with it, before it is read.
+        # The connection is looked up now: after a short body it may close before the body is read.
         self._connection = connection_of(response)
 
     @property
@@ -157,7 +157,7 @@ class Response:
 
     @property
     def length(self) -> int | None:
-        """The body's length in bytes, for HEAD that of a GET; None where it is not stated."""
+        """The body's length in bytes, for HEAD that of a GET; None if it is not stated."""
         if not self.is_head:
             length = self._response.length
             return None if length is UNKNOWN_LENGTH else int(length)
@@ -165,17 +165,17 @@ class Response:
         return int(text) if text is not None and _CONTENT_LENGTH.fullmatch(text) else None
 
     def header(self, name: str) -> str | None:
-        """Return a header's value, decoded as Latin-1; several lines are joined by commas."""
+        """Return a header's value, decoded as Latin-1; repeated lines are joined by commas."""
         values = self._response.headers.getRawHeaders(name.encode("ascii"))
         return b", ".join(values).decode("latin-1") if values else None
 
     async def read(self, limit: int, *, extend_timeout: bool = False) -> bytes:
         """Return the body.
 
-        :param extend_timeout: the timeout of 15 seconds is for each piece of the body, not for
+        :param extend_timeout: the timeout of 15 seconds applies to each piece of the body, not to
             the whole.
         :raises BodyTooLarge: for a body of more than ``limit`` bytes.
-        :raises TransportError: where the body ends early or does not end in time.
+        :raises TransportError: if the body ends early or is not complete in time.
         """
         collector = BodyCollector(self._clock, limit, extend_timeout)
         self._response.deliverBody(collector)
@@ -183,7 +183,7 @@ class Response:
         return bytes(collector.data)
 
     async def discard(self) -> None:
-        """Discard the body: read a short one to reuse the connection, else close it."""
+        """Discard the body: read a short one to reuse the connection, or close the connection."""
         if self.length is not None and self.length <= _DISCARD_LIMIT:
             with suppress(TransportError):
                 await self.read(_DISCARD_LIMIT)
@@ -193,9 +193,10 @@ class Response:
     def stream(self, size: int | None, stall_timeout: float | None = None) -> BodyStream:
         """Return the body as a stream.
 
-        :param size: bytes; the stream fails with any other number of them. None takes any body
-            whose end is marked: by its framing, or by TLS where it ends with the connection.
-        :param stall_timeout: seconds without progress; left out, 30.
+        :param size: the expected length in bytes; the stream fails with any other length. None
+            accepts any body with a marked end. HTTP framing marks the end, and so does TLS for a
+            body that ends with the connection.
+        :param stall_timeout: seconds without progress; 30 by default.
         """
         return BodyStream(self._clock, self._response, size, stall_timeout, self._closed_securely)
 

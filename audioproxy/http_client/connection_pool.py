@@ -34,19 +34,20 @@ from audioproxy._twisted import request_with_target, response_connection, silenc
 from audioproxy.http_client.bodies import RequestBody
 from audioproxy.http_client.errors import TransportError
 
-# Seconds to connect.
+# Seconds to wait for a connection.
 _CONNECT_TIMEOUT = 5.0
-# Idle connections to one host, and seconds for which one is kept. Object stores close theirs after
-# 20 seconds and more; a request on a connection that was just closed would be lost.
+# Idle connections kept for each host, and the seconds that each is kept. Object stores close idle
+# connections after 20 seconds or more. A request on a connection that was just closed would be
+# lost.
 _MAX_IDLE_PER_HOST = 100
 _IDLE_TIMEOUT = 15
-# Seconds for servers to close their side on shutdown.
+# Seconds to wait at shutdown until servers close their side.
 _CLOSE_TIMEOUT = 1.0
-# Hosts whose TLS contexts and endpoints are cached. To read the system's certificates takes some
+# Hosts whose TLS contexts and endpoints are cached. Reading the system's certificates takes some
 # milliseconds.
 _MAX_HOSTS = 32
-# Bytes of a response's headers and of the part of its body that is read with them. That part is
-# small where the response arrives in small pieces, and at most one read of the connection.
+# Maximum bytes of a response's headers, together with the part of the body that arrives with them.
+# That part is at most one read of the connection, and less if the response arrives in small pieces.
 _MAX_HEADER_BYTES = 512 * 1024
 
 _SCHEME_AND_AUTHORITY = re.compile(rb"[a-z]+://[^/?#]*")
@@ -63,7 +64,7 @@ class ConnectionPool:
         self._pool.cachedConnectionTimeout = _IDLE_TIMEOUT
         self._agent = Agent(reactor, pool=self._pool)
         self._policy = HostnameCachingHTTPSPolicy(BrowserLikePolicyForHTTPS(trust_root), _MAX_HOSTS)
-        # To make an endpoint costs as much as to sign a request.
+        # Constructing an endpoint takes as long as signing a request.
         self._endpoints: LRUCache[tuple[bytes, bytes, int], IStreamClientEndpoint] = LRUCache(
             _MAX_HOSTS
         )
@@ -111,13 +112,13 @@ class ConnectionPool:
     def _make_endpoint(self, uri: URI) -> IStreamClientEndpoint:
         """Return the endpoint of a server.
 
-        :raises UnicodeError: over TLS, where the host is not a name that IDNA accepts.
+        :raises UnicodeError: for https, if IDNA does not accept the host name.
         """
         endpoint: IStreamClientEndpoint
         if _is_hostname(uri.host):
             endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=_CONNECT_TIMEOUT)
         else:
-            # Container networks have names with an underscore, say.
+            # This is for names with an underscore, for example in container networks.
             host = uri.host.decode("ascii")
             endpoint = TCP4ClientEndpoint(self._reactor, host, uri.port, timeout=_CONNECT_TIMEOUT)
         if uri.scheme == b"https":
@@ -151,14 +152,14 @@ class _ConnectionFactory(WrappingFactory):
 
 
 class PooledConnection(ProtocolWrapper):
-    """One connection, between its transport and Twisted's client.
+    """One connection, wrapped around Twisted's client protocol.
 
-    Twisted's client does not limit response headers. So the bytes that arrive between a request
-    and `resumeProducing` are limited here: the client pauses the connection when the headers are
-    complete, and resumes it when the body is read.
+    Twisted's client does not limit response headers. This class therefore limits the bytes that
+    arrive between a request and `resumeProducing`. Twisted's client pauses the connection when the
+    headers are complete, and resumes it when the body is read.
 
-    :ivar closed_securely: the server has closed it with TLS's close_notify, which cannot be forged
-        (RFC 8446, 6.1).
+    :ivar closed_securely: the server has closed the connection with TLS's close_notify, which
+        cannot be forged (RFC 8446, 6.1).
     """
 
     transport: Any
@@ -174,7 +175,7 @@ class PooledConnection(ProtocolWrapper):
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         """Unregister the connection and note how it was closed."""
         self.factory.open_connections.discard(self)
-        # Twisted reports an end of TLS without close_notify as ConnectionLost.
+        # Twisted reports a TLS connection that ends without close_notify as ConnectionLost.
         secure = ISSLTransport.providedBy(self.transport)
         self.closed_securely = secure and reason.check(ConnectionDone) is not None
         ProtocolWrapper.connectionLost(self, reason)
@@ -184,28 +185,28 @@ class PooledConnection(ProtocolWrapper):
         self.transport.abortConnection()
 
     def registerProducer(self, producer: object, streaming: bool) -> None:
-        """Register a request's body, which may abort this connection."""
+        """Register a request's body, and let it abort this connection."""
         if isinstance(producer, RequestBody):
             producer.abort_connection = self.abortConnection
         self.transport.registerProducer(producer, streaming)
 
     def write(self, data: bytes) -> None:
-        """Send bytes of a request, and count the bytes that arrive from now on."""
+        """Send bytes of a request, and start to count the bytes of its response."""
         self._header_bytes = 0
         self.transport.write(data)
 
     def writeSequence(self, data: Any) -> None:
-        """Send bytes of a request, and count the bytes that arrive from now on."""
+        """Send bytes of a request, and start to count the bytes of its response."""
         self._header_bytes = 0
         self.transport.writeSequence(data)
 
     def resumeProducing(self) -> None:
-        """Read the body, without a limit."""
+        """Resume to read the body, which has no limit here."""
         self._header_bytes = None
         self.transport.resumeProducing()
 
     def dataReceived(self, data: bytes) -> None:
-        """Pass bytes on to Twisted's client, up to the limit of headers."""
+        """Pass bytes to Twisted's client, or abort the connection if the headers are too long."""
         if self._header_bytes is not None:
             self._header_bytes += len(data)
             if self._header_bytes > _MAX_HEADER_BYTES:
@@ -215,13 +216,13 @@ class PooledConnection(ProtocolWrapper):
 
 
 def connection_of(response: IResponse) -> PooledConnection | None:
-    """Return the connection of a response that has just arrived; None where it has ended."""
+    """Return the connection of a response that has just arrived; None if it has already closed."""
     connection = response_connection(response)
     return connection if isinstance(connection, PooledConnection) else None
 
 
 def _is_hostname(host: bytes) -> bool:
-    """Return whether Twisted's ``HostnameEndpoint`` takes this as a name or an address."""
+    """Return whether Twisted's ``HostnameEndpoint`` accepts a host, as a name or an address."""
     try:
         idna.encode(host.decode("ascii"))
     except UnicodeError:

@@ -1,4 +1,4 @@
-"""Errors of outbound requests: two classes for all that Twisted's client raises."""
+"""Errors of outbound requests: two classes for all errors of Twisted's client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from audioproxy.media.diagnostics import without_secrets
 
 
 class TransportError(Exception):
-    """There is no response, or not the whole of one. The text says why."""
+    """There is no response, or it is incomplete. The text gives the reason."""
 
 
 class UntrustedCertificate(TransportError):
@@ -38,7 +38,7 @@ def translate_error(error: BaseException | None, expired: bool = False) -> Excep
         if isinstance(cause, TlsError) and "certificate verify failed" in str(cause):
             return UntrustedCertificate("the certificate is not trusted")
     last = causes[-1]
-    # What the server sent instead of HTTP may repeat the query of the request (D47).
+    # Bytes that are not HTTP may repeat the query of the request (D47).
     text = without_secrets(str(last))
     return TransportError(f"{type(last).__name__}: {text}" if text else type(last).__name__)
 

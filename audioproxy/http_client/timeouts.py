@@ -1,4 +1,4 @@
-"""Timeouts: for progress of a transfer, and for a coroutine as a whole."""
+"""Timeouts for the progress of a transfer, and for a coroutine as a whole."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class ProgressTimeout:
-    """Calls a function once when nothing has reset it for a number of seconds.
+    """Calls a function once if it is not reset for a number of seconds.
 
-    ``Deferred.addTimeout`` does not serve here: it cannot be extended.
+    ``Deferred.addTimeout`` is not suitable, since it cannot be extended.
 
     :ivar expired: the function was called.
     """
@@ -29,12 +29,12 @@ class ProgressTimeout:
         self._delayed_call: IDelayedCall = clock.callLater(seconds, self._expire)
 
     def reset(self) -> None:
-        """Start the time anew, unless it has expired or was cancelled."""
+        """Restart the timer, unless it has expired or was cancelled."""
         if self._delayed_call.active():
             self._delayed_call.reset(self._seconds)
 
     def cancel(self) -> None:
-        """Stop the timer; again is harmless."""
+        """Stop the timer. Calling this again has no effect."""
         if self._delayed_call.active():
             self._delayed_call.cancel()
 
@@ -44,9 +44,9 @@ class ProgressTimeout:
 
 
 async def with_timeout(clock: IReactorTime, seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine, cancel it when its time is over, and wait for its cleanup.
+    """Run a coroutine; on timeout, cancel it and wait for its cleanup.
 
-    :raises TimeoutError: when its time is over.
+    :raises TimeoutError: on timeout.
     """
     running = Deferred.fromCoroutine(work)
     running.addTimeout(max(0.0, seconds), clock, lambda outcome, _: _as_timeout(outcome, seconds))
@@ -54,9 +54,9 @@ async def with_timeout(clock: IReactorTime, seconds: float, work: Coroutine[Any,
 
 
 def _as_timeout(outcome: T | Failure, seconds: float) -> T:
-    """Return the result of a coroutine that was cancelled by its timeout.
+    """Return the result of a coroutine that its timeout has cancelled, or raise ``TimeoutError``.
 
-    Twisted's default raises ``twisted.internet.defer.TimeoutError``, which is no OSError.
+    Twisted's default raises ``twisted.internet.defer.TimeoutError``, which is not an OSError.
     """
     if not isinstance(outcome, Failure):
         return outcome

@@ -1,10 +1,10 @@
-"""Hints for errors of an object store: what is required for a request to succeed."""
+"""Hints for errors of an object store: what a request needs to succeed."""
 
 from __future__ import annotations
 
 from audioproxy.s3.objects import ObjectStore, StoreError
 
-# By a part of the error's text.
+# Each hint by the part of the error's text that it is for.
 _HINTS = {
     "RequestTimeTooSkewed": "a correct clock is required",
     "certificate is not trusted": "AP_S3_CA_BUNDLE, or AP_VARIANT_S3_CA_BUNDLE, with the authority"
@@ -15,9 +15,9 @@ _HINTS = {
 
 
 def hint_for(store: ObjectStore, error: StoreError, otherwise: str) -> str:
-    """Return what is required for a failed request to succeed.
+    """Return a hint: what the failed request needs to succeed.
 
-    :param otherwise: the hint for all errors of this class.
+    :param otherwise: the hint for any error without one of its own.
     """
     hint = next((hint for text, hint in _HINTS.items() if text in str(error)), otherwise)
     if "RequestTimeTooSkewed" in str(error):
@@ -29,6 +29,9 @@ def hint_for(store: ObjectStore, error: StoreError, otherwise: str) -> str:
 
 
 def describe_clock_offset(ahead: int) -> str:
-    """Return in words by how much this machine's clock is ahead of a store's."""
+    """Return the difference between this machine's clock and a store's as text.
+
+    :param ahead: seconds by which this machine's clock is ahead.
+    """
     side = "ahead of" if ahead >= 0 else "behind"
     return f"this machine's is {abs(ahead)} s {side} the store's"

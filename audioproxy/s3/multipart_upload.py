@@ -1,4 +1,4 @@
-"""Multipart upload: an object that is too large for one request, written all or nothing."""
+"""Multipart upload, for an object that is too large for one request. The write is atomic."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _log = Logger()
 async def put_multipart(
     target: StoreObject, headers: Mapping[str, str], ranges: Sequence[UploadRange]
 ) -> None:
-    """Write an object from several byte ranges; after a failure no part of it is left.
+    """Write an object from several byte ranges, and remove all parts after a failure.
 
-    :raises StoreError: where the store refuses.
+    :raises StoreError: if the store refuses a request.
     """
     created = await read_document(await target.send("POST", "uploads=", headers))
     upload_id = element_texts(created).get("UploadId")
@@ -41,7 +41,7 @@ async def put_multipart(
         await read_document(await target.send("POST", upload, body=document))
         completed = True
     finally:
-        # Parts of an upload that is neither completed nor aborted are charged for.
+        # Stores charge for the parts of an upload until it is completed or aborted.
         if not completed:
             await _abort(target, upload)
 
@@ -63,7 +63,7 @@ async def _abort(target: StoreObject, upload: str) -> None:
 
 
 def _completion(etags: Sequence[str]) -> bytes:
-    """Return the document that names the parts of an upload."""
+    """Return the document that lists the parts of an upload."""
     root = Element("CompleteMultipartUpload")
     for number, etag in enumerate(etags, 1):
         part = SubElement(root, "Part")

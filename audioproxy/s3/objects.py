@@ -1,4 +1,4 @@
-"""S3-compatible object store: objects by bucket and key, and its errors as classes."""
+"""S3-compatible object store: objects by bucket and key, and one class for each kind of error."""
 
 from __future__ import annotations
 
@@ -26,59 +26,59 @@ from audioproxy.streams import Readable
 if TYPE_CHECKING:
     from audioproxy.config import S3Config
 
-# A bucket that can be a part of a host name, as virtual addressing needs it.
+# A bucket name that can be part of a host name, which virtual addressing requires.
 _LABEL = "[a-z0-9](?:[a-z0-9-]*[a-z0-9])?"
 _HOST_LABELS = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-# Bytes of a document that are read; none is nearly that long.
+# Maximum bytes of a document that are read; real documents are much shorter.
 _MAX_DOCUMENT = 64 * 1024
 _STRONG_ETAG = re.compile(r'"[!#-~]{1,200}"')
 _ERROR_TAG = re.compile(rb"<(?:[\w.-]+:)?Error[\s/>]")
 _ERROR_CODE = re.compile(r"[^<>]{1,100}")
 
-# Error codes of a 400 for a name that the store cannot have, or for credentials that it does not
-# take. Any other 400 means that all requests are wrong: their region, their endpoint.
+# Error codes of status 400 for an invalid name, and for rejected credentials. Any other 400 means
+# that the configuration is wrong, such as the region or the endpoint.
 _BAD_NAMES = re.compile(r"InvalidBucketName|InvalidObjectName|InvalidURI|KeyTooLongError|XMinio\w+")
 _BAD_CREDENTIALS = re.compile(r"ExpiredToken|InvalidToken|InvalidAccessKeyId|TokenRefreshRequired")
 
 
 class StoreError(Exception):
-    """The store did not carry out a request; the text names its status and error code.
+    """The store did not carry out a request; the text gives its status and error code.
 
-    :cvar refusal: the error for the client.
+    :cvar refusal: the refusal that clients get.
     """
 
     refusal: type[Refusal]
 
 
 class Missing(StoreError):
-    """There is no such object, or no such bucket."""
+    """There is no such object or bucket."""
 
     refusal = NotFound
 
 
 class Denied(StoreError):
-    """The store refuses the credentials, or their access to this. Clients get a 404."""
+    """The store rejects the credentials or denies them access. Clients get a 404."""
 
     refusal = NotFound
 
 
 class WrongEndpoint(StoreError):
-    """The endpoint, the region or the addressing is not that of the bucket."""
+    """The endpoint, the region or the addressing is wrong for the bucket."""
 
     refusal = NotConfigured
 
 
 class Unavailable(StoreError):
-    """The store cannot be reached, or is broken or busy."""
+    """The store cannot be reached, has failed, or is busy."""
 
     refusal = UpstreamUnavailable
 
 
 @dataclass(frozen=True, slots=True)
 class UploadRange:
-    """A byte range of a file that is uploaded.
+    """A byte range of a file to upload.
 
-    :ivar sha256: of the bytes, in lower-case hex.
+    :ivar sha256: SHA-256 of the range, in lower-case hex.
     """
 
     source: Readable
@@ -88,7 +88,7 @@ class UploadRange:
 
     @classmethod
     def of(cls, data: bytes) -> UploadRange:
-        """Return bytes in memory as a range."""
+        """Return a range that consists of bytes in memory."""
         return cls(_InMemory(data), 0, len(data), hashlib.sha256(data).hexdigest())
 
 
@@ -103,18 +103,18 @@ class _InMemory:
 
 
 class ObjectStore:
-    """One object store, accessed with one user's credentials.
+    """One object store, accessed with the credentials of one user.
 
     :ivar name: its origin, for logs and messages.
     :ivar last_dates: ``X-Amz-Date`` of the last request that got a response, and ``Date`` of that
-        response: the clocks of both sides, as the headers spell them.
+        response. They show the clocks of both sides, as strings.
     """
 
     def __init__(self, settings: S3Config, client: HttpClient) -> None:
-        """Prepare to send requests.
+        """Store the settings; no request is sent yet.
 
         :param settings: with credentials.
-        :raises ValueError: for an addressing that the endpoint cannot have.
+        :raises ValueError: for virtual addressing of an endpoint that is an IP address.
         """
         assert settings.access_key_id and settings.secret_access_key and settings.region
         self.name = settings.endpoint or _default_endpoint(settings.region)
@@ -132,7 +132,7 @@ class ObjectStore:
 
     @property
     def clock_ahead(self) -> int | None:
-        """Seconds by which this machine's clock is ahead of the store's; None where unknown."""
+        """Seconds by which this machine's clock is ahead of the store's; None if unknown."""
         try:
             signed, sent = self.last_dates or ("", None)
             store_time = parsedate_to_datetime(sent or "")
@@ -142,9 +142,9 @@ class ObjectStore:
             return None
 
     def object(self, bucket: str, key: bytes) -> StoreObject:
-        """Return the object of a key, which need not exist.
+        """Return the object of a key. It need not exist.
 
-        :raises Missing: for a bucket that cannot be part of a host name, with virtual addressing.
+        :raises Missing: with virtual addressing, for a bucket that cannot be part of a host name.
         """
         path = quote_from_bytes(key, safe="/-_.~")
         if not self._virtual:
@@ -157,22 +157,23 @@ class ObjectStore:
 
 @dataclass(frozen=True, slots=True)
 class StoreObject:
-    """One object of a store. Every method raises `StoreError` where the store refuses."""
+    """One object of a store. Each method that sends a request raises `StoreError` if it fails."""
 
     store: ObjectStore
     url: str
 
     def presign(self, seconds: int) -> str:
-        """Return a URL with which anyone can read the object for so many seconds."""
+        """Return a URL with which anyone can read the object for a number of seconds."""
         return self.store.signer.presign("GET", self.url, seconds)
 
     async def head(self) -> Response:
-        """Return the object's headers."""
+        """Return the response to a HEAD request, which has the object's headers."""
         response = await self.send("HEAD")
         if response.status == 200:
             return response
         if response.status == 400:
-            # The response to a HEAD has no error code, and radosgw gives none for a key with NUL.
+            # A response to HEAD has no error code, so a GET asks for it. For a key with NUL,
+            # radosgw does not send an error code at all.
             if "%00" in self.url:
                 raise Missing("no store has a key with a NUL")
             response = await self.send("GET", headers={"range": "bytes=0-0"})
@@ -192,7 +193,7 @@ class StoreObject:
         return response
 
     async def put(self, headers: Mapping[str, str], body: UploadRange) -> None:
-        """Write the object, all or nothing: the store checks the hash."""
+        """Write the object. The write is atomic, and the store verifies the hash."""
         await read_document(await self.send("PUT", headers=headers, body=body))
 
     async def delete(self) -> None:
@@ -208,8 +209,8 @@ class StoreObject:
     ) -> Response:
         """Send a signed request.
 
-        :param query: percent-encoded, each parameter with an equals sign.
-        :raises Unavailable: where there is no response.
+        :param query: percent-encoded, with an equals sign in each parameter.
+        :raises Unavailable: if there is no response.
         """
         url = f"{self.url}?{query}" if query else self.url
         request_body, sha256 = None, EMPTY_SHA256
@@ -225,25 +226,27 @@ class StoreObject:
 
 
 def strong_etag(response: Response) -> str | None:
-    """Return an object's entity tag; None where it is weak or cannot be sent in a header."""
+    """Return an object's entity tag; None if it is weak or cannot be sent in a header."""
     etag = response.header("etag")
     return etag if etag is not None and _STRONG_ETAG.fullmatch(etag) else None
 
 
 def element_texts(document: bytes) -> dict[str, str]:
-    """Return the text of each element of an XML document by its name without the namespace.
+    """Return the text of each element of an XML document, by name without the namespace.
 
-    Several elements of one name give the first text. Of a document that is not well-formed, this
-    returns the elements ahead of the fault, and an ``Error`` that stands anywhere in it.
+    Of several elements with the same name, the first text is returned. If the document is not
+    well-formed, the result has the elements before the error. It then has an ``Error`` element too
+    if such a tag is anywhere in the document.
     """
     texts: dict[str, str] = {}
     try:
-        # White space ahead of an XML declaration is not well-formed, and S3 sends it.
+        # S3 sends white space before the XML declaration, which is not well-formed.
         for _, element in iterparse(BytesIO(document.strip()), ("start", "end")):
             name = element.tag.rpartition("}")[2]
             texts[name] = texts.get(name) or element.text or ""
     except (SyntaxError, ValueError, LookupError):
-        # ParseError, what defusedxml forbids, and encodings that Python does not know.
+        # These are: ParseError, constructs that defusedxml forbids, and encodings unknown to
+        # Python.
         if _ERROR_TAG.search(document):
             texts.setdefault("Error", "")
     return texts
@@ -252,13 +255,13 @@ def element_texts(document: bytes) -> dict[str, str]:
 async def read_document(response: Response) -> bytes:
     """Return the document of a request that succeeded.
 
-    :raises StoreError: for one that failed. A store may report that with status 200, where it had
-        to send the status before it was done.
+    :raises StoreError: if the request failed. A store may report a failure with status 200, if it
+        had to send the status before the request was finished.
     """
     if response.status not in (200, 204):
         raise await _read_error(response)
     try:
-        # A store that completes a multipart upload sends white space for minutes.
+        # While a store completes a multipart upload, it sends white space, for minutes.
         document = await response.read(_MAX_DOCUMENT, extend_timeout=True)
     except (BodyTooLarge, TransportError) as error:
         raise Unavailable(f"the response is incomplete: {error}") from error
@@ -269,20 +272,20 @@ async def read_document(response: Response) -> bytes:
 
 
 async def _read_error(response: Response) -> StoreError:
-    """Return the error of an unexpected response."""
+    """Return the error for an unexpected response."""
     code = ""
     if response.status >= 300:
         with suppress(BodyTooLarge, TransportError):
             code = _error_code(element_texts(await response.read(_MAX_DOCUMENT)))
     else:
-        # The body of a successful response is an object, not an error document.
+        # The body of a response with a 2xx status is an object, not an error document.
         await response.discard()
     kind = _error_class(response.status, code)
     return kind(f"status {response.status}{f', {code}' if code else ''}")
 
 
 def _error_code(texts: Mapping[str, str]) -> str:
-    """Return the ``Code`` of an error document; nothing where it has none, or a strange one."""
+    """Return the ``Code`` of an error document; the empty string if it is absent or malformed."""
     code = texts.get("Code", "")
     return code if _ERROR_CODE.fullmatch(code) else ""
 

@@ -1,4 +1,4 @@
-"""Signature Version 4 of S3 requests, by botocore: in headers, and in presigned URLs."""
+"""Signature Version 4 of S3 requests, by botocore: in headers and in presigned URLs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855
 
 
 class _PrecomputedHashAuth(S3SigV4Auth):  # type: ignore[misc]
-    """Signs with a body hash that is known; botocore's own reads and hashes the whole body."""
+    """Signs with a precomputed hash of the body; botocore would read and hash the body."""
 
     def __init__(self, credentials: Credentials, region: str, body_sha256: str) -> None:
         super().__init__(credentials, "s3", region)
@@ -50,7 +50,7 @@ class RequestSigner:
         return dict(request.headers.items())
 
     def presign(self, method: str, url: str, seconds: int) -> str:
-        """Return a URL that anyone can use with that method for so many seconds from now."""
+        """Return a URL that anyone can use with that method for a number of seconds from now."""
         request = AWSRequest(method, url)
         S3SigV4QueryAuth(self._credentials, "s3", self._region, seconds).add_auth(request)
         signed: str = request.url

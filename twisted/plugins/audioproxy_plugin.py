@@ -1,4 +1,4 @@
-"""Makes ``twistd audioproxy`` known to Twisted."""
+"""Registers the ``audioproxy`` subcommand with twistd."""
 
 from twisted.application.service import ServiceMaker
 
