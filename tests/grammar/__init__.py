@@ -1,1 +1,1 @@
-"""What a URL means, sentence by sentence."""
+"""Tests of the grammar of URLs."""

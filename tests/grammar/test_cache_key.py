@@ -43,7 +43,7 @@ VECTORS = (
     ),
 )
 
-# What a client asks for, raw, and the key of it.
+# Requests of clients as raw bytes, and their keys.
 REQUESTS = (
     ([], b"plain", b"local://a.mp3", VECTORS[0][2]),
     ([b"f:mp3"], b"enc", b"bG9jYWw6Ly9hLm1wMw", VECTORS[0][2]),
@@ -54,7 +54,7 @@ REQUESTS = (
 )
 
 
-#: Each key was made by `printf SOURCE'\n'MATERIAL | sha256sum`.
+#: Each key was made by `printf SOURCE'\n'VALIDATOR | sha256sum`.
 INFO_VECTORS = (
     (
         b"local://a.mp3",
@@ -78,13 +78,13 @@ class CacheKeyTests(SynchronousTestCase):
     """`cache_key`"""
 
     def test_known_vectors(self) -> None:
-        """The key is the SHA-256 of revision, options and source, a newline between each (D5)."""
+        """The key is the SHA-256 of revision, options and source, joined by newlines (D5)."""
         for text, source, key in VECTORS:
             options, _ = read_options(text.encode().split(b"/"))
             self.assertEqual(cache_key(options, source), key)
 
     def test_revision(self) -> None:
-        """Other bytes of a format are other keys of that format, and of no other (D5)."""
+        """A new byte revision of a format changes the keys of that format only (D5)."""
         mp3, wav = VariantOptions(f="mp3"), VariantOptions(f="wav")
         before = cache_key(mp3, b"local://a"), cache_key(wav, b"local://a")
         self.patch(
@@ -97,20 +97,20 @@ class CacheKeyTests(SynchronousTestCase):
         self.assertNotEqual(before[0], expected)
 
     def test_requests(self) -> None:
-        """All spellings of one variant have one key (What the service does, 2; D5)."""
+        """All spellings of one variant have one key (Design rules, 2; D5)."""
         for segments, form, raw, key in REQUESTS:
             options, _ = read_options(segments)
             source = read_source(form, raw)
             self.assertEqual(cache_key(options, source.canonical), key, raw)
 
     def test_etag(self) -> None:
-        """The ETag is the key as a quoted string (Variant; D5)."""
+        """The ETag is the key as a quoted string (Stored object; D5)."""
         self.assertEqual(etag(VECTORS[0][2]), b'"' + VECTORS[0][2].encode("ascii") + b'"')
 
     @PROMISE
     @given(data=st.data(), segments=option_segments(), source=sources())
     def test_any_order(self, data: st.DataObject, segments: list[bytes], source: bytes) -> None:
-        """Options in any order, a source in any form: one key (Signed URL grammar)."""
+        """Options in any order and a source in any form give one key (Signed URL grammar)."""
         shuffled = data.draw(st.permutations(segments))
         plain = read_source(b"plain", data.draw(escaped(source))).canonical
         first = cache_key(read_options(segments)[0], plain)
@@ -132,7 +132,7 @@ class CacheKeyTests(SynchronousTestCase):
     @PROMISE
     @given(one=option_segments(), other=option_segments(), source=sources())
     def test_other_options(self, one: list[bytes], other: list[bytes], source: bytes) -> None:
-        """Other options are another key (What the service does, 2)."""
+        """Different options give a different key (Design rules, 2)."""
         first, second = read_options(one)[0], read_options(other)[0]
         assume(first != second)
         self.assertNotEqual(cache_key(first, source), cache_key(second, source))
@@ -140,7 +140,7 @@ class CacheKeyTests(SynchronousTestCase):
     @PROMISE
     @given(segments=option_segments())
     def test_newline(self, segments: list[bytes]) -> None:
-        """No option can hold the newline that parts options from source (D5)."""
+        """No option can contain the newline that separates options from source (D5)."""
         self.assertNotIn("\n", read_options(segments)[0].canonical())
 
 
@@ -148,7 +148,7 @@ class InfoKeyTests(SynchronousTestCase):
     """`source_identity` and `info_key`"""
 
     def test_known_vectors(self) -> None:
-        """The key is a hash of the canonical source and its material (Info endpoint, 1)."""
+        """The key is a hash of the canonical source and its validator (Info endpoint, 1)."""
         for source, validator, key in INFO_VECTORS:
             self.assertEqual(info_key(source_identity(source, validator)), key)
 
@@ -163,7 +163,7 @@ class InfoKeyTests(SynchronousTestCase):
             self.assertEqual(len(found), 1, raw)
 
     def test_no_variant(self) -> None:
-        """An info document is no variant of its source, whatever the material."""
+        """An info document never shares a key with a variant of its source."""
         source, validator = b"local://a.mp3", b"f:mp3"
         keys = {info_key(source_identity(source, validator)), cache_key(VariantOptions(), source)}
         self.assertEqual(len(keys), 2)
@@ -171,7 +171,7 @@ class InfoKeyTests(SynchronousTestCase):
     @PROMISE
     @given(data=st.data(), source=sources(), validator=st.binary(max_size=20))
     def test_any_spelling(self, data: st.DataObject, source: bytes, validator: bytes) -> None:
-        """A source in any form and any spelling is one identity and one key."""
+        """All forms and spellings of one source have one identity and one key."""
         plain = read_source(b"plain", data.draw(escaped(source))).canonical
         other = read_source(b"enc", encoded(source)).canonical
         identity = source_identity(plain, validator)
@@ -184,9 +184,9 @@ class InfoKeyTests(SynchronousTestCase):
         other=st.tuples(sources(), st.binary(max_size=9)),
     )
     def test_other_state(self, one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
-        """Another source or another material is another identity and another key.
+        """A different source or validator gives a different identity and key.
 
-        No storage has a newline in its material: an HTTP header cannot hold one.
+        No storage has a newline in its validator: an HTTP header cannot contain one.
         """
         first, second = (
             (read_source(b"enc", encoded(source)).canonical, validator.replace(b"\n", b""))
@@ -197,7 +197,7 @@ class InfoKeyTests(SynchronousTestCase):
         self.assertNotEqual(info_key(source_identity(*first)), info_key(source_identity(*second)))
 
     def test_newline_in_a_name(self) -> None:
-        """A file whose name holds a newline is not taken for another one in another state."""
+        """A file name with a newline never has the identity of another file in another state."""
         tricky = source_identity(b"local://a\n5-5", b"1-1")
         self.assertNotEqual(tricky, source_identity(b"local://a", b"5-5"))
         self.assertNotEqual(tricky, source_identity(b"local://a\n5-5\n1-1", b""))

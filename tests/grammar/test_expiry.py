@@ -1,4 +1,4 @@
-"""What ``exp`` does."""
+"""Tests of ``exp``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ExpiredTests(SynchronousTestCase):
     """`expired`"""
 
     def test_boundary(self) -> None:
-        """The whole second that ``exp`` names is served, the next is not (D14)."""
+        """The whole second that ``exp`` names is served; the next second is not (D14)."""
         for now, gone in (
             (0.0, False),
             (999.0, False),
@@ -32,7 +32,7 @@ class ExpiredTests(SynchronousTestCase):
             self.assertIs(expired(1000, now), gone, now)
 
     def test_no_leeway(self) -> None:
-        """There is no clock-skew leeway (Request option exp, 2)."""
+        """The clock has no tolerance (Request option exp, 2)."""
         self.assertIs(expired(1_893_456_000, 1_893_456_000.999), False)
         self.assertIs(expired(1_893_456_000, 1_893_456_001.0), True)
 
@@ -76,7 +76,7 @@ class ClampTests(SynchronousTestCase):
     @PROMISE
     @given(seconds=st.integers(0, YEAR), exp=st.none() | expiries(), now=MOMENTS)
     def test_never_outlives(self, seconds: int, exp: int | None, now: float) -> None:
-        """No lifetime is negative, longer than asked for or past ``exp`` (exp, 3)."""
+        """No lifetime is negative, or ends after the request or ``exp`` (Request option exp, 3)."""
         clamped = clamp(seconds, exp, now)
         self.assertTrue(0 <= clamped <= seconds)
         if exp is not None and clamped:

@@ -20,7 +20,7 @@ class FormatTests(SynchronousTestCase):
     """`FORMATS`"""
 
     def test_tokens(self) -> None:
-        """The formats are the eight of the contract (Format and encoding options, f)."""
+        """The formats are the eight of the contract (Format and encoding options)."""
         tokens = ["mp3", "opus", "ogg", "aac", "m4a", "flac", "wav", "peaks"]
         self.assertEqual(list(FORMATS), tokens)
         self.assertEqual([row.token for row in FORMATS.values()], tokens)
@@ -42,13 +42,13 @@ class FormatTests(SynchronousTestCase):
         )
 
     def test_lossy(self) -> None:
-        """Five formats are lossy (Format and encoding options, sr and bd)."""
+        """Five formats are lossy (Format and encoding options)."""
         lossy = {token for token, row in FORMATS.items() if row.lossy}
         self.assertEqual(lossy, {"mp3", "opus", "ogg", "aac", "m4a"})
         self.assertEqual(LOSSY_RATE_CEILING, 48000)
 
     def test_bitrates(self) -> None:
-        """Bitrates are bounded by what the encoders honour (D6)."""
+        """Bit rates have the bounds that the encoders honor (D6)."""
         self.assertEqual(
             {token: row.br for token, row in FORMATS.items()},
             {
@@ -64,7 +64,7 @@ class FormatTests(SynchronousTestCase):
         )
 
     def test_qualities(self) -> None:
-        """Qualities are bounded by the contract (Format and encoding options, q)."""
+        """Qualities have the bounds of the contract (Format and encoding options)."""
         self.assertEqual(
             {
                 token: (*map(Decimal, row.q), row.q_whole)
@@ -82,7 +82,7 @@ class FormatTests(SynchronousTestCase):
         )
 
     def test_depths(self) -> None:
-        """Lossless formats have bit depths, and only wav has floats (option bd)."""
+        """Lossless formats have bit depths, only wav has floats (Format and encoding options)."""
         self.assertEqual(
             {token: row.depths for token, row in FORMATS.items() if row.depths},
             {"flac": ("16", "24"), "wav": ("16", "24", "32f")},
@@ -93,13 +93,13 @@ class RatesTests(SynchronousTestCase):
     """`Rates`"""
 
     def test_listed(self) -> None:
-        """A codec with a table of rates takes these and no others (D8)."""
+        """A codec with a table of sample rates accepts only these rates (D8)."""
         for token, rates in (("mp3", MPEG), ("opus", OPUS), ("aac", AAC), ("m4a", AAC)):
             accepted = [rate for rate in range(384_001) if FORMATS[token].rates.accepts(rate)]
             self.assertEqual(accepted, sorted(rates), token)
 
     def test_ranges(self) -> None:
-        """The other codecs take any rate up to their highest; flac has gaps (D8)."""
+        """The other codecs accept any rate up to their highest; flac has gaps (D8)."""
         for token, rate, accepted in (
             ("ogg", 0, False),
             ("ogg", 1, True),
@@ -122,7 +122,7 @@ class RatesTests(SynchronousTestCase):
             self.assertIs(FORMATS[token].rates.accepts(rate), accepted, (token, rate))
 
     def test_nearest(self) -> None:
-        """Without ``sr`` the rate is the source's, else the next above, else the highest (D8)."""
+        """Without ``sr`` the rate is the source's, else the next higher, else the highest (D8)."""
         for token, source, rate in (
             ("mp3", 44_100, 44_100),
             ("mp3", 44_099, 44_100),
@@ -150,7 +150,7 @@ class RatesTests(SynchronousTestCase):
             self.assertEqual(FORMATS[token].rates.nearest(source), rate, (token, source))
 
     def test_describe(self) -> None:
-        """A refusal lists nothing that would be refused in turn (D8, D20)."""
+        """The rates that a refusal lists are all accepted (D8, D20)."""
         for token, words in (
             ("opus", "one of 8000, 12000, 16000, 24000, 48000"),
             ("aac", "one of " + ", ".join(map(str, (7350, *MPEG)))),
@@ -159,7 +159,7 @@ class RatesTests(SynchronousTestCase):
             self.assertEqual(FORMATS[token].rates.describe(48_000), words, token)
 
     def test_gap_at_the_top(self) -> None:
-        """The fallback is a rate that the format can carry, whatever its table is (D8)."""
+        """The fallback is always a rate that the format can carry (D8)."""
         rates = Rates(lowest=100, highest=200, fine_to=150)
         for source, rate in ((1, 100), (150, 150), (151, 160), (199, 200), (201, 200)):
             self.assertEqual(rates.nearest(source), rate, source)
@@ -167,7 +167,7 @@ class RatesTests(SynchronousTestCase):
     @PROMISE
     @given(token=st.sampled_from(sorted(FORMATS)), source=st.integers(1, 800_000))
     def test_nearest_is_accepted(self, token: str, source: int) -> None:
-        """Whatever the source's rate, there is one for the output (D8, D13)."""
+        """Every sample rate of a source has a supported rate of the output (D8, D13)."""
         rates = FORMATS[token].rates
         rate = rates.nearest(source)
         self.assertTrue(rates.accepts(rate))

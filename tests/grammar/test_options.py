@@ -1,4 +1,4 @@
-"""The options as one value, its canonical string, and what does not go together."""
+"""The options as one value, the canonical options string, and conflicts of options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CanonicalTests(SynchronousTestCase):
     """`VariantOptions.canonical`"""
 
     def test_defaults(self) -> None:
-        """The format is always written, what is left out is not (D4)."""
+        """The canonical string always has the format, and no omitted options (D4)."""
         self.assertEqual(VariantOptions().canonical(), "f:mp3")
         self.assertEqual(VariantOptions(f="wav").canonical(), "f:wav")
 
@@ -65,7 +65,7 @@ class CanonicalTests(SynchronousTestCase):
             self.assertEqual(options.canonical(), canonical)
 
     def test_texts(self) -> None:
-        """Only unreserved characters stand bare in ``dl`` and ``cb`` (D2, D4)."""
+        """Only unreserved characters stay unescaped in ``dl`` and ``cb`` (D2, D4)."""
         options = VariantOptions(dl="a b:ä%.mp3", cb=b"a/b\xff~\n")
         self.assertEqual(options.canonical(), "cb:a%2Fb%FF~%0A/dl:a%20b%3A%C3%A4%25.mp3/f:mp3")
 
@@ -115,7 +115,7 @@ class ContentTypeTests(SynchronousTestCase):
                 self.assertEqual(VariantOptions(f=token).content_type, row.content_type, token)
 
     def test_peaks(self) -> None:
-        """``pk_fmt`` decides the type of peaks, and json is its default (Peaks, 4)."""
+        """``pk_fmt`` decides the type of peaks, and json is its default (Peaks options, 4)."""
         for pk_fmt, content_type in (
             (None, "application/json"),
             ("json", "application/json"),
@@ -124,7 +124,7 @@ class ContentTypeTests(SynchronousTestCase):
             self.assertEqual(VariantOptions(f="peaks", pk_fmt=pk_fmt).content_type, content_type)
 
     def test_format(self) -> None:
-        """The row of the format goes with the options (Format and encoding options)."""
+        """`VariantOptions.format` is the row of the format (Format and encoding options)."""
         for token, row in FORMATS.items():
             self.assertIs(VariantOptions(f=token).format, row)
 
@@ -133,12 +133,12 @@ class RefusalsTests(SynchronousTestCase):
     """`refusals`"""
 
     def test_none(self) -> None:
-        """The defaults of every format go together (D1)."""
+        """The defaults of every format have no conflict (D1)."""
         for token in FORMATS:
             self.assertEqual(list(refusals(VariantOptions(f=token))), [], token)
 
     def test_all(self) -> None:
-        """A client that builds options is told every conflict, not only the first (D20)."""
+        """`refusals` returns every conflict, not only the first (D20)."""
         lossy = "mp3, opus, ogg, aac"
         options = VariantOptions(
             f="peaks",
@@ -161,7 +161,7 @@ class RefusalsTests(SynchronousTestCase):
         )
 
     def test_peaks_only(self) -> None:
-        """Options of peaks go with ``f:peaks`` only (D7)."""
+        """Options of peaks need ``f:peaks`` (D7)."""
         for token in FORMATS:
             found = list(refusals(VariantOptions(f=token, pts=800, pk_fmt="json", pk_bits=16)))
             why = "it goes with f:peaks only"
@@ -171,5 +171,5 @@ class RefusalsTests(SynchronousTestCase):
     @PROMISE
     @given(segments=option_segments())
     def test_read_options_are_free_of_them(self, segments: list[bytes]) -> None:
-        """What was read from a URL has no conflict (D13)."""
+        """Options that were parsed from a URL have no conflict (D13)."""
         self.assertEqual(list(refusals(read_options(segments)[0])), [])

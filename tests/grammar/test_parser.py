@@ -1,4 +1,4 @@
-"""Option segments: each sentence of the contract, and each refusal, as one row."""
+"""Option segments: each rule of the contract and each refusal is a row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import split_target
 from tests.support.strategies import PROMISE, expiries, junk, option_segments
 
-#: For each key: the segments that it needs beside it, a value and another value.
+#: For each key: the segments that it requires, a value and another value.
 KEYS = {
     "f": ("", "mp3", "wav"),
     "br": ("", "128", "96"),
@@ -51,24 +51,24 @@ def beside(key: str, value: str) -> str:
 
 
 class OptionsCase(SynchronousTestCase):
-    """Options strings that are read, and options strings that are refused."""
+    """Assertions on options strings that are accepted or refused."""
 
     def assert_canonical(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Require each options string to have the canonical string beside it."""
+        """Assert that each options string has the canonical string beside it."""
         for text, canonical in rows:
             self.assertEqual(read_options(cut(text))[0].canonical(), canonical, text)
 
     def assert_refused(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """Require each options string to be refused for a segment, in words."""
+        """Assert that each options string is refused for a segment, with these words."""
         for text, segment, words in rows:
             self.refuse(cut(text), segment, words)
 
     def refuse(self, segments: list[bytes], segment: str, words: str) -> None:
-        """Require segments to be refused for one of them, in words."""
+        """Assert that segments are refused because of one of them, with these words."""
         self.assertIn(words, self.why(segments, segment), segments)
 
     def why(self, segments: list[bytes], segment: str) -> str:
-        """Return in what words segments are refused for one of them."""
+        """Return the words with which segments are refused because of one of them."""
         error = self.assertRaises(InvalidOptions, read_options, segments)
         self.assertEqual((error.status, error.code), (422, "invalid_options"))
         start, _, rest = error.message.partition(" is not accepted: ")
@@ -81,7 +81,7 @@ class SegmentTests(OptionsCase):
     """Segments of every option class"""
 
     def test_every_key(self) -> None:
-        """Each key of the contract is known, and no other one (Versioning, 5)."""
+        """The known keys are exactly those of the contract (Versioning, 5)."""
         for key, (_, *values) in KEYS.items():
             for value in values:
                 read_options(cut(beside(key, value)))
@@ -90,12 +90,12 @@ class SegmentTests(OptionsCase):
         self.assertEqual(listed, sorted(KEYS))
 
     def test_none(self) -> None:
-        """A URL without options is an mp3 (Format and encoding options, f; D1)."""
+        """A URL without options is an mp3 (Format and encoding options; D1)."""
         self.assertEqual(read_options([]), (VariantOptions(f="mp3"), None))
         self.assert_canonical([("", "f:mp3")])
 
     def test_unknown(self) -> None:
-        """Unknown keys are refused, however near to a known one (Signed URL grammar; D2)."""
+        """Unknown keys are refused, even similar ones (Signed URL grammar; D2)."""
         for key, (_, value, _) in KEYS.items():
             for other in (
                 key.upper(),
@@ -121,7 +121,7 @@ class SegmentTests(OptionsCase):
         )
 
     def test_repeated(self) -> None:
-        """A repeated key is refused, with the same value too (Signed URL grammar)."""
+        """A repeated key is refused, even with the same value (Signed URL grammar)."""
         for key, (context, *values) in KEYS.items():
             for value in values:
                 first = beside(key, values[0])
@@ -133,7 +133,7 @@ class SegmentTests(OptionsCase):
                 self.assert_refused([(f"{context}/{context}", context, "only once")])
 
     def test_empty(self) -> None:
-        """An empty segment is refused, wherever it stands (Signed URL grammar)."""
+        """An empty segment is refused at every position (Signed URL grammar)."""
         for key, (_, value, _) in KEYS.items():
             segments = cut(beside(key, value))
             for at in range(len(segments) + 1):
@@ -152,7 +152,7 @@ class SegmentTests(OptionsCase):
             self.assert_refused([(key, key, words), (f"{key}:", f"{key}:", words)])
 
     def test_literal(self) -> None:
-        """Only ``dl`` and ``cb`` are percent-decoded; the rest is spelled literally (D2)."""
+        """Only ``dl`` and ``cb`` are percent-decoded; other options are literal (D2)."""
         for key, (_, value, _) in KEYS.items():
             text = beside(key, f"%{ord(value[0]):02X}{value[1:]}")
             if key in ("dl", "cb"):
@@ -161,7 +161,7 @@ class SegmentTests(OptionsCase):
                 self.assert_refused([(text, cut(text)[-1].decode(), "expected")])
 
     def test_colons(self) -> None:
-        """Only ``dl`` and ``cb`` may hold further colons (D2)."""
+        """Only ``dl`` and ``cb`` may contain more colons (D2)."""
         for key, (_, _, value) in KEYS.items():
             more = f"{value}:1:1:1:1"
             text = beside(key, more)
@@ -174,14 +174,14 @@ class SegmentTests(OptionsCase):
                 self.assert_refused([(beside(key, f"{value}:"), f"{key}:{value}:", "expected")])
 
     def test_spaces(self) -> None:
-        """A value with a space or a line feed around it is another value (D2)."""
+        """A space or a line feed around a value makes it another value (D2)."""
         for key, (_, value, _) in KEYS.items():
             if key not in ("dl", "cb"):
                 for other in (f" {value}", f"{value} ", f"{value}\n", f"{value}\0"):
                     self.assert_refused([(beside(key, other), f"{key}:{other}", "expected")])
 
     def test_first_in_order(self) -> None:
-        """The first offending segment is the one that is named (D20)."""
+        """The refusal names the first offending segment (D20)."""
         self.assert_refused(
             [
                 ("f:x/br:x", "f:x", "mp3"),
@@ -192,7 +192,7 @@ class SegmentTests(OptionsCase):
         )
 
     def test_quote(self) -> None:
-        """A quoted segment is ASCII, and cut where it is very long (D20)."""
+        """A quoted segment is ASCII, and is shortened if it is very long (D20)."""
         self.refuse([b"\xffoo:\xc3\xa4"], "\\xffoo:\\xc3\\xa4", "the options are")
         self.refuse([b"x" * 80], "x" * 80, "the options are")
         self.refuse([b"x" * 81], "x" * 80 + "...", "the options are")
@@ -201,7 +201,7 @@ class SegmentTests(OptionsCase):
     @PROMISE
     @given(segments=st.lists(junk(), max_size=4), good=option_segments())
     def test_any_bytes(self, segments: list[bytes], good: list[bytes]) -> None:
-        """Any bytes are options or a 422 that says why in ASCII (D13, D20)."""
+        """Any bytes are options, or a 422 that says why in ASCII (D13, D20)."""
         for each in (segments, [*good, *segments]):
             try:
                 options, _ = read_options(each)
@@ -216,7 +216,7 @@ class SegmentTests(OptionsCase):
 class BoundsTests(OptionsCase):
     """The bounds of every number"""
 
-    #: The segments beside it, the key, and the lowest and the highest value as they are printed.
+    #: The required segments, the key, and the lowest and the highest value as they are printed.
     WHOLE = (
         *(("f:mp3", "br", 8, 320), ("f:opus", "br", 6, 510), ("f:ogg", "br", 32, 500)),
         *(("f:aac", "br", 8, 512), ("f:m4a", "br", 8, 512)),
@@ -242,7 +242,7 @@ class BoundsTests(OptionsCase):
     )
 
     def test_whole_numbers(self) -> None:
-        """Both edges of every whole number are accepted, one beyond is not (D6; options)."""
+        """Every whole number accepts both its bounds, and nothing outside them (D6)."""
         for context, key, low, high in self.WHOLE:
             for value in (low, high):
                 options, exp = read_options([*cut(context), f"{key}:{value}".encode()])
@@ -254,7 +254,7 @@ class BoundsTests(OptionsCase):
                     self.assertRegex(words, r"\d", segment)
 
     def test_decimals(self) -> None:
-        """Both edges of every decimal are accepted, a thousandth beyond is not (D3, D6)."""
+        """Every decimal accepts both its bounds, and nothing a thousandth outside them (D3, D6)."""
         step = Decimal("0.001")
         for context, shape, low, high in self.DECIMAL:
             for value in (low, high):
@@ -297,7 +297,7 @@ class BoundsTests(OptionsCase):
                 self.assert_refused([(segment, segment, "a plain decimal")])
 
     def test_bounds_of_the_format(self) -> None:
-        """However far out a ``br`` or ``q`` is, it is told the bounds of its own format (D20)."""
+        """The refusal of any ``br`` or ``q`` states the bounds of its format (D20)."""
         for token, row in FORMATS.items():
             for value in ("-999999999", "0", "999999999"):
                 if row.br:
@@ -312,7 +312,7 @@ class EncodingTests(OptionsCase):
     """f, br, q, sr, ch, bd"""
 
     def test_formats(self) -> None:
-        """Each format is written into the canonical string, the default too (f; D4)."""
+        """The canonical string contains every format, even the default (D4)."""
         for token in FORMATS:
             canonical = PEAKS if token == "peaks" else f"f:{token}"
             self.assert_canonical([(f"f:{token}", canonical)])
@@ -321,7 +321,7 @@ class EncodingTests(OptionsCase):
             self.assert_refused([(f"f:{other}", f"f:{shown}", "mp3 or opus or ogg")])
 
     def test_bitrate(self) -> None:
-        """``br`` is for lossy formats, within what the encoder honours (br; D6, D7)."""
+        """``br`` is for lossy formats, within the bounds that the encoder honors (D6, D7)."""
         self.assert_canonical(
             [
                 ("br:96", "br:96/f:mp3"),
@@ -343,7 +343,7 @@ class EncodingTests(OptionsCase):
         )
 
     def test_quality(self) -> None:
-        """``q`` has the range of its codec; out of range is a 422 (q; D7)."""
+        """``q`` has the range of its codec; values out of range are a 422 (D7)."""
         self.assert_canonical(
             [
                 ("q:0", "f:mp3/q:0"),
@@ -375,14 +375,14 @@ class EncodingTests(OptionsCase):
         )
 
     def test_bitrate_with_quality(self) -> None:
-        """``br`` and ``q`` exclude each other, in either order (br, q)."""
+        """``br`` and ``q`` exclude each other, in either order (Format and encoding options)."""
         for form in ("mp3", "opus", "ogg", "aac", "m4a"):
             for text in (f"f:{form}/br:128/q:1", f"q:1/br:128/f:{form}", f"q:1/f:{form}/br:128"):
                 self.assert_refused([(text, "br:128", "br and q exclude each other")])
         self.assert_refused([("q:0/br:128", "br:128", "br and q exclude each other")])
 
     def test_rates(self) -> None:
-        """``sr`` is a rate that the codec has (D8)."""
+        """``sr`` is a rate that the codec supports (D8)."""
         for form, accepted, refused in (
             ("mp3", (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000), (7350, 12345)),
             ("opus", (8000, 12000, 16000, 24000, 48000), (11025, 22050, 32000, 44100)),
@@ -414,7 +414,7 @@ class EncodingTests(OptionsCase):
         )
 
     def test_lossy_ceiling(self) -> None:
-        """An explicit rate above 48000 with a lossy format is a 422 (sr; Rules, 2)."""
+        """An ``sr`` above 48000 with a lossy format is a 422 (Format and encoding options, 2)."""
         for form in ("mp3", "opus", "ogg", "aac", "m4a"):
             self.assert_canonical([(f"f:{form}/sr:48000", f"f:{form}/sr:48000")])
             for rate in (48001, 64000, 88200, 96000, 384_000):
@@ -429,7 +429,7 @@ class EncodingTests(OptionsCase):
                 self.assert_refused([(f"f:{form}/sr:{rate}", f"sr:{rate}", words)])
 
     def test_channels(self) -> None:
-        """``ch`` is 1 or 2, for every format (ch)."""
+        """``ch`` is 1 or 2, for every format (Format and encoding options)."""
         for form in FORMATS:
             for channels in (1, 2):
                 options, _ = read_options(cut(f"f:{form}/ch:{channels}"))
@@ -439,7 +439,7 @@ class EncodingTests(OptionsCase):
             self.assert_refused([(f"ch:{other}", f"ch:{shown}", "1 or 2 is expected")])
 
     def test_depths(self) -> None:
-        """``bd`` is for lossless formats only, and 32f for wav only (bd; D7)."""
+        """``bd`` is for lossless formats only, and 32f for wav only (D7)."""
         self.assert_canonical(
             [
                 ("f:flac/bd:16", "bd:16/f:flac"),
@@ -463,7 +463,7 @@ class TimeTests(OptionsCase):
     """t, fade, gain, norm, enhance"""
 
     def test_trim(self) -> None:
-        """``t`` is a start, and optionally a duration from there (t; D3)."""
+        """``t`` is a start, and optionally a duration from there (D3)."""
         self.assert_canonical(
             [
                 ("t:0", "f:mp3/t:0"),
@@ -478,7 +478,7 @@ class TimeTests(OptionsCase):
         self.assertEqual(read_options([b"t:3"])[0].t, Trim(Decimal(3), None))
 
     def test_trim_refused(self) -> None:
-        """A negative start, an empty region and missing parts are refused (t; D6)."""
+        """A negative start, an empty region and missing parts of ``t`` are refused (D6)."""
         self.assert_refused(
             [
                 ("t:-1", "t:-1", "from 0 to 999999999"),
@@ -495,7 +495,7 @@ class TimeTests(OptionsCase):
         )
 
     def test_fade(self) -> None:
-        """``fade`` is a fade-in, and optionally a fade-out (fade; D4)."""
+        """``fade`` is a fade-in, and optionally a fade-out (D4)."""
         self.assert_canonical(
             [
                 ("fade:2", "f:mp3/fade:2"),
@@ -519,7 +519,7 @@ class TimeTests(OptionsCase):
         )
 
     def test_fade_in_a_region(self) -> None:
-        """A fade longer than a region that ``t`` bounds is refused (D12)."""
+        """A fade longer than the region of ``t`` is refused (D12)."""
         for text, canonical in (
             ("t:5:10/fade:10:10", "f:mp3/fade:10:10/t:5:10"),
             ("fade:9.999/t:0:10", "f:mp3/fade:9.999/t:0:10"),
@@ -536,7 +536,7 @@ class TimeTests(OptionsCase):
             self.assert_refused([(text, segment, words)])
 
     def test_gain(self) -> None:
-        """``gain`` is signed, -60 to 60 dB (gain; D3, D6)."""
+        """``gain`` is signed, -60 to 60 dB (D3, D6)."""
         self.assert_canonical(
             [
                 ("gain:3", "f:mp3/gain:3"),
@@ -560,7 +560,7 @@ class TimeTests(OptionsCase):
         )
 
     def test_norm(self) -> None:
-        """``norm`` is written with its three targets, -16:-1.5:11 by default (norm; D4)."""
+        """``norm`` always has three targets, by default -16:-1.5:11 (D4)."""
         self.assert_canonical(
             [
                 ("norm:ebu", "f:mp3/norm:ebu:-16:-1.5:11"),
@@ -588,7 +588,7 @@ class TimeTests(OptionsCase):
         )
 
     def test_enhance(self) -> None:
-        """An unrecognized preset is refused, the next version's too (Preset rule)."""
+        """An unknown preset is refused, even the name of a future version (Versioning, 4)."""
         self.assert_canonical(
             [
                 ("enhance:voice", "enhance:voice/f:mp3"),
@@ -608,7 +608,7 @@ class PeaksTests(OptionsCase):
     """pts, pk_fmt, pk_bits, and ch with peaks"""
 
     def test_defaults(self) -> None:
-        """Every default of peaks is written into the key (Peaks; D4)."""
+        """The key contains every default of peaks (Peaks options; D4)."""
         self.assert_canonical(
             [
                 ("f:peaks", PEAKS),
@@ -630,7 +630,7 @@ class PeaksTests(OptionsCase):
         )
 
     def test_values(self) -> None:
-        """Values of peaks options are those of the contract (Peaks; D6)."""
+        """Options of peaks accept the values of the contract (Peaks options; D6)."""
         self.assert_refused(
             [
                 ("f:peaks/pts:0", "pts:0", "a whole number from 1 to 65536"),
@@ -643,7 +643,7 @@ class PeaksTests(OptionsCase):
         )
 
     def test_encoding_options(self) -> None:
-        """``br``, ``q``, ``bd`` and ``sr`` with peaks are each refused by name (Peaks, 2)."""
+        """``br``, ``q``, ``bd`` and ``sr`` with peaks are refused by name (Peaks options, 2)."""
         for segment, words in (
             ("br:128", "f:peaks has no bitrate to set"),
             ("q:1", "f:peaks has no quality to set"),
@@ -655,7 +655,7 @@ class PeaksTests(OptionsCase):
                 self.assert_refused([(text, segment, words)])
 
     def test_without_peaks(self) -> None:
-        """An option that cannot change the output mints no second key (D7)."""
+        """An option that cannot change the output never creates a second key (D7)."""
         for segment in ("pts:800", "pk_fmt:json", "pk_bits:16"):
             self.assert_refused([(segment, segment, "it goes with f:peaks only")])
             for form in FORMATS:
@@ -668,7 +668,7 @@ class DeliveryTests(OptionsCase):
     """dl and cb"""
 
     def test_filename(self) -> None:
-        """``dl`` is a UTF-8 file name, decoded once (dl; D2, D10)."""
+        """``dl`` is a UTF-8 file name, decoded once (D2, D10)."""
         for value, name, canonical in (
             ("a.mp3", "a.mp3", "a.mp3"),
             ("a%20b.mp3", "a b.mp3", "a%20b.mp3"),
@@ -689,7 +689,7 @@ class DeliveryTests(OptionsCase):
             self.assertEqual(options.canonical(), f"dl:{canonical}/f:mp3", value)
 
     def test_filename_characters(self) -> None:
-        """Control characters, ``/`` and ``\\`` have no place in a file name (D10)."""
+        """A file name with control characters, ``/`` or ``\\`` is refused (D10)."""
         controls = [*range(0x20), 0x7F]
         values = [f"a%{code:02X}b" for code in controls]
         values += [f"%C2%{code:02X}" for code in range(0x80, 0xA0)]
@@ -705,7 +705,7 @@ class DeliveryTests(OptionsCase):
             self.assert_refused([(f"dl:{value}", f"dl:{value}", words)])
 
     def test_cache_buster(self) -> None:
-        """``cb`` is an opaque string of bytes in the key, decoded once (cb; D2)."""
+        """``cb`` is an opaque string of bytes in the key, decoded once (D2)."""
         for value, opaque, canonical in (
             ("1", b"1", "1"),
             ("v1.2_3-4~5", b"v1.2_3-4~5", "v1.2_3-4~5"),
@@ -723,7 +723,7 @@ class DeliveryTests(OptionsCase):
         self.assertNotEqual(read_options([b"cb:1"]), read_options([b"cb:01"]))
 
     def test_broken_escapes(self) -> None:
-        """A percent sign that starts no escape is refused (D2)."""
+        """A percent sign without two hexadecimal digits is refused (D2)."""
         for key in ("dl", "cb"):
             for value in ("100%", "%", "%2", "%zz"):
                 words = "every % must start an escape of two hexadecimal digits"
@@ -745,7 +745,7 @@ class ExpTests(OptionsCase):
     """exp"""
 
     def test_value(self) -> None:
-        """``exp`` is Unix seconds; a past value is valid grammar (exp)."""
+        """``exp`` is Unix seconds, and may be in the past (Request option exp)."""
         for text, exp in (
             ("exp:0", 0),
             ("exp:1", 1),
@@ -779,7 +779,7 @@ class ExpTests(OptionsCase):
             self.assertRaises(InvalidOptions, read_options, cut(text))
 
     def test_none(self) -> None:
-        """Without one well-formed ``exp`` there is none (exp)."""
+        """``exp`` is None unless exactly one is well formed (Request option exp)."""
         for text in (
             *("", "f:mp3", "exp", "exp:", "EXP:5", "cb:exp:5", "exp:5/exp:6", "exp:5/exp:5"),
             *("exp:5/exp:x", "expires:5", "%65xp:5", " exp:5"),
@@ -789,7 +789,7 @@ class ExpTests(OptionsCase):
     @PROMISE
     @given(segments=option_segments(), exp=expiries(), data=st.data())
     def test_request_option(self, segments: list[bytes], exp: int, data: st.DataObject) -> None:
-        """``exp`` is excluded from the options and from their string (Option classes)."""
+        """The options and their canonical string exclude ``exp`` (Option classes)."""
         with_exp = data.draw(st.permutations([*segments, b"exp:%d" % exp]))
         options, nothing = read_options(segments)
         self.assertIsNone(nothing)
@@ -800,7 +800,7 @@ class ExpTests(OptionsCase):
     @PROMISE
     @given(segments=st.lists(junk(), max_size=4))
     def test_any_bytes(self, segments: list[bytes]) -> None:
-        """Any bytes have an ``exp`` within bounds or none, and agree with the options (exp)."""
+        """`read_expiry` and the options agree on any bytes, within bounds (Request option exp)."""
         exp = read_expiry(segments)
         self.assertTrue(exp is None or 1 <= exp <= 253_402_300_799)
         try:
@@ -810,7 +810,7 @@ class ExpTests(OptionsCase):
 
 
 class InfoTests(SynchronousTestCase):
-    """`refuse_options`: an info document has none"""
+    """`refuse_options`: an info document has no options."""
 
     def why(self, segments: list[bytes]) -> str:
         """Return the message with which segments beside ``info`` are refused."""
@@ -821,19 +821,19 @@ class InfoTests(SynchronousTestCase):
         return quoted
 
     def test_none(self) -> None:
-        """Without a segment there is nothing to refuse."""
+        """An info URL without options is accepted."""
         self.assertIsNone(refuse_options([]))
         self.assertIsNone(refuse_options(()))
 
     def test_any_option(self) -> None:
-        """Each option of each class is refused beside info (Info document, rule 5)."""
+        """Every option of every class is refused beside info (Info document, 5)."""
         for key, (_, *values) in KEYS.items():
             for value in values:
                 segment = f"{key}:{value}"
                 self.assertEqual(self.why(cut(segment)), f'"{segment}"')
 
     def test_any_segment(self) -> None:
-        """So is what is no option at all, an empty segment and another info (D20)."""
+        """Beside info, unknown keys, empty segments and another info are refused (D20)."""
         for segment, quoted in (
             (b"", '""'),
             (b"x", '"x"'),
@@ -845,22 +845,22 @@ class InfoTests(SynchronousTestCase):
             self.assertEqual(self.why([segment]), quoted)
 
     def test_first(self) -> None:
-        """Of several segments the first one is quoted."""
+        """The refusal quotes the first of several segments."""
         self.assertEqual(self.why([b"f:mp3", b"q:99"]), '"f:mp3"')
 
     def test_expired(self) -> None:
-        """An ``exp`` is an option like every other one, passed or not (Info document, rule 5)."""
+        """An ``exp`` beside info is refused, even if it has passed (Info document, 5)."""
         for second in (1, 253_402_300_799):
             self.assertEqual(self.why([b"exp:%d" % second]), f'"exp:{second}"')
 
     @PROMISE
     @given(segments=st.lists(junk(), min_size=1, max_size=4))
     def test_any_bytes(self, segments: list[bytes]) -> None:
-        """Whatever stands between info and the source is a 422, never a document or a crash."""
+        """Any segment between info and the source is a 422, never a document or a crash."""
         target = split_target(b"/info/" + b"/".join([*segments, b"plain", b"local://a"]))
         assert target is not None
         if target.options:
             self.assertTrue(self.why(list(target.options)).startswith('"'))
         else:
-            # The source began at once: with a word that starts one.
+            # The source began at once, since the segment is plain or enc.
             self.assertIn(segments[0].split(b"/")[0], (b"plain", b"enc"))

@@ -1,4 +1,4 @@
-"""What a signed path asks for, decided in one order: signature, exp, options, source."""
+"""Signed paths are parsed in one order: signature, exp, options, source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOW = 1_800_000_000.9
 
 
 def signed(path: bytes) -> SignedPath:
-    """Return a path with its right signature."""
+    """Return a path with its correct signature."""
     return SignedPath(sign(KEY, SALT, path), path)
 
 
@@ -32,23 +32,23 @@ class VerifyTests(SynchronousTestCase):
     """`SigningKeys.verify`"""
 
     def refused(self, keys: SigningKeys, path: SignedPath) -> InvalidSignature:
-        """Require that a signature is refused, and return the refusal."""
+        """Assert that a signature is refused, and return the refusal."""
         error = self.assertRaises(InvalidSignature, keys.verify, path)
         assert isinstance(error, InvalidSignature)
         return error
 
     def test_right(self) -> None:
-        """The right signature is accepted, with and without insecure URLs."""
+        """The correct signature is accepted, with and without insecure URLs."""
         KEYS.verify(signed(b"/plain/local://a"))
         SigningKeys(KEY, SALT, allow_insecure=True).verify(signed(b"/plain/local://a"))
 
     def test_wrong(self) -> None:
-        """A wrong one is refused without a diagnosis, in the words of the contract."""
+        """A wrong signature is refused without a diagnosis, with the default message."""
         error = self.refused(KEYS, SignedPath(b"x" * 43, b"/plain/local://a"))
         self.assertEqual((InvalidSignature.default_message, None), (error.message, error.diagnosis))
 
     def test_diagnosis(self) -> None:
-        """A common mistake of the key's holder is named."""
+        """The refusal names a common mistake of a holder of the key."""
         path = b"/plain/local://a"
         error = self.refused(KEYS, SignedPath(sign(KEY, b"", path), path))
         assert error.diagnosis is not None
@@ -56,7 +56,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(f"The signature does not match: {error.diagnosis}.", error.message)
 
     def test_insecure(self) -> None:
-        """The word is accepted where that is allowed; elsewhere the refusal names the setting."""
+        """The word insecure is accepted if allowed; otherwise the refusal names the setting."""
         path = SignedPath(b"insecure", b"/plain/local://a")
         SigningKeys(None, None, allow_insecure=True).verify(path)
         self.assertIn("AP_ALLOW_INSECURE", self.refused(KEYS, path).message)
@@ -71,7 +71,7 @@ class RequestTests(SynchronousTestCase):
     """`read_request` and `parse_request`"""
 
     def test_variant(self) -> None:
-        """A variant is its options, source, expiry and cache key, whatever the order and form."""
+        """A variant request has options, source, expiry and cache key, in any order and form."""
         path = b"/br:96/f:opus/exp:1800000001/plain/local://a"
         request = read_request(signed(path), KEYS, NOW)
         options, exp = read_options([b"f:opus", b"br:96", b"exp:1800000001"])
@@ -81,13 +81,13 @@ class RequestTests(SynchronousTestCase):
         )
 
     def test_info(self) -> None:
-        """An info request is a source alone."""
+        """An info request contains only a source."""
         self.assertEqual(
             InfoRequest(LocalSource(b"a")), parse_request(b"/info/plain/local://a", NOW)
         )
 
     def test_order(self) -> None:
-        """The first that is wrong decides: signature, exp, options, source."""
+        """The first error decides the refusal: signature, exp, options, source."""
         worst = b"/exp:5/q:99/plain/nowhere://a"
         for path, now, refusal in (
             (SignedPath(b"x", worst), NOW, InvalidSignature),
@@ -102,13 +102,13 @@ class RequestTests(SynchronousTestCase):
             self.assertIs(refusal, type(error), path)
 
     def test_no_clock(self) -> None:
-        """Without a time, an expired path is parsed all the same."""
+        """Without a time, even an expired path is parsed."""
         request = parse_request(b"/exp:5/plain/local://a", None)
         assert isinstance(request, VariantRequest)
         self.assertEqual(5, request.exp)
 
     def test_is_expired(self) -> None:
-        """A request that was parsed in time has expired when its second is over (D14)."""
+        """A request that was parsed in time expires after the second of ``exp`` (D14)."""
         for path, late in ((b"/exp:5/plain/local://a", True), (b"/plain/local://a", False)):
             request = parse_request(path, None)
             assert isinstance(request, VariantRequest)

@@ -1,4 +1,4 @@
-"""Where the parts of a path begin and end."""
+"""The parts of a path."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class SplitSignatureTests(SynchronousTestCase):
             self.assertEqual(split_signature(path), SignedPath(signature, signed), path)
 
     def test_single_segment(self) -> None:
-        """A path of fewer than two segments has nothing that is signed (D18)."""
+        """A path with fewer than two segments has no signed part (D18)."""
         for path in (b"", b"/", b"/health", b"/x:y", b"*", b"no/slash", b"http://host/S/plain/x"):
             self.assertIsNone(split_signature(path), path)
 
     @PROMISE
     @given(path=junk())
     def test_any_bytes(self, path: bytes) -> None:
-        """Any path is cut without loss, or is not a signed one (Authentication, 1; D18)."""
+        """Any path is split without loss, or is not signed (Authentication, 1; D18)."""
         for each in (path, b"/" + path):
             cut = split_signature(each)
             if cut is None:
@@ -69,7 +69,7 @@ class SplitTargetTests(SynchronousTestCase):
         self.assertEqual(target, Target(info=False, options=(), form=b"plain", source=b"local://a"))
 
     def test_empty_segments(self) -> None:
-        """An empty option segment is kept, to be refused by name (Signed URL grammar)."""
+        """An empty option segment is kept, so that the parser refuses it (Signed URL grammar)."""
         for signed, options in (
             (b"//plain/x", (b"",)),
             (b"/f:mp3//plain/x", (b"f:mp3", b"")),
@@ -80,7 +80,7 @@ class SplitTargetTests(SynchronousTestCase):
             self.assertEqual(target.options, options, signed)
 
     def test_info(self) -> None:
-        """``info`` as the first segment is the info document (Signed URL grammar; D1)."""
+        """``info`` as the first segment requests the info document (Signed URL grammar; D1)."""
         for signed, options in (
             (b"/info/plain/local://a", ()),
             (b"/info/f:mp3/plain/local://a", (b"f:mp3",)),
@@ -93,7 +93,7 @@ class SplitTargetTests(SynchronousTestCase):
         self.assertEqual(split_target(b"/info/enc/YQ"), target)
 
     def test_not_info(self) -> None:
-        """Only the exact spelling is the info document (D1)."""
+        """Other spellings of ``info`` do not request the info document (D1)."""
         for first in (b"Info", b"info:", b"inf%6F", b"information"):
             target = split_target(b"/" + first + b"/plain/x")
             self.assertEqual(
@@ -101,14 +101,14 @@ class SplitTargetTests(SynchronousTestCase):
             )
 
     def test_no_source(self) -> None:
-        """A path in which no source begins names nothing (D1)."""
+        """A path without a source has no target (D1)."""
         for signed in (b"", b"/", b"/info", b"/f:mp3", b"/f:mp3/", b"/PLAIN/x", b"/plain:x"):
             self.assertIsNone(split_target(signed), signed)
 
     @PROMISE
     @given(signed=junk())
     def test_any_bytes(self, signed: bytes) -> None:
-        """Any signed path is cut without loss, or has no source (D1)."""
+        """Any signed path is split without loss, or has no source (D1)."""
         target = split_target(b"/" + signed)
         parts = signed.split(b"/")
         self.assertEqual(target is None, b"plain" not in parts and b"enc" not in parts)
@@ -121,7 +121,7 @@ class SplitTargetTests(SynchronousTestCase):
     @PROMISE
     @given(segments=option_segments(), text=sources().flatmap(escaped))
     def test_built_path(self, segments: list[bytes], text: bytes) -> None:
-        """A path put together from parts comes apart into the same parts (D1)."""
+        """A path that is joined from parts is split into the same parts (D1)."""
         for form, source in ((b"plain", text), (b"enc", encoded(text))):
             for info in (False, True):
                 head = [b"info"] if info else []

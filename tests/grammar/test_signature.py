@@ -1,4 +1,4 @@
-"""Signatures: what is signed, and the two spellings that open a URL."""
+"""Signatures: the signed bytes, and the two accepted spellings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.strategies import PROMISE, junk
 #         hmac.new(bytes.fromhex(key), bytes.fromhex(salt) + path, hashlib.sha256).digest()
 #     ).rstrip(b"=")
 #
-# and the first one once more by `openssl dgst -sha256 -mac HMAC -macopt hexkey:... -binary`.
+# and the first one again by `openssl dgst -sha256 -mac HMAC -macopt hexkey:... -binary`.
 VECTORS = (
     (
         "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
@@ -55,19 +55,19 @@ class SignTests(SynchronousTestCase):
     """`sign`"""
 
     def test_known_vectors(self) -> None:
-        """Any HMAC library makes the same signatures (Authentication, 1)."""
+        """Signatures equal those of other HMAC libraries (Authentication, 1)."""
         for key, salt, path, signature in VECTORS:
             made = sign(bytes.fromhex(key), bytes.fromhex(salt), path)
             self.assertEqual(made, signature, path)
 
     def test_unpadded(self) -> None:
-        """Signatures are emitted unpadded (Authentication, 2)."""
+        """Signatures are created unpadded (Authentication, 2)."""
         made = sign(KEY, SALT, PATH)
         self.assertEqual(len(made), 43)
         self.assertNotIn(b"=", made)
 
     def test_raw_path(self) -> None:
-        """What is signed is the raw path: another escape is another URL (Authentication, 1)."""
+        """The raw path is signed, so another escape is another URL (Authentication, 1)."""
         escaped = sign(KEY, SALT, b"/plain/local://a%2Fb")
         self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a/b"))
         self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a%2fb"))
@@ -75,7 +75,7 @@ class SignTests(SynchronousTestCase):
     @PROMISE
     @given(key=st.binary(min_size=32, max_size=80), salt=st.binary(min_size=1), path=st.binary())
     def test_definition(self, key: bytes, salt: bytes, path: bytes) -> None:
-        """A signature is base64url(HMAC-SHA256(key, salt and path)) (Authentication, 1)."""
+        """A signature is base64url(HMAC-SHA256(key, salt + path)) (Authentication, 1)."""
         mac = hmac.new(key, digestmod=hashlib.sha256)
         mac.update(salt)
         mac.update(path)
@@ -87,20 +87,20 @@ class VerifyTests(SynchronousTestCase):
     """`verify`"""
 
     def test_known_vectors(self) -> None:
-        """A URL that another library signed opens (Authentication, 1)."""
+        """A URL that another library signed is accepted (Authentication, 1)."""
         for key, salt, path, signature in VECTORS:
             self.assertIs(
                 verify(bytes.fromhex(key), bytes.fromhex(salt), path, signature), True, path
             )
 
     def test_two_spellings(self) -> None:
-        """Unpadded and padded with one ``=`` are accepted (Authentication, 2)."""
+        """Unpadded signatures and those padded with one ``=`` are accepted (Authentication, 2)."""
         signature = sign(KEY, SALT, PATH)
         self.assertTrue(verify(KEY, SALT, PATH, signature))
         self.assertTrue(verify(KEY, SALT, PATH, signature + b"="))
 
     def test_other_spellings(self) -> None:
-        """Over-padding, escapes, spaces and cuts are refused (Authentication, 2)."""
+        """More padding, escapes, spaces and missing characters are refused (Authentication, 2)."""
         signature = sign(KEY, SALT, PATH)
         for other in (
             signature + b"==",
@@ -124,7 +124,7 @@ class VerifyTests(SynchronousTestCase):
             self.assertIs(verify(KEY, SALT, PATH, other), False, other)
 
     def test_standard_alphabet(self) -> None:
-        """``+`` and ``/`` do not stand for ``-`` and ``_`` (Authentication, 1)."""
+        """``+`` and ``/`` are not accepted in place of ``-`` and ``_`` (Authentication, 1)."""
         for key, salt, path, signature in VECTORS[1:]:
             other = signature.replace(b"-", b"+").replace(b"_", b"/")
             self.assertNotEqual(other, signature)
@@ -133,7 +133,7 @@ class VerifyTests(SynchronousTestCase):
                 self.assertIs(verified, False, path)
 
     def test_final_character(self) -> None:
-        """Of the four last characters that decode alike, one is accepted (Authentication, 2)."""
+        """Only one of four last characters that decode alike is accepted (Authentication, 2)."""
         signature = sign(KEY, SALT, PATH)
         digest = base64.urlsafe_b64decode(signature + b"=")
         alike = [
@@ -147,12 +147,12 @@ class VerifyTests(SynchronousTestCase):
         self.assertEqual(padded, [signature + b"="])
 
     def test_key_and_salt(self) -> None:
-        """A signature of another key or another salt opens nothing (Authentication, 8)."""
+        """A signature with another key or another salt is refused (Authentication, 8)."""
         self.assertFalse(verify(KEY, SALT, PATH, sign(KEY[::-1], SALT, PATH)))
         self.assertFalse(verify(KEY, SALT, PATH, sign(KEY, b"pepper", PATH)))
 
     def test_exp_is_signed(self) -> None:
-        """Altering or removing ``exp`` breaks the signature (Request option exp, 1)."""
+        """Changing or removing ``exp`` invalidates the signature (Request option exp, 1)."""
         signature = sign(KEY, SALT, b"/exp:1893456000/plain/local://a")
         for path in (b"/exp:1893456001/plain/local://a", b"/plain/local://a"):
             self.assertFalse(verify(KEY, SALT, path, signature), path)
@@ -160,7 +160,7 @@ class VerifyTests(SynchronousTestCase):
     @PROMISE
     @given(path=junk(), other=junk())
     def test_own_path_only(self, path: bytes, other: bytes) -> None:
-        """A signature opens its own path and no other (Authentication, 6)."""
+        """A signature is valid for its own path only (Authentication, 6)."""
         assume(path != other)
         signature = sign(KEY, SALT, path)
         self.assertTrue(verify(KEY, SALT, path, signature))
@@ -173,7 +173,7 @@ class VerifyTests(SynchronousTestCase):
         padding=st.sampled_from((b"", b"=")),
     )
     def test_changed_character(self, at: int, byte: int, padding: bytes) -> None:
-        """No character of a signature can be another one (Authentication, 2)."""
+        """A signature with any changed character is refused (Authentication, 2)."""
         signature = sign(KEY, SALT, PATH)
         assume(signature[at] != byte)
         changed = signature[:at] + bytes([byte]) + signature[at + 1 :] + padding
@@ -182,5 +182,5 @@ class VerifyTests(SynchronousTestCase):
     @PROMISE
     @given(signature=junk())
     def test_junk(self, signature: bytes) -> None:
-        """Any bytes in place of a signature are a plain no (Authentication, 3)."""
+        """Any other bytes in place of a signature are refused (Authentication, 3)."""
         self.assertIs(verify(KEY, SALT, PATH, signature), False)

@@ -1,4 +1,4 @@
-"""A wrong signature that somebody with the key has made tells how it was made."""
+"""The diagnosis of wrong signatures that a holder of the key made."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def encode(digest: bytes) -> bytes:
 
 
 class SlipTests(SynchronousTestCase):
-    """Each of the usual slips is named, with what would be right."""
+    """The diagnosis names each common mistake, with what would be right."""
 
     def assert_slip(self, signature: bytes, *words: str) -> None:
-        """Require words in what is said of a signature."""
+        """Assert that the diagnosis of a signature contains these words."""
         found = diagnose_signature(KEY, SALT, PATH, signature) or ""
         for word in words:
             self.assertIn(word, found)
 
     def test_hexadecimal_text(self) -> None:
-        """The digits of the key or the salt in place of their bytes, in either letter case."""
+        """Signing with the hexadecimal text of key or salt is diagnosed, in either case."""
         key, salt = KEY.hex().encode(), SALT.hex().encode()
         wanted = "the bytes that the hexadecimal digits encode are expected"
         for spell in (bytes.lower, bytes.upper):
@@ -45,7 +45,7 @@ class SlipTests(SynchronousTestCase):
             self.assert_slip(encode(mac(KEY, spell(salt) + PATH)), "text of AP_SALT;", wanted)
 
     def test_other_input(self) -> None:
-        """The salt left out, both swapped, no leading slash, a path that was decoded."""
+        """A missing salt, swapped secrets, a missing slash and a decoded path are diagnosed."""
         self.assert_slip(encode(mac(KEY, PATH)), "without AP_SALT")
         self.assert_slip(encode(mac(SALT, KEY + PATH)), "swapped")
         self.assert_slip(encode(mac(KEY, SALT + PATH[1:])), "leading slash")
@@ -53,7 +53,7 @@ class SlipTests(SynchronousTestCase):
         self.assert_slip(encode(mac(KEY, SALT + decoded)), "decoded before it was signed")
 
     def test_other_spelling(self) -> None:
-        """The right digest in hexadecimal, with too much padding, or with + and /."""
+        """The right digest in hexadecimal, with too much padding, or with + and / is diagnosed."""
         digest = mac(KEY, SALT + PATH)
         self.assert_slip(digest.hex().encode(), "hexadecimal", "base64url")
         self.assert_slip(digest.hex().upper().encode(), "hexadecimal", "base64url")
@@ -67,18 +67,18 @@ class SlipTests(SynchronousTestCase):
         self.assertIn("+ and /", diagnose_signature(key, SALT, PATH, standard) or "")
 
     def test_slips_on_slips(self) -> None:
-        """The text of the key, and hexadecimal for the outcome too: the first is told."""
+        """If a signature has two mistakes, the first is named."""
         made = mac(KEY.hex().encode(), SALT.hex().encode() + PATH)
         self.assert_slip(made.hex().encode(), "text of AP_KEY and AP_SALT")
 
     def test_strangers(self) -> None:
-        """Who does not hold the key is told nothing."""
+        """Signatures without the key get no diagnosis."""
         other = sign(bytes(32), SALT, PATH)
         for signature in (other, b"", b"x", other + b"=", b"0" * 64, b"insecure", b"\xff" * 43):
             self.assertIsNone(diagnose_signature(KEY, SALT, PATH, signature), signature)
 
     def test_broken_escape(self) -> None:
-        """A path that cannot be decoded is judged by the other slips alone."""
+        """A path that cannot be decoded is still compared with the other mistakes."""
         path = b"/f:mp3/plain/local://100%"
         self.assertIsNone(diagnose_signature(KEY, SALT, path, sign(bytes(32), SALT, path)))
         self.assertIn(

@@ -11,12 +11,12 @@ class SecretTests(SynchronousTestCase):
     """`secret_reader`, `check_length` and `describe_secret`"""
 
     def test_right(self) -> None:
-        """Hexadecimal of enough bytes, in either letter case, is those bytes."""
+        """Enough hexadecimal digits, in either letter case, are accepted."""
         self.assertEqual(b"\xab\xcd", secret_reader(2)("aBcD"))
         self.assertEqual(b"ab", check_length(b"ab", 2))
 
     def test_wrong(self) -> None:
-        """Any other text is refused with what is wrong and what is required, and not quoted."""
+        """Other text is refused with what is wrong and what is required, without a quote."""
         for text, fault in (
             ("abcd ", "white space around the value"),
             ("abxd", "character 3 of 4 is not a hexadecimal digit"),
@@ -29,7 +29,7 @@ class SecretTests(SynchronousTestCase):
         self.assertEqual(f"3 bytes; {describe_secret(32)}", str(error))
 
     def test_describe(self) -> None:
-        """The description names the least number of bytes, and a command that prints enough."""
+        """The description has the minimum number of bytes, and a command that prints enough."""
         self.assertEqual(
             "at least 1 byte written as hexadecimal is required, such as `openssl rand -hex 16`"
             " prints",

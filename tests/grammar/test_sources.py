@@ -1,4 +1,4 @@
-"""The source forms, their one canonical string, and what is refused."""
+"""The source forms, the canonical string of each, and the refusals."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class SourceCase(SynchronousTestCase):
     """A source, spelled in each of the forms."""
 
     def read(self, source: bytes) -> Source:
-        """Read a source string from both forms, which must agree on it."""
+        """Parse a source string in both forms, which must agree."""
         plain = read_source(b"plain", source.replace(b"%", b"%25"))
         self.assertEqual(read_source(b"enc", encoded(source)), plain, source)
         return plain
 
     def refused(self, form: bytes, raw: bytes) -> NotFound:
-        """Return the refusal of a raw source, which must look as every other one."""
+        """Return the refusal of a raw source, which must equal every other one."""
         error = self.assertRaises(NotFound, read_source, form, raw)
         self.assertEqual(error.message, NotFound.default_message, raw)
         self.assertTrue(error.reason, raw)
         return error
 
     def refuse(self, source: bytes, word: str) -> None:
-        """Require a source string to be refused in both forms, for the reason given."""
+        """Assert that a source string is refused in both forms, for the given reason."""
         for form, raw in (
             (b"plain", source.replace(b"%", b"%25")),
             (b"enc", encoded(source)),
@@ -57,7 +57,7 @@ class LocalTests(SourceCase):
     """``local://``"""
 
     def test_climbing_out(self) -> None:
-        """A path that leaves its root for one step is told from one that does not (Confinement)."""
+        """A path that leaves its root at any point is detected (Local source confinement)."""
         for path in (b"..", b"a/../..", b"../a", b"./../a/..", b"a//../../b"):
             self.assertTrue(climbs_out(path), path)
             self.refuse(b"local://" + path, "leaves the root")
@@ -65,7 +65,7 @@ class LocalTests(SourceCase):
             self.assertFalse(climbs_out(path), path)
 
     def test_canonical(self) -> None:
-        """A local source is ``local://<path>`` with no root in it (Canonical source, 1)."""
+        """A local source is ``local://<path>`` without the root (Canonical source string, 1)."""
         source = read_source(b"plain", b"local://albums/one/a.mp3")
         self.assertEqual(source, LocalSource(b"albums/one/a.mp3"))
         self.assertEqual(source.canonical, b"local://albums/one/a.mp3")
@@ -96,7 +96,7 @@ class LocalTests(SourceCase):
             self.assertEqual(read_source(b"plain", raw), LocalSource(path), raw)
 
     def test_not_normalized(self) -> None:
-        """Dot components, slashes and letter case are never rewritten (Confinement, 2)."""
+        """Dots, slashes and letter case are never rewritten (Local source confinement, 2)."""
         for path in (b"a/../b", b".", b"./a", b"a//b", b"a/", b"A.MP3"):
             source = self.read(b"local://" + path)
             self.assertEqual(source.canonical, b"local://" + path)
@@ -122,7 +122,7 @@ class LocalTests(SourceCase):
         self.refused(b"plain", b"local://a" + b"%2f" * 64)
 
     def test_refused(self) -> None:
-        """A path that is empty, absolute or holds a NUL is refused (Confinement, 2; D16)."""
+        """An empty or absolute path, or a NUL, is refused (Local source confinement, 2; D16)."""
         for path in (b"", b"/", b"/etc/passwd", b"//a", b"a\0b", b"\0", b"a\0"):
             self.refuse(b"local://" + path, "relative, not empty")
         self.refused(b"plain", b"local://%2Fetc/passwd")
@@ -150,7 +150,7 @@ class S3Tests(SourceCase):
             self.assertEqual(source.canonical, b"s3://" + bucket.encode() + b"/" + key, raw)
 
     def test_case(self) -> None:
-        """Buckets and keys are told apart by letter case (Source allowlist)."""
+        """Buckets and keys are case-sensitive (Source allowlist)."""
         self.assertNotEqual(self.read(b"s3://Bucket/k"), self.read(b"s3://bucket/k"))
         self.assertNotEqual(self.read(b"s3://bucket/K"), self.read(b"s3://bucket/k"))
 
@@ -177,7 +177,7 @@ class S3Tests(SourceCase):
             self.refuse(source, word)
 
     def test_bucket_names(self) -> None:
-        """What cannot be a bucket is refused: ports, credentials, other signs (D16)."""
+        """Ports, credentials and invalid characters in a bucket are refused (D16)."""
         for bucket in (
             *(b"a:80", b"u:p@b", b"a b", b".b", b"-b", b"_b", b"b%41", b"b\n", b"b\0", b"b\\c"),
             *(b"b\xff", b"caf\xc3\xa9", b"b?", b"b*"),
@@ -189,7 +189,7 @@ class HttpsTests(SourceCase):
     """``https://``"""
 
     def test_folded(self) -> None:
-        """Spellings of one address are one source (Canonical source, 2)."""
+        """Spellings of one address are one source (Canonical source string, 2)."""
         for source, url in (
             # Letter case of scheme and host.
             (b"https://example.com/a", "https://example.com/a"),
@@ -235,7 +235,7 @@ class HttpsTests(SourceCase):
             self.assertEqual(folded.canonical, url.encode("ascii"), source)
 
     def test_not_folded(self) -> None:
-        """What only the origin can judge is preserved (Canonical source, 2 and 3)."""
+        """Only the origin interprets the preserved parts (Canonical source string, 2 and 3)."""
         for url in (
             # The URL's own percent-encoding.
             "https://example.com/%61",
@@ -251,7 +251,7 @@ class HttpsTests(SourceCase):
             "https://example.com/..",
             "https://example.com//a",
             "https://example.com/a/",
-            # Letter case behind the host.
+            # Letter case after the host.
             "https://example.com/A?B=C",
             # Queries, however strange.
             "https://example.com/?a=1&a=1",
@@ -261,7 +261,7 @@ class HttpsTests(SourceCase):
             # Other ports.
             "https://example.com:444/a",
             "https://example.com:80/a",
-            # Quads that strict parsing does not take.
+            # IPv4 addresses that strict parsing refuses.
             "https://127.0.0.01/a",
             "https://010.0.0.1/a",
             "https://0x7f.0.0.1/a",
@@ -274,11 +274,11 @@ class HttpsTests(SourceCase):
             self.assertEqual(self.read(url.encode()).canonical, url.encode(), url)
 
     def test_distinct(self) -> None:
-        """A leading-zero quad is another host than the one without (Canonical source, 2)."""
+        """An IPv4 address with leading zeros is another host (Canonical source string, 2)."""
         self.assertNotEqual(self.read(b"https://127.0.0.01/"), self.read(b"https://127.0.0.1/"))
 
     def test_ports(self) -> None:
-        """A port other than 443 is kept, in its shortest spelling (Canonical source, 2)."""
+        """A port other than 443 is kept, in its shortest spelling (Canonical source string, 2)."""
         for source, url in (
             (b"https://h:1/", "https://h:1/"),
             (b"https://h:65535/", "https://h:65535/"),
@@ -292,7 +292,7 @@ class HttpsTests(SourceCase):
             self.refuse(b"https://h:" + port + b"/", "")
 
     def test_host(self) -> None:
-        """The host is told without brackets, port and root dot (Source allowlist)."""
+        """``host`` has no brackets, port or root dot (Source allowlist)."""
         for source, host in (
             (b"https://Example.COM.:8443/a", "example.com"),
             (b"https://[0:0::1]:8443/a", "::1"),
@@ -326,7 +326,7 @@ class HttpsTests(SourceCase):
         )
 
     def test_host_bound(self) -> None:
-        """A host has at most 253 bytes, in labels as DNS has them (Source bounds)."""
+        """A host has at most 253 bytes, in labels as in DNS (Source bounds)."""
         longest = host_of(253)
         self.assertEqual(len(longest), 253)
         for host in (longest, longest + b".", b"h" * 63, b"h"):
@@ -337,14 +337,14 @@ class HttpsTests(SourceCase):
             self.refuse(b"https://" + host + b"/", "at most 253 bytes")
 
     def test_empty_labels(self) -> None:
-        """A host without a name, or with a gap in it, is refused (D16)."""
+        """An empty host and an empty label are refused (D16)."""
         for host in (b".", b"..", b"a..b", b".a", b"a.."):
             self.refuse(b"https://" + host + b"/", "labels of 1 to 63")
         for source in (b"https://", b"https:///a", b"https://?q", b"https://#f", b"https://:443/"):
             self.refuse(source, "plain host")
 
     def test_userinfo(self) -> None:
-        """User information is refused at the grammar (Canonical source, 4; D16)."""
+        """User information is a syntax error (Canonical source string, 4; D16)."""
         for authority in (
             *(b"user:pass@h", b"user@h", b"@h", b":@h", b"u:p@h:443", b"h@", b"a@b@h"),
             *(b"user%40h@h", b"u@[::1]", b"h:443@evil"),
@@ -355,7 +355,7 @@ class HttpsTests(SourceCase):
         self.assertEqual(self.read(b"https://h?u@x").canonical, b"https://h/?u@x")
 
     def test_hosts_that_are_none(self) -> None:
-        """A host is plain: no escape, backslash, zone or broken literal (D16)."""
+        """A host with an escape, backslash, zone or broken address is refused (D16)."""
         for host in (
             *(b"a%41", b"a\\b", b"h\\@evil", b"a,b", b"a;b", b"*", b"[", b"]", b"[]", b"a[::1]"),
             *(b"[::1", b"::1", b"[::1]x", b"[fe80::1%25eth0]", b"[fe80::1%eth0]", b"[v1.x]"),
@@ -369,45 +369,45 @@ class HttpsTests(SourceCase):
             self.refuse(b"https://" + host + b"/", "")
 
     def test_printable(self) -> None:
-        """A URL is printable ASCII; the rest is to be escaped in it (D16)."""
+        """A URL with characters other than printable ASCII is refused (D16)."""
         for byte in (0x00, 0x09, 0x0A, 0x0D, 0x1F, 0x20, 0x7F, 0x80, 0xC3, 0xFF):
             for source in (b"https://h/a%sb", b"https://h%s/", b"https://h/?%s", b"https://h/#%s"):
                 self.refuse(source % bytes([byte]), "printable ASCII")
         self.assertEqual(self.read(b"https://h/!~").canonical, b"https://h/!~")
 
     def test_trailing_newline(self) -> None:
-        """A line feed at the end is not overlooked (D16)."""
+        """A line feed at the end of a URL is refused (D16)."""
         for source in (b"https://h\n", b"https://h:443\n", b"https://h/\n", b"https://h/?q\n"):
             self.refuse(source, "printable ASCII")
 
 
 class RedirectTests(SynchronousTestCase):
-    """`parse_https`, as it reads where a source redirects to"""
+    """`parse_https`, as it parses the targets of redirects"""
 
     def test_as_a_source(self) -> None:
-        """A URL is read as it stands, and comes out as the source of that URL does."""
+        """The target of a redirect gives the same source as that URL."""
         self.assertEqual(
             parse_https(b"HTTPS://A.test.:443/x%2Fy%20z?q#f"),
             HttpsSource("https://a.test/x%2Fy%20z?q", "a.test"),
         )
 
     def test_other_schemes(self) -> None:
-        """Nothing leads to cleartext, to a file or to nowhere (Source allowlist)."""
+        """Redirects to cleartext, to a file or to an empty URL are refused (Source allowlist)."""
         for url in (b"http://a.test/", b"file:///etc/passwd", b"ftp://a", b"//a.test/", b"/x", b""):
             self.assertRaises(ValueError, parse_https, url)
 
     def test_bounds(self) -> None:
-        """It has the bounds that a source has."""
+        """The target of a redirect has the bounds of a source."""
         for url in (b"https://u:p@a.test/", b"https:///x", b"https://a:0/", b"https://a/\xff"):
             self.assertRaises(ValueError, parse_https, url)
         self.assertRaises(ValueError, parse_https, b"https://a/" + b"x" * 8192)
 
 
 class SchemeTests(SourceCase):
-    """Schemes that are served, and those that are not"""
+    """The schemes of sources"""
 
     def test_other_schemes(self) -> None:
-        """``http://`` and every other scheme is refused at the grammar (Canonical source, 4)."""
+        """``http://`` and every other scheme is a syntax error (Canonical source string, 4)."""
         for source in (
             *(b"http://example.com/a", b"HTTP://example.com/a", b"ftp://h/a", b"file:///a"),
             *(b"concat://a", b"data://x", b"httpsx://h/", b"shttps://h/", b"s3a://b/k", b"x://"),
@@ -425,12 +425,12 @@ class SchemeTests(SourceCase):
             self.refuse(source, "local://, s3:// or https://")
 
     def test_letter_case(self) -> None:
-        """Only an HTTPS source folds the case of its scheme (Canonical source, 2)."""
+        """Only an https source has a case-insensitive scheme (Canonical source string, 2)."""
         for source in (b"LOCAL://a", b"Local://a", b"S3://b/k"):
             self.refuse(source, "local://, s3:// or https://")
 
     def test_same_path_other_scheme(self) -> None:
-        """Sources of different schemes never share a canonical string (What it does, 2)."""
+        """Sources of different schemes never share a canonical string (Design rules, 2)."""
         sources = (b"local://h/a", b"s3://h/a", b"https://h/a")
         self.assertEqual(len({self.read(source).canonical for source in sources}), 3)
 
@@ -473,7 +473,7 @@ class EncodedTests(SourceCase):
                         self.assertIn("canonical", self.refused(b"enc", each).reason, each)
 
     def test_alphabet(self) -> None:
-        """The alphabet is the one of URLs, not the standard one (D15)."""
+        """The base64url alphabet is accepted, and the standard alphabet is not (D15)."""
         source = b"local://\xfb\xff\xfe~~?>>"
         raw = encoded(source)
         self.assertIn(b"-", raw)
@@ -487,7 +487,7 @@ class EncodedTests(SourceCase):
             self.assertIn("base64url", self.refused(b"enc", other).reason, other)
 
     def test_not_base64url(self) -> None:
-        """Anything else in place of base64url is refused (D15, D16)."""
+        """Other bytes in place of base64url are refused (D15, D16)."""
         good = b"bG9jYWw6Ly9h"
         for raw in (
             *(good + b"\n", good + b" ", b" " + good, good[:6] + b"\n" + good[6:], good + b"A"),
@@ -504,12 +504,12 @@ class EncodedTests(SourceCase):
             self.assertIn("base64url", self.refused(b"enc", raw).reason, raw)
 
     def test_empty(self) -> None:
-        """An empty source is a missing one (D16)."""
+        """An empty source is refused like a missing one (D16)."""
         self.refused(b"enc", b"")
         self.refused(b"plain", b"")
 
     def test_not_decoded_again(self) -> None:
-        """What base64url decodes to is the source itself, escapes and all (D15)."""
+        """The decoded base64url is the source itself, with its escapes (D15)."""
         for source in (b"local://%2e%2e/a", b"local://a%20b", b"s3://b/%ff", b"https://h/%2e"):
             self.assertEqual(read_source(b"enc", encoded(source)).canonical, source)
         self.assertEqual(read_source(b"enc", encoded(b"local://100%")).canonical, b"local://100%")
@@ -519,12 +519,12 @@ class PlainTests(SourceCase):
     """``plain/``"""
 
     def test_broken_escape(self) -> None:
-        """A percent sign that starts no escape is refused (D16)."""
+        """A percent sign without two hexadecimal digits is refused (D16)."""
         for raw in (b"local://100%", b"local://%", b"local://%2", b"local://%zz", b"s3://b/%k"):
             self.assertIn("hexadecimal", self.refused(b"plain", raw).reason, raw)
 
     def test_looks_alike(self) -> None:
-        """All refusals are one 404 that tells nothing (D16; Errors, 7)."""
+        """All refusals are the same 404, which reveals nothing (D16; Errors, 7)."""
         for raw in (b"http://h/", b"https://u@h/", b"s3://b", b"local:///a", b"local://%", b"x"):
             error = self.refused(b"plain", raw)
             self.assertEqual(error.status, 404)
@@ -538,7 +538,7 @@ class SourceProperties(SourceCase):
     @PROMISE
     @given(source=sources(), data=st.data())
     def test_one_canonical_string(self, source: bytes, data: st.DataObject) -> None:
-        """Plain and enc of one source, however escaped, are one source (Source forms; D15)."""
+        """Plain and enc forms of one source are one source (Source forms; D15)."""
         spelled = encoded(source)
         padded = spelled + b"=" * (-len(spelled) % 4)
         first = read_source(b"plain", data.draw(escaped(source)))
@@ -562,7 +562,7 @@ class SourceProperties(SourceCase):
         rest=junk(), scheme=st.sampled_from((b"local://", b"s3://b/", b"https://h", b"https://"))
     )
     def test_any_bytes_behind_a_scheme(self, rest: bytes, scheme: bytes) -> None:
-        """Any bytes behind a scheme are a source or a 404 in both forms alike (D15, D16)."""
+        """Any bytes after a scheme are a source or a 404, alike in both forms (D15, D16)."""
         source = scheme + rest
         outcomes = []
         for form, raw in (
@@ -580,7 +580,7 @@ class LogNameTests(SynchronousTestCase):
     """`log_name`"""
 
     def test_https(self) -> None:
-        """A digest stands for a query; the address stands as it is (D47)."""
+        """A digest replaces a query; the rest of the address is logged as it is (D47)."""
         # printf 'a=b?c' | sha256sum
         for url, shown in (
             (b"https://h/a%20b", "https://h/a%20b"),

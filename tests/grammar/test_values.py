@@ -22,7 +22,7 @@ class DecimalTests(SynchronousTestCase):
     """`read_decimal` and `print_decimal`"""
 
     def test_spellings(self) -> None:
-        """A number is read as it is spelled and printed in its shortest form (D3)."""
+        """A number is parsed as it is spelled, and printed in its shortest form (D3)."""
         for text, printed in (
             (b"0", "0"),
             (b"-0", "0"),
@@ -46,7 +46,7 @@ class DecimalTests(SynchronousTestCase):
             self.assertEqual(print_decimal(value), printed, text)
 
     def test_refused_spellings(self) -> None:
-        """No exponent, no bare dot, no fourth fractional and no tenth integer digit (D3)."""
+        """Exponents, bare dots, four fractional and ten integer digits are refused (D3)."""
         for text in (
             *(b"", b"-", b"+", b".", b"1.", b".5", b"-.5", b"1.2.3", b"1,5", b"--1", b"1-", b"+-1"),
             *(b"1e3", b"1E3", b"1e-3", b"0x10", b"1_000", b"inf", b"nan", b"Infinity", b"-NaN"),
@@ -61,13 +61,13 @@ class DecimalTests(SynchronousTestCase):
                 self.assertIn("at most 3 fractional digits", str(error), text)
 
     def test_plus(self) -> None:
-        """A leading plus is legal only where it is asked for (D3)."""
+        """A leading plus is accepted only with ``plus`` (D3)."""
         self.assertEqual(read_decimal(b"+3.5", 0, 9, plus=True), Decimal("3.5"))
         self.assertEqual(print_decimal(read_decimal(b"+0", 0, 9, plus=True)), "0")
         self.assertRaises(ValueError, read_decimal, b"+3.5", 0, 9)
 
     def test_bounds(self) -> None:
-        """Both bounds are accepted, one thousandth beyond them is not (D6)."""
+        """Both bounds are accepted, and nothing a thousandth outside them (D6)."""
         low, high = Decimal("0.1"), Decimal(2)
         for text in (b"0.1", b"2", b"2.000"):
             self.assertTrue(low <= read_decimal(text, low, high) <= high, text)
@@ -76,7 +76,7 @@ class DecimalTests(SynchronousTestCase):
             self.assertEqual(str(error), "a number from 0.1 to 2 is expected", text)
 
     def test_print_any_exponent(self) -> None:
-        """A value that a caller computed is printed without an exponent (D3)."""
+        """A computed value is printed without an exponent (D3)."""
         for value, printed in (("1E+3", "1000"), ("1E-3", "0.001"), ("0E+2", "0"), ("-0E-9", "0")):
             self.assertEqual(print_decimal(Decimal(value)), printed, value)
 
@@ -88,7 +88,7 @@ class DecimalTests(SynchronousTestCase):
         plus=st.booleans(),
     )
     def test_inverse(self, thousandths: int, fraction: int, whole: int, plus: bool) -> None:
-        """Every spelling of a number prints alike, and reads back as the number (D3)."""
+        """Every spelling of a number is printed alike, and parsed to the same number (D3)."""
         text = spell_thousandths(thousandths, fraction=fraction, whole=whole, plus=plus)
         value = read_decimal(text.encode(), -(10**9), 10**9, plus=True)
         printed = print_decimal(value)
@@ -152,14 +152,14 @@ class IntegerTests(SynchronousTestCase):
             )
 
     def test_bounds(self) -> None:
-        """Both bounds are accepted, one beyond them is not (D6)."""
+        """Both bounds are accepted, and nothing outside them (D6)."""
         for text, value in ((b"6", 6), (b"512", 512)):
             self.assertEqual(read_integer(text, 6, 512), value)
         for text in (b"5", b"513", b"-6"):
             self.assertRaises(ValueError, read_integer, text, 6, 512)
 
     def test_long_bound(self) -> None:
-        """A bound of more than 9 digits allows as many digits as it has (D3, D6)."""
+        """A bound with more than 9 digits allows numbers with as many digits (D3, D6)."""
         self.assertEqual(read_integer(b"253402300799", 1, 253_402_300_799), 253_402_300_799)
         self.assertEqual(read_integer(b"000000000007", 1, 253_402_300_799), 7)
         self.assertRaises(ValueError, read_integer, b"0000000000007", 1, 253_402_300_799)
@@ -179,7 +179,7 @@ class PercentTests(SynchronousTestCase):
     """`percent_decode` and `percent_encode`"""
 
     def test_decode_once(self) -> None:
-        """Escapes are decoded exactly once, and nothing else is (D2, D15)."""
+        """Escapes are decoded exactly once (D2, D15)."""
         for text, value in (
             (b"", b""),
             (b"a%20b", b"a b"),
@@ -194,7 +194,7 @@ class PercentTests(SynchronousTestCase):
             self.assertEqual(percent_decode(text), value, text)
 
     def test_broken_escapes(self) -> None:
-        """A percent sign that starts no escape is refused, never passed on (D2)."""
+        """A percent sign without two hexadecimal digits is refused (D2)."""
         for text in (
             b"%",
             b"a%",
@@ -211,7 +211,7 @@ class PercentTests(SynchronousTestCase):
             self.assertIn("two hexadecimal digits", str(error), text)
 
     def test_encode(self) -> None:
-        """Only the unreserved characters of RFC 3986, 2.3 stand bare (D4)."""
+        """Only the unreserved characters of RFC 3986, 2.3 stay unescaped (D4)."""
         bare = b"AZaz09-._~"
         self.assertEqual(percent_encode(bare), bare.decode())
         self.assertEqual(percent_encode(b"a b/c:d%e+\0\xff"), "a%20b%2Fc%3Ad%25e%2B%00%FF")
@@ -219,7 +219,7 @@ class PercentTests(SynchronousTestCase):
     @PROMISE
     @given(value=st.binary(), data=st.data())
     def test_inverse(self, value: bytes, data: st.DataObject) -> None:
-        """Whatever way bytes are escaped, they come back and have one canonical form (D2, D4)."""
+        """Escaped bytes decode to the same bytes and have one canonical form (D2, D4)."""
         text = data.draw(escaped(value))
         self.assertEqual(percent_decode(text), value)
         self.assertEqual(percent_decode(percent_encode(value).encode()), value)
