@@ -39,9 +39,9 @@ class BadRequest(Refusal):
 
 
 class InvalidSignature(Refusal):
-    """The first path segment is not the signature of the rest.
+    """The first path segment is not the signature of the rest of the path.
 
-    :ivar diagnosis: the signing mistake, or None where it is unknown.
+    :ivar diagnosis: the signing mistake, or None if it is unknown.
     """
 
     status = 401
@@ -55,7 +55,7 @@ class InvalidSignature(Refusal):
 
 
 class NotFound(Refusal):
-    """There is no such source or route, or none that this client may know.
+    """There is no such source or route, or the client must not learn that there is one.
 
     The document is the same for every cause: a client must not learn whether a source is missing,
     refused or outside the root. ``reason`` is for operators and tools only.
@@ -93,7 +93,7 @@ class SourceTooLarge(Refusal):
 
     @classmethod
     def check(cls, size: int | None, limit: int) -> None:
-        """Raise for a source of ``size`` bytes if that is known and exceeds ``limit``."""
+        """Raise an error if ``size`` is known and exceeds ``limit``, both in bytes."""
         if size is not None and size > limit:
             raise cls(f"The source has {size} bytes; this service accepts at most {limit}.")
 
@@ -178,7 +178,7 @@ class OutputTooLarge(RenderFailed):
 
 
 class NotConfigured(Refusal):
-    """The storage that this request needs has no configuration, or a wrong one."""
+    """The storage that this request needs is not configured, or is configured wrongly."""
 
     status = 500
     code = "not_configured"
@@ -194,7 +194,7 @@ class ProbeFailed(Refusal):
 
 
 class UpstreamUnavailable(Refusal):
-    """The storage cannot be reached, or reports an error of its own."""
+    """The storage cannot be reached, or its response is an error."""
 
     status = 502
     code = "upstream_unavailable"

@@ -127,7 +127,7 @@ class Metrics:
 
     @contextmanager
     def render(self, form: str, seconds: Callable[[], float]) -> Iterator[None]:
-        """Count a render that lasts as long as a block, and its outcome.
+        """Count the render that runs in the ``with`` block, its duration and its outcome.
 
         :param form: the output format.
         :param seconds: a clock.

@@ -65,9 +65,10 @@ from audioproxy.web.variant import VariantHandler
 _DRAIN = 30.0
 # Minimum number of seconds that a stop waits for the store's disk.
 _LAST_WAIT = 1.0
-# The probe pool has no queue, and a probe is short (D21).
+# The longest wait for a probe slot, in seconds. The probe pool has no queue, so this only
+# determines Retry-After: a probe is short (D21).
 _PROBE_RETRY = 1.0
-# Connections to the metrics listener. Prometheus needs one, and a person who looks needs another.
+# Connections to the metrics listener. Prometheus needs one; the others are for manual requests.
 _MOST_SCRAPERS = 64
 
 _log = Logger()
@@ -176,8 +177,8 @@ class AudioProxy(Service):
     def startService(self) -> Deferred[None]:
         """Prove that the store is writable, and start checking ffmpeg.
 
-        :returns: fires when the first request may arrive, or fails with `BootError` where the store
-            is not writable. With a file store it has already fired.
+        :returns: fires when requests can be served, or fails with `BootError` if the store is not
+            writable. With a file store it has already fired.
         """
         Service.startService(self)
         self._starting = Deferred.fromCoroutine(self._start())
@@ -261,10 +262,10 @@ class ProxyService(Service):
         self._starting: Deferred[None] | None = None
 
     def startService(self) -> Deferred[None]:
-        """Check, then listen: no port is open before every check has passed.
+        """Run every check, then listen: no port is open before all checks have passed.
 
-        :returns: fires when both listeners are open, or fails with `BootError` where a check fails
-            or a port is taken.
+        :returns: fires when both listeners are open, or fails with `BootError` if a check fails or
+            a port is taken.
         """
         Service.startService(self)
         self._starting = Deferred.fromCoroutine(self._start())
@@ -289,7 +290,7 @@ class ProxyService(Service):
         _log.info("listening on port {port}", port=self.port)
 
     def stopService(self) -> Deferred[None]:
-        """Close the port, then let running requests finish."""
+        """Close the main port, then let running requests finish."""
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
@@ -328,7 +329,7 @@ def make_service(config: Config, reactor: Any) -> ProxyService:
 
 
 def _child_environment() -> dict[str, str]:
-    """Return the environment of ffmpeg and ffprobe, which only says where programs are (D45)."""
+    """Return the environment of ffmpeg and ffprobe: only PATH and the locale (D45)."""
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
 

@@ -19,7 +19,7 @@ class SharedResult(Generic[T]):
     """
 
     def __init__(self, abandoned: Callable[[], object] = lambda: None) -> None:
-        """Create it without a result.
+        """Create a pending result.
 
         :param abandoned: called when the last waiter is cancelled before the result is set.
         """

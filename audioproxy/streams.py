@@ -71,9 +71,9 @@ class SendfileConsumer(Protocol):
         """Send bytes of a file from ``offset`` on.
 
         :param count: the number of bytes that the file has from ``offset`` on.
-        :returns: the number of bytes sent, which is smaller than ``count``, or 0, only if the
-            producer is now paused. None where they must be written to the consumer instead.
-        :raises EOFError: where the file has fewer bytes.
+        :returns: the number of bytes sent. It is less than ``count``, or 0, only if the producer is
+            now paused. None if the bytes must be written to the consumer instead.
+        :raises EOFError: if the file has fewer bytes.
         """
         ...
 

@@ -29,11 +29,11 @@ from audioproxy.service import BootError, ProxyService
 from audioproxy.systemd import VARIABLES, find_notifier, find_socket
 from audioproxy.web.access_log import log_request
 
-# A process with more connections would meet other limits first.
+# With more connections than this, a process reaches other limits first.
 _DESCRIPTORS = 16_384
 
-# Threads of the reactor, which resolve names. Its default of ten is soon taken by names that no
-# server resolves.
+# Threads of the reactor's pool, which resolves host names. With the default of 10 threads, names
+# that no server resolves would soon occupy all of them.
 _NAME_THREADS = 64
 
 # prctl(2)
@@ -68,7 +68,7 @@ class Options(UsageOptions):
 
 
 class _TwistdService(ProxyService):
-    """The service with the parts that only a process of its own has."""
+    """The service in a process of its own: with twistd's log, signal handlers and limits."""
 
     def __init__(self, options: Options) -> None:
         from twisted.internet import reactor
@@ -77,7 +77,7 @@ class _TwistdService(ProxyService):
         hide_from_children()
         reactor.suggestThreadPoolSize(_NAME_THREADS)  # type: ignore[attr-defined]
         self._options = options
-        # Without twistd, as in tests, there are only our own options.
+        # Tests construct the options without twistd as their parent.
         self._twistd: Any = getattr(options, "parent", None) or {}
         self._lines = _find_log(self._twistd, options.config.log_level, reactor)
         access_log = log_request if self._lines is None else self._lines.request
@@ -99,13 +99,14 @@ class _TwistdService(ProxyService):
         failures: list[Failure] = []
         starting = super().startService().addErrback(failures.append)
         for failure in failures:
-            # The parent of a daemon waits for an exception of its child. It does not see an exit.
+            # twistd reports an exception of a daemon through the daemon's parent process, but not
+            # SystemExit.
             with _plain_exit() if self._twistd.get("nodaemon", True) else nullcontext():
                 failure.raiseException()
         return starting.addCallback(lambda _: self._conclude(failures))
 
     def stopService(self) -> Deferred[None]:
-        """Drain; another signal in the meantime ends the process at once (D39)."""
+        """Let requests finish; a second signal ends the process at once (D39)."""
         self._options.notify("STOPPING=1")
         if self._lines is not None:
             self._lines.settle()
@@ -125,8 +126,8 @@ class _TwistdService(ProxyService):
                 _complain(failure.value, sys.__stderr__)
             else:
                 _log.failure("the start crashed", failure)
-            # twistd exits with 0 whenever the reactor was stopped. This handler runs after all that
-            # twistd does at its end.
+            # twistd exits with 0 whenever the reactor was stopped. This handler runs after twistd's
+            # own cleanup.
             atexit.register(os._exit, 1)
             self._reactor.stop()
 
@@ -159,10 +160,10 @@ def raise_descriptor_limit() -> None:
 def hide_from_children() -> None:
     """Protect the memory and the environment of this process from other processes of its user.
 
-    Encoders are such processes. Code that exploits a decoder must not find the keys. A program that
-    this process executes is not protected, and root can read everything.
+    Encoders run as the same user. Code that exploits a decoder must not find the keys. A program
+    that this process executes is not protected, and root can read everything.
     """
-    # Only Linux has it.
+    # Only Linux has prctl.
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
@@ -175,7 +176,7 @@ def _set_handlers(handler: Any) -> None:
 
 @contextmanager
 def _plain_exit() -> Iterator[None]:
-    """Turn a boot error into lines that a person can act on, and exit status 1."""
+    """Print a boot error as lines that say what would be right, and exit with status 1."""
     try:
         yield
     except (ConfigError, BootError) as error:
@@ -189,7 +190,7 @@ def _complain(error: BaseException | None, stream: TextIO | None) -> None:
 
 
 def _find_log(twistd: Any, level: str, clock: Any) -> LineObserver | None:
-    """Return the function that writes access log lines; None if twistd uses another logger.
+    """Return the observer that writes the log; None if twistd uses another logger.
 
     This must be called before twistd replaces stdout with its log.
     """

@@ -60,8 +60,8 @@ Number = int | float | str | Decimal
 #: `s3` or `read_source`.
 SourceLike = str | bytes | Source
 
-# Clients rewrite a path with such a segment before they send it, which makes its signature wrong
-# (RFC 3986, 5.2.4; URL standard, 4.4).
+# Clients remove dot segments from a path before they send it, which makes the signature wrong (RFC
+# 3986, 5.2.4; URL standard, 4.4).
 _DOT_SEGMENT = re.compile(rb"(?:^|/)\.{1,2}(?:/|$)")
 # The characters that browsers send unchanged: visible ASCII except # and ?, and except those that
 # browsers encode or turn into a slash (URL standard, 1.3 and 4.4). Browsers treat an encoded dot as
@@ -235,7 +235,8 @@ class Signer:
     ) -> Signer:
         """Return the signer for the values of AP_KEY and AP_SALT.
 
-        :raises ValueError: for text that is not hexadecimal, or too short; it is not quoted.
+        :raises ValueError: for text that is not hexadecimal, or too short. The error does not quote
+            it.
         """
         raw_key = _secret("AP_KEY", key, LEAST_KEY)
         return cls(raw_key, _secret("AP_SALT", salt, LEAST_SALT), base, encoded=encoded, now=now)
@@ -251,9 +252,9 @@ class Signer:
         """Return the signed URL of a variant, by default an mp3 without other options.
 
         :param expires_in: seconds from now until the service refuses the URL.
-        :param expires_at: the same as Unix seconds. URLs with the same time are the same for
-            caches.
-        :raises Expired: where that time has already passed.
+        :param expires_at: the same time, as Unix seconds. URLs with the same ``expires_at`` are the
+            same for caches.
+        :raises Expired: if that time has already passed.
         """
         segments = (variant or Variant()).canonical.split("/")
         if expires_in is not None and expires_at is not None:

@@ -1,4 +1,4 @@
-"""From environment variables to one `Config`, or to a list of every problem in them.
+"""Parser of environment variables: returns one `Config`, or reports every problem in them.
 
 Nothing here reads ``os.environ``: the variables are an argument. Whether a store is writable is
 tested elsewhere, by writing.
@@ -49,7 +49,7 @@ def _variant_store(text: str) -> FileStore | BucketStore:
     if text.startswith("s3://"):
         return BucketStore(bucket(text.removeprefix("s3://")))
     if text.startswith("file:///"):
-        # The path is literal: a % in it is a %.
+        # The path is not percent-decoded: a % is a %.
         return FileStore(writable_directory(text.removeprefix("file://")))
     fault = "a host or no path after file://" if text.startswith("file://") else "an unknown scheme"
     raise ValueError(f"{fault}; file:///<absolute path> or s3://<bucket> is required")
@@ -101,7 +101,7 @@ VARIABLES = tuple(_READERS)
 _REACH = ("endpoint", "addressing", "ca_bundle")
 _IDENTITY = ("access_key_id", "secret_access_key", "region", "session_token")
 
-# The second name of the region's variable, which counts only where the first is unset.
+# The second name of the region's variable, which is used only if the first is unset.
 _ALIASES = {"AWS_DEFAULT_REGION": "AWS_REGION"}
 
 _SHARED_IDENTITY = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
@@ -157,8 +157,8 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     signed = not unsigned and failed.isdisjoint(("AP_KEY", "AP_SALT", "AP_ALLOW_INSECURE"))
     config = _assemble(values if signed else values | _ACCEPTABLE)
     for variables, conflict in _CONFLICTS:
-        # A value that could not be parsed is already reported, and the default that replaces it
-        # proves nothing.
+        # A value that could not be parsed is already reported. A conflict of the default that
+        # replaces it would be misleading.
         if failed.isdisjoint(variables):
             problems += conflict(config, present)
     warnings = (*unknown_variables(environ, _READERS), *_warnings(config))

@@ -143,7 +143,7 @@ _DERIVED_DEFAULTS: dict[str, Callable[[Config], object]] = {
     "variant_s3": lambda config: config.source_s3,
     "max_variant_bytes": lambda config: config.max_src_bytes,
     "max_probe_concurrency": lambda config: 4 * config.max_concurrency,
-    # Half of an empty queue disables the check; half of a queue of one is still one.
+    # A queue size of 0 gives 0, which disables the check. A queue size of 1 gives 1.
     "ready_queue_threshold": lambda config: min(config.queue_size, max(1, config.queue_size // 2)),
     "probe_timeout": lambda config: 10 if config.render_timeout > 10 else config.render_timeout / 2,
 }

@@ -24,7 +24,7 @@ _NAME = re.compile(r"\w+", re.ASCII)
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _VISIBLE = re.compile(r"[!-~]+")
 _REGION = re.compile(r"[A-Za-z0-9_-]{1,63}")
-# The grammar of a bucket in a source; `audioproxy.grammar.sources` has the same over bytes.
+# The grammar of a bucket in a source; `audioproxy.grammar.sources` has the same for bytes.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 # RFC 3986, 3: scheme, authority, path, query, fragment.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?", re.DOTALL)
@@ -32,7 +32,7 @@ _HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]+)(?::([0-9]{0,5}))?")
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 # An allowlist entry that can match a name. No name contains a slash, bracket, blank or port.
 _MATCHABLE = re.compile(r"(?![^:]*:\d+\Z)(?:\*|[^*/\[\]\s]+\*?|\*\.[^*/\[\]\s]+)")
-# The URL standard takes a host whose last label is a number for an IPv4 address.
+# The URL standard treats a host whose last label is a number as an IPv4 address.
 _NUMBER_LAST = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -116,7 +116,7 @@ def missing_beside(name: str, present: Iterable[str], group: Iterable[str]) -> s
 
 
 def credential(text: str) -> str:
-    """Parse a storage credential, which is sent in a header. It is never quoted."""
+    """Parse a storage credential, which is sent in a header. The error does not quote it."""
     if _VISIBLE.fullmatch(text) is None:
         raise ValueError("white space or a character outside ASCII; visible ASCII is required")
     return text
@@ -125,7 +125,7 @@ def credential(text: str) -> str:
 def region(text: str) -> str:
     """Parse a region, which can become part of a host name.
 
-    It is not quoted either, since users confuse it with the secret.
+    The error does not quote it, since users sometimes set the secret here by mistake.
     """
     if _REGION.fullmatch(text) is None:
         raise ValueError(
@@ -267,7 +267,7 @@ def parse_origin(text: str, wanted: str) -> Origin:
         raise ValueError(f"not an http:// or https:// origin; {wanted}")
     authority, path, query, fragment = url[2], url[3], url[4], url[5]
     if "@" in text[url.end(2) :]:
-        # The text before it may be half of a password, which must not be shown as a host.
+        # The text before the @ may be half of a password, which must not be shown as a host.
         raise ValueError(f"an @ after the host; {wanted}")
     _, at, host_port = authority.rpartition("@")
     parts = _HOST_PORT.fullmatch(host_port)

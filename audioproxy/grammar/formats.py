@@ -121,7 +121,7 @@ FORMATS = {
             "flac",
             "audio/flac",
             False,
-            # RFC 9639, 9.1.2: from 65535 Hz on, ffmpeg writes a rate in tens.
+            # RFC 9639, 9.1.2: from 65535 Hz on, ffmpeg writes the rate in units of 10 Hz.
             Rates(fine_to=65534),
             q=("0", "12"),
             q_whole=True,

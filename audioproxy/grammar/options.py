@@ -100,8 +100,8 @@ _ASCENDING = tuple(sorted(field.name for field in fields(VariantOptions)))
 def refusals(options: VariantOptions) -> Iterator[tuple[str, str]]:
     """Yield each conflict between options that are valid separately.
 
-    A conflict is the key of the offending segment, and what would be accepted as the end of a
-    sentence.
+    A conflict is a pair: the key of the offending segment, and the end of a sentence that says what
+    would be accepted.
     """
     for key, rule in _RULES:
         if getattr(options, key) is not None and (why := rule(options)):

@@ -19,7 +19,7 @@ from audioproxy.grammar.options import (
 )
 from audioproxy.grammar.values import percent_decode, read_decimal, read_integer
 
-# D6. The largest number of seconds, and the last second of the year 9999.
+# The largest number of seconds in an option, and the last second of the year 9999 (D6).
 _LONGEST = 999_999_999
 _LAST_SECOND = 253_402_300_799
 _TEXT_LIMIT = 255
@@ -54,7 +54,7 @@ def read_options(segments: Iterable[bytes]) -> tuple[VariantOptions, int | None]
 def read_expiry(segments: Iterable[bytes]) -> int | None:
     """Return the ``exp`` of the segments if exactly one is present and well formed, else None.
 
-    It is read before everything else, since an expired URL is a 410 even if its other segments are
+    It is parsed before everything else: an expired URL is a 410 even if its other segments are
     invalid.
     """
     found = [segment for segment in segments if segment.startswith(b"exp:")]

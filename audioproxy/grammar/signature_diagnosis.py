@@ -1,7 +1,7 @@
 """Diagnosis of common signing mistakes from the signature that they produce.
 
-Only a holder of the key can produce such a signature, or somebody who altered the signature of one.
-So the diagnosis reveals nothing new.
+Such a signature comes from a holder of the key, or is an altered copy of a correct one. So the
+diagnosis reveals nothing new.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from audioproxy.grammar.values import percent_decode
 _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{64}")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{43}=*")
 _RIGHT = "base64url without padding is expected"
-# Bytes of a path that is diagnosed. Each mistake that is tried costs a digest of the whole path,
-# and nobody debugs a signer with a longer path.
+# Maximum bytes of a path that is diagnosed. Each mistake that is tried costs a digest of the whole
+# path, and longer paths are unlikely while a signer is debugged.
 _LONGEST = 2048
 
 
 def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -> str | None:
-    """Return the mistake that explains a wrong signature, or None where it is unknown.
+    """Return the mistake that explains a wrong signature, or None if it is unknown.
 
     :param path: the path that should have been signed; see `audioproxy.grammar.signature.sign`.
     :returns: the end of a sentence, with what would be right.
@@ -41,7 +41,7 @@ def diagnose_signature(key: bytes, salt: bytes, path: bytes, signature: bytes) -
 
 
 def _read(signature: bytes) -> tuple[bytes | None, str]:
-    """Return a signature in the spelling of `sign`, and how its own spelling differs."""
+    """Return a signature in the spelling of `sign`, and how the given spelling differs."""
     if _HEXADECIMAL.fullmatch(signature):
         raw = base64.urlsafe_b64encode(binascii.unhexlify(signature)).rstrip(b"=")
         return raw, f"its digest is right, and written in hexadecimal; {_RIGHT}"

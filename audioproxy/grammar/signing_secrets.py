@@ -14,7 +14,7 @@ _NOT_HEXADECIMAL = re.compile(r"[^0-9A-Fa-f]")
 def describe_secret(least: int) -> str:
     """Return a description of the text of a secret of at least ``least`` bytes."""
     amount, verb = ("1 byte", "is") if least == 1 else (f"{least} bytes", "are")
-    # Of more than the least there is no need.
+    # The example has more bytes only if the minimum is below 16.
     return (
         f"at least {amount} written as hexadecimal {verb} required, such as `openssl rand -hex"
         f" {max(least, 16)}` prints"
@@ -43,7 +43,7 @@ def secret_reader(least: int) -> Callable[[str], bytes]:
 def check_length(secret: bytes, least: int) -> bytes:
     """Return a decoded secret.
 
-    :raises ValueError: where it has fewer than ``least`` bytes.
+    :raises ValueError: if it has fewer than ``least`` bytes.
     """
     if len(secret) < least:
         amount = f"{len(secret)} byte{'' if len(secret) == 1 else 's'}"

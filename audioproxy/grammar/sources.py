@@ -120,7 +120,7 @@ def parse_source(text: bytes) -> Source:
     if (match := _SCHEME.match(text)) is None:
         raise ValueError("a source starts with local://, s3:// or https://")
     rest = text[match.end() :]
-    # Only URLs have a case-insensitive scheme.
+    # Only https is a URL scheme, and so case-insensitive.
     if match[1] == b"local":
         return _parse_local(rest)
     if match[1] == b"s3":
@@ -200,8 +200,8 @@ def _fold_host(host: str) -> tuple[str, str]:
 
 
 def _print_ipv6(address: ipaddress.IPv6Address) -> str:
-    # Python 3.13 began to print IPv4-mapped addresses with dots; a cache key may not change
-    # with the interpreter.
+    # Python 3.13 and later print IPv4-mapped addresses with dots. A cache key must not depend on
+    # the version of Python.
     if address.ipv4_mapped is not None:
         mapped = int(address.ipv4_mapped)
         return f"::ffff:{mapped >> 16:x}:{mapped & 0xFFFF:x}"

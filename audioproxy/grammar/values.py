@@ -44,7 +44,7 @@ def print_decimal(value: Decimal) -> str:
 
 def read_integer(text: bytes, low: int | None = None, high: int | None = None) -> int:
     """Parse a whole number from ``low`` to ``high`` inclusive, or without bounds."""
-    # A bound with more than 9 digits, as that of exp, sets the number of digits.
+    # A bound with more than 9 digits, such as that of exp, determines the number of digits.
     longest = max(_INTEGER_DIGITS, len(str(high)))
     bounds = f" of at most {longest} digits" if low is None else f" from {low} to {high}"
     well_spelled = _INTEGER.fullmatch(text) and len(text.removeprefix(b"-")) <= longest

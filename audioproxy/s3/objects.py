@@ -180,7 +180,7 @@ class StoreObject:
         raise await _read_error(response)
 
     async def get(self, start: int, stop: int, etag: str | None) -> Response:
-        """Return a byte range of the object, as long as its entity tag is ``etag``."""
+        """Return the response with a byte range of the object, if its tag is still ``etag``."""
         headers = {"range": f"bytes={start}-{stop - 1}"}
         if etag is not None:
             headers["if-match"] = etag
