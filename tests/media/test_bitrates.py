@@ -15,24 +15,24 @@ class BitrateTests(SynchronousTestCase):
     """`bitrate_bounds`"""
 
     def test_general(self) -> None:
-        """Where rate and channels do not matter, the bounds are those of the URL (D6)."""
+        """Most formats have the bounds of the URL at every rate and channel count (D6)."""
         for token, bounds in (("mp3", (8, 320)), ("aac", (8, 512)), ("m4a", (8, 512))):
             for rate in (8000, 44100, 48000, 96000):
                 for channels in (1, 2):
                     self.assertEqual(bitrate_bounds(token, rate, channels), bounds)
 
     def test_none(self) -> None:
-        """Lossless formats and peaks take no bit rate (D7)."""
+        """Lossless formats and peaks have no bit rate (D7)."""
         for token in ("flac", "wav", "peaks"):
             self.assertIs(bitrate_bounds(token, 44100, 2), None)
 
     def test_opus(self) -> None:
-        """Opus takes 256 kbps a channel, and 510 at most (D13)."""
+        """Opus accepts 256 kbps for each channel, and 510 at most (D13)."""
         self.assertEqual(bitrate_bounds("opus", 48000, 1), (6, 256))
         self.assertEqual(bitrate_bounds("opus", 8000, 2), (6, 510))
 
     def test_vorbis(self) -> None:
-        """Vorbis has its own bounds in each band of rates, or no bit rate at all (D13)."""
+        """Vorbis has different bounds in each band of rates, and some bands have none (D13)."""
         for rate, mono, stereo in (
             (1, None, None),
             (7999, None, None),

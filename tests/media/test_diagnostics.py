@@ -1,4 +1,4 @@
-"""Who is to blame for what ffmpeg says."""
+"""Classification of ffmpeg's diagnostics: source, remote server or service."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ SERVICE = (
 _URL = b"https://a.test/b.mp3"
 _TLS = b"[tls @ 0x55] Error in the pull function.\n[tls @ 0x55] IO error: "
 
-#: What ffmpeg 5.1 with GnuTLS says of remote sources, as measured; where it goes on to say that the
-#: URL has failed, those lines are one diagnostic.
+#: Messages of ffmpeg 5.1 with GnuTLS about remote sources, as measured. Lines that precede the
+#: message about the failed URL belong to the same diagnostic.
 REMOTE: dict[type[Refusal] | None, tuple[bytes, ...]] = {
     NotFound: (
         _URL + b": Server returned 401 Unauthorized (authorization failed)",
@@ -80,11 +80,12 @@ REMOTE: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         _URL + b": No route to host",
         _URL + b": Broken pipe",
         b"http://127.0.0.1:9/b/k?X-Amz-Signature=a: Connection refused",
-        # As it is where the service asks (D48).
+        # The service classifies an untrusted certificate alike (D48).
         b"[tls @ 0x55] Peer certificate failed verification\n" + _URL + b": Input/output error",
         b"[tls @ 0x55] The certificate's owner does not match hostname a.test\n"
         + (_URL + b": Input/output error"),
-        # A range that is refused, for its If-Match say, looks like a body without an end.
+        # A range that the server refuses, for example because of If-Match, looks like a body that
+        # ends early.
         b"[https @ 0x55] Stream ends prematurely at 2646078, should be 18446744073709551615\n"
         + (_URL + b": Input/output error"),
         b"[https @ 0x55] Stream ends prematurely at 44, should be 419609\n"
@@ -92,17 +93,17 @@ REMOTE: dict[type[Refusal] | None, tuple[bytes, ...]] = {
         + (_URL + b": Invalid data found when processing input"),
     ),
     UndecodableSource: (
-        # A redirect, which nobody follows.
+        # A redirect, which ffmpeg does not follow.
         _URL + b": Input/output error",
-        # The body of an answer that is none.
+        # The body of a response that is not the source.
         b"Cannot determine format of input stream 0:0 after EOF",
         _URL + b": Invalid data found when processing input",
     ),
-    # The system's trouble, or one that nobody has seen.
+    # An error of the system, or an unknown error.
     None: (_URL + b": Cannot allocate memory", _URL + b": Too many open files", _URL + b": What?"),
 }
 
-#: What it says of a source that was cut short, with an exit status of 0.
+#: Messages about a source that was cut short; the exit status is 0.
 CUT_SHORT = (
     b"[https @ 0x55] Stream ends prematurely at 897505, should be 1795011\n"
     + (_URL + b": Input/output error"),
@@ -120,12 +121,12 @@ CUT_SHORT = (
     b"[https @ 0x55] HTTP error 412 Precondition Failed\n    Last message repeated 1 times",
     b"[http @ 0x55] HTTP error 503 Slow Down",
     b"[in#0/flac @ 0x55] Error during demuxing: Connection reset by peer",
-    # Without a length every end looks so, the right one too.
+    # Without a known length every end looks like this, even the correct one.
     b"[https @ 0x55] Stream ends prematurely at 9, should be 18446744073709551615\n"
     + (_URL + b": Input/output error"),
 )
 
-#: What it says where its last bytes could not be written; version 5 ends with 0 all the same.
+#: Messages about output whose last bytes could not be written; version 5 exits with 0 all the same.
 END_LOST = (
     b"Error writing trailer of pipe:1: No space left on device\n"
     b"Error closing file pipe:1: No space left on device",
@@ -133,10 +134,10 @@ END_LOST = (
     b"[out#0/ogg @ 0x55] Error writing trailer: No space left on device",
 )
 
-#: What it says of sources that are whole.
+#: Messages about sources that are complete.
 WHOLE = (
     b"[flac @ 0x55] invalid residual",
-    # Lost, and found again at the first attempt.
+    # A connection that was lost, and recovered at the first attempt.
     b"[http @ 0x55] Stream ends prematurely at 1323078, should be 2646078\n"
     b"[http @ 0x55] Will reconnect at 1323078 in 0 second(s), error=Input/output error.",
     b"[https @ 0x55] Will reconnect at 3352 in 0 second(s).",
@@ -158,7 +159,7 @@ class ClassifyTests(SynchronousTestCase):
             self.assertIs(classify(stderr + b"\n"), UndecodableSource, stderr)
 
     def test_nothing(self) -> None:
-        """A source without a sample is told from one that is broken (D11)."""
+        """A source without a sample is distinguished from a broken source (D11)."""
         self.assertIs(classify(b"Empty output\n"), NothingDecoded)
         self.assertIs(
             classify(b"[mp3 @ 0x1] Invalid data found when processing input\nEmpty output\n"),
@@ -166,12 +167,12 @@ class ClassifyTests(SynchronousTestCase):
         )
 
     def test_service(self) -> None:
-        """The service's own troubles are never blamed on a source (Errors, 500)."""
+        """The service's own failures are never attributed to a source (Errors, 500)."""
         for stderr in (b"", b"Something new.\n", b"Conversion failed!\n", *SERVICE):
             self.assertIs(classify(stderr), None, stderr)
 
     def test_cover(self) -> None:
-        """What an ffmpeg without pictures says of a cover blames no source (Errors, 500)."""
+        """Complaints of an ffmpeg without image decoders blame no source (Errors, 500)."""
         cover = (
             b"[mp3 @ 0x1] Could not find codec parameters for stream 1 (Video: mjpeg, none):"
             b" unspecified size\nConsider increasing the value for the 'analyzeduration' (0) and"
@@ -183,26 +184,26 @@ class ClassifyTests(SynchronousTestCase):
             self.assertIs(classify(cover + stderr), UndecodableSource, stderr)
 
     def test_service_first(self) -> None:
-        """A full disk is a full disk, whatever the source was like (Errors, 500)."""
+        """A full disk is a failure of the service, even if the source is broken (Errors, 500)."""
         for ours in SERVICE:
             for stderr in (SOURCES[0] + b"\n" + ours, ours + b"\nEmpty output\n"):
                 self.assertIs(classify(stderr), None, stderr)
 
     def test_remote(self) -> None:
-        """Why a remote source is not given decides what a client is told (Errors, note 8)."""
+        """The cause of a failing remote source decides the error code (Errors, 8)."""
         for refusal, diagnostics in REMOTE.items():
             for stderr in diagnostics:
                 self.assertIs(classify(stderr + b"\n"), refusal, stderr)
 
     def test_end_lost(self) -> None:
-        """An output whose last bytes were not written is told from every other."""
+        """Output whose last bytes were not written is detected."""
         for stderr in END_LOST:
             self.assertTrue(lacks_end(stderr), stderr)
         for stderr in (b"", *WHOLE, b"[mp3 @ 0x1] title: Error writing trailer of pipe:1"):
             self.assertFalse(lacks_end(stderr), stderr)
 
     def test_limit(self) -> None:
-        """A write past the limit of the system is told from a full disk (D52)."""
+        """A write beyond the system's file size limit is distinguished from a full disk (D52)."""
         for stderr in (
             b"av_interleaved_write_frame(): File too large\nError writing trailer of pipe:1",
             b"Error closing file pipe:1: File too large\n",
@@ -212,20 +213,20 @@ class ClassifyTests(SynchronousTestCase):
             self.assertFalse(passed_limit(stderr), stderr)
 
     def test_remote_behind_a_decoder(self) -> None:
-        """A decoder that complains of half a frame does not hide that the line broke."""
+        """A lost connection is detected even if a decoder complains about half a frame."""
         for stderr in (*REMOTE[UpstreamUnavailable], *CUT_SHORT):
             for decoder in (*SOURCES[:1], b"[flac @ 0x1] invalid residual", b"Empty output"):
                 self.assertIs(classify(decoder + b"\n" + stderr), UpstreamUnavailable, stderr)
 
     def test_service_before_remote(self) -> None:
-        """A full disk is a full disk, however the line is."""
+        """A full disk is a failure of the service, even if the connection was lost too."""
         for diagnostics in REMOTE.values():
             for stderr in diagnostics:
                 for ours in SERVICE[:2]:
                     self.assertIs(classify(stderr + b"\n" + ours), None)
 
     def test_local_is_not_remote(self) -> None:
-        """What is said of a local source, or of the output, is nobody's line."""
+        """Messages about a local source or the output are never attributed to a remote server."""
         for what in (b"Connection reset by peer", b"Connection refused", b"Broken pipe"):
             for place in (b"file:/dev/fd/3", b"pipe:1", b"see https://a.test/b"):
                 self.assertIs(classify(place + b": " + what + b"\n"), None, what)
@@ -236,18 +237,18 @@ class CutShortTests(SynchronousTestCase):
     """`was_cut_short`"""
 
     def test_lost(self) -> None:
-        """Each way in which ffmpeg tells of a lost connection is known, whatever else it says."""
+        """Every message of ffmpeg about a lost connection is recognized among other messages."""
         for stderr in CUT_SHORT:
             for text in (stderr, b"[flac @ 0x1] invalid residual\n" + stderr + b"\nmore\n"):
                 self.assertTrue(was_cut_short(text), text)
 
     def test_whole(self) -> None:
-        """What ffmpeg says of a source that it has read to its end is no sign of a loss."""
+        """ffmpeg's messages about a complete source are not a sign of a lost connection."""
         for stderr in (b"", *SOURCES, *SERVICE, *WHOLE):
             self.assertFalse(was_cut_short(stderr + b"\n"), stderr)
 
     def test_every_loss_has_a_name(self) -> None:
-        """A source that was cut short is to blame, or who serves it; the encoder never is."""
+        """A source that was cut short is the fault of the source or its server."""
         for stderr in CUT_SHORT:
             self.assertIsNotNone(classify(stderr), stderr)
 
@@ -272,14 +273,14 @@ class RedactTests(SynchronousTestCase):
         self.assertEqual(redact(b""), "")
 
     def test_length(self) -> None:
-        """Of a long diagnostic the end is kept, which names the cause."""
+        """A long diagnostic keeps its end, which names the cause."""
         self.assertEqual(redact(b"x" * 500), "x" * 500)
         self.assertEqual(redact(b"begin" + b"x" * 600 + b"end"), "..." + "x" * 497 + "end")
 
     @PROMISE
     @given(stderr=st.binary(max_size=700))
     def test_any_bytes(self, stderr: bytes) -> None:
-        """Whatever a child says is classified, and logged in one short line (D28)."""
+        """Any output of a child is classified, and logged in one short line (D28)."""
         classify(stderr)
         line = redact(stderr + b"\nhttps://u:p@h/k?q=secret x")
         self.assertTrue(line.isprintable())

@@ -1,4 +1,4 @@
-"""The encoder's command lines."""
+"""The command lines of the encoder."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def command(text: str, probe: Probe = CD) -> list[str]:
 
 
 def quality(text: str) -> list[str]:
-    """Return what a command line says of bit rate and quality."""
+    """Return the arguments for bit rate and quality in a command line."""
     words = command(text)
     return words[words.index("-c:a") + 2 : words.index("-ar")]
 
 
 @st.composite
 def probes(draw: st.DrawFn) -> Probe:
-    """Draw what may be known of a source."""
+    """Generate probe results."""
     container, codec = draw(
         st.sampled_from((("wav", "pcm_s16le"), ("mp3", "mp3"), ("matroska", "flac"), ("", "aac")))
     )
@@ -70,10 +70,10 @@ class CommandTests(SynchronousTestCase):
     """`encoder_arguments`"""
 
     def test_each_format(self) -> None:
-        """The whole command line of each format, as it stands: nothing is left to a default (D9).
+        """The whole command line of each format is as expected; no setting is a default (D9).
 
-        The formats are those of the contract (f); all metadata goes, and nothing random is
-        put in its place (D44).
+        The formats are those of the contract. All metadata is removed, and nothing random is added
+        (D44).
         """
         for text, encoder, muxer in (
             (
@@ -106,7 +106,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(command("br:192"), command("f:mp3"))
 
     def test_filters_and_seek(self) -> None:
-        """The chain and the position stand where they belong."""
+        """The filter chain and the seek position are at the right place in the command line."""
         words = command("f:wav/t:5:1/fade:0.5/gain:-3/sr:8000/ch:1/bd:32f")
         self.assertEqual(
             words,
@@ -124,24 +124,24 @@ class CommandTests(SynchronousTestCase):
         )
 
     def test_remote(self) -> None:
-        """The kind of source alone decides what may be opened (rule 5)."""
+        """Only the kind of source decides the protocols (Format and encoding options, 5)."""
         source = Input("https://a.test/b", ("https", "tls", "tcp"))
         words = encoder_arguments("/bin/ffmpeg", source, read("f:mp3"), CD)
         self.assertEqual(words[0], "/bin/ffmpeg")
         self.assertEqual(words[words.index("-protocol_whitelist") + 1], "https,tls,tcp")
 
     def test_delivery(self) -> None:
-        """A file name or a cache-buster does not reach the encoder (Delivery options)."""
+        """The encoder never receives a file name or a cache-buster (Delivery options)."""
         self.assertEqual(command("f:mp3/dl:a.mp3/cb:1"), command("f:mp3"))
 
     def test_refused_region(self) -> None:
-        """A region without samples is refused before anything is started (D11)."""
+        """A region without samples is refused before a process is started (D11)."""
         self.assertRaises(InvalidOptions, command, "t:10")
 
     @PROMISE
     @given(segments=option_segments(), probe=probes())
     def test_any(self, segments: list[bytes], probe: Probe) -> None:
-        """Any options on any source are a whole command line, or a refusal with a name (D13)."""
+        """Any options on any source give a command line, or a refusal with a segment (D13)."""
         options, _ = read_options(segments)
         try:
             words = encoder_arguments("ffmpeg", SOURCE, options, probe)
@@ -169,13 +169,13 @@ class QualityTests(SynchronousTestCase):
     """``br`` and ``q``"""
 
     def test_bitrate(self) -> None:
-        """``br`` is in kbps, for every lossy format (br)."""
+        """``br`` is in kbps, for every lossy format (Format and encoding options)."""
         for form in ("mp3", "ogg", "aac", "m4a"):
             self.assertEqual(quality(f"f:{form}/br:96"), ["-b:a", "96k"])
         self.assertEqual(quality("f:opus/br:96")[2:4], ["-b:a", "96k"])
 
     def test_quality(self) -> None:
-        """``q`` is the codec's VBR quality (q)."""
+        """``q`` is the codec's VBR quality (Format and encoding options)."""
         for text in ("f:mp3/q:0", "f:mp3/q:9", "f:aac/q:0.1"):
             self.assertEqual(quality(text), ["-q:a", text.rpartition(":")[2]])
         self.assertEqual(quality("f:m4a/q:2.0"), ["-q:a", "2"])
@@ -184,7 +184,7 @@ class QualityTests(SynchronousTestCase):
             self.assertEqual(quality(f"f:ogg/q:{text}"), words)
 
     def test_level(self) -> None:
-        """For opus and flac ``q`` is the compression level (q)."""
+        """For opus and flac ``q`` is the compression level (Format and encoding options)."""
         self.assertEqual(quality("f:flac/q:12")[-2:], ["-compression_level", "12"])
         self.assertEqual(
             quality("f:opus/q:0")[2:],
@@ -192,7 +192,7 @@ class QualityTests(SynchronousTestCase):
         )
 
     def test_bounds(self) -> None:
-        """A bit rate that the encoder lacks for this source is refused with its bounds (D13)."""
+        """An unsupported bit rate for this source is refused with the supported bounds (D13)."""
         for text, probe, message in (
             ("f:ogg/br:32", CD, "f:ogg at 44100 Hz with 2 channels takes 45 to 500 kbps."),
             ("f:ogg/br:128/ch:1/sr:8000", CD, "at 8000 Hz with 1 channel takes 32 to 42 kbps."),
@@ -208,10 +208,13 @@ class QualityTests(SynchronousTestCase):
 
 
 class ShapeTests(SynchronousTestCase):
-    """The output's rate and depth."""
+    """The sample rate and the bit depth of the output."""
 
     def test_rate(self) -> None:
-        """The rate is the source's, else the nearest that the codec has (sr, rule 2; D8)."""
+        """The rate is the source's, or the codec's nearest.
+
+        (Format and encoding options, 2; D8)
+        """
         for text, source, rate in (
             ("f:mp3", 44100, 44100),
             ("f:mp3", 96000, 48000),
@@ -228,7 +231,7 @@ class ShapeTests(SynchronousTestCase):
             self.assertEqual(output_rate(read(text), replace(CD, sample_rate=source)), rate, text)
 
     def test_depth(self) -> None:
-        """The depth is the source's, else the next that the format has (bd)."""
+        """The depth is the source's, or else the format's next (Format and encoding options)."""
         for text, source, depth in (
             ("f:flac", 8, "16"),
             ("f:flac", 16, "16"),
@@ -246,7 +249,7 @@ class ShapeTests(SynchronousTestCase):
             self.assertEqual(output_depth(read(text), replace(CD, bit_depth=source)), depth, text)
 
     def test_depth_words(self) -> None:
-        """Each depth is asked for by name (D9)."""
+        """Each depth is requested explicitly (D9)."""
         for text, words in (
             ("f:flac/bd:16", ["flac", "-sample_fmt", "s16"]),
             ("f:flac/bd:24", ["flac", "-sample_fmt", "s32"]),
@@ -263,7 +266,7 @@ class TableTests(SynchronousTestCase):
     """`ENCODERS`"""
 
     def test_formats(self) -> None:
-        """Every format has an encoder, for each of its depths; that of peaks puts out samples."""
+        """Every format has an encoder for each of its depths; that of peaks outputs samples."""
         self.assertEqual(list(ENCODERS), list(FORMATS))
         self.assertEqual(ENCODERS["peaks"].muxer, ("-f", "s16le"))
         for token, encoder in ENCODERS.items():
@@ -271,7 +274,7 @@ class TableTests(SynchronousTestCase):
                 self.assertEqual(encoder.codec(depth)[0], "-c:a")
 
     def test_put_nothing(self) -> None:
-        """Only of FLAC does a size tell that there was no audio; ffmpeg sees the others (D11)."""
+        """Only for FLAC does the output's size reveal that there was no audio (D11)."""
         for token, encoder in ENCODERS.items():
             self.assertTrue(encoder.put_nothing(0))
             self.assertIs(encoder.put_nothing(1), token == "flac")
@@ -282,7 +285,7 @@ class MeasureTests(SynchronousTestCase):
     """`measure_arguments`"""
 
     def test_exact(self) -> None:
-        """The first audio stream is decoded to nowhere, and its samples are counted (D12)."""
+        """The first audio stream is decoded without output, and its samples are counted (D12)."""
         words = (
             f"-progress pipe:1 -stats_period 3600 {' '.join(SOURCE.encoder_arguments())}"
             " -map 0:a:0 -vn -sn -dn -af asetpts=N/SR/TB -f null -"

@@ -32,12 +32,12 @@ class ChainTests(SynchronousTestCase):
     """`filter_chain`"""
 
     def test_nothing(self) -> None:
-        """A source that is to stay as it is passes no filter."""
+        """A source that is not changed has no filter."""
         for text in ("f:mp3", "f:wav/sr:8000", "f:flac/bd:16", "f:opus/br:64/ch:2", "t:0"):
             self.assertEqual(chain(text), "", text)
 
     def test_order(self) -> None:
-        """Stages stand in one order, whatever that of the options, and the rate is held (D51)."""
+        """Stages have one order for any order of options, and the sample rate is kept (D51)."""
         stages = (
             PIN,
             "atrim=start_sample=44100:end_sample=220500",
@@ -61,7 +61,7 @@ class ChainTests(SynchronousTestCase):
         self.assertEqual(chain(backwards), ",".join(stages))
 
     def test_rate(self) -> None:
-        """Every chain ends in the source's rate, so that the last resampling is the only one."""
+        """Every chain ends at the source's rate, so only the last resampling changes the rate."""
         for text in (
             "gain:3",
             "fade:1",
@@ -76,7 +76,7 @@ class ChainTests(SynchronousTestCase):
             self.assertFalse(any(a == b for a, b in pairwise(stages)), text)
 
     def test_trim(self) -> None:
-        """``t`` is cut by samples, and what is left starts at 0."""
+        """``t`` is cut by samples, and the result starts at time 0."""
         self.assertEqual(
             chain("t:0.5:1"),
             f"{PIN},atrim=start_sample=22050:end_sample=66150,asetpts=PTS-STARTPTS,{PIN}",
@@ -95,7 +95,7 @@ class ChainTests(SynchronousTestCase):
             )
 
     def test_norm(self) -> None:
-        """``norm`` has all its targets written out, in one pass (Out of scope)."""
+        """``norm`` has explicit values for all its targets, and runs in one pass."""
         for text, targets in (
             ("norm:ebu", "I=-16:TP=-1.5:LRA=11"),
             ("norm:ebu:-23", "I=-23:TP=-1.5:LRA=11"),
@@ -105,7 +105,7 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(text), f"{PIN},loudnorm={targets}:{LOUDNESS},{PIN}")
 
     def test_norm_of_a_few_samples(self) -> None:
-        """What is too short for loudnorm is padded and cut again; nothing else is (D13)."""
+        """Audio too short for loudnorm, and nothing else, is padded and cut again (D13)."""
         after = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{PIN}"
         brief = replace(STEREO, measured=True)
         for duration, length in (("0.000023", 1), ("0.002245", 99)):
@@ -118,15 +118,15 @@ class ChainTests(SynchronousTestCase):
         self.assertIn(
             f"apad=whole_len=100,{after},atrim=end_sample=44,", chain("t:1:0.001/norm:ebu", brief)
         )
-        # What is only stated of the source's length may be wrong: nothing is cut by it, and no
-        # silence put in the place of what is not there.
+        # The stated length of the source may be wrong. So nothing is cut by it, and missing audio
+        # is not replaced by silence.
         for duration in (Decimal("0.001"), None):
             self.assertEqual(chain("norm:ebu", duration=duration), f"{PIN},{after}")
         fast = chain("norm:ebu", brief, sample_rate=384_000, duration=Decimal("0.0005"))
         self.assertIn("apad=whole_len=200,", fast)
 
     def test_resampling_of_a_few_samples(self) -> None:
-        """What is too short for a resampler is padded, and cut to its length behind it (D13)."""
+        """Audio too short for a resampler is padded, and cut to its length afterwards (D13)."""
         brief = replace(STEREO, measured=True)
         for text, duration, stages in (
             # 64 samples at the lower of the two rates are enough.
@@ -141,25 +141,25 @@ class ChainTests(SynchronousTestCase):
                 stages.format("atrim=end_sample"),
                 (text, duration),
             )
-        # Behind every other stage, and of a region too.
+        # After every other stage, and for a region too.
         found = chain("f:wav/sr:8000/t:1:0.002/gain:3", brief)
         self.assertTrue(
             found.endswith(
                 f"{PIN},apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16"
             )
         )
-        # What is only stated of the source's length may be wrong.
+        # The stated length of the source may be wrong.
         self.assertEqual(chain("f:wav/sr:8000", duration=Decimal("0.001")), "")
 
     def test_fades(self) -> None:
-        """A fade-out ends where the output ends; one without a length is none (D12)."""
+        """A fade-out ends where the output ends; a fade-out of length 0 is omitted (D12)."""
         fade_in = "afade=t=in:ss=0:ns=44100:curve=tri"
         for text, fades in (
             ("fade:1", fade_in),
             ("fade:1:0", fade_in),
             ("fade:0:2", "afade=t=out:ss=352800:ns=88200:curve=tri"),
             ("fade:1:2", f"{fade_in},afade=t=out:ss=352800:ns=88200:curve=tri"),
-            # Longer than the source: it has the whole of it.
+            # A fade longer than the source extends over all of it.
             ("fade:0:99", "afade=t=out:ss=0:ns=441000:curve=tri"),
         ):
             self.assertEqual(chain(text), f"{fades},{PIN}", text)
@@ -167,16 +167,16 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(text), "", text)
 
     def test_fade_in_a_region(self) -> None:
-        """Inside a region, the fade-out ends with it, or with the source (D12)."""
+        """Inside a region, the fade-out ends with the region or the source (D12)."""
         for text, start in (("t:1:3", 2), ("t:8:2", 1), ("t:8:50", 1), ("t:8", 1)):
             self.assertIn(f"afade=t=out:ss={start * 44100}:ns=44100:", chain(f"fade:0:1/{text}"))
 
     def test_unknown_end(self) -> None:
-        """Of a source whose end nobody knows, a fade-out is not yet to be had (D12)."""
+        """A fade-out is not possible for a source of unknown length (D12)."""
         self.assertEqual(chain("fade:0:1", duration=None, exact=False), "")
 
     def test_enhance_bounds(self) -> None:
-        """A preset is not let loose on a rate that it cannot work at (D13)."""
+        """A preset is refused at sample rates that its filters do not support (D13)."""
         for rate in (1000, 384_000):
             self.assertIn("afftdn", chain("enhance:voice", sample_rate=rate))
         for rate in (999, 384_001):
@@ -188,7 +188,7 @@ class ChainTests(SynchronousTestCase):
             )
 
     def test_norm_bounds(self) -> None:
-        """Loudness is not measured where a second takes an age to resample (D13)."""
+        """``norm`` is refused at sample rates that take very long to resample (D13)."""
         for rate in (1000, 6_144_000):
             self.assertIn("loudnorm", chain("norm:ebu", sample_rate=rate))
         error = self.assertRaises(InvalidOptions, chain, "norm:ebu", sample_rate=999)
@@ -200,17 +200,17 @@ class ChainTests(SynchronousTestCase):
 
 
 class ChannelTests(SynchronousTestCase):
-    """How many channels there are, and how they are mixed."""
+    """The number of channels, and how they are mixed."""
 
     def test_count(self) -> None:
-        """The output has the source's channels, at most 2, or as many as asked for (ch)."""
+        """The channels are those of ``ch``, or up to 2 (Format and encoding options)."""
         for text, counts in (("f:wav", (1, 2, 2, 2)), ("ch:1", (1,) * 4), ("ch:2", (2,) * 4)):
             for channels, count in zip((1, 2, 3, 16), counts, strict=True):
                 probe = replace(STEREO, channels=channels)
                 self.assertEqual(output_channels(read(text), probe), count)
 
     def test_peaks(self) -> None:
-        """The one channel of peaks is mixed by ffmpeg only where more is done than trimming."""
+        """ffmpeg mixes the one channel of peaks only if another stage than trimming is used."""
         for text in ("f:peaks", "f:peaks/ch:1/t:1:2", "f:peaks/ch:2"):
             self.assertEqual(output_channels(read(text), STEREO), 2, text)
             self.assertNotIn("mono", chain(text), text)
@@ -222,7 +222,7 @@ class ChannelTests(SynchronousTestCase):
             self.assertEqual(output_channels(read(f"f:peaks/{text}".strip("/")), probe), count)
 
     def test_known_layouts(self) -> None:
-        """Channels of which it is known or can be guessed where they stand are mixed as such."""
+        """Channels with a known or guessable layout are mixed by that layout."""
         for channels, layout in ((3, "2.1"), (4, None), (6, "5.1"), (8, None)):
             self.assertEqual(
                 chain("ch:2", channels=channels, layout=layout),
@@ -233,7 +233,7 @@ class ChannelTests(SynchronousTestCase):
         )
 
     def test_measuring_that_may_help(self) -> None:
-        """A render without audio may end otherwise if it was cut or resampled (D12, D13)."""
+        """A render without audio is repeated only if it was cut or resampled (D12, D13)."""
         for text, helps in (
             ("f:wav", False),
             ("f:wav/sr:44100", False),
@@ -246,7 +246,7 @@ class ChannelTests(SynchronousTestCase):
             self.assertFalse(may_need_length(options, replace(STEREO, measured=True)), text)
 
     def test_layouts_that_cannot_be_mixed(self) -> None:
-        """Layouts that ffmpeg does not mix count as none (D13)."""
+        """Layouts that ffmpeg cannot mix are treated as unknown (D13)."""
         for channels, layout in (
             (2, "2 channels (BL+BR)"),
             (2, "2 channels (FL+LFE)"),
@@ -291,7 +291,7 @@ class ChannelTests(SynchronousTestCase):
             self.assertEqual(found, f"{PIN},{voice}{mix},{PIN}", (text, channels))
 
     def test_enhance_without_a_layout(self) -> None:
-        """Channels that no layout names are mixed ahead of it, since its filters need one (D51)."""
+        """Channels without a layout are mixed before ``enhance``, whose filters need one (D51)."""
         voice = ",".join(PRESETS["voice"](44100))
         for channels in (3, 9, 64):
             found = chain("ch:2/enhance:voice", channels=channels)
@@ -300,11 +300,11 @@ class ChannelTests(SynchronousTestCase):
             self.assertEqual(found, f"{mix},{PIN},{voice},{PIN}")
 
     def test_mono_to_stereo(self) -> None:
-        """Mono goes to both sides as it is (ch)."""
+        """Mono is copied unchanged to both channels (Format and encoding options)."""
         self.assertEqual(chain("ch:2", channels=1), f"pan=stereo|c0=c0|c1=c0,{PIN}")
 
     def test_unlabelled(self) -> None:
-        """Channels without a place go in turn left and right, and none is lost (D13)."""
+        """Channels without labels alternate between left and right, and none is lost (D13)."""
         left = "c0=0.500000*c0+0.500000*c2"
         self.assertEqual(chain("f:wav", channels=3), f"pan=stereo|{left}|c1=1.000000*c1,{PIN}")
         self.assertEqual(
@@ -320,5 +320,5 @@ class ChannelTests(SynchronousTestCase):
                     1,
                     stage,
                 )
-        # More than ffmpeg guesses, with or without a label.
+        # More channels than ffmpeg can guess a layout for, with or without a label.
         self.assertTrue(chain("ch:1", channels=16, layout="hexadecagonal").startswith("pan=mono|"))

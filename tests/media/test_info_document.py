@@ -1,4 +1,4 @@
-"""The fields of the info document, each with its fallbacks (contract: Info document)."""
+"""The fields of the info document, each with its fallbacks (Info document)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.info_document import SourceInfo, read_count, read_seconds, read_source_info
 from tests.support.strategies import PROMISE
 
-#: What is no answer to a question for a number, as ffprobe puts it or as nobody should.
+#: Values that are not a number, as ffprobe writes them or as it never should.
 MISSING = (
     *("N/A", "0", 0, "", " ", None, "nonsense", "-1", -1, "nan", "-nan", "inf", "-inf", "Infinity"),
     *("0x10", "1,5", "1:30", "12 Hz", True, False, [], {}, ["1"], {"a": 1}, math.nan, math.inf),
 )
 
-#: What is no whole number in particular.
+#: Values that are not a whole number.
 FRACTIONS = ("44100.5", "0.0", "0.1", 44100.0, "4e3", "1/44100")
 
-#: More digits than Python reads as one number.
+#: More digits than Python parses as one number.
 ENDLESS = "9" * 5000
 
 
@@ -33,7 +33,7 @@ def document(
     audio: dict[str, Any] | None = None,
     size: int | None = None,
 ) -> dict[str, object]:
-    """Return the document for what ffprobe says of a container and its first audio stream."""
+    """Return the document for ffprobe's fields of a container and its first audio stream."""
     return read_source_info(container or {}, audio or {}).document(size)
 
 
@@ -46,7 +46,7 @@ class DocumentTests(SynchronousTestCase):
     """`SourceInfo.document`"""
 
     def test_whole(self) -> None:
-        """A source that answers everything has all eight fields, with the types they promise."""
+        """A source with all values has all eight fields, with the documented types."""
         found = document(
             {
                 "format_name": "flac",
@@ -79,13 +79,13 @@ class DocumentTests(SynchronousTestCase):
             self.assertIs(type(value), type(found[name]), name)
 
     def test_nothing(self) -> None:
-        """A field without an answer is omitted, never null and never zero (rule 2)."""
+        """A field without a value is omitted, never null and never zero (Info document, 2)."""
         self.assertEqual({}, document())
         self.assertEqual({}, SourceInfo().document(None))
         self.assertEqual({}, SourceInfo().document(0))
 
     def test_each_alone(self) -> None:
-        """No field depends on another one: each is there where it alone is known."""
+        """No field depends on another: each is present if only its value is known."""
         for container, audio, field, value in (
             ({"format_name": "wav"}, {}, "format", "wav"),
             ({"duration": "1"}, {}, "duration", 1.0),
@@ -101,7 +101,7 @@ class DocumentTests(SynchronousTestCase):
             self.assertEqual({field: value}, document(container, audio))
 
     def test_not_from_elsewhere(self) -> None:
-        """Rate, channels and depth are the stream's, size and tags the container's alone."""
+        """Rate, channels and depth are the stream's only, size and tags the container's."""
         self.assertEqual(
             {},
             document(
@@ -111,14 +111,14 @@ class DocumentTests(SynchronousTestCase):
         )
 
     def test_document_is_a_copy(self) -> None:
-        """Two clients who share one probe cannot spoil each other's document."""
+        """Each client of a shared probe has its own copy of the document."""
         found = read_source_info({"tags": {"a": "b"}}, {})
         first: Any = found.document(None)
         first["tags"]["a"] = "spoilt"
         self.assertEqual({"tags": {"a": "b"}}, found.document(None))
 
     def test_hashable(self) -> None:
-        """A description can stand in a set, whatever tags it has."""
+        """A `SourceInfo` is hashable with any tags."""
         self.assertEqual(1, len({read_source_info({"tags": {"a": "b"}}, {}) for _ in range(2)}))
 
 
@@ -126,9 +126,9 @@ class FormatTests(SynchronousTestCase):
     """format"""
 
     def test_names(self) -> None:
-        """The first name that is a format token wins, else the first name there is."""
+        """The first name that is a format token is used, or else the first name (Info document)."""
         for names, expected in (
-            # As ffprobe names its containers.
+            # Names of containers as ffprobe writes them.
             ("mp3", "mp3"),
             ("wav", "wav"),
             ("flac", "flac"),
@@ -141,7 +141,7 @@ class FormatTests(SynchronousTestCase):
             ("caf", "caf"),
             ("wv", "wv"),
             ("asf", "asf"),
-            # As nobody names them yet.
+            # Names that no container has yet.
             ("x,mp3,flac", "mp3"),
             ("x,flac,mp3", "flac"),
             ("flac,x", "flac"),
@@ -151,21 +151,21 @@ class FormatTests(SynchronousTestCase):
             ("mp3x,xmp3", "mp3x"),
             ("MP3,x", "MP3"),
             (" mp3", " mp3"),
-            # peaks is a token of requests, but nothing that a file can be.
+            # peaks is a token of requests, but never the format of a file.
             ("x,peaks", "x"),
             ("peaks,mp3", "mp3"),
         ):
             self.assertEqual({"format": expected}, document({"format_name": names}), names)
 
     def test_tokens(self) -> None:
-        """Every format that can be asked for and played is known by its own token."""
+        """Every output format of audio is recognized by its own token."""
         for row in FORMATS.values():
             if row.token != "peaks":
                 found = document({"format_name": f"x,{row.token},y"})
                 self.assertEqual({"format": row.token}, found)
 
     def test_ogg(self) -> None:
-        """Ogg is opus or ogg by its codec, and nothing but Ogg is."""
+        """Ogg is opus or ogg by its codec; other containers are not."""
         for names, codec, expected in (
             ("ogg", "opus", "opus"),
             ("ogg", "vorbis", "ogg"),
@@ -190,7 +190,7 @@ class NumberTests(SynchronousTestCase):
     """duration, sample_rate, channels, bit_depth, bitrate and size"""
 
     def test_fallbacks(self) -> None:
-        """Every first choice that is missing gives way to the second, on its value (rule 1)."""
+        """Every missing first choice is replaced by its fallback (Info document, 1)."""
         for field, first, second, where in (
             ("bit_depth", "bits_per_raw_sample", "bits_per_sample", ("audio", "audio")),
             ("bitrate", "bit_rate", "bit_rate", ("container", "audio")),
@@ -210,7 +210,7 @@ class NumberTests(SynchronousTestCase):
                 self.assertEqual({}, document(**parts), (field, missing))
 
     def test_without_a_fallback(self) -> None:
-        """A rate and channels that are missing are omitted, never guessed."""
+        """A missing rate or channel count is omitted, never guessed."""
         for field in ("sample_rate", "channels"):
             for missing in (*MISSING, *FRACTIONS, ENDLESS):
                 self.assertEqual({}, document({}, {field: missing}), (field, missing))
@@ -230,7 +230,7 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual({} if expected is None else {"size": expected}, found, probed)
 
     def test_depth_is_never_guessed(self) -> None:
-        """A sample format, a rate or a codec says nothing of the depth of what is stored."""
+        """Sample format, rate and codec never determine the stored bit depth."""
         for audio in (
             {"sample_fmt": "s32", "codec_name": "flac"},
             {"sample_fmt": "s16p", "codec_name": "mp3", "bits_per_sample": 0},
@@ -239,12 +239,12 @@ class NumberTests(SynchronousTestCase):
             self.assertNotIn("bit_depth", document({}, audio))
 
     def test_raw_depth_first(self) -> None:
-        """24 bits in samples of 32 are 24."""
+        """24 bits that are stored in 32 are reported as 24."""
         found = document({}, {"bits_per_raw_sample": "24", "bits_per_sample": 32})
         self.assertEqual({"bit_depth": 24}, found)
 
     def test_duration(self) -> None:
-        """Seconds are given as precisely as ffprobe states them, however few or many."""
+        """Durations are as precise as ffprobe states them."""
         for text, seconds in (
             ("2.500000", 2.5),
             ("0.000023", 0.000023),
@@ -257,7 +257,7 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual({"duration": seconds}, document({"duration": text}))
 
     def test_huge_counts(self) -> None:
-        """What no reader of JSON could take for the same number counts as missing."""
+        """Numbers that JSON parsers cannot represent exactly count as missing."""
         longest = "9" * 18
         found = document({"bit_rate": longest}, {"channels": longest})
         self.assertEqual({"bitrate": int(longest), "channels": int(longest)}, found)
@@ -266,17 +266,17 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual({"bitrate": 5}, document({"bit_rate": digits}, {"bit_rate": "5"}))
 
     def test_huge_durations(self) -> None:
-        """No duration is infinite or 0, in JSON neither."""
+        """No duration is infinite or 0, even in JSON."""
         for text in ("1e400", "1e-400", "9" * 400, "0." + "0" * 400 + "1", 1e300, 1e-300):
             self.assertEqual({}, document({"duration": text}), text)
 
     def test_spelling(self) -> None:
-        """Numbers are those of ffprobe, not those of Python."""
+        """Numbers have ffprobe's syntax, not Python's."""
         for text in ("1_000", "\uff11\uff12", "+5", " 5", "5\n", "5."):
             self.assertEqual({}, document({"duration": text}, {"channels": text}), text)
 
     def test_readers(self) -> None:
-        """`read_seconds` and `read_count` give a positive number or nothing, and never fail."""
+        """`read_seconds` and `read_count` return a positive number or None, and never raise."""
         for missing in MISSING:
             self.assertIsNone(read_seconds(missing), missing)
             self.assertIsNone(read_count(missing), missing)
@@ -302,7 +302,7 @@ class TagTests(SynchronousTestCase):
             self.assertEqual({lowered: "Some VALUE"}, tags({key: "Some VALUE"}))
 
     def test_strings_only(self) -> None:
-        """What is no string is not among the tags (Info document)."""
+        """Tags that are not strings are omitted (Info document)."""
         given_tags = {
             "number": 1,
             "none": None,
@@ -315,12 +315,12 @@ class TagTests(SynchronousTestCase):
         self.assertEqual({"title": "kept", "empty": ""}, tags(given_tags))
 
     def test_none(self) -> None:
-        """Without a tag that can be given there are none: no empty object."""
+        """Without valid tags the field is omitted: there is no empty object."""
         for given_tags in ({}, {"a": 1}, None, [], ["title"], "title", 1, True, [["a", "b"]]):
             self.assertIsNone(tags(given_tags), given_tags)
 
     def test_count(self) -> None:
-        """The first 32 are kept (D24), and only those that count."""
+        """The first 32 valid tags are kept (D24)."""
         for count, kept in ((31, 31), (32, 32), (33, 32), (1000, 32)):
             given_tags = {f"Tag{number}": "x" for number in range(count)}
             expected = {f"tag{number}": "x" for number in range(kept)}
@@ -331,7 +331,7 @@ class TagTests(SynchronousTestCase):
         self.assertEqual({"a" * 512: "x", "title": "x"}, tags({**collided, "title": "x"}))
 
     def test_length(self) -> None:
-        """Values are cut at 512 characters (D24), whole ones, and so are keys."""
+        """Values and keys are cut after 512 whole characters (D24)."""
         for length in (511, 512, 513, 100_000):
             for character in ("x", "ü", "\N{MULTIPLE MUSICAL NOTES}"):
                 text = character * length
@@ -339,32 +339,32 @@ class TagTests(SynchronousTestCase):
                 self.assertEqual({text[:512]: "x"}, tags({text: "x"}))
 
     def test_key_that_grows(self) -> None:
-        """A key that is longer in lower case is cut behind that (D24)."""
+        """A key that grows in lower case is cut after the conversion (D24)."""
         grown: Any = tags({"\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}" * 512: "x"})
         self.assertEqual([512], [len(key) for key in grown])
 
     def test_collision(self) -> None:
-        """Of keys that differ in case alone, the first one counts."""
+        """Of keys that differ only in case, the first is kept."""
         self.assertEqual({"title": "1"}, tags({"Title": "1", "TITLE": "2", "title": "3"}))
         self.assertEqual({"title": "2"}, tags({"Title": 1, "TITLE": "2"}))
         self.assertEqual({"title": ""}, tags({"Title": "", "TITLE": "2"}))
 
     def test_any_character(self) -> None:
-        """Control characters, newlines and halves of characters are values like all others."""
+        """Control characters, newlines and surrogates are valid in values."""
         for text in ("a\nb", "\0", "\x1b[0m", "\ufffd", "\u2028", '"\\', "\ud800", "</script>"):
             found = document({"tags": {text: text}})
             self.assertEqual({"tags": {text.lower(): text}}, found)
             self.assertEqual(found, json.loads(json.dumps(found).encode("ascii")))
 
 
-#: Strings that are nearly a number, and numbers that are nearly none.
+#: Strings that are almost numbers, and numbers that are almost invalid.
 NUMBERS = (
     st.integers().map(str)
     | st.floats().map(str)
     | st.decimals(allow_nan=True, min_value=-(10**18), max_value=10**18).map(str)
     | st.sampled_from([str(value) for value in MISSING])
 )
-#: Everything that JSON can say; Python's reader takes NaN and infinities for JSON too.
+#: Any JSON value; Python's parser accepts NaN and infinities too.
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | NUMBERS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
@@ -392,14 +392,14 @@ KINDS = {
 
 
 class AnyAnswerTests(SynchronousTestCase):
-    """Whatever ffprobe may say"""
+    """Any output of ffprobe"""
 
     @PROMISE
     @given(container=OBJECTS, audio=OBJECTS, size=st.none() | st.integers(min_value=0))
     def test_any_answer(
         self, container: dict[str, Any], audio: dict[str, Any], size: int | None
     ) -> None:
-        """Any answer is a document: of these fields, no null, no zero, and good JSON (rule 2)."""
+        """Any output gives valid JSON of these fields, without null or zero (Info document, 2)."""
         found = document(container, audio, size)
         for name, value in found.items():
             self.assertIs(KINDS[name], type(value), name)

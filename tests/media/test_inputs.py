@@ -1,4 +1,4 @@
-"""How a source is opened."""
+"""The inputs of ffmpeg and ffprobe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTAINERS = (
 )
 
 
-# Twenty seconds, in the microseconds that ffmpeg counts.
+# Twenty seconds, in ffmpeg's unit of microseconds.
 STALL = "20000000"
 RECONNECT = "-seekable 1 -reconnect 1 -reconnect_on_network_error 1 -reconnect_delay_max 2".split()
 URL = "https://a.test/b.mp3"
@@ -22,11 +22,11 @@ class InputTests(SynchronousTestCase):
     """`Input` and `local_input`"""
 
     def test_local(self) -> None:
-        """A local source is the descriptor that was checked, and no path of it (D43)."""
+        """A local source is opened through the checked descriptor, never by its path (D43)."""
         self.assertEqual(local_input(), Input("file:/dev/fd/3", ("file",)))
 
     def test_one_list(self) -> None:
-        """Probe and encoder open the same containers, by one protocol (rule 5; D43)."""
+        """Probe and encoder open the same containers (Format and encoding options, 5; D43)."""
         for words in (local_input().encoder_arguments(), local_input().probe_arguments()):
             self.assertEqual(
                 words,
@@ -37,21 +37,21 @@ class InputTests(SynchronousTestCase):
             )
 
     def test_protocols(self) -> None:
-        """A remote source has the three protocols of the contract (rule 5)."""
+        """A remote source has the protocols of the contract (Format and encoding options, 5)."""
         source = Input("https://a.test/b.mp3", ("https", "tls", "tcp"))
         for arguments in (source.probe_arguments(), source.encoder_arguments()):
             self.assertEqual(arguments[:2], ["-protocol_whitelist", "https,tls,tcp"])
             self.assertEqual(arguments[-2:], ["-i", "https://a.test/b.mp3"])
 
     def test_no_list_of_files(self) -> None:
-        """Nothing that names other files is ever opened, for the probe neither (D43)."""
+        """Containers that name other files are never opened, even by the probe (D43)."""
         for words in (local_input().probe_arguments(), local_input().encoder_arguments()):
             known = set(words[words.index("-format_whitelist") + 1].split(","))
             listed = {"hls", "dash", "concat", "image2", "imf", "lavfi", "sdp", "tedcaptions"}
             self.assertEqual(known & listed, set())
 
     def test_seek(self) -> None:
-        """A position to start at is one of the input, ahead of it."""
+        """A seek position is an input option, before the input."""
         words = local_input().encoder_arguments("41")
         self.assertEqual(words[-4:], ["-ss", "41", "-i", "file:/dev/fd/3"])
 
@@ -67,13 +67,13 @@ class RemoteTests(SynchronousTestCase):
         return [*words[:at], *words[at + 2 :]]
 
     def value(self, source: Input, option: str) -> str | None:
-        """Return the value of an option; None where it is not there, which must be true of both."""
+        """Return the value of an option, or None, which must be the same for both programs."""
         words = self.arguments(source)
         self.assertLessEqual(words.count(option), 1)
         return words[words.index(option) + 1] if option in words else None
 
     def test_https(self) -> None:
-        """All that ffmpeg is told of an https source, ahead of it (rule 5)."""
+        """All options of an https source are before the input (Format and encoding options, 5)."""
         expected = [
             *("-protocol_whitelist", "https,tls,tcp"),
             *("-max_redirects", "0", "-icy", "0", "-rw_timeout", STALL, "-user_agent", "us/1"),
@@ -85,9 +85,9 @@ class RemoteTests(SynchronousTestCase):
         self.assertEqual(self.arguments(source), expected)
 
     def test_cleartext(self) -> None:
-        """An object store at a development endpoint may speak cleartext, and knows no TLS.
+        """A development endpoint may use cleartext, and has no TLS options.
 
-        To ffmpeg an option of TLS would be one that it does not know, and the end.
+        ffmpeg would end because of an unknown option.
         """
         source = remote_input("http://127.0.0.1:9000/b/k", "us/1", "/ca.pem")
         expected = [
@@ -99,43 +99,43 @@ class RemoteTests(SynchronousTestCase):
         self.assertEqual(self.arguments(source), expected)
 
     def test_no_cleartext_for_https(self) -> None:
-        """Nothing leads an https source to cleartext, or to a file (rule 5; D43)."""
+        """An https source never uses cleartext or files (Format and encoding options, 5; D43)."""
         for source in (remote_input(URL, "a"), remote_input(URL, "a", ranges=False)):
             self.assertEqual(self.value(source, "-protocol_whitelist"), "https,tls,tcp")
 
     def test_verified(self) -> None:
-        """Certificates are verified, against the system's where nothing else is said."""
+        """Certificates are verified, by default against the system's."""
         for ca_file in (None, "/ca.pem"):
             source = remote_input(URL, "a", ca_file)
             self.assertEqual(self.value(source, "-tls_verify"), "1")
             self.assertEqual(self.value(source, "-ca_file"), ca_file)
 
     def test_ranges(self) -> None:
-        """Parts are asked for where they are known to be given, and the end is known there."""
+        """Ranges are requested where the server supports them; then the end is known too."""
         for url in (URL, "http://127.0.0.1/b"):
             for ranges, seekable in ((True, "1"), (False, "0")):
                 source = remote_input(url, "a", ranges=ranges)
                 self.assertEqual(self.value(source, "-seekable"), seekable)
-                # What cannot be sought cannot be taken up again either.
+                # A source without seeking cannot be resumed either.
                 self.assertEqual(self.value(source, "-reconnect"), "1" if ranges else None)
                 self.assertEqual(source.bounded, ranges)
         self.assertTrue(local_input().bounded)
 
     def test_verbosity(self) -> None:
-        """Of a remote source ffmpeg tells what it does not take for an error: that it lost it."""
+        """For remote sources ffmpeg reports lost connections, which it does not consider errors."""
         self.assertEqual(remote_input(URL, "a").verbosity, "warning")
         self.assertEqual(remote_input("http://127.0.0.1/b", "a").verbosity, "warning")
         self.assertEqual(local_input().verbosity, "error")
 
     def test_if_match(self) -> None:
-        """Every part is of the state that was seen first, where that has a tag."""
+        """If the source has an entity tag, every range is requested with it."""
         self.assertIsNone(self.value(remote_input(URL, "a"), "-headers"))
         for url in (URL, "http://127.0.0.1/b"):
             source = remote_input(url, "a", if_match='"x"')
             self.assertEqual(self.value(source, "-headers"), 'If-Match: "x"\r\n')
 
     def test_containers(self) -> None:
-        """A remote source is one of the same containers as a local one."""
+        """A remote source has the same containers as a local source."""
         for remote, local in (
             (remote_input(URL, "a").encoder_arguments(), local_input().encoder_arguments()),
             (remote_input(URL, "a").probe_arguments(), local_input().probe_arguments()),
@@ -145,7 +145,7 @@ class RemoteTests(SynchronousTestCase):
             )
 
     def test_seek(self) -> None:
-        """A position to start at is one of the input, behind its options."""
+        """A seek position of a remote source is an input option, after its other options."""
         words = remote_input(URL, "a").encoder_arguments("41")
         self.assertEqual(words[-4:], ["-ss", "41", "-i", URL])
 

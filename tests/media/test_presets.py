@@ -1,4 +1,4 @@
-"""The named chains."""
+"""The presets of ``enhance``."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class PresetTests(SynchronousTestCase):
     """`PRESETS`"""
 
     def test_names(self) -> None:
-        """The only preset is ``voice`` (Time-domain and preview options, enhance)."""
+        """The only preset is ``voice`` (Time-domain and preview options)."""
         self.assertEqual(list(PRESETS), ["voice"])
 
     def test_voice(self) -> None:
-        """``enhance:voice`` is this chain, to the letter and for ever (Preset rule).
+        """``enhance:voice`` is exactly this filter chain for ever (Versioning, 4).
 
-        High-pass, denoise, de-ess, compress, limit; the denoiser's delay of two hops is made
-        good around it.
+        High-pass, denoise, de-ess, compress, limit; the chain compensates the denoiser's delay of
+        two hops.
         """
         for rate, late in ((44100, 1102), (48000, 1200), (1000, 24), (192000, 4800)):
             chain = ",".join(PRESETS["voice"](rate))
             self.assertEqual(chain, (BEFORE + MIDDLE + BEHIND).format(late=late), rate)
 
     def test_every_parameter(self) -> None:
-        """No stage leaves a parameter to the defaults of an ffmpeg (Preset rule)."""
+        """No stage uses a default of ffmpeg for a parameter (Versioning, 4)."""
         stages = dict(stage.split("=", 1) for stage in PRESETS["voice"](48000) if ":" in stage)
         self.assertEqual(
             {name: text.count("=") for name, text in stages.items()},

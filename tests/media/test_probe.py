@@ -1,4 +1,4 @@
-"""What ffprobe is asked, and how its answer is read."""
+"""The command line of ffprobe, and how its output is parsed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ESTIMATE = b"[mp3 @ 0x1] Estimating duration from bitrate, this may be inaccurat
 
 
 def read(*streams: dict[str, Any], stderr: bytes = b"", **container: Any) -> Probe:
-    """Read an answer with these streams."""
+    """Parse ffprobe output with these streams."""
     answer = {"streams": list(streams), "format": container}
     return read_probe(json.dumps(answer).encode(), stderr)
 
 
 def sound(**fields: Any) -> Probe:
-    """Read an answer with one audio stream of these fields."""
+    """Parse ffprobe output with one audio stream of these fields."""
     return read({**AUDIO, **fields}, format_name="flac", duration="2.5")
 
 
@@ -38,7 +38,7 @@ class QuestionTests(SynchronousTestCase):
     """`probe_arguments`"""
 
     def test_exact(self) -> None:
-        """Every stream is asked for, and no field too many (Info document, rule 3)."""
+        """All streams are requested, with only the needed fields (Info document, 3)."""
         source = local_input()
         self.assertEqual(
             probe_arguments("/bin/ffprobe", source),
@@ -55,7 +55,7 @@ class QuestionTests(SynchronousTestCase):
 
 
 class CutOffTests(SynchronousTestCase):
-    """`read_probe` of an answer that was cut off"""
+    """`read_probe` with incomplete output"""
 
     TAGS: ClassVar = {"one": "{", "two": "],", "three": 'a"\\', "four": "x" * 100}
     ANSWER: ClassVar = {
@@ -65,7 +65,7 @@ class CutOffTests(SynchronousTestCase):
     }
 
     def test_anywhere(self) -> None:
-        """Wherever it was cut, it is read as far as it is whole, or refused as a whole."""
+        """Output that was cut at any place is used as far as it is complete, or refused."""
         text = json.dumps(self.ANSWER, indent=4).encode()
         whole = read_probe(text, b"")
         first = text.index(b'"one"')
@@ -86,24 +86,24 @@ class CutOffTests(SynchronousTestCase):
         )
 
     def test_streams(self) -> None:
-        """Where not all streams are there, the source is refused: there may be video."""
+        """If streams are missing from the output, the source is refused: there may be video."""
         text = json.dumps({"streams": [AUDIO] * 9}, indent=4).encode()
         for at in range(100, len(text)):
             self.assertRaises(UndecodableSource, read_probe, text[:at], b"", cut_off=True)
 
 
 class GateTests(SynchronousTestCase):
-    """Which sources `read_probe` lets pass."""
+    """The sources that `read_probe` accepts."""
 
     def test_video(self) -> None:
-        """A genuine video stream is refused, wherever it stands (Audio-only gate)."""
+        """A real video stream is refused at any position (Format and encoding options, 4)."""
         for streams in ([VIDEO], [VIDEO, AUDIO], [AUDIO, VIDEO], [AUDIO, COVER, VIDEO]):
             self.assertRaises(VideoSource, read, *streams)
         still = {**VIDEO, "disposition": {"attached_pic": 0}}
         self.assertRaises(VideoSource, read, AUDIO, still)
 
     def test_cover(self) -> None:
-        """Cover art is no video (Audio-only gate)."""
+        """Cover art is not video (Format and encoding options, 4)."""
         for streams in ([AUDIO, COVER], [COVER, AUDIO], [COVER, COVER, AUDIO]):
             self.assertEqual(read(*streams).codec, "flac")
 
@@ -115,21 +115,21 @@ class GateTests(SynchronousTestCase):
         self.assertRaises(UndecodableSource, read_probe, b"{}", b"")
 
     def test_unknown_codec(self) -> None:
-        """Audio that this ffmpeg knows no name of is refused (Errors, 415)."""
+        """Audio with a codec that this ffmpeg does not know is refused (Errors, 415)."""
         nameless = {key: value for key, value in AUDIO.items() if key != "codec_name"}
         for stream in (nameless, *({**AUDIO, "codec_name": name} for name in ("unknown", None))):
             error = self.assertRaises(UndecodableSource, read, stream)
             self.assertIn("codec", error.message)
 
     def test_absurd(self) -> None:
-        """A header that claims what no encoder could be fed with is a broken one (D13)."""
+        """A header with values that no encoder accepts makes the source broken (D13)."""
         self.assertEqual(sound(channels=64, sample_rate="6144000").channels, 64)
         for fields in ({"channels": 65}, {"sample_rate": "6144001"}):
             error = self.assertRaises(UndecodableSource, sound, **fields)
             self.assertIn("claims", error.message)
 
     def test_not_an_answer(self) -> None:
-        """What is no JSON, or none of ffprobe's, is a fault of the probe and not of the source."""
+        """Output that is not ffprobe's JSON is a failure of the probe, not of the source."""
         others = (b"[]", b"null", b'{"streams": null}', b'{"streams": [1]}', b'{"format": 3}')
         others += tuple(
             b'{"streams": [{"codec_type": "audio", "codec_name": "x", "disposition": %s}]}' % odd
@@ -140,10 +140,10 @@ class GateTests(SynchronousTestCase):
 
 
 class DecodedTests(SynchronousTestCase):
-    """What a full decode adds to a probe."""
+    """The values that a full decode adds to a probe."""
 
     def test_length(self) -> None:
-        """The length that was decoded takes the place of what the container says (D12)."""
+        """The decoded length replaces the length that the container states (D12)."""
         stated = Probe("mp3", "mp3", Decimal(9), exact=False)
         found = stated.decoded(Decimal("4.25"))
         self.assertEqual(
@@ -152,28 +152,28 @@ class DecodedTests(SynchronousTestCase):
         self.assertEqual(stated.container, found.container)
 
     def test_nothing(self) -> None:
-        """A source that gives not one sample has nothing to be rendered (415)."""
+        """A source without a sample is refused (Errors, 415)."""
         probe = Probe("mp3", "mp3", None, exact=False)
         self.assertRaises(NothingDecoded, probe.decoded, Decimal(0))
 
 
 class FieldTests(SynchronousTestCase):
-    """What `read_probe` makes of a source that passes."""
+    """The values that `read_probe` returns for an accepted source."""
 
     def test_first_audio(self) -> None:
-        """The first audio stream is the one described (Info document, rule 3)."""
+        """The first audio stream is described (Info document, 3)."""
         second = {**AUDIO, "codec_name": "aac", "channels": 2}
         self.assertEqual(read(COVER, AUDIO, second).codec, "flac")
         self.assertEqual(read(second, AUDIO).channels, 2)
 
     def test_container(self) -> None:
-        """A container is known by ffprobe's first name for it."""
+        """The container is ffprobe's first name for it."""
         for names, container in (("mov,mp4,m4a,3gp,3g2,mj2", "mov"), ("ogg", "ogg"), ("", "")):
             self.assertEqual(read(AUDIO, format_name=names).container, container)
         self.assertEqual(read(AUDIO).container, "")
 
     def test_fallbacks(self) -> None:
-        """Without a readable rate or depth they are 48000 Hz and 16 bits (rule 1)."""
+        """The fallbacks are 48000 Hz and 16 bits (Format and encoding options, 1)."""
         for missing in ("N/A", "0", 0, "", None, "-1", "44100.5"):
             found = sound(
                 sample_rate=missing,
@@ -197,7 +197,7 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual(found.bit_depth, depth)
 
     def test_layout(self) -> None:
-        """Where the channels stand is kept, where somebody says so."""
+        """The channel layout is kept if it is stated."""
         self.assertEqual(sound(channels=6, channel_layout="5.1").layout, "5.1")
 
     def test_duration(self) -> None:
@@ -216,14 +216,14 @@ class FieldTests(SynchronousTestCase):
             self.assertIs(found.measured, False)
 
     def test_estimate(self) -> None:
-        """A duration that ffprobe worked out from the file's size is none to rely on (D12)."""
+        """A duration that ffprobe estimated from the file's size is not exact (D12)."""
         found = read(AUDIO, duration="2.5", stderr=b"other\n" + ESTIMATE)
         self.assertEqual(found.duration, Decimal("2.5"))
         self.assertIs(found.exact, False)
         self.assertIs(read(AUDIO, duration="2.5", stderr=b"other\n").exact, True)
 
     def test_estimate_without_the_end(self) -> None:
-        """One for which it could not look at the end is no guess of any worth (Info, 2)."""
+        """An estimate without a look at the file's end is discarded (Info document, 2)."""
         answer = {"streams": [AUDIO], "format": {"duration": "1.2", "bit_rate": "70693"}}
         stdout = json.dumps(answer).encode()
         for stderr, known in ((ESTIMATE, False), (b"other\n", True)):
@@ -232,7 +232,7 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual({*found.description.document(None)} >= {"duration", "bitrate"}, known)
 
     def test_description(self) -> None:
-        """What the info document says is of the same stream, as it was found and not filled in."""
+        """The info document describes the same stream, with its values as found."""
         second = {**AUDIO, "sample_rate": "8000"}
         container = {"format_name": "mov,mp4,m4a", "tags": {"TITLE": "x"}, "size": "9"}
         found = read(COVER, AUDIO, second, duration="2.5", **container)
@@ -252,7 +252,7 @@ class FieldTests(SynchronousTestCase):
         self.assertEqual((bare.sample_rate, bare.description.document(None)), (48000, {}))
 
     def test_odd_bytes(self) -> None:
-        """Bytes that are no text, in some name, do no harm."""
+        """Bytes that are not UTF-8 are accepted in names."""
         answer = json.dumps({"streams": [AUDIO], "format": {"format_name": "x"}}).encode()
         found = read_probe(answer.replace(b'"x"', b'"\xff\xfe"'), b"\xff")
         self.assertEqual(found.codec, "flac")
@@ -271,7 +271,7 @@ class FieldTests(SynchronousTestCase):
         duration=st.none() | st.text(max_size=9) | st.floats().map(str),
     )
     def test_any_value(self, fields: dict[str, Any], duration: str | None) -> None:
-        """Whatever a field says, what is known of a source can be worked with (D13)."""
+        """Any value of a field gives a usable probe (D13)."""
         try:
             found = read({**AUDIO, **fields}, duration=duration)
         except UndecodableSource as error:

@@ -1,4 +1,4 @@
-"""Which samples an output covers."""
+"""The samples of the source that an output covers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def source(
     exact: bool = True,
     measured: bool = False,
 ) -> Probe:
-    """Return what a probe found."""
+    """Return a probe result."""
     duration = None if seconds is None else Decimal(seconds)
     return Probe(container, codec, duration, exact, sample_rate=rate, measured=measured)
 
@@ -32,7 +32,7 @@ class RegionTests(SynchronousTestCase):
     """`find_sample_range`"""
 
     def test_whole(self) -> None:
-        """Without ``t`` the output is all of the source."""
+        """Without ``t`` the output covers the whole source."""
         self.assertEqual(
             find_sample_range(read("f:wav"), source()), SampleRange(0, 0, None, 441000)
         )
@@ -53,7 +53,7 @@ class RegionTests(SynchronousTestCase):
             self.assertEqual(find_sample_range(read(text), source(rate=rate)), region, text)
 
     def test_cut(self) -> None:
-        """A region that reaches past the end is as long as what is left (D11)."""
+        """A region that extends past the end is cut there (D11)."""
         for text in ("t:9:1", "t:9:1.001", "t:9:5000", "t:9"):
             self.assertEqual(find_sample_range(read(text), source()).length, 44100, text)
 
@@ -67,10 +67,10 @@ class RegionTests(SynchronousTestCase):
                 " which is 10 seconds.",
             )
         self.assertEqual(find_sample_range(read("t:9.999"), source()).length, 44)
-        # The last sample is one, however little of it is left.
+        # The last sample counts, even if less than a sample of the duration remains.
         whole = find_sample_range(read("fade:0:1"), source("0.000001"))
         self.assertEqual(whole, SampleRange(0, 0, None, 1))
-        # Within the last sample, of which no half is left.
+        # The start is within the second half of the last sample.
         slow = source("0.006", rate=500)
         error = self.assertRaises(InvalidOptions, find_sample_range, read("t:0.005/fade:0:1"), slow)
         self.assertEqual(
@@ -80,7 +80,7 @@ class RegionTests(SynchronousTestCase):
         self.assertEqual(find_sample_range(read("t:0.004"), slow).length, 1)
 
     def test_less_than_a_sample(self) -> None:
-        """A region without a sample is refused, and is no broken source (D13)."""
+        """A region without a sample is refused as an option, not as a broken source (D13)."""
         slow = source(rate=100)
         error = self.assertRaises(InvalidOptions, find_sample_range, read("t:1:0.001"), slow)
         self.assertIn('"t:1:0.001" is not accepted', error.message)
@@ -88,7 +88,7 @@ class RegionTests(SynchronousTestCase):
         self.assertEqual(find_sample_range(read("t:1:0.01"), slow).length, 1)
 
     def test_seek(self) -> None:
-        """Decoding starts a second ahead of the region, on a whole one, where that is exact."""
+        """Where seeking is exact, decoding starts at a whole second, a second before the region."""
         for container, codec in (
             ("wav", "pcm_s24le"),
             ("w64", "pcm_s16le"),
@@ -111,7 +111,7 @@ class RegionTests(SynchronousTestCase):
                 self.assertEqual(find_sample_range(read(text), probe), region, (codec, text))
 
     def test_no_seek(self) -> None:
-        """Where a seek lands beside its mark, the source is decoded from its start."""
+        """Where seeking is not exact, the source is decoded from its start."""
         for container, codec in (
             ("ogg", "vorbis"),
             ("ogg", "flac"),
@@ -135,7 +135,7 @@ class RegionTests(SynchronousTestCase):
     def test_consistent(
         self, start: int, duration: int | None, length: int | None, rate: int, container: str
     ) -> None:
-        """A region lies in the source, has at least a sample, and is as long as asked for."""
+        """A region is within the source, has a sample or more, and has the requested length."""
         text = f"t:{start / 1000}" + ("" if duration is None else f":{duration / 1000}")
         probe = source(None if length is None else str(length / 1000), container, "mp3", rate)
         try:
@@ -161,7 +161,7 @@ class MeasuringTests(SynchronousTestCase):
     """`needs_measuring`"""
 
     def test_table(self) -> None:
-        """A source is decoded beforehand only where its exact end matters and is unknown (D12)."""
+        """A source is measured only if its exact end matters and is unknown (D12)."""
         sure = source("10", "flac", "flac")
         stated = source("10", "mov", "aac")
         guessed = source("10", "aac", "aac", exact=False)
@@ -175,14 +175,14 @@ class MeasuringTests(SynchronousTestCase):
             ("fade:1:1/t:5", [stated, guessed, unknown]),
             ("fade:1:1/t:5:5", [stated, guessed, unknown]),
             ("fade:1:1/t:5:4.001", [stated, guessed, unknown]),
-            # Ends a second or more before the end that the container states.
+            # The region ends a second or more before the stated end.
             ("fade:1:1/t:5:4", [guessed, unknown]),
             ("t:5:50", []),
             ("t:9.999", []),
-            # A refusal must not rest on a guess.
+            # A refusal must not depend on an estimate.
             ("t:10", [guessed]),
             ("t:50:1", [guessed]),
-            # Of a few samples, norm must know how many there are.
+            # norm must know the number of samples if there are few.
             ("norm:ebu/t:9.9", []),
             ("norm:ebu/t:9.901", [sure, stated, guessed]),
             ("norm:ebu/t:5:0.099", [sure, stated, guessed, unknown]),
@@ -192,7 +192,7 @@ class MeasuringTests(SynchronousTestCase):
                 self.assertIs(needs_measuring(read(text), probe), probe in needs, (text, probe))
 
     def test_exact_containers(self) -> None:
-        """Some containers state their length to the sample; others round, or count padding."""
+        """Some containers state their exact number of samples; others round, or include padding."""
         for container, codec, exact in (
             ("wav", "pcm_s16le", True),
             ("w64", "pcm_s16le", True),

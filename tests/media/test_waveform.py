@@ -43,7 +43,7 @@ FIXTURES = Path(__file__).parents[1] / "data" / "waveform"
 
 
 def reduce(frames: Frames, shape: WaveformSpec, cuts: list[int] | None = None) -> Waveform:
-    """Return the waveform of frames that come in the pieces between the cuts."""
+    """Return the waveform of frames that arrive in pieces, split at the cuts."""
     reduction = Reduction(shape, BytesIO())
     ends = sorted({0, *(cuts or ()), len(frames)})
     for start, end in pairwise(ends):
@@ -61,25 +61,25 @@ class ShapeTests(SynchronousTestCase):
     """`WaveformSpec.of`"""
 
     def test_defaults(self) -> None:
-        """800 pairs of 16 bits for one channel, as JSON, at the source's rate (Peaks options)."""
+        """The default is 800 pairs of 16 bits for one channel, as JSON (Peaks options)."""
         shape = WaveformSpec(44100, 2, 1, 800, 16, "json")
         self.assertEqual(WaveformSpec.of(read("f:peaks"), STEREO), shape)
 
     def test_chosen(self) -> None:
-        """Every option of peaks is heeded (Peaks options)."""
+        """Every option of peaks has an effect (Peaks options)."""
         text = "f:peaks/pts:5/pk_fmt:dat/pk_bits:8/ch:2"
         self.assertEqual(
             WaveformSpec.of(read(text), STEREO), WaveformSpec(44100, 2, 2, 5, 8, "dat")
         )
 
     def test_rate(self) -> None:
-        """The rate is the source's, however odd it is (sample_rate)."""
+        """The sample rate is the source's, even an unusual one (Peaks options, 3)."""
         for rate in (1, 7919, 384_000, 5_644_800):
             shape = WaveformSpec.of(read("f:peaks"), replace(STEREO, sample_rate=rate))
             self.assertEqual(shape.sample_rate, rate)
 
     def test_mixed_where(self) -> None:
-        """Two channels to which nothing is done are mixed here, all others by ffmpeg (ch)."""
+        """Two unprocessed channels are mixed here, all others by ffmpeg (Peaks options)."""
         for text, channels, decoded in (
             ("ch:1", 1, 1),
             ("ch:1", 2, 2),
@@ -94,7 +94,7 @@ class ShapeTests(SynchronousTestCase):
             self.assertEqual((shape.decoded, shape.channels), wanted, (text, channels))
 
     def test_without_defaults(self) -> None:
-        """Options that were never read from a URL have the same defaults."""
+        """Options that were not parsed from a URL have the same defaults."""
         shape = WaveformSpec.of(VariantOptions(f="peaks"), STEREO)
         self.assertEqual(shape, WaveformSpec(44100, 2, 1, 800, 16, "json"))
 
@@ -103,14 +103,14 @@ class ReductionTests(SynchronousTestCase):
     """`Reduction`"""
 
     def test_by_hand(self) -> None:
-        """A pixel is the least and the greatest of its frames, the last one of what is left."""
+        """A pixel is the minimum and the maximum of its frames; the last may have fewer."""
         frames = frames_of([1, -2, 3, 0, 0, 0, -7, -8, -9, 4])
         waveform = reduce(frames, replace(SHAPE, pixels=4))
         self.assertEqual(waveform.frames_per_pixel, 3)
         self.assertEqual(values(waveform), [-2, 3, 0, 0, -9, -7, 4, 4])
 
     def test_past_the_end(self) -> None:
-        """There are always so many pixels as were asked for, and those past the end are 0,0."""
+        """There are always as many pixels as requested, and pixels past the end are 0, 0 (D26)."""
         frames = frames_of([5, -6, 7, -8, 9])
         waveform = reduce(frames, replace(SHAPE, pixels=4))
         self.assertEqual(values(waveform), [-6, 5, -8, 7, 9, 9, 0, 0])
@@ -119,13 +119,13 @@ class ReductionTests(SynchronousTestCase):
         self.assertEqual(waveform.frames_per_pixel, 1)
 
     def test_channels(self) -> None:
-        """Each channel has its own pair in every pixel, the left one first (ch:2)."""
+        """Each channel has a pair in every pixel, the left channel first (Peaks options, 3)."""
         frames = frames_of([1, -10, 2, -20, 3, -30, 4, -40], 2)
         waveform = reduce(frames, replace(SHAPE, decoded=2, channels=2, pixels=2))
         self.assertEqual(values(waveform), [1, 2, -20, -10, 3, 4, -40, -30])
 
     def test_mean(self) -> None:
-        """One channel of two is their mean, truncated towards zero, and nothing overflows (ch)."""
+        """One channel of two is their mean, truncated towards zero (Peaks options)."""
         for left, right, middle in (
             (0, 0, 0),
             (1, 0, 0),
@@ -146,19 +146,19 @@ class ReductionTests(SynchronousTestCase):
             self.assertEqual(values(waveform), [middle, middle], (left, right))
 
     def test_little_endian(self) -> None:
-        """Samples are what ffmpeg puts out, on every machine."""
+        """Samples are little-endian on every machine, as ffmpeg outputs them."""
         reduction = Reduction(replace(SHAPE, pixels=1), BytesIO())
         reduction.add(np.frombuffer(b"\x01\x02\xff\xff", SAMPLE))
         self.assertEqual(values(reduction.finish()), [-1, 0x201])
 
     def test_frame_bytes(self) -> None:
-        """A frame has two bytes for each channel that is decoded, whatever is drawn of it."""
+        """A frame has two bytes for each decoded channel."""
         for decoded, channels in ((1, 1), (2, 1), (2, 2)):
             shape = replace(SHAPE, decoded=decoded, channels=channels)
             self.assertEqual(Reduction(shape, BytesIO()).frame_bytes, 2 * decoded)
 
     def test_nothing(self) -> None:
-        """Of no frames there is no waveform, and the source is to blame (415)."""
+        """A source without frames is refused (Errors, 415)."""
         reduction = Reduction(SHAPE, BytesIO())
         error = self.assertRaises(NothingDecoded, reduction.finish)
         self.assertIsInstance(error, UndecodableSource)
@@ -195,7 +195,7 @@ class ReductionTests(SynchronousTestCase):
         cuts: list[int],
         seed: int,
     ) -> None:
-        """Every pixel is exact, however long the source is and in what pieces it comes (D26)."""
+        """Every pixel is exact for any length and any pieces (D26)."""
         patches = (
             self.patch(waveform_module, "_BLOCKS_IN_PIXEL", blocks_in_pixel),
             self.patch(waveform_module, "_LEAST_CAPACITY", 2 * least),
@@ -211,7 +211,7 @@ class ReductionTests(SynchronousTestCase):
                 patch.restore()
         least_pixel = -(-count // pixels)
         self.assertLessEqual(least_pixel, waveform.frames_per_pixel)
-        # Of so many blocks, a pixel is too long by less than one.
+        # With so many blocks, a pixel is too long by less than one block.
         self.assertLess(
             waveform.frames_per_pixel * blocks_in_pixel, least_pixel * (blocks_in_pixel + 1)
         )
@@ -227,7 +227,7 @@ class ReductionTests(SynchronousTestCase):
         cuts=st.lists(st.integers(1, 20_000), max_size=3),
     )
     def test_pixel_length(self, pixels: int, count: int, cuts: list[int]) -> None:
-        """A pixel is never too short, and at most 1 % longer than it has to be (D26)."""
+        """A pixel is never too short, and at most 1 % too long (D26)."""
         patch = self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         try:
             frames = noisy_frames(count)
@@ -242,7 +242,7 @@ class ReductionTests(SynchronousTestCase):
         )
 
     def test_small_pieces(self) -> None:
-        """So it is for every short length, in pieces of one frame and of a few (D26)."""
+        """Every pixel is exact for every short length, in small pieces (D26)."""
         self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         self.patch(waveform_module, "_BLOCKS_IN_PIXEL", 1)
         for count in range(1, 60):
@@ -255,7 +255,7 @@ class ReductionTests(SynchronousTestCase):
                     self.assertEqual(values(waveform), expected, (count, pixels, piece))
 
     def test_real_sizes(self) -> None:
-        """So it is around the lengths at which blocks are merged, and with the most pixels."""
+        """Every pixel is exact where blocks are merged, and with the most pixels (D26)."""
         capacity = 256 * 1024
         everything = noisy_frames(4 * capacity + 1, 2)
         for pixels, count in (
@@ -276,7 +276,7 @@ class ReductionTests(SynchronousTestCase):
             self.assertTrue(values(waveform) == expected, (pixels, count))
 
     def test_most_pixels_of_a_long_source(self) -> None:
-        """The most pixels, of a source so long that their blocks are merged, are exact (D26)."""
+        """The most pixels, of a source so long that blocks are merged, are exact (D26)."""
         frames = noisy_frames(14_000_000)
         shape = replace(SHAPE, pixels=65536)
         with tempfile.SpooledTemporaryFile(4096) as spool:
@@ -290,7 +290,7 @@ class ReductionTests(SynchronousTestCase):
         self.assertTrue(values(waveform) == expected)
 
     def test_memory(self) -> None:
-        """What is kept of a source does not grow with its length (D26)."""
+        """The memory for a source does not grow with its length (D26)."""
         self.patch(waveform_module, "_LEAST_CAPACITY", 64)
         spool = BytesIO()
         reduction = Reduction(replace(SHAPE, pixels=1), spool)
@@ -298,7 +298,8 @@ class ReductionTests(SynchronousTestCase):
             reduction.add(noisy_frames(1000).reshape(-1))
         self.assertEqual(reduction.frames, 1_000_000)
         reduction.finish()
-        # 200 blocks of one pixel, each a minimum and a maximum of two bytes, and an open one.
+        # 200 blocks of one pixel, each a minimum and a maximum of two bytes, and one incomplete
+        # block.
         self.assertLessEqual(len(spool.getvalue()), 201 * 4)
 
 
@@ -311,7 +312,7 @@ class DocumentTests(SynchronousTestCase):
         return b"".join(serialize(Waveform(pixel, table), shape))
 
     def test_json(self) -> None:
-        """The JSON document has exactly its seven keys, and whole numbers (Peaks 3; D25)."""
+        """The JSON document has exactly seven keys, and whole numbers (Peaks options, 3; D25)."""
         shape = WaveformSpec(8000, 2, 2, 2, 16, "json")
         document = self.document(shape, 3, -1, 1, -32768, 32767, -2, 2, 0, 0)
         self.assertEqual(
@@ -322,7 +323,7 @@ class DocumentTests(SynchronousTestCase):
         self.assertEqual(list(json.loads(document)), KEYS)
 
     def test_dat(self) -> None:
-        """The binary document is six little-endian fields and values of 16 bits (4; D25)."""
+        """The binary document is six fields and 16-bit values (Peaks options, 4; D25)."""
         shape = WaveformSpec(8000, 1, 1, 2, 16, "dat")
         document = self.document(shape, 0x102, -1, 1, -32768, 0x7FFE)
         self.assertEqual(
@@ -331,7 +332,7 @@ class DocumentTests(SynchronousTestCase):
         )
 
     def test_dat_of_8_bits(self) -> None:
-        """With 8 bits the flag is 1 and a value is one byte (4; D25)."""
+        """With 8 bits the flag is 1 and a value is one byte (Peaks options, 4; D25)."""
         shape = WaveformSpec(8000, 2, 2, 1, 8, "dat")
         document = self.document(shape, 3, -32768, 32767, -256, 256)
         self.assertEqual(
@@ -341,7 +342,7 @@ class DocumentTests(SynchronousTestCase):
         self.assertEqual(len(document), HEADER_BYTES + 4)
 
     def test_truncated(self) -> None:
-        """A value of 8 bits is that of 16 divided by 256, truncated towards zero (rule 5)."""
+        """An 8-bit value is the 16-bit value divided by 256, truncated (Peaks options, 5)."""
         cases = {0: 0, 1: 0, 255: 0, 256: 1, 511: 1, 512: 2, 32511: 126, 32512: 127, 32767: 127}
         cases |= {-1: 0, -255: 0, -256: -1, -257: -1, -511: -1, -512: -2}
         cases |= {-32512: -127, -32513: -127, -32767: -127, -32768: -128}
@@ -353,7 +354,7 @@ class DocumentTests(SynchronousTestCase):
             self.assertEqual((drawing.bits, drawing.values[::2]), (8, high))
 
     def test_every_value(self) -> None:
-        """So it is for each of the 65536 values that there are (rule 5)."""
+        """All 65536 16-bit values are truncated towards zero for 8 bits (Peaks options, 5)."""
         everything = range(-32768, 32768)
         expected = [abs(value) // 256 * (-1 if value < 0 else 1) for value in everything]
         for serialization in ("json", "dat"):
@@ -362,7 +363,7 @@ class DocumentTests(SynchronousTestCase):
             self.assertEqual(drawing.values, expected)
 
     def test_same_values(self) -> None:
-        """Both serializations say the same, for any number of values (Peaks 3)."""
+        """Both serializations have the same values, for any number of values (Peaks options, 3)."""
         for pixels in (1, 2047, 2048, 2049, 4096, 5000):
             for channels in (1, 2):
                 for bits in (8, 16):
@@ -388,7 +389,7 @@ class DocumentTests(SynchronousTestCase):
             self.assertLess(max(map(len, pieces)), 40_000)
 
     def test_longest_pixel(self) -> None:
-        """A pixel that the binary header cannot say is a 422 that names ``pts`` (D13)."""
+        """A pixel too long for the binary header is a 422 that names ``pts`` (D13)."""
         shape = WaveformSpec(8000, 1, 1, 1, 16, "dat")
         document = self.document(shape, 2**31 - 1, 0, 0)
         self.assertEqual(struct.unpack_from("<i", document, 12), (2**31 - 1,))
@@ -398,35 +399,35 @@ class DocumentTests(SynchronousTestCase):
             '"pts:1" is not accepted: pk_fmt:dat holds pixels of at most 2147483647 frames,'
             " and these would have 2147483648.",
         )
-        # JSON can.
+        # JSON can represent it.
         document = self.document(replace(shape, serialization="json"), 2**31, 0, 0)
         self.assertEqual(read_drawing(document).pixel, 2**31)
 
 
 class AudiowaveformTests(SynchronousTestCase):
-    """What BBC's audiowaveform makes of the same sound (D25)"""
+    """Comparison with the output of BBC's audiowaveform for the same audio (D25)"""
 
     def drawn(self, channels: int, bits: int, serialization: str) -> bytes:
-        """Return the document of the fixture's sound."""
+        """Return the document of the fixture's audio."""
         frames = frames_of_wav((FIXTURES / "stereo.wav").read_bytes(), 2)
         shape = WaveformSpec(8000, 2, channels, 96, bits, serialization)
         return b"".join(serialize(reduce(frames, shape), shape))
 
     def test_dat(self) -> None:
-        """The binary documents are the same, byte for byte (D25)."""
+        """The binary documents are identical, byte for byte (D25)."""
         for bits in (8, 16):
             theirs = (FIXTURES / f"stereo-250-{bits}.dat").read_bytes()
             self.assertEqual(self.drawn(2, bits, "dat"), theirs, bits)
 
     def test_json(self) -> None:
-        """The JSON documents are the same, value for value, and so is the order of keys (D25)."""
+        """The JSON documents are identical, with the same order of keys (D25)."""
         for bits in (8, 16):
             theirs = json.loads((FIXTURES / f"stereo-250-{bits}.json").read_bytes())
             ours = json.loads(self.drawn(2, bits, "json"))
             self.assertEqual(list(ours.items()), list(theirs.items()), bits)
 
     def test_mono(self) -> None:
-        """One channel of two has the same values, to the last bit (D25)."""
+        """One channel of two has identical values (D25)."""
         theirs = json.loads((FIXTURES / "mono-250-16.json").read_bytes())
         ours = json.loads(self.drawn(1, 16, "json"))
         self.assertEqual(list(ours), list(theirs))
