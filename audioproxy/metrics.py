@@ -119,7 +119,11 @@ class Metrics:
             ("render_slots_held", "Render slots in use.", lambda: pool.held),
             ("render_slots_capacity", "Render slots in total.", lambda: pool.capacity),
             ("render_queue_depth", "Renders that wait for a slot.", lambda: pool.depth),
-            ("render_queue_capacity", "Renders that may wait at most.", lambda: pool.queue_size),
+            (
+                "render_queue_capacity",
+                "Maximum number of renders that wait for a slot.",
+                lambda: pool.queue_size,
+            ),
         )
         for name, documentation, value in gauges:
             gauge = Gauge(f"audio_proxy_{name}", documentation, registry=self.registry)

@@ -36,7 +36,9 @@ def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
     try:
         given = socket.socket(fileno=_FIRST)
     except OSError as error:
-        raise _refused(f"descriptor {_FIRST} is no socket ({error.strerror}); {_WANTED}") from error
+        raise _refused(
+            f"descriptor {_FIRST} is not a socket ({error.strerror}); {_WANTED}"
+        ) from error
     # A listening socket of these address families is a stream socket.
     listening = given.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     if not listening or given.family not in (socket.AF_INET, socket.AF_INET6):

@@ -102,7 +102,7 @@ class RunTests(BlockingCallsCase):
         self.clock.advance(0.1)
         failure = self.failureResultOf(running, TimeoutError)
         self.assertIsInstance(failure.value, OSError)
-        self.assertEqual(str(failure.value), "no answer for 10 seconds")
+        self.assertEqual(str(failure.value), "no response for 10 seconds")
 
     def test_just_in_time(self) -> None:
         """A call that ends just before its deadline succeeds, and its result is not undone."""

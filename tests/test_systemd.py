@@ -86,7 +86,7 @@ class SocketTests(SynchronousTestCase):
         os.close(reading)
         lines.append(self.refusal())
         for line in lines:
-            self.assertTrue(re.match(r"LISTEN_FDS: descriptor \d+ is no socket ", line), line)
+            self.assertTrue(re.match(r"LISTEN_FDS: descriptor \d+ is not a socket ", line), line)
             self.assertIn("ListenStream=", line)
 
 

@@ -60,8 +60,8 @@ marks and verdicts:
   !!  bad
 
 exit status:
-  0  nothing is bad
-  1  something is
+  0  no check is bad
+  1  at least one check is bad
 """
 
 _SETTING = re.compile(r"(?:AP|AWS)_\w+: ")

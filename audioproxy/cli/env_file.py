@@ -27,8 +27,8 @@ def add_env_file(parser: ArgumentParser) -> None:
     file = parser.add_argument(
         "--env-file",
         metavar="FILE",
-        help="read the settings from FILE, in lines NAME=value, as the service's unit does; they go"
-        " ahead of the environment",
+        help="read the settings from FILE, in lines NAME=value, as the service's unit does; they"
+        " override the environment",
     )
     file.complete = shtab.FILE  # type: ignore[attr-defined]
 
@@ -49,8 +49,9 @@ def read_environment(environ: Mapping[str, str], file: str | None) -> dict[str, 
                 match = _ASSIGNMENT.fullmatch(line)
                 if match is None:
                     raise UsageError(
-                        f"--env-file: {file}, line {number}: NAME=value is expected, with the value"
-                        " in '...' where it has more in it than letters, digits and -_./:,@%+=*[]"
+                        f"--env-file: {file}, line {number}: NAME=value is expected, with the"
+                        " value in '...' if it has characters other than letters, digits and"
+                        " -_./:,@%+=*[]"
                     )
                 name, *values = match.groups()
                 settings[name] = "".join(filter(None, values))
@@ -70,7 +71,7 @@ def make_signer(environment: Mapping[str, str], base: str = "", encoded: bool = 
     for name in ("AP_KEY", "AP_SALT"):
         if not environment.get(name):
             raise UsageError(
-                f"{name}: not set; export AP_KEY and AP_SALT as the service has them, or name its"
+                f"{name}: not set; export AP_KEY and AP_SALT of the service, or name its"
                 " file of settings with --env-file"
             )
     try:

@@ -21,7 +21,7 @@ from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError
 
 #: The possible results of a fetch.
-RENDERED, STORED, OTHER, FAILED = "rendered", "stored already", "of no variant", "failed"
+RENDERED, STORED, OTHER, FAILED = "rendered", "stored already", "not a variant", "failed"
 
 _RESULTS = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
 
@@ -76,7 +76,7 @@ class Fetcher:
                 await response.discard()
                 await deferLater(self._clock, _retry_delay(response))
         except TransportError as error:
-            raise FetchFailed(f"no answer ({error})") from error
+            raise FetchFailed(f"the request failed ({error})") from error
         return await self._classify(response)
 
     async def _classify(self, response: Response) -> str:
@@ -126,11 +126,11 @@ def _normalize(url: str) -> str:
     """Return a URL without its fragment, with non-ASCII characters percent-encoded."""
     match = _URL.fullmatch(url)
     if match is None:
-        raise FetchFailed("not an http or https URL; `audioproxy sign --base` writes whole ones")
+        raise FetchFailed("not an http or https URL; `audioproxy sign --base` prints whole URLs")
     try:
         urlsplit(url).port  # noqa: B018
     except ValueError as error:
-        raise FetchFailed(f"no host or no port ({error})") from None
+        raise FetchFailed(f"no valid host or port ({error})") from None
     scheme, host, path, query = match[1].lower(), match[2], match[3] or "/", match[4] or ""
     return scheme + host + encode_invisible(path + query)
 

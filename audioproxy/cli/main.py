@@ -22,9 +22,9 @@ from a file with --env-file. None is ever taken from the command line, where eve
 machine could see it.
 
 exit status:
-  0  done, or yes
-  1  no, or not all of it
-  2  a mistake in the command, or a setting that is missing
+  0  success
+  1  at least one item failed
+  2  an invalid command line, or a missing setting
   3, 4  see `audioproxy verify --help`
   130  stopped by Ctrl-C
 
@@ -37,7 +37,7 @@ _COMMANDS = {
     "verify": "check signed URLs",
     "explain": "show what a URL means and runs",
     "warm": "fetch URLs, so that they are stored before clients request them",
-    "doctor": "check settings and machine",
+    "doctor": "check the settings and the machine",
     "completion": "print a shell completion script",
 }
 

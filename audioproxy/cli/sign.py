@@ -39,8 +39,8 @@ def configure(parser: ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="local://PATH, s3://BUCKET/KEY or an https URL, percent-encoded only where the name"
-        " itself is; - reads sources from the standard input, one a line",
+        help="local://PATH, s3://BUCKET/KEY or an https URL, percent-encoded only if the name"
+        " itself is; - reads sources from the standard input, one per line",
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(
@@ -50,13 +50,13 @@ def configure(parser: ArgumentParser) -> None:
     kind.add_argument(
         "--path",
         action="store_true",
-        help="SOURCE is the whole path behind the signature; sign it unchanged and unchecked",
+        help="SOURCE is the whole path after the signature; sign it unchanged and unchecked",
     )
     parser.add_argument(
         "-e", "--expires-in", type=_duration, metavar="TIME", help="such as 90, 15m, 1h or 7d"
     )
     parser.add_argument(
-        "-b", "--base", default="", metavar="URL", help="the URL ahead of the signature"
+        "-b", "--base", default="", metavar="URL", help="the URL before the signature"
     )
     parser.add_argument(
         "--encoded", action="store_true", help="write the sources in base64url, as enc/..."
@@ -75,7 +75,7 @@ def _duration(text: str) -> int:
 def _run(arguments: Namespace, environment: Mapping[str, str]) -> int:
     signer = make_signer(environment, arguments.base, arguments.encoded)
     if arguments.expires_in is not None and (arguments.info or arguments.path):
-        raise UsageError("--expires-in works with variants only, not with --info")
+        raise UsageError("--expires-in works with variants only, not with --info or --path")
     variant = Variant.read(arguments.options)
     status = SUCCESS
     for source in read_lines(arguments.sources):

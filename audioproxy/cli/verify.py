@@ -16,7 +16,7 @@ from audioproxy.grammar.request import InfoRequest, SigningKeys, read_request
 from audioproxy.grammar.segments import SignedPath, split_target
 
 _DESCRIPTION = """\
-Tell whether the service would accept each URL: its signature, its expiry, its options and the
+Check whether the service would accept each URL: its signature, its expiry, its options and the
 syntax of its source. The source itself is not read. For a wrong signature, the output names the
 common signing mistake that it was made with.
 
@@ -39,7 +39,7 @@ def configure(parser: ArgumentParser) -> None:
     add_env_file(parser)
     parser.set_defaults(run=_run)
     parser.add_argument(
-        "urls", nargs="+", metavar="URL", help="a URL or its path; - reads them, one a line"
+        "urls", nargs="+", metavar="URL", help="a URL or its path; - reads them, one per line"
     )
 
 

@@ -58,7 +58,7 @@ def configure(parser: ArgumentParser) -> None:
         "urls",
         nargs="+",
         metavar="URL",
-        help="a URL; - reads them from the standard input, one a line, without blank lines and"
+        help="a URL; - reads them from the standard input, one per line, without blank lines and"
         " those that begin with #",
     )
     parser.add_argument(

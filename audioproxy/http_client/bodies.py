@@ -157,7 +157,7 @@ class BodyStream(Protocol):
             self._end(translate_error(reason.value))
         elif self._size not in (None, self._received):
             self._end(
-                TransportError(f"the body has {self._received} bytes in place of {self._size}")
+                TransportError(f"the body has {self._received} bytes instead of {self._size}")
             )
         else:
             self._end(None)

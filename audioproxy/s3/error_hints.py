@@ -23,7 +23,8 @@ def hint_for(store: ObjectStore, error: StoreError, otherwise: str) -> str:
     if "RequestTimeTooSkewed" in str(error):
         ahead = store.clock_ahead
         return (
-            f"{hint}{', here and there' if ahead is None else f': {describe_clock_offset(ahead)}'}"
+            f"{hint}"
+            f"{', here and in the store' if ahead is None else f': {describe_clock_offset(ahead)}'}"
         )
     return hint
 

@@ -59,7 +59,10 @@ async def _abort(target: StoreObject, upload: str) -> None:
     try:
         await read_document(await target.send("DELETE", upload))
     except StoreError as error:
-        _log.warn("the parts of an upload are left in the store: {error}", error=error)
+        _log.warn(
+            "a multipart upload was not aborted, so its parts remain in the store: {error}",
+            error=error,
+        )
 
 
 def _completion(etags: Sequence[str]) -> bytes:

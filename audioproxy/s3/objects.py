@@ -189,7 +189,7 @@ class StoreObject:
             raise await _read_error(response)
         if not (response.header("content-range") or "").startswith(f"bytes {start}-{stop - 1}/"):
             await response.discard()
-            raise Unavailable("a range that was not requested")
+            raise Unavailable("the response has a range that was not requested")
         return response
 
     async def put(self, headers: Mapping[str, str], body: UploadRange) -> None:

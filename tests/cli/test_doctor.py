@@ -158,7 +158,7 @@ class MachineTests(DoctorCase):
         folder.mkdir()
         names = [name for _, _, needed in LISTS for name in needed]
         for listed, verdict, words in (
-            (names, GOOD, "ffmpeg and .+ffprobe 7.1-test, with all"),
+            (names, GOOD, "ffmpeg and .+ffprobe 7.1-test, with everything"),
             (names[1:], BAD, f"lacks the encoder {names[0]}; a complete ffmpeg"),
         ):
             for program in ("ffmpeg", "ffprobe"):
@@ -246,12 +246,12 @@ class MachineTests(DoctorCase):
         results = await self.run_checks(TMPDIR="/nowhere")
         first, second = [each for each in results if each.check == "temporary files"]
         self.assertEqual((NOTE, GOOD), (first.verdict, second.verdict))
-        self.assertRegex(first.text, "TMPDIR is /nowhere, where none can be made, so they are in /")
+        self.assertRegex(first.text, "TMPDIR is /nowhere, which is not writable, so they are in /")
 
     async def test_no_temporary_files(self) -> None:
         """`doctor` reports an error if no folder can hold temporary files."""
         self.patch(tempfile, "tempdir", "/nowhere")
-        await self.assert_one(BAD, "temporary files", "set TMPDIR to where they can")
+        await self.assert_one(BAD, "temporary files", "set TMPDIR to a writable directory")
 
     async def test_certificates(self) -> None:
         """The bundle that verifies https sources is named."""
@@ -273,7 +273,7 @@ class MachineTests(DoctorCase):
     async def test_nothing_to_read(self) -> None:
         """An empty AP_LOCAL_ROOT gets a note."""
         (self.root / "a.wav").unlink()
-        await self.assert_one(NOTE, "local sources", "there is nothing in it")
+        await self.assert_one(NOTE, "local sources", "it is empty")
 
     async def test_crash(self) -> None:
         """A check that raises is reported as an error and does not stop the others."""
@@ -352,8 +352,8 @@ class WordsTests(SynchronousTestCase):
                 [good("a", ""), note("b", "")],
                 "The service can work. Check the lines marked --.",
             ),
-            ([bad("a", ""), note("b", "")], "1 thing would prevent the service from working."),
-            ([bad("a", ""), bad("b", "")], "2 things would prevent the service from working."),
+            ([bad("a", ""), note("b", "")], "1 problem would prevent the service from working."),
+            ([bad("a", ""), bad("b", "")], "2 problems would prevent the service from working."),
         ):
             self.assertEqual(words, summarize(results))
 

@@ -83,7 +83,7 @@ class BucketTests(StoreCase):
         place = "s3://bucket at http://s3.test"
         self.assertEqual(
             [
-                good("variant store", f"{place}: something was written, found and removed"),
+                good("variant store", f"{place}: a test object was written, found and removed"),
                 good("presigned URLs", "the URL returned what was written, without credentials"),
             ],
             results[:2],

@@ -180,7 +180,7 @@ class FetchTests(ClientCase):
         self.network.advance(599.9)
         self.assertNoResult(fetching)
         self.network.advance(0.1)
-        self.assertEqual("no answer (no response in time)", self.why(fetching))
+        self.assertEqual("the request failed (no response in time)", self.why(fetching))
 
     def test_consumer(self) -> None:
         """The byte counter implements Twisted's IConsumer."""
@@ -282,7 +282,7 @@ class AllTests(SynchronousTestCase):
         self.successResultOf(begun)
         self.assertEqual(["a line without a signed URL: 404"], self.said)
         self.assertEqual(1, self.progress.failed)
-        parts = "1 rendered, 1 of no variant, 1 failed"
+        parts = "1 rendered, 1 not a variant, 1 failed"
         self.assertEqual(f"3 URLs in 0.0 s: {parts}; 0 B", self.progress.summary())
 
     def test_cancelled(self) -> None:
@@ -359,7 +359,7 @@ class ServiceTests(ServiceCase):
         path, info = signed("/f:mp3/plain/local://a.flac"), signed("/info/plain/local://a.flac")
         first = await self.warm(port, path, info)
         hit = await until_hit(port, path)
-        self.assertRegex(first.summary(), r"\A2 URLs in .+: 1 rendered, 1 of no variant; \S+ kB\Z")
+        self.assertRegex(first.summary(), r"\A2 URLs in .+: 1 rendered, 1 not a variant; \S+ kB\Z")
         self.assertLess(len(hit.body), first.received)
         second = await self.warm(port, path)
         self.assertIn("1 stored already;", second.summary())

@@ -1,4 +1,4 @@
-"""Bodies on their way: exact or a failure, at the pace of whoever takes them, and never held."""
+"""Request and response bodies: exact or a failure, with backpressure, and never held in memory."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ CHUNKED = {"Transfer-Encoding": "chunked"}
 
 
 class BodyCase(ClientCase):
-    """An answer of which only the headers have come."""
+    """Response of which only the headers have arrived."""
 
     @property
     def peer(self) -> Peer:
-        """The server."""
+        """The server's end of the newest connection."""
         return self.network.peers[-1]
 
     def answer(self, *packets: bytes) -> Response:
-        """Return the answer that these packets are."""
+        """Return the response that consists of these packets."""
         self.network.answers.append(packets)
         return self.result_of(self.client.request("GET", "http://s3.test/a", {}))
 
@@ -42,7 +42,7 @@ class SmallBodyTests(BodyCase):
     """`BodyCollector`"""
 
     def test_limit(self) -> None:
-        """A body of just the limit is read, and one byte more is too long."""
+        """A body of exactly the limit is read; one byte more raises BodyTooLarge."""
         for packets in (
             (reply(200, b"x" * 100),),
             (reply(200, length=100), b"x" * 60, b"x" * 40),
@@ -52,7 +52,7 @@ class SmallBodyTests(BodyCase):
             self.error_of(self.answer(*packets).read(99), BodyTooLarge)
 
     def test_too_long(self) -> None:
-        """No more is read of a body that is too long."""
+        """Once a body exceeds the limit, the connection is aborted and the rest stays unread."""
         answer = self.answer(reply_without_length(200))
         for _ in range(100):
             self.peer.say(b"x" * PACKET)
@@ -61,7 +61,7 @@ class SmallBodyTests(BodyCase):
         self.assertGreater(self.peer.unread, 90 * PACKET)
 
     def test_broken_off(self) -> None:
-        """A body that ends before its end is no body, be it of no length."""
+        """A body that ends early is a TransportError, also without a stated length."""
         for packets in (
             (reply(200, length=5), b"hell"),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello")),
@@ -75,12 +75,12 @@ class SmallBodyTests(BodyCase):
                 self.exactly(reading, TransportError)
 
     def test_misframed(self) -> None:
-        """Neither is one that makes no sense."""
+        """A body with malformed chunks is a TransportError."""
         answer = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
         self.error_of(answer.read(100), TransportError)
 
     def test_late(self) -> None:
-        """A body that never comes is waited for no longer than a client would wait."""
+        """Reading a body that does not arrive fails after 15 seconds."""
         reading = self.begin(self.answer(reply(200, length=5)).read(5))
         self.network.advance(14.9)
         self.assertNoResult(reading)
@@ -90,7 +90,7 @@ class SmallBodyTests(BodyCase):
         )
 
     def test_cancelled_and_late(self) -> None:
-        """Whoever left is not told that it was late besides."""
+        """A cancelled read fails with CancelledError only; no timeout follows."""
         reading = self.begin(self.answer(reply(200, length=5)).read(5))
         reading.cancel()
         self.exactly(reading, CancelledError)
@@ -98,25 +98,25 @@ class SmallBodyTests(BodyCase):
 
 
 class BodyStreamCase(BodyCase):
-    """A body on its way to a consumer."""
+    """Body that is streamed to a consumer."""
 
     def send_body(
         self, *packets: bytes, size: int | None = None, consumer: FakeConsumer | None = None
     ) -> Deferred[None]:
-        """Begin to send a body on."""
+        """Start to stream a response body to a consumer."""
         self.consumer = FakeConsumer() if consumer is None else consumer
         sending = self.answer(*packets).stream(size).send(self.consumer)
         self.network.run()
         return sending
 
     def assert_sent(self, sending: Deferred[None], data: bytes) -> None:
-        """Require that everything was sent, with the producer unregistered."""
+        """Assert that all data was written and the producer is unregistered."""
         self.assertIsNone(self.successResultOf(sending))
         self.assertEqual(bytes(self.consumer.data), data)
         self.assertEqual(self.consumer.heard[-1], "unregistered")
 
     def assert_broken(self, sending: Deferred[None]) -> str:
-        """Require that it failed for the server's sake, and return what is said of it."""
+        """Assert that the stream failed with a TransportError, and return the error's text."""
         text = str(self.exactly(sending, TransportError))
         self.assertEqual(self.consumer.heard[-1], "unregistered")
         self.network.run()
@@ -125,14 +125,14 @@ class BodyStreamCase(BodyCase):
 
 
 class BodyStreamTests(BodyStreamCase):
-    """`BodyStream`: the bytes"""
+    """`BodyStream`: the bytes that reach the consumer"""
 
     def test_interface(self) -> None:
-        """It is a push producer, as Twisted understands it."""
+        """A body stream implements Twisted's IPushProducer."""
         self.assertTrue(verifyObject(IPushProducer, BodyStream(self.network, Any, 0)))
 
     def test_bodies(self) -> None:
-        """A body is sent on as it is, however it is framed and in whatever packets it comes."""
+        """A body arrives unchanged in any framing and in packets of any size."""
         data = bytes(range(256)) * 1000
         size = len(data)
         chunks = [chunk(data[n : n + 7777]) for n in range(0, size, 7777)]
@@ -161,7 +161,7 @@ class BodyStreamTests(BodyStreamCase):
         self.assertEqual(heard, ["registered", "wrote", "unregistered"])
 
     def test_empty(self) -> None:
-        """A body of nothing is sent on, without a write."""
+        """An empty body is streamed without a write."""
         for packets in (
             (reply(200),),
             (reply_without_length(200, headers=CHUNKED), chunk(b"")),
@@ -173,7 +173,7 @@ class BodyStreamTests(BodyStreamCase):
     @PROMISE
     @given(st.data())
     def test_any_packets(self, data: st.DataObject) -> None:
-        """Whatever the packets and the pauses are, what arrives is the body."""
+        """For any packets and any pauses, the consumer receives exactly the body."""
         body = data.draw(st.binary(max_size=300))
         cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=8)))
         pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
@@ -190,7 +190,7 @@ class BodyStreamTests(BodyStreamCase):
         self.assert_sent(sending, body)
 
     def test_until_closed(self) -> None:
-        """A body that ends with its connection is one if it has the size that it should have."""
+        """A body that ends with its connection is complete if it has the expected size."""
         for end in (Peer.hang_up, Peer.break_off):
             sending = self.send_body(reply_without_length(200), b"hello", size=5)
             end(self.peer)
@@ -198,14 +198,17 @@ class BodyStreamTests(BodyStreamCase):
             self.assert_sent(sending, b"hello")
 
     def test_until_closed_and_of_no_size(self) -> None:
-        """Where nothing says how long it should be, nobody can tell such an end from a break."""
+        """A body of unknown size that ends with its connection fails.
+
+        Without a length, the end of the body looks the same as a broken connection.
+        """
         sending = self.send_body(reply_without_length(200), b"hello")
         self.peer.hang_up()
         self.network.run()
         self.assert_broken(sending)
 
     def test_early_end(self) -> None:
-        """A body that ends early is a failure, never a short success."""
+        """A body that ends early fails, whatever its framing is."""
         for packets in (
             (reply(200, length=6), b"hello"),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello")),
@@ -220,18 +223,18 @@ class BodyStreamTests(BodyStreamCase):
                 self.assertEqual(bytes(self.consumer.data), b"hello")
 
     def test_another_size(self) -> None:
-        """A body that is whole and shorter than it should be is a failure, and says so."""
+        """A correctly framed body that is shorter than expected fails with both sizes."""
         for packets in (
             (reply(200, b"hello"),),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello"), chunk(b"")),
         ):
             sending = self.send_body(*packets, size=6)
             error = self.exactly(sending, TransportError)
-            self.assertEqual(str(error), "the body has 5 bytes in place of 6")
+            self.assertEqual(str(error), "the body has 5 bytes instead of 6")
             self.assertEqual(self.consumer.heard[-1], "unregistered")
 
     def test_too_long(self) -> None:
-        """Not a byte is sent on of what is too much, and no more is read."""
+        """A write that would exceed the expected size is dropped, and the connection is closed."""
         for packets in (
             (reply(200, length=7), b"hello, "),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello, ")),
@@ -243,16 +246,16 @@ class BodyStreamTests(BodyStreamCase):
             self.assertEqual(bytes(self.consumer.data), b"")
 
     def test_misframed(self) -> None:
-        """A body of which the frame makes no sense is a failure."""
+        """A body with malformed chunks fails."""
         head = reply_without_length(200, headers=CHUNKED)
         self.assert_broken(self.send_body(head, chunk(b"hello"), b"zz\r\n", size=10))
 
 
 class PauseTests(BodyStreamCase):
-    """`BodyStream`: the pace"""
+    """`BodyStream`: backpressure"""
 
     def test_back_pressure(self) -> None:
-        """A server waits for as long as the consumer does: nothing is kept in between."""
+        """While the consumer is paused, nothing is read from the server or buffered."""
         size = 100 * PACKET
         consumer = FakeConsumer(room=0)
         sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
@@ -268,7 +271,7 @@ class PauseTests(BodyStreamCase):
         self.assert_sent(sending, bytes(size))
 
     def test_paused_while_registering(self) -> None:
-        """A consumer that is full from the beginning is sent hardly anything until it is not."""
+        """A consumer that pauses in registerProducer receives nothing until it resumes."""
 
         class Full(FakeConsumer):
             def registerProducer(self, producer: Any, streaming: bool) -> None:
@@ -286,7 +289,7 @@ class PauseTests(BodyStreamCase):
         self.assert_sent(sending, bytes(size))
 
     def test_paused_before_registering(self) -> None:
-        """A consumer may say so before it was sent anything at all, and take it back."""
+        """A stream may be paused before it has a consumer, and resumed after that."""
         flow = self.answer(reply(200, length=5), b"hello").stream(5)
         flow.pauseProducing()
         self.consumer = FakeConsumer()
@@ -298,7 +301,7 @@ class PauseTests(BodyStreamCase):
         self.assert_sent(sending, b"hello")
 
     def test_resumed_before_registering(self) -> None:
-        """To resume what was not begun is harmless."""
+        """Resuming a stream that was not started changes nothing."""
         flow = self.answer(reply(200, length=5), b"hello").stream(5)
         flow.pauseProducing()
         flow.resumeProducing()
@@ -309,7 +312,7 @@ class PauseTests(BodyStreamCase):
         self.assert_sent(sending, b"hello")
 
     def test_paused_in_the_last_write(self) -> None:
-        """A consumer that is full by the last byte has had everything."""
+        """A pause during the last write does not delay the end of the stream."""
         consumer = FakeConsumer(room=0)
         sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.assert_sent(sending, b"hello")
@@ -318,7 +321,7 @@ class PauseTests(BodyStreamCase):
         self.assertEqual(len(self.network.peers), 1)
 
     def test_resumed_while_writing(self) -> None:
-        """A consumer may resume from inside a write."""
+        """A consumer may resume the stream from inside a write."""
         consumer = FakeConsumer(room=0)
         consumer.on_write = consumer.drain
         size = 10 * PACKET
@@ -326,7 +329,7 @@ class PauseTests(BodyStreamCase):
         self.assert_sent(sending, bytes(size))
 
     def test_over(self) -> None:
-        """When all is over, whatever the consumer says is harmless, to the next request too."""
+        """Producer calls after the end do not affect the next request on the connection."""
         self.network.answers.append(reply(200, b"hello"))
         answer = self.result_of(self.client.request("GET", "http://s3.test/", {}))
         flow = answer.stream(5)
@@ -349,7 +352,7 @@ class StallTests(BodyStreamCase):
     """`BodyStream`: servers that stall"""
 
     def test_stall(self) -> None:
-        """A server that sends nothing for thirty seconds is given up, with what came sent on."""
+        """After 30 seconds without data the stream fails; the data before was passed on."""
         sending = self.send_body(reply(200, length=9), b"hello", size=9)
         self.network.advance(29.9)
         self.assertNoResult(sending)
@@ -359,7 +362,7 @@ class StallTests(BodyStreamCase):
         self.assertEqual(bytes(self.consumer.data), b"hello")
 
     def test_patience(self) -> None:
-        """Who waits longer says so."""
+        """A caller can set a longer timeout."""
         answer = self.answer(reply(200, length=9))
         sending = answer.stream(9, 600).send(FakeConsumer())
         self.network.advance(599.9)
@@ -370,13 +373,13 @@ class StallTests(BodyStreamCase):
         )
 
     def test_nothing(self) -> None:
-        """So is one that sends nothing from the beginning."""
+        """The stream fails after 30 seconds if not even the first byte arrives."""
         sending = self.send_body(reply(200, length=9), size=9)
         self.network.advance(30)
         self.assert_broken(sending)
 
     def test_slow(self) -> None:
-        """A server may take any time, as long as something comes of it."""
+        """A slow server may take any time, as long as each pause is under 30 seconds."""
         sending = self.send_body(reply(200, length=20), size=20)
         for _ in range(20):
             self.network.advance(29)
@@ -385,7 +388,7 @@ class StallTests(BodyStreamCase):
         self.assert_sent(sending, b"x" * 20)
 
     def test_paused(self) -> None:
-        """A consumer that takes its time is no fault of the server's."""
+        """The time during which the consumer is paused does not count as a stall."""
         consumer = FakeConsumer(room=0)
         sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=consumer)
         self.network.advance(3600)
@@ -401,14 +404,14 @@ class GoneTests(BodyStreamCase):
     """`BodyStream`: consumers that go away"""
 
     def assert_gone(self, sending: Deferred[None]) -> None:
-        """Require that the connection is broken off, and the consumer not spoken to any more."""
+        """Assert that the connection was aborted, and that the consumer gets no more calls."""
         self.network.run()
         self.exactly(sending, ConsumerGone)
         self.assertTrue(self.peer.aborted)
         self.assertNotIn("unregistered", self.consumer.heard)
 
     def test_gone(self) -> None:
-        """A consumer that goes away takes the connection with it, though a server goes on."""
+        """If the consumer goes away, the connection is aborted even while the server sends."""
         for room in (None, 0):
             consumer = FakeConsumer(room)
             sending = self.send_body(reply(200, length=10**9), b"x", size=10**9, consumer=consumer)
@@ -418,7 +421,7 @@ class GoneTests(BodyStreamCase):
             self.assertEqual(bytes(consumer.data), b"x")
 
     def test_gone_while_writing(self) -> None:
-        """It may go from inside a write."""
+        """The consumer may call stopProducing from inside a write."""
         consumer = FakeConsumer()
         consumer.on_write = consumer.hang_up
         self.assert_gone(
@@ -427,7 +430,7 @@ class GoneTests(BodyStreamCase):
         self.assertEqual(len(consumer.writes), 1)
 
     def test_gone_in_the_last_write(self) -> None:
-        """It may go from inside the last one, and no request is sent where it went."""
+        """A consumer may stop in the last write; the next request still gets its response."""
         consumer = FakeConsumer()
         consumer.on_write = consumer.hang_up
         sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
@@ -438,7 +441,7 @@ class GoneTests(BodyStreamCase):
         self.assertEqual(self.result_of(answer.read(4)), b"next")
 
     def test_gone_at_once(self) -> None:
-        """One that was gone before takes the connection with it just the same."""
+        """A consumer that stops in registerProducer gets no data, and the connection is aborted."""
 
         class Gone(FakeConsumer):
             def registerProducer(self, producer: Any, streaming: bool) -> None:
@@ -449,7 +452,7 @@ class GoneTests(BodyStreamCase):
         self.assertEqual(self.consumer.heard, [])
 
     def test_cancelled(self) -> None:
-        """One who cancels is gone."""
+        """Cancelling the stream aborts the connection as if the consumer had gone away."""
         for room in (None, 0):
             consumer = FakeConsumer(room)
             sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=consumer)
@@ -457,7 +460,7 @@ class GoneTests(BodyStreamCase):
             self.assert_gone(sending)
 
     def test_gone_and_broken(self) -> None:
-        """What the server does afterwards is of no interest."""
+        """After the consumer has gone away, data and errors of the server are ignored."""
         sending = self.send_body(reply(200, length=9), b"hello", size=9)
         self.consumer.hang_up()
         self.peer.say(b"too much, far too much")
@@ -467,7 +470,7 @@ class GoneTests(BodyStreamCase):
 
 
 class Bytes:
-    """Bytes at rest, which may turn out to be fewer, or not to be readable."""
+    """Byte source that can end early or fail to be read."""
 
     def __init__(self, data: bytes, error: Exception | None = None) -> None:
         self.data = data
@@ -475,7 +478,7 @@ class Bytes:
         self.read_to = 0
 
     def read(self, offset: int, limit: int) -> bytes:
-        """Return bytes from an offset."""
+        """Return up to ``limit`` bytes from ``offset``."""
         data = self.data[offset : offset + limit]
         if self.error is not None and not data:
             raise self.error
@@ -484,15 +487,15 @@ class Bytes:
 
 
 class RequestBodyCase(BodyCase):
-    """A file on its way into a store."""
+    """Upload of a byte range of a file."""
 
     def put(self, source: Bytes, start: int, stop: int) -> Deferred[Response]:
-        """Begin to send a stretch."""
+        """Start to upload the range from ``start`` to ``stop``."""
         self.upload = RequestBody(source, start, stop)
         return self.begin(self.client.request("PUT", "http://s3.test/a", {}, self.upload))
 
     def end(self, putting: Deferred[Response]) -> None:
-        """Require an answer, and drop it."""
+        """Assert that there is a response, and discard its body."""
         self.result_of(self.successResultOf(putting).discard())
 
 
@@ -502,11 +505,11 @@ class RequestBodyTests(RequestBodyCase):
     DATA = bytes(range(256)) * 4000
 
     def test_interface(self) -> None:
-        """It is a body, as Twisted understands it."""
+        """A request body implements Twisted's IBodyProducer."""
         self.assertTrue(verifyObject(IBodyProducer, RequestBody(Bytes(b""), 0, 0)))
 
     def test_stretches(self) -> None:
-        """Each stretch arrives exactly, under its length."""
+        """Each range of a file arrives exactly, with its length as Content-Length."""
         size = len(self.DATA)
         for start, stop in ((0, size), (0, 1), (size - 1, size), (5, 5 + PACKET), (7, 7), (0, 0)):
             self.network.answers.append(reply(200))
@@ -517,7 +520,7 @@ class RequestBodyTests(RequestBodyCase):
         self.assertEqual(len(self.network.peers), 1)
 
     def test_back_pressure(self) -> None:
-        """No more is read of the file than the store takes."""
+        """The file is read only as fast as the object store accepts the data."""
         source = Bytes(self.DATA)
         putting = self.put_slowly(source)
         for taken in range(0, len(self.DATA), PACKET):
@@ -531,17 +534,17 @@ class RequestBodyTests(RequestBodyCase):
         self.assertEqual(self.network.requests[-1].body, self.DATA)
 
     def put_slowly(self, source: Bytes) -> Deferred[Response]:
-        """Begin to send everything to a store that takes nothing of it for now."""
+        """Start to upload everything to an object store that accepts nothing yet."""
         self.network.on_connect = lambda peer: peer.take(0)
         putting = self.put(source, 0, len(source.data))
         self.network.on_connect = lambda peer: None
         return putting
 
     def test_progress(self) -> None:
-        """An upload may take any time, as long as the store takes something of it."""
+        """An upload may take any time, as long as the object store keeps accepting data."""
         source = Bytes(self.DATA)
         putting = self.put_slowly(source)
-        # What a connection holds by itself has to go before more of the file is asked for.
+        # The connection's own buffer must drain before more of the file is requested.
         for taken in range(2 * PACKET, len(self.DATA), 2 * PACKET):
             self.peer.take(taken + 1000)
             self.network.advance(29)
@@ -552,7 +555,7 @@ class RequestBodyTests(RequestBodyCase):
         self.end(putting)
 
     def test_stall(self) -> None:
-        """A store that takes nothing for thirty seconds is given up, and hears of it."""
+        """An upload fails and its connection is aborted if no data is accepted for 30 seconds."""
         putting = self.put_slowly(Bytes(self.DATA))
         self.network.advance(29.9)
         self.assertNoResult(putting)
@@ -562,7 +565,7 @@ class RequestBodyTests(RequestBodyCase):
         self.assertTrue(self.peer.aborted)
 
     def test_no_answer(self) -> None:
-        """One that has everything has thirty seconds more to say so."""
+        """After the last byte of an upload, the object store has 30 seconds to respond."""
         putting = self.put(Bytes(b"hello"), 0, 5)
         self.network.advance(29.9)
         self.assertNoResult(putting)
@@ -571,7 +574,7 @@ class RequestBodyTests(RequestBodyCase):
         self.assertTrue(self.peer.aborted)
 
     def test_over(self) -> None:
-        """When all is sent, whatever the connection says is harmless."""
+        """Producer calls after the end of an upload have no effect."""
         self.network.answers.append(reply(200))
         self.end(self.put(Bytes(b"hello"), 0, 5))
         for _ in range(2):
@@ -581,7 +584,7 @@ class RequestBodyTests(RequestBodyCase):
         self.assertEqual(self.network.requests[-1].body, b"hello")
 
     def test_short_file(self) -> None:
-        """A file that turns out to be shorter is a failure, and the store gets no whole request."""
+        """A file shorter than the range fails the upload, and no complete request is sent."""
         for size in (0, 5, 3 * PACKET):
             source = Bytes(bytes(size))
             error = self.exactly(self.put(source, 0, size + 1), TransportError)
@@ -591,7 +594,7 @@ class RequestBodyTests(RequestBodyCase):
             self.assertEqual(self.peer.requests, [])
 
     def test_broken_disk(self) -> None:
-        """So is a file that cannot be read."""
+        """A file that cannot be read fails the upload, and no complete request is sent."""
         source = Bytes(bytes(3 * PACKET), OSError(5, "Input/output error"))
         error = self.exactly(self.put(source, 0, 5 * PACKET), TransportError)
         self.assertIn("Input/output error", str(error))
@@ -600,7 +603,7 @@ class RequestBodyTests(RequestBodyCase):
         self.assertEqual(self.peer.requests, [])
 
     def test_broken_off(self) -> None:
-        """A store that closes in the midst of it has refused, and no more is read for it."""
+        """If the object store closes the connection, the upload fails and reads no further."""
         for end in (Peer.hang_up, Peer.break_off):
             source = Bytes(self.DATA)
             putting = self.put_slowly(source)
@@ -611,7 +614,7 @@ class RequestBodyTests(RequestBodyCase):
             self.assertEqual(source.read_to, read_to)
 
     def test_cancelled(self) -> None:
-        """One who cancels in the midst of it leaves no request behind, and no reading."""
+        """Cancelling an upload aborts the connection, and the file is read no further."""
         source = Bytes(self.DATA)
         putting = self.put_slowly(source)
         read_to = source.read_to
@@ -622,7 +625,7 @@ class RequestBodyTests(RequestBodyCase):
         self.assertEqual(source.read_to, read_to)
 
     def test_cancelled_after_all_was_sent(self) -> None:
-        """One who cancels while the store thinks about it closes the connection."""
+        """Cancelling while waiting for the response to an upload aborts the connection."""
         putting = self.put(Bytes(b"hello"), 0, 5)
         putting.cancel()
         self.network.run()
@@ -631,13 +634,13 @@ class RequestBodyTests(RequestBodyCase):
 
 
 class EarlyResponseTests(RequestBodyCase):
-    """`RequestBody`: a store that answers before it has everything"""
+    """`RequestBody`: responses that arrive before the upload is complete"""
 
     DATA = RequestBodyTests.DATA
     DENIED = error("AccessDenied")
 
     def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Response]:
-        """Send to a store that takes the first bytes and then speaks."""
+        """Upload to an object store that reads 1000 bytes and then does ``speak``."""
         self.network.on_connect = lambda peer: peer.take(1000)
         putting = self.put(source, 0, len(source.data))
         self.network.on_connect = lambda peer: None
@@ -646,7 +649,7 @@ class EarlyResponseTests(RequestBodyCase):
         return putting
 
     def test_answer(self) -> None:
-        """Its answer is the answer, though the rest is not sent."""
+        """A response before the end of the upload is returned, and the rest is not sent."""
         putting = self.put_early(Bytes(self.DATA), lambda peer: peer.say(reply(403, self.DENIED)))
         answer = self.successResultOf(putting)
         self.assertEqual(answer.status, 403)
@@ -658,7 +661,7 @@ class EarlyResponseTests(RequestBodyCase):
         self.network.run()
 
     def test_answer_and_close(self) -> None:
-        """So it is where the store closes the connection behind it."""
+        """An early response is returned even if the object store then closes the connection."""
 
         def speak(peer: Peer) -> None:
             peer.say(reply(403, self.DENIED, {"Connection": "close"}))
@@ -670,7 +673,7 @@ class EarlyResponseTests(RequestBodyCase):
         self.network.run()
 
     def test_connection(self) -> None:
-        """The connection is closed then, with the file being read no further, store or no store."""
+        """After an early response the connection is closed and the file is read no further."""
         source = Bytes(self.DATA)
         putting = self.put_early(source, lambda peer: peer.say(reply(403, self.DENIED)))
         read_to = source.read_to
@@ -679,11 +682,11 @@ class EarlyResponseTests(RequestBodyCase):
         over = self.peer.over
         self.peer.take(None)
         self.network.run()
-        self.assertTrue(over, "it is open")
-        self.assertEqual(source.read_to, read_to, "the rest was read")
+        self.assertTrue(over, "the connection is still open")
+        self.assertEqual(source.read_to, read_to, "the file was read further")
 
     def test_file_that_is_closed(self) -> None:
-        """Whoever closes the file when the answer has come logs no error by that."""
+        """A file may be closed after an early response without an error in the log."""
         log = Log()
         self.addCleanup(log.keep())
         source = Bytes(self.DATA)
@@ -695,11 +698,11 @@ class EarlyResponseTests(RequestBodyCase):
         self.assertEqual(log.errors, [])
 
     def test_answer_in_pieces(self) -> None:
-        """An answer of which the headers come first is heard too, if only as a refusal."""
+        """An early response whose body follows its headers fails the upload within 30 seconds."""
         putting = self.put_early(
             Bytes(self.DATA),
             lambda peer: peer.say(reply(403, length=len(self.DENIED)), self.DENIED),
         )
         self.network.advance(30)
-        self.assertTrue(putting.called, "it is waited for")
+        self.assertTrue(putting.called, "the upload still waits")
         self.failureResultOf(putting, TransportError)

@@ -310,7 +310,7 @@ class HungDiskTests(ActorCase):
         self.assertFalse(gate.is_set())
         self.assertEqual(
             [
-                "write-back of N failed: no answer for N seconds",
+                "write-back of N failed: no response for N seconds",
                 "the store accepts no file, so a render is not stored: an earlier call has not"
                 " come back",
             ],

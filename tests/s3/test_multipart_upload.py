@@ -238,7 +238,8 @@ class FailureTests(PartsCase):
             self.log.events.clear()
             self.exactly(self.put_up_to(2, reply(500), *answers), Unavailable)
             self.assertEqual(
-                self.warnings(), ["the parts of an upload are left in the store: {error}"]
+                self.warnings(),
+                ["a multipart upload was not aborted, so its parts remain in the store: {error}"],
             )
             self.assertEqual(self.log.errors, [])
 

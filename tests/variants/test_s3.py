@@ -167,7 +167,7 @@ class OpenTests(VariantCase):
         """If the store's error code says more than its status, the boot error has a hint."""
         self.network.answers += [reply(403, error("RequestTimeTooSkewed"))]
         text = str(self.error_of(self.variants.open(), Unwritable))
-        self.assertTrue(text.endswith("a correct clock is required, here and there"), text)
+        self.assertTrue(text.endswith("a correct clock is required, here and in the store"), text)
 
     def test_clock(self) -> None:
         """For a wrong clock, the boot error has the difference if the store sent a Date."""

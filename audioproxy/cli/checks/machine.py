@@ -52,14 +52,14 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
             found = listed(f"{path} {version}" for path, version in versions.items())
         else:
             found = f"{listed(versions)} {next(iter(versions.values()))}".rstrip()
-        yield good("ffmpeg", f"{found}, with all that renders need")
+        yield good("ffmpeg", f"{found}, with everything that renders need")
     # The parent-death signal kills encoders when this process ends for any reason (D40).
     if proxy.programs.launcher.parent_death_prefix:
         yield good("setpriv", "encoders end with the service, even if it is killed")
     else:
         yield note(
             "setpriv",
-            "not there, so encoders may outlive a service that is killed; util-linux's is"
+            "not found, so encoders may outlive a service that is killed; that of util-linux is"
             " required: apt-get install util-linux",
         )
 
@@ -77,7 +77,7 @@ async def check_local_sources(config: Config) -> AsyncIterator[CheckResult]:
         return
     text = f"{root} ({filesystem_of(root)}) can be read"
     if empty:
-        yield note("local sources", f"{text}, and there is nothing in it")
+        yield note("local sources", f"{text}, but it is empty")
     else:
         yield good("local sources", text)
 
@@ -91,11 +91,11 @@ async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIte
     if path is None:
         yield bad(
             "certificates",
-            "there are none in one file, and so no https sources; install those of the system:"
-            " apt-get install ca-certificates",
+            "no file with the system's certificates was found, so https sources cannot be verified;"
+            " install it: apt-get install ca-certificates",
         )
     elif not os.access(path, os.R_OK):
-        yield bad("certificates", f"{path} cannot be read; SSL_CERT_FILE has to name one that can")
+        yield bad("certificates", f"{path} cannot be read; set SSL_CERT_FILE to a readable file")
     else:
         yield good("certificates", f"https sources are verified against {path}")
 
@@ -110,14 +110,16 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
         finally:
             file.close()
     except OSError as error:
-        yield bad("temporary files", f"none can be made ({error}); set TMPDIR to where they can")
+        yield bad(
+            "temporary files", f"cannot be created ({error}); set TMPDIR to a writable directory"
+        )
         return
     folder = tempfile.gettempdir()
     if chosen and os.path.abspath(chosen) != folder:
         yield note(
             "temporary files",
-            f"TMPDIR is {chosen}, where none can be made, so they are in {folder}; set it to a"
-            " directory that this user may write into",
+            f"TMPDIR is {chosen}, which is not writable, so they are in {folder}; set it to a"
+            " directory that this user may write to",
         )
     renders, needed, files = config.max_concurrency, 0, []
     if not isinstance(config.variant_store, FileStore):
@@ -144,7 +146,7 @@ async def check_open_files(config: Config) -> AsyncIterator[CheckResult]:
     text = f"{most}, which is enough for {format_count(clients, 'client')} at a time"
     advice = "raise it: LimitNOFILE=16384 in the service's unit, or ulimit -Hn 16384"
     if clients <= _TOO_FEW_CLIENTS:
-        yield bad("open files", f"{most}, which renders alone need; {advice}")
+        yield bad("open files", f"{most}, which is too few for renders and clients; {advice}")
     elif clients < _FEW_CLIENTS:
         yield note("open files", f"{text}; {advice}")
     else:
@@ -170,7 +172,7 @@ async def check_ports(
             if variable in settings.refused:
                 continue
             if port == 0:
-                yield good(variable, "any that is free")
+                yield good(variable, "any free port")
                 continue
             listener = Listener(reactor, site)
             try:
@@ -205,11 +207,13 @@ async def _explain_failure(
     origin = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     identify = _identify_metrics if variable == "AP_METRICS_PORT" else _identify_service
     try:
-        return good(variable, f"{port} is taken by {await identify(fetch, origin)}, which runs")
+        return good(
+            variable, f"{port} is taken by {await identify(fetch, origin)}, which is running"
+        )
     except (TransportError, BodyTooLarge, ValueError, LookupError, TypeError):
         return bad(
             variable,
-            f"{port} is taken by another program (`ss -ltnp` tells which); set {variable} to a"
+            f"{port} is taken by another program (`ss -ltnp` shows which); set {variable} to a"
             " free one",
         )
 

@@ -91,7 +91,7 @@ def _changeable(kept: Mapping[str, str], names: set[str]) -> set[str]:
 def _summarize(config: Config) -> str:
     where = config.variant_store
     store = {FileStore: "variants in a folder", BucketStore: "variants in a bucket"}
-    urls = "signed URLs, or insecure ones" if config.allow_insecure else "URLs signed"
+    urls = "signed URLs, or insecure ones" if config.allow_insecure else "signed URLs"
     kept = store.get(type(where), "variants are not stored")
     hits = {"redirect": ", hits redirected to it", "proxy": ", hits served by this service"}
     how = "" if where is None else hits[config.serve_mode]

@@ -93,7 +93,7 @@ async def check_bucket(
         yield bad("variant store", f"AP_VARIANT_STORE: {unwritable}")
         yield note("presigned URLs", _SKIPPED)
     else:
-        yield good("variant store", f"{store.place}: something was written, found and removed")
+        yield good("variant store", f"{store.place}: a test object was written, found and removed")
         for result in presigned:
             yield result
     own = config.variant_s3.endpoint != config.source_s3.endpoint
@@ -116,7 +116,8 @@ async def _check_presigned_url(reactor: Any, config: Config, proof: StoreObject)
         return note("presigned URLs", f"{text}; they are not needed with AP_SERVE_MODE=proxy")
     return bad(
         "presigned URLs",
-        f"{text}; a store and an AP_PRESIGN_TTL that let them are required, or AP_SERVE_MODE=proxy",
+        f"{text}; use a store and an AP_PRESIGN_TTL that allow presigned URLs, or set"
+        " AP_SERVE_MODE=proxy",
     )
 
 
@@ -134,8 +135,7 @@ async def check_bucket_sources(config: Config, sources: S3Sources) -> AsyncItera
             hint = hint_for(
                 objects,
                 error,
-                "an endpoint that can be reached, and credentials and a region that it knows, are"
-                " required",
+                "a reachable endpoint, and credentials and a region that it accepts, are required",
             )
             failure = f"listing buckets failed ({error}); {hint}"
     if failure is not None:
