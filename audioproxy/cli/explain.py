@@ -217,8 +217,8 @@ def _explain_commands(
 
 def _read_config(environment: Mapping[str, str]) -> tuple[Config, list[str]]:
     """Return the service's configuration, or the default one and the problems of the settings."""
-    # The configuration needs a key or AP_ALLOW_INSECURE. Only signatures cannot be explained
-    # without a key.
+    # Without a key, `load` requires AP_ALLOW_INSECURE. Everything except the signature can be
+    # explained without a key.
     relaxed = {} if environment.get("AP_KEY") else {"AP_ALLOW_INSECURE": "1"}
     try:
         return load({**environment, **relaxed})[0], []

@@ -25,9 +25,9 @@ RENDERED, STORED, OTHER, FAILED = "rendered", "stored already", "not a variant",
 
 _RESULTS = {"MISS": RENDERED, "COALESCED": RENDERED, "HIT": STORED}
 
-# Number of requests in all when the response reports a broken or slow backend.
+# Maximum number of requests for a URL, if the response reports a broken or slow backend.
 _GATEWAY_TRIES = dict.fromkeys((502, 503, 504), 3)
-# Seconds before a repeated request: without a Retry-After header, and at most with one.
+# Seconds before the next request: without a Retry-After header, and the maximum with one.
 _RETRY, _LONGEST_RETRY = 2.0, 60.0
 # Maximum size of an error document, in bytes.
 _DOCUMENT = 64 * 1024

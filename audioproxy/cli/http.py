@@ -12,7 +12,7 @@ from audioproxy.http_client.client import USER_AGENT, HttpClient, Response
 from audioproxy.http_client.errors import translate_error
 
 # treq accepts only URLs that hyperlink can parse, so it gets a placeholder. The agent sends the
-# exact URL. The name is reserved (RFC 6761, 6.4).
+# exact URL. The placeholder's host name is reserved (RFC 6761, 6.4).
 _PLACEHOLDER = "http://url.invalid/"
 # Seconds to wait for the headers of a response.
 _TIMEOUT = 15.0

@@ -29,7 +29,7 @@ def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | 
     outcomes: list[T | Failure] = []
 
     async def main(reactor: Any) -> None:
-        # A signal cancels the coroutine only if the reactor is already running.
+        # Wait until the reactor runs: before that, a signal would not cancel the coroutine.
         running: Deferred[None] = Deferred()
         reactor.callWhenRunning(running.callback, None)
         await running
@@ -41,7 +41,7 @@ def run(work: Callable[[Any], Coroutine[Any, Any, T]], observer: ILogObserver | 
                 working.cancel()
 
         reactor.addSystemEventTrigger("before", "shutdown", interrupt)
-        # `outcomes` receives a failure instead of `react`, which would log it.
+        # A failure goes to `outcomes` and not to `react`, which would log it.
         await working.addBoth(outcomes.append)
 
     # `react` raises SystemExit with an exit status that does not apply here.

@@ -45,7 +45,7 @@ exit status:
 _READ_SIZE = 64 * 1024
 # Maximum bytes of one line. The service accepts no URL of this length.
 _LONGEST_LINE = 64 * 1024
-# Number of recent URLs in which a duplicate is found and skipped.
+# Number of recent URLs that are remembered, so that duplicates are skipped.
 _REMEMBERED = 10_000
 
 

@@ -212,7 +212,7 @@ class RequestBody:
     """A byte range of a file as the body of a request.
 
     :ivar length: the number of bytes.
-    :ivar on_progress: called after each write to the connection.
+    :ivar on_progress: called for each write to the connection.
     :ivar abort_connection: closes the connection of the request at once.
     """
 

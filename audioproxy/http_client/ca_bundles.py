@@ -1,7 +1,7 @@
 """One HTTP client for each CA bundle.
 
 The client module imports OpenSSL and Twisted's HTTP client. It is imported only when a client is
-constructed: without it, a service with local files only starts in half the time.
+constructed: without it, a service that has only local files starts in half the time.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class PooledConnection(ProtocolWrapper):
         self.transport.writeSequence(data)
 
     def resumeProducing(self) -> None:
-        """Resume to read the body, which has no limit here."""
+        """Resume the connection to read the body, which has no limit here."""
         self._header_bytes = None
         self.transport.resumeProducing()
 

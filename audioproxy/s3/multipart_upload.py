@@ -22,7 +22,7 @@ _log = Logger()
 async def put_multipart(
     target: StoreObject, headers: Mapping[str, str], ranges: Sequence[UploadRange]
 ) -> None:
-    """Write an object from several byte ranges, and remove all parts after a failure.
+    """Write an object from several byte ranges, and abort the upload after a failure.
 
     :raises StoreError: if the store refuses a request.
     """

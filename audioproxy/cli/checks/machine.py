@@ -28,7 +28,7 @@ from audioproxy.service import AudioProxy
 from audioproxy.tap import raise_descriptor_limit
 
 _FFMPEG = "a complete ffmpeg on the PATH is required: apt-get install ffmpeg"
-# Numbers of clients below which the result is a note, and bad. A listener accepts at least 16
+# Numbers of clients: the thresholds for a note and for a bad result. A listener accepts at least 16
 # clients, even with too few descriptors.
 _FEW_CLIENTS, _TOO_FEW_CLIENTS = 500, 16
 # Maximum seconds and bytes for the response of the program that holds a port.

@@ -1,4 +1,4 @@
-"""Checks of the settings, and the configuration without the invalid ones."""
+"""Checks of the settings, and the configuration without the invalid settings."""
 
 from __future__ import annotations
 

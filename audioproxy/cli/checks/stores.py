@@ -27,8 +27,8 @@ _CONTENT = b"audioproxy can read what it writes"
 # Error codes of stores that accept the credentials but refuse to list buckets.
 _NO_LIST = ("AccessDenied", "MethodNotAllowed", "NotImplemented")
 
-# Seconds of difference between two clocks above which the result is a note, and bad. With a large
-# difference, presigned URLs expire before they are used. S3 refuses requests at 15 minutes.
+# Seconds of difference between two clocks: the thresholds for a note and for a bad result. With a
+# large difference, presigned URLs expire before they are used. S3 refuses requests at 15 minutes.
 _NOTICEABLE, _WRONG = 5, 300
 
 _SKIPPED = "not checked, since the store cannot be used"
