@@ -1,6 +1,6 @@
-# Run by sh -eu in the store's image: two buckets, and a user who may do in them what the nodes do.
-# Each start runs it again: the buckets and what is in them stay, the policy and the user's secret become
-# what policy.json and .env say now.
+# Creates two buckets, and a user with the rights of the nodes. `sh -eu` runs this script in the store's
+# image at each start. Buckets and their objects remain. The policy is set again from policy.json, and the
+# user's secret from .env.
 
 export MC_CONFIG_DIR=/tmp/mc
 mc alias set store http://s3:9000 "$MINIO_ROOT_USER" "$MINIO_ROOT_PASSWORD"
