@@ -150,7 +150,7 @@ LINES = {
     r"\[debug\] the render of \S+ has ended: 3 bytes": "debug",
     r"\[debug\] the render of \S+ is stored": "debug",
     r"\[debug\] the render of \S+ is stopped": "debug",
-    r"\[debug\] the render of \S+ has failed: The source holds no audio .*": "debug",
+    r"\[debug\] the render of \S+ has failed: The source has no audio .*": "debug",
     r"\[debug\] the render of \S+ has failed: The encoder could not be started\.": "debug",
     r"request_id=hit \[info\] render 200 opts=\S+ src=\S+ cache=HIT 3 bytes in 0ms": "info",
     r"request_id=missing \[info\] unknown 404 not_found \d+ bytes in 0ms": "info",
