@@ -107,7 +107,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertTrue(self.is_closed())
 
     def test_leave_twice(self) -> None:
-        """A follower that leaves twice does not make the file close for the render."""
+        """A follower that is removed twice does not close the file while the render uses it."""
         leave = self.follow()
         leave()
         leave()
@@ -159,7 +159,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertTrue(self.is_closed())
 
     def test_same_follower_twice(self) -> None:
-        """A callable that is added twice as a follower can be removed separately each time."""
+        """If a callable is added twice as a follower, each addition is removed separately."""
         follower = lambda: self.told.append("a")  # noqa: E731
         one, two = self.output.follow(follower), self.output.follow(follower)
         one()

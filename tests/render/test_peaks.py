@@ -161,7 +161,7 @@ class RefusalTests(PeaksCase):
             self.assert_nothing_stored()
 
     def test_trim_past_the_end(self) -> None:
-        """A waveform's ``t`` that proves to start past the end is a 422 that quotes it (D11)."""
+        """If a waveform's ``t`` proves to start past the end, the 422 quotes the segment (D11)."""
         for code, stderr in ((0, b""), (1, b"Empty output")):
             self.make()
             client, encoder = self.harness.render("f:peaks/t:5")
@@ -233,7 +233,7 @@ class RefusalTests(PeaksCase):
         self.assert_dropped(client, RenderFailed)
 
     def test_queue_full(self) -> None:
-        """A waveform that finds the render queue full is a 429 (Errors, 9)."""
+        """If the render queue is full, a request for a waveform gets 429 (Errors, 9)."""
         self.make(queue=0)
         self.harness.render(path=b"b.wav")
         client = self.harness.come(PEAKS)
@@ -241,7 +241,7 @@ class RefusalTests(PeaksCase):
         self.assertIsInstance(client.outcome, QueueFull)
 
     def test_measured(self) -> None:
-        """A waveform with a fade-out measures a source of unknown length in its slot (D12)."""
+        """For a waveform's fade-out, an unknown length is measured in the render slot (D12)."""
         client = self.harness.come("f:peaks/pts:2/ch:2/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.harness.encoder().say(b"out_time_us=4000000\n")

@@ -44,7 +44,7 @@ class FindCommandsTests(RenderCase):
         self.assertEqual((plan.ffmpeg, None), (encoder.arguments, plan.measure))
 
     def test_measured(self) -> None:
-        """If the filters need an unknown length, the source is measured for the command."""
+        """If the filters need a length that the probe does not report, the source is measured."""
         begun = self.begin("f:mp3/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.assertEqual(self.harness.encoder().arguments[0], "ffmpeg")

@@ -73,7 +73,7 @@ class DrainTests(RenderCase):
         self.assertEqual(client.outcome, "whole")
 
     def test_cancels(self) -> None:
-        """At its time limit, a shutdown ends renders with their children and clients (D39)."""
+        """At its time limit, a shutdown ends renders and child processes; clients fail (D39)."""
         client, encoder = self.harness.render()
         queued = self.harness.come("f:flac")
         self.harness.answer_probe()

@@ -303,7 +303,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(ProbeTimeout)
 
     def test_options_that_the_source_refuses(self) -> None:
-        """Options that the probe shows to be impossible are a 422, without a wait for a slot."""
+        """If the probe shows that options are impossible, clients get 422 and wait for no slot."""
         self.harness.render(path=b"b.wav")
         client = self.harness.come("t:60")
         self.harness.answer_probe()
@@ -319,7 +319,7 @@ class RefusalTests(RenderCase):
         self.assertEqual([type(client.outcome) for client in waiting], [QueueFull] * 2)
 
     def test_too_long_in_the_queue(self) -> None:
-        """A render that only waited until AP_RENDER_TIMEOUT is a 429, not a 504 (Errors, 9)."""
+        """A render that gets no slot until AP_RENDER_TIMEOUT is a 429, not a 504 (Errors, 9)."""
         self.make(timeout=100)
         _, other = self.harness.render(path=b"b.wav")
         client = self.harness.come()
@@ -429,7 +429,7 @@ class RefusalTests(RenderCase):
         self.assertIsNone(self.harness.stored())
 
     def test_trim_past_the_end(self) -> None:
-        """A ``t`` that proves to start past the end is a 422 that names the real duration (D11)."""
+        """If ``t`` proves to start past the end, the 422 names the real duration (D11)."""
         for ends in ((0, b""), (1, b"Empty output")):
             self.make()
             client, encoder = self.harness.render("t:5")
@@ -544,7 +544,7 @@ class RefusalTests(RenderCase):
         self.assert_refused(OutputTooLarge)
 
     def test_cap_of_the_system(self) -> None:
-        """An encoder that the system stops at AP_MAX_VARIANT_BYTES is refused (D52)."""
+        """If the system stops an encoder at AP_MAX_VARIANT_BYTES, its clients are refused (D52)."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
         encoder.say(b"x" * 10)

@@ -32,7 +32,7 @@ class MetricsCase(SynchronousTestCase):
         return self.harness
 
     def settled(self) -> dict[str, float]:
-        """End everything, and return the changes of all metrics."""
+        """Close the node, and return the changes of all metrics."""
         self.harness.close()
         self.assertEqual(NOTHING_LEFT, self.harness.left())
         return self.counts.changes
@@ -206,7 +206,7 @@ class OutcomeTests(MetricsCase):
             self.assert_counted("render_timeout", 100)
 
     def test_options_found_out_in_the_slot(self) -> None:
-        """A 422 that only decoding can find counts as ``invalid_options`` (D11)."""
+        """A 422 that is found only by the measuring pass counts as ``invalid_options`` (D11)."""
         self.harness.come("t:5/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.harness.clock.advance(2)
@@ -270,7 +270,7 @@ class NeverRanTests(MetricsCase):
         self.assertEqual({}, self.settled())
 
     def test_no_slot(self) -> None:
-        """A 429 is not counted as a render: neither a full queue nor a long wait (Errors, 9)."""
+        """A 429 is not counted as a render, for a full queue or for a long wait (Errors, 9)."""
         self.make(queue=1)
         _, other = self.harness.render(path=b"b.wav")
         clients = []
@@ -336,7 +336,7 @@ class WriteFailureTests(MetricsCase):
         return client
 
     def failures(self) -> float:
-        """End everything, and return the number of failed writes."""
+        """Close the node, and return the number of failed writes."""
         self.settled()
         return self.counts.of("variant_store_write_failures_total").get(
             "variant_store_write_failures_total", 0

@@ -138,7 +138,7 @@ class NoFileTests(StoreCase):
     """Stores that provide no scratch file."""
 
     def test_refused(self) -> None:
-        """If the store refuses a scratch file, the client gets all bytes; one loss is counted."""
+        """If the store refuses a scratch file, clients get all bytes; one failure is counted."""
         self.break_store()
         client, _ = self.harness.render()
         self.harness.finish()

@@ -16,7 +16,7 @@ AHEAD = 64 * 1024
 class LineCase(SynchronousTestCase):
     """Connections with a fake clock; everything must be released at the end of a test.
 
-    :ivar harness: has one stored variant; other variants are rendered.
+    :ivar harness: the service; it has one stored variant and renders other variants.
     """
 
     def setUp(self) -> None:
@@ -109,7 +109,7 @@ class TimeTests(LineCase):
         self.assertEqual([], self.log.requests)
 
     def test_slow_body(self) -> None:
-        """A request body must arrive within the same minute as its headers, in either framing."""
+        """A request body, chunked or not, must arrive within the same minute as its headers."""
         for framing, part in (
             (b"Content-Length: 1000", b"x"),
             (b"Transfer-Encoding: chunked", b"1\r\nx\r\n"),
@@ -265,7 +265,7 @@ class PipelineTests(LineCase):
     """Pipelined requests, which arrive before earlier requests have a response."""
 
     def ask_ahead(self, size: int) -> Connection:
-        """Request a render, then pipeline this many bytes of requests, the last one cut off."""
+        """Request a render, then pipeline ``size`` bytes of requests; the last may be cut off."""
         connection = self.get(MISS)
         rest = (HEALTH * (size // len(HEALTH) + 1))[:size]
         for at in range(0, size, 5000):
@@ -326,7 +326,10 @@ class PipelineTests(LineCase):
             self.assertEqual(count, self.harness.render(MISS).left)
 
     def test_hundreds_at_once(self) -> None:
-        """A thousand pipelined requests are split over turns of the reactor, for other clients."""
+        """A thousand pipelined requests are split over turns of the reactor.
+
+        Between the turns, the reactor can serve other clients.
+        """
         connection = self.connect()
         connection.send_raw(HEALTH * 1000)
         self.assertIn(count(connection), range(1, 50))
@@ -335,7 +338,7 @@ class PipelineTests(LineCase):
         self.assert_ends(connection, 60)
 
     def test_hundreds_again_and_again(self) -> None:
-        """A client with over 64 KiB of pipelined requests without response is disconnected."""
+        """A client with more than 64 KiB of unanswered pipelined requests is disconnected."""
         connection = self.connect()
         for _ in range(5):
             connection.send_raw(HEALTH * 1000)

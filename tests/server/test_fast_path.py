@@ -68,7 +68,7 @@ class FastPathCase(SynchronousTestCase):
         self.harnesses = self.build()
 
     def build(self, **options: Any) -> tuple[ResourceHarness, ResourceHarness]:
-        """Return a service without and one with the fast path; both have verified the path."""
+        """Return two services, without and with the fast path; both have verified the path."""
         plain, fast = ResourceHarness(**options), ResourceHarness(fast=True, **options)
         for harness in (plain, fast):
             harness.store_variant(PATH, DATA)
@@ -197,7 +197,7 @@ class LeftTests(FastPathCase):
             self.assertNotIn("read_small", self.harnesses[1].touched(), request)
 
     def test_unknown(self) -> None:
-        """A path that differs from a verified one in one byte is verified (Authentication)."""
+        """If one byte of a verified path is changed, the response is a 401 (Authentication)."""
         _, fast = self.harnesses
         path = bytearray(fast.path(PATH))
         path[-1] ^= 1

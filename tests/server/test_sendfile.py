@@ -78,7 +78,7 @@ class SendfileTests(TestCase):
         self.addCleanup(self.log.keep())
 
     def sendfile(self, *words: int, real: Callable[..., int] = os.sendfile) -> int:
-        """Call the real sendfile and record its results, or raise the set failure."""
+        """Call the real sendfile and record its results, or raise ``failure`` if it is set."""
         if self.failure is not None:
             raise self.failure
         self.moves.append(real(*words))
@@ -192,13 +192,13 @@ class SendfileTests(TestCase):
 
 
 class WrittenTests(SendfileTests):
-    """The same tests where sendfile cannot be used, for example behind TLS."""
+    """`SendfileTests` where sendfile cannot be used, for example behind TLS."""
 
     uses_sendfile = False
 
 
 class TroubleTests(SendfileTests):
-    """The same tests on a file system that rejects sendfile, and failures of sendfile."""
+    """`SendfileTests` on a file system that rejects sendfile, and failures of sendfile."""
 
     def setUp(self) -> None:
         super().setUp()

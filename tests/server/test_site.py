@@ -43,7 +43,7 @@ BAD_HEADERS = {
     "no colon": b"nonsense\r\n\r\n",
     "no name": b": value\r\n\r\n",
     "a space in the name": b"X Y: value\r\n\r\n",
-    "a space behind the name": b"Content-Length : 3\r\n\r\n",
+    "a space after the name": b"Content-Length : 3\r\n\r\n",
     "NUL in the name": b"X\0: value\r\n\r\n",
     "NUL in the value": b"X: val\0ue\r\n\r\n",
     "a line feed in the value": b"X: val\nue\r\n\r\n",
@@ -146,7 +146,7 @@ class BadRequestTests(LineCase):
         self.assert_refused(connection, None, "")
 
     def test_behind_a_render(self) -> None:
-        """A malformed request does not interrupt the response before it, however long it takes."""
+        """A malformed request does not interrupt the earlier response, however slow its render."""
         for number, bad in enumerate((BAD_LINES["SSH"], START + BAD_HEADERS["two lengths"])):
             rest = b"/cb:%d" % number + MISS
             connection = self.get(rest)
@@ -160,7 +160,7 @@ class BadRequestTests(LineCase):
             self.assert_ends(connection, 5, abort=True)
 
     def test_behind_a_reader_that_stalls(self) -> None:
-        """A malformed request gets its 400 once a slow client has read the response before."""
+        """A malformed request gets its 400 once a slow client has read the earlier response."""
         connection = self.get(HIT, window=1)
         connection.send_raw(BAD_LINES["SSH"])
         while not connection.half_closed:
@@ -223,7 +223,10 @@ class BodyTests(LineCase):
                 self.assert_cut(self.send(head, *parts))
 
     def test_too_long_for_another_method(self) -> None:
-        """Other methods with a body of more than 64 KiB are a 404 (Endpoints; Errors, 404)."""
+        """With a body of more than 64 KiB, methods other than GET and HEAD are a 404.
+
+        HEAD is a 400, like GET (Endpoints; Errors, 404).
+        """
         parts = [b"x" * 60_000, b"x" * 5537]
         for method in (b"POST", b"PUT", b"DELETE", b"OPTIONS", b"get", b"BREW"):
             connection = self.send(b"Content-Length: 65537", *parts, method=method)
@@ -249,7 +252,7 @@ class BodyTests(LineCase):
         self.assertEqual([], self.harness.calls)
 
     def test_ahead_of_an_answer(self) -> None:
-        """A body that arrives during the response before it counts as pipelined bytes."""
+        """A body that arrives during an earlier response counts as pipelined bytes."""
         connection = self.get(MISS)
         connection.send_raw(
             b"GET /health HTTP/1.1\r\nContent-Length: 99999\r\n\r\n" + b"x" * 99_999
@@ -267,7 +270,7 @@ class BodyTests(LineCase):
         self.assertEqual((200, DATA), (response.status, response.body))
 
     def test_expect_and_leave(self) -> None:
-        """A client that sends no body after 100 Continue is closed like an incomplete request."""
+        """If a client sends no body after 100 Continue, its connection is closed after a minute."""
         connection = self.send(b"Expect: 100-continue\r\nContent-Length: 3")
         self.assert_ends(connection, 60)
         self.assertEqual([], self.log.requests)

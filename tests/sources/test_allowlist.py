@@ -78,7 +78,7 @@ class AllowlistTests(SynchronousTestCase):
             self.assert_hosts(entry, "", "ab a axb aa a.b.b x.a x.ab")
 
     def test_address(self) -> None:
-        """An IP literal matches an address without brackets."""
+        """An IP literal without brackets matches exactly this address."""
         self.assert_hosts("::1", "::1", "::2")
         self.assert_hosts("192.0.2.1", "192.0.2.1", "192.0.2.10")
 

@@ -32,8 +32,8 @@ PIECE = 64 * 1024
 class FakeStream:
     """Byte stream whose bytes and end are controlled by a test.
 
-    :ivar paused: the consumer paused the stream.
-    :ivar gone: the consumer stopped the stream.
+    :ivar paused: whether the consumer has paused the stream.
+    :ivar gone: whether the consumer has stopped the stream.
     :param early: bytes that are sent before `send` returns.
     """
 
@@ -85,7 +85,7 @@ class DownloadCase(SynchronousTestCase):
         self.threads = FakeThreads()
 
     def tearDown(self) -> None:
-        self.assertEqual(self.threads.waiting, 0, "a thread has the descriptor")
+        self.assertEqual(self.threads.waiting, 0, "a thread still uses the file descriptor")
         self.file.close()
         self.assertEqual(open_descriptors(), self.before)
 
@@ -221,7 +221,7 @@ class TroubleTests(DownloadCase):
             self.failureResultOf(receiving, LimitExceeded)
 
     def test_limit_at_once(self) -> None:
-        """A stream that exceeds the limit before `send` returns fails, whether it ended or not."""
+        """A stream that exceeds the limit before `send` returns fails, complete or not."""
         for whole in (True, False):
             receiving = self.receive(FakeStream(b"x" * 11, whole), limit=10)
             if not whole:

@@ -35,7 +35,7 @@ LIMIT = 1000
 
 
 def break_off(peer: Peer, _: object) -> None:
-    """Close the connection without a response; the client retries on a reused connection."""
+    """Close the connection without a response; Twisted retries if the connection was reused."""
     peer.break_off()
 
 
@@ -203,7 +203,7 @@ class AskTests(OriginCase):
         self.assertEqual(requests, len(self.asked))
 
     def test_no_source(self) -> None:
-        """A status without a source body is a 415 for a read, but not for HEAD (D48)."""
+        """If a status has no source body, opening (as for HEAD) succeeds; reading is 415 (D48)."""
         for status in (201, 202, 204, 205, 207, 226, 300, 304, 305, 306, 416):
             self.unreadable(reply(status))
             self.unreadable(reply(405), reply(status))
@@ -322,7 +322,7 @@ class AgreesTests(OriginCase):
             self.assertIs(verdict, matches, (first, second))
 
     def test_unchanged(self) -> None:
-        """The change check asks the original URL; an unavailable origin counts as unchanged."""
+        """The change check requests the original URL; an unavailable origin counts as unchanged."""
         same = reply(200, length=7, headers=TAGGED)
         for answers, verdict in (
             ((same,), True),
@@ -411,7 +411,7 @@ class InputTests(OriginCase):
         self.error_of(found.input(10, whole=True), SourceTooLarge)
 
     def test_unsized_and_late(self) -> None:
-        """If a copy for the probe takes half of the time, the source is probed in place."""
+        """If a copy for the probe takes half of the given time, the source is probed in place."""
         unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         found = self.opened(reply(405), unsized)
         self.network.answers += [unsized]

@@ -298,7 +298,7 @@ class RefusedTests(LocalCase):
         self.assert_refused(b"null", b"zero")
 
     def test_unreadable(self) -> None:
-        """Files and folders without read permission are a 404."""
+        """Files without read permission, and files in folders without any permission, are a 404."""
         (self.root / "a.mp3").chmod(0)
         (self.root / "in").chmod(0)
         with not_root():

@@ -215,8 +215,9 @@ class InputTests(SourceCase):
     def test_presigned(self) -> None:
         """A render gets a presigned URL for GET that expires with the render's time limit.
 
-        A probe's URL is valid for AP_RENDER_TIMEOUT (300 seconds here). Clocks may differ by some
-        seconds, and a probe may take no longer than that.
+        A probe's URL is valid for AP_RENDER_TIMEOUT (300 seconds here). The store's clock may be
+        some seconds ahead of this machine's, and a probe's time limit may be as short as this
+        difference.
         """
         for seconds, lifetime in ((60.0, "60"), (59.999, "59"), (1.5, "1"), (0.3, "1"), (0, "1")):
             for whole, expected in ((True, lifetime), (False, "300")):

@@ -316,7 +316,7 @@ class DamageTests(StoreCase):
                 self.assertFalse(self.verdict(bytes(damaged)), (at, change))
 
     def test_longer(self) -> None:
-        """A file with additional bytes before, within or after is not a variant."""
+        """A file with additional bytes at its start, in its middle or at its end is no variant."""
         cut = len(self.DATA)
         for content in (
             self.whole + b"\0",
@@ -339,7 +339,7 @@ class DamageTests(StoreCase):
         self.assertFalse(self.verdict(start + end))
 
     def test_record_of_another_kind(self) -> None:
-        """A file whose record is not valid JSON or has invalid header values is not a variant."""
+        """A file whose record is not a JSON object with valid header values is not a variant."""
         number = b'{"size":40,"content_type":["a"],"cache_control":"b"}'
         nothing = b'{"size":40,"content_type":null,"cache_control":"b"}'
         two = b'{"size":40,"content_type":"a\\r\\nX: b","cache_control":"b"}'
@@ -412,7 +412,7 @@ class CommitTests(StoreCase):
         for total, free, fits in (
             (1 << 40, 64 << 20, True),
             (1 << 40, (64 << 20) - 1, False),
-            # On a small disk, a twentieth of free space is enough.
+            # On a small disk, it is enough that a twentieth of the disk is free.
             (1 << 20, (1 << 20) // 20, True),
             (1 << 20, (1 << 20) // 20 - 1, False),
             (1 << 20, 0, False),
@@ -605,7 +605,8 @@ class ProveTests(SynchronousTestCase):
     def test_good(self) -> None:
         """`prove` leaves no file behind.
 
-        Its files could belong to root, and the service could not write to them.
+        If root ran `prove`, these files would belong to root, and the service could not write to
+        them.
         """
         self.path.mkdir()
         self.assertIsNone(self.prove())

@@ -47,7 +47,7 @@ class Impatient(SimpleQueue[Any]):
 
 
 class DigestedCase(SynchronousTestCase):
-    """A scratch file whose thread runs when a test says so."""
+    """A scratch file whose thread runs only when a test runs its threads."""
 
     def setUp(self) -> None:
         self.before = open_descriptors()
@@ -57,7 +57,7 @@ class DigestedCase(SynchronousTestCase):
 
     def tearDown(self) -> None:
         self.assertEqual(self.threads.waiting, 0)
-        self.assertFalse(Impatient.starved, "the thread would not end")
+        self.assertFalse(Impatient.starved, "a real thread would wait forever")
         self.assertEqual(open_descriptors(), self.before)
 
     def make(self, data: bytes = b"", part: int = LARGE) -> HashingScratchFile:

@@ -132,7 +132,7 @@ class OpenTests(VariantCase):
         self.assertEqual(len({request.target for request in self.network.requests}), 2)
 
     def test_refusals(self) -> None:
-        """The boot error names the failed step, the store's response and the remedy."""
+        """The boot error names the failed step, the store's response and what is required."""
         for status, code, said, wanted in (
             (404, "NoSuchBucket", "status 404, NoSuchBucket", "a bucket that exists"),
             (
@@ -451,7 +451,7 @@ class CommitTests(CommitCase):
     """`S3VariantStore.commit`"""
 
     def test_written(self) -> None:
-        """The object has the bytes and headers of the variant; the request signs their hash."""
+        """The object has the variant's bytes and headers; the request signs the bytes' SHA-256."""
         data = os.urandom(200_000)
         for kept in (HEADERS, NAMED):
             self.network.answers.append(reply(200))

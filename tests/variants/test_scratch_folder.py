@@ -1,4 +1,4 @@
-"""Scratch files, of which none is left after a process has ended."""
+"""Scratch files, which are removed when they are closed, or else by the next boot."""
 
 from __future__ import annotations
 

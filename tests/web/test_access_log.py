@@ -42,7 +42,7 @@ class RecordTests(SynchronousTestCase):
     """`AccessLogEntry`"""
 
     def test_line(self) -> None:
-        """Every part of the line has its place, and an absent part leaves no gap."""
+        """The parts of the line have a fixed order; an absent part leaves no additional space."""
         parts = {
             "error_code": (None, "render_failed"),
             "source": (None, b"local://a.mp3"),
@@ -106,7 +106,11 @@ class RecordTests(SynchronousTestCase):
         self.assertIsNotNone(SHAPE.fullmatch(str(record)), record)
 
     def test_levels(self) -> None:
-        """5xx responses are warnings; health, readiness and metrics requests are debug events."""
+        """5xx responses are warnings, except a 503 of ``/ready``, which is a debug event.
+
+        Other responses of health, readiness and metrics are debug events, and all others info
+        events.
+        """
         rows = {
             ("render", 200): LogLevel.info,
             ("render", 206): LogLevel.info,

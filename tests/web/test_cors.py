@@ -1,4 +1,4 @@
-"""CORS headers: none without AP_ALLOW_ORIGIN, the same on every response with it."""
+"""CORS headers of responses and preflights; without AP_ALLOW_ORIGIN there are none."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CorsTests(SynchronousTestCase):
         self.assertEqual([b"Origin"], added[b"vary"])
 
     def test_other_vary_is_kept(self) -> None:
-        """Vary keeps the values of an application that embeds the service."""
+        """Values of Vary that an embedding application has set are kept."""
         headers = Headers({b"vary": [b"Accept-Encoding"]})
         Cors("https://player.example").add_to(headers)
         self.assertEqual([b"Accept-Encoding", b"Origin"], headers.getRawHeaders(b"vary"))

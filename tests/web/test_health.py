@@ -1,4 +1,4 @@
-"""Readiness of a node: thresholds, and one not-ready period for each excursion."""
+"""Readiness of a node: thresholds, and the periods in which a node is not ready."""
 
 from __future__ import annotations
 
@@ -88,7 +88,10 @@ class QueueTests(SynchronousTestCase):
         self.assertEqual((self.slots.held, self.readiness.ready), (1, True))
 
     def test_every_way_out(self) -> None:
-        """A queue that shrinks by a free slot, a cancellation and a timeout is one period."""
+        """However the queue shrinks, it causes one not-ready period.
+
+        The queue shrinks by a free slot, by a cancelled wait and by a timeout.
+        """
         for _ in range(4):
             self.come()
         self.assertFalse(self.readiness.ready)

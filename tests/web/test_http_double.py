@@ -43,7 +43,7 @@ class ReadResponseTests(SynchronousTestCase):
             self.assertFalse(partial is None or partial.complete, data[:cut])
 
     def test_close(self) -> None:
-        """A body without Content-Length and chunks ends with a clean close of the connection."""
+        """A body without Content-Length or chunks ends with a clean close of the connection."""
         data = OK + b"\r\nabc"
         for closed in (True, False):
             response = read_response(data, closed=closed)

@@ -244,7 +244,7 @@ class DocumentTests(InfoCase):
             self.assertEqual(value, response[name], name)
 
     def test_fields_in_order(self) -> None:
-        """The fields of the document have the order of the contract."""
+        """The fields of the document have the documented order."""
         self.assertEqual(list(DOCUMENT), list(json.loads(self.get().body)))
 
     def test_hardly_anything(self) -> None:
@@ -356,7 +356,7 @@ class HeadTests(InfoCase):
     """HEAD: checks and headers, but no probe (Info endpoint, 3)."""
 
     def test_headers(self) -> None:
-        """HEAD has the headers of GET, except Content-Length, which only a probe could tell."""
+        """HEAD has the headers of GET, except Content-Length, which only a probe can determine."""
         head = self.harness.ask_signed(PATH, b"HEAD", x_request_id=b"same")
         self.assertEqual([], self.harness.spawner.children)
         self.assertEqual((200, b""), (head.status, head.body))
@@ -513,7 +513,7 @@ class PoolTests(InfoCase):
         first, second = self.harness.spawner.children
         first.say(ANSWER)
         first.die()
-        # The refused request left no trace: a new request for its source gets a slot.
+        # The refused request has no effect on later ones: a new request for its source gets a slot.
         again = self.send(self.path(2))
         self.assertEqual(3, len(self.harness.spawner.children))
         for child in (second, self.child):

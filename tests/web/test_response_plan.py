@@ -46,7 +46,7 @@ class PlanTests(SynchronousTestCase):
         return plan_response(request(path), Conditions(method, **more), NOW, lookup)
 
     def test_not_modified(self) -> None:
-        """A matching entity tag is a 304 before the store is asked (Conditional requests)."""
+        """A matching entity tag is a 304 without a store lookup (Conditional requests)."""
         for method in (GET, HEAD):
             plan = self.plan(None, method, if_none_match=b'"x", W/' + request().tag)
             self.assertEqual((Outcome.NOT_MODIFIED, 304), (plan.outcome, plan.status))

@@ -1,4 +1,4 @@
-"""Routing and methods: every request gets a response of the contract, never 405 or HTML."""
+"""Routing and methods: every request gets a documented response, never 405 or HTML."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class RoutingTests(RootCase):
         self.assertEqual(401, self.harness.ask(target).status)
 
     def test_insecure(self) -> None:
-        """``insecure`` is accepted only if it is enabled, beside valid signatures (D31)."""
+        """If ``insecure`` is enabled, it is accepted as well as valid signatures (D31)."""
         harness = self.make_harness(insecure=True)
         for target in (b"/insecure" + PATH, harness.path(PATH)):
             self.assertEqual(DATA, harness.ask(target).body)
@@ -306,7 +306,7 @@ class AnyBytesTests(RootCase):
         self.harness = self.make_harness(insecure=True)
 
     def assert_answered(self, connection: Connection) -> None:
-        """Assert that a response is one of the contract, or a 400."""
+        """Assert that a response is complete, has an expected status, and logged no error."""
         response = connection.response
         self.assertTrue(response.complete, response)
         self.assertIn(response.status, (200, 206, 304, 400, 401, 404, 410, 416, 422), response)

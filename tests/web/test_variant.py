@@ -424,7 +424,7 @@ class HitTests(VariantCase):
         self.assertEqual(1, self.stored.closed)
 
     def test_stored_headers_win(self) -> None:
-        """A HIT has Content-Type, Cache-Control and Content-Disposition of the write-back."""
+        """A HIT has the Content-Type, Cache-Control and Content-Disposition that were stored."""
         stored = self.harness.store_variant(PATH, DATA, "audio/x-old", "attachment")
         stored.headers = type(stored.headers)("audio/x-old", "public, max-age=5", "attachment")
         for method in (b"GET", b"HEAD"):
@@ -507,7 +507,7 @@ class HitTests(VariantCase):
         self.assertEqual(2, len(self.flushLoggedErrors(OSError)))
 
     def test_store_does_not_give_it(self) -> None:
-        """If the store finds a variant but refuses its bytes, the response is a plain 502."""
+        """If the store finds a variant but refuses its bytes, the 502 has no variant headers."""
         self.stored = self.harness.store_variant(PATH, DATA, "audio/x-old", "attachment")
         self.stored.refusal = UpstreamUnavailable()
         for headers in ({}, {"range": b"bytes=0-1"}):
@@ -698,7 +698,7 @@ class ConditionalTests(VariantCase):
             self.assertEqual((200, DATA), _seen(response), value)
 
     def test_other_options_other_tag(self) -> None:
-        """The tag is the cache key: the same for any spelling, another for another variant (D5)."""
+        """Each variant's tag is its cache key, the same for all spellings of the URL (D5)."""
         same = b"/dl:a.mp3/q:2.0/f:mp3/plain/local://%61.mp3"
         swapped = b"/f:mp3/q:2/dl:%61.mp3/enc/bG9jYWw6Ly9hLm1wMw"
         other = b"/f:mp3/q:2/dl:b.mp3/plain/local://a.mp3"
@@ -709,7 +709,7 @@ class ConditionalTests(VariantCase):
 
 
 class ExpiryTests(VariantCase):
-    """exp: its second is still served, and it limits every lifetime."""
+    """``exp`` in variant URLs: the last second in which they are served, and limits of max-age."""
 
     def path_until(self, exp: int) -> bytes:
         """Return the path of a variant with ``exp``."""
@@ -740,7 +740,7 @@ class ExpiryTests(VariantCase):
         return ages
 
     def test_clamp(self) -> None:
-        """``exp`` limits max-age of responses, but not of the store (Request option exp, 3)."""
+        """``exp`` limits max-age of responses, not of stored headers (Request option exp, 3)."""
         self.assertEqual({90}, set(self.ages(NOW + 90).values()))
 
     def test_far_expiry(self) -> None:
@@ -754,7 +754,7 @@ class ExpiryTests(VariantCase):
             self.assertEqual({0}, set(self.ages(NOW).values()))
 
     def test_afterwards(self) -> None:
-        """After the second that ``exp`` names, every request is a 410, stored or not."""
+        """After the second that ``exp`` names, all requests for a stored variant are a 410."""
         rest = self.path_until(NOW)
         self.harness.store_variant(rest, DATA)
         self.harness.now = NOW + 1
@@ -826,7 +826,7 @@ class SourceSpellingTests(VariantCase):
     """Both source forms, ``plain`` and ``enc``."""
 
     def test_enc(self) -> None:
-        """A source is the same variant in ``plain`` and in ``enc``, padded or not (D15)."""
+        """A source in ``plain`` and in ``enc``, padded or not, gives one cache key (D15)."""
         for text in (b"local://a.mp3", b"local://a b.mp3", b"s3://bucket/k"):
             encoded = base64.urlsafe_b64encode(text)
             keys = {

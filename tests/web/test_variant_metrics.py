@@ -217,7 +217,7 @@ class RequestTests(CountCase):
         self.assert_ended("info", "5xx")
 
     def test_busy_probes(self) -> None:
-        """A 429 for want of a probe slot counts only as a 4xx request."""
+        """A 429 because no probe slot is free counts only as a 4xx request."""
         for name in (b"a", b"b"):
             self.harness.source = FakeSource(1000, validator=name)
             self.harness.connect().send(self.harness.path(b"/info/plain/local://" + name))
