@@ -23,8 +23,8 @@ from tests.support.service import (
 
 PATH = signed("/f:opus/plain/local://short.flac")
 
-#: twistd, as it behaves if its plugin cache cannot be written. It then imports
-#: twisted.internet.endpoints itself, which reads systemd's variables.
+#: Runs twistd as if its plugin cache cannot be written: it then imports twisted.internet.endpoints
+#: itself, which reads systemd's variables.
 TWISTD = """\
 import sys, twisted.internet.endpoints
 from twisted.scripts.twistd import run

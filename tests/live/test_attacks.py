@@ -64,7 +64,7 @@ def inside() -> bytes:
 
 
 async def together(answers: Iterable[Coroutine[Any, Any, Response]]) -> list[Response]:
-    """Wait for several responses, two at a time."""
+    """Run several requests, two at a time, and return their responses."""
     few = DeferredSemaphore(2)
     return await gatherResults([few.run(Deferred.fromCoroutine, answer) for answer in answers])
 
@@ -130,7 +130,7 @@ class ListTests(AttackCase):
         }
 
     async def test_files(self) -> None:
-        """HLS, DASH and concat files under any name are a 415, and read no other file (D43)."""
+        """HLS, DASH and concat files return 415 under any name; no other file is read (D43)."""
         names = []
         for number, (kind, content) in enumerate(self.lists().items()):
             names.append(f"{kind}.{EXTENSIONS[number % len(EXTENSIONS)]}")
@@ -148,7 +148,7 @@ class ListTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_every_name(self) -> None:
-        """An HLS playlist is a 415 under any file name extension (D43)."""
+        """An HLS playlist returns 415 under any file name extension (D43)."""
         names = [f"list.{extension}" for extension in ("m3u8", "mp3", "ogg", "m4a", "mpd", "txt")]
         for name in names:
             self.add(name, playlist(f"{self.outside}/secret.mp3"))
@@ -157,7 +157,7 @@ class ListTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_hosts(self) -> None:
-        """A playlist of URLs opens no connection, to any host and with any protocol (D43)."""
+        """A playlist of URLs opens no connection, whatever their host and protocol (D43)."""
         certificate = Authority(self.root.with_name("authority")).issue("localhost")
         origins = [open_origin(self), open_origin(self, certificate)]
         names = []
@@ -180,7 +180,7 @@ class ListTests(AttackCase):
         self.assertEqual([[], []], [origin.visits for origin in origins])
 
     async def test_data_reference(self) -> None:
-        """A movie file whose audio data is in another file is a 415 (D43)."""
+        """A movie file whose audio data is in another file returns 415 (D43)."""
         self.add("movie.mov", movie_elsewhere(f"{self.outside}/secret.wav", 22050))
         self.add("movie.m4a", movie_elsewhere(f"{self.outside}/secret.wav", 22050))
         words = ("-enable_drefs", "1", "-use_absolute_path", "1")
@@ -241,8 +241,8 @@ class NameTests(AttackCase):
         answers = await together(ask(port, local(name)) for name in telling)
         for name, answer in zip(telling, answers, strict=True):
             self.assertEqual((200, expected.body), (answer.status, answer.body), name)
-        # The names above cover what ffmpeg might interpret. For the others, a HEAD shows that the
-        # file is found.
+        # The names above cover what ffmpeg might interpret. For the names in `odd`, a HEAD shows
+        # that the file is found.
         model = await ask(port, local("inside.wav", "info"), b"HEAD")
         heads = await together(ask(port, local(name, "info"), b"HEAD") for name in odd)
         for name, head in zip(odd, heads, strict=True):
@@ -253,7 +253,7 @@ class NameTests(AttackCase):
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_names_of_no_file(self) -> None:
-        """A name that leads out of the root or to no file is a 404 (Local source confinement)."""
+        """A name that leads out of the root or to no file gives 404 (Local source confinement)."""
         above = os.path.relpath(self.outside, self.root)
         origin = open_origin(self)
         url = origin.put("/secret.wav", secret("wav"))
@@ -278,7 +278,7 @@ class NameTests(AttackCase):
         missing = await ask(port, local("missing.wav"))
         self.assertEqual(404, missing.status)
         targets = [local(name, kind) for name in names for kind in KINDS]
-        # The service decodes these once, never twice.
+        # The service decodes these source names once, never twice.
         for source in ("%2e%2e/outside/secret.wav", "..%2Foutside%2Fsecret.wav", "%252e%252e/x"):
             targets.append(signed(f"/f:wav/plain/local://{source}"))
         for name in (f"{self.outside}/secret.wav", f"{above}/secret.wav", "link.wav", "%2e%2e/x"):
@@ -291,7 +291,7 @@ class NameTests(AttackCase):
         self.assertEqual([], origin.visits)
 
     async def test_no_file(self) -> None:
-        """A FIFO, socket, device or directory is a 404 at once (Local source confinement, 3)."""
+        """A FIFO, socket, device or directory gives 404 at once (Local source confinement, 3)."""
         os.mkfifo(self.root / "fifo.wav")
         (self.root / "folder.wav").mkdir()
         (self.root / "device.wav").symlink_to("/dev/zero")
@@ -349,7 +349,7 @@ class SwapTests(AttackCase):
         self.addCleanup(process.kill)
 
     async def assert_held(self, name: str) -> None:
-        """Assert that a swapped name fools a plain check, but never the service."""
+        """Assert that a swapped name bypasses a plain check, but never the service's check."""
         path, heard = self.root / name, b""
         while heard != secret("wav")[44:]:
             # The file passes this check, and may be a symlink a moment later.
@@ -383,20 +383,20 @@ class SwapTests(AttackCase):
                 self.assertEqual(size, opened.size)
 
     async def test_file(self) -> None:
-        """A file that is swapped for a symlink is served as it was checked, or is a 404 (D43)."""
+        """A file that is swapped for a symlink gives the checked file or 404 (D43)."""
         inner, outer = self.root / "inside.wav", self.outside / "secret.wav"
         self.swap(SWAP_FILES, self.root / "it.wav", inner, outer)
         await self.assert_held("it.wav")
 
     async def test_folder(self) -> None:
-        """A file in a folder that is swapped for a symlink is served as checked, or a 404 (D43)."""
+        """A file in a folder that is swapped for a symlink gives the checked file or 404 (D43)."""
         (self.outside / "secret.wav").rename(self.outside / "it.wav")
         self.add("real/it.wav", inside())
         self.swap(SWAP_FOLDERS, self.root / "folder", self.root / "real", self.outside)
         await self.assert_held("folder/it.wav")
 
 
-#: Segments that try to smuggle in more than a value.
+#: Segments that try to inject filters, options or headers.
 SMUGGLING = (
     *"enhance:voice,volume=9 enhance:voice[out] enhance:voice:amovie=x enhance:../voice".split(),
     *"norm:ebu,volume=9 norm:ebu:-16,volume=9 norm:ebu:-16:-1.5:11:print_format=json".split(),
@@ -407,7 +407,7 @@ SMUGGLING = (
     *"pts:8,8 pk_fmt:json,dat -i:x i:x filter_complex:amovie=x map:0 af:volume=9 y:1".split(),
 )
 
-#: Smuggling with percent-encoding, which only the options dl and cb decode, and invalid values of
+#: Injection with percent-encoding, which only the options dl and cb decode, and invalid values of
 #: these two options.
 ESCAPED = (
     *"t:0%2C1 t:0%3A1 gain:1%2Camovie%3Dx enhance:voice%2Cvolume%3D9 f:wav%20-i%20x".split(),
@@ -424,7 +424,7 @@ HARMLESS = (
 
 
 class OptionTests(AttackCase):
-    """Options that carry more than their value."""
+    """Option values that try to inject filters, options or headers."""
 
     async def test_smuggled(self) -> None:
         """No option value reaches a filter, a command line or a header unescaped (D2, D10)."""
@@ -467,7 +467,7 @@ class OptionTests(AttackCase):
         self.assertEqual(unquote(segment.removeprefix("dl:")), name, header)
 
     async def test_request_id(self) -> None:
-        """A request id that is not one word of visible ASCII is replaced, not echoed (D27)."""
+        """A request id other than 1 to 200 visible ASCII bytes is replaced, not echoed (D27)."""
         port = self.start().port
         for sent in (b"a\tb", b"a b", b"\xff", b"a" * 201, b"a\x7f", b"\xc3\xa9"):
             answer = await ask(port, local("none.wav"), x_request_id=sent)
@@ -503,7 +503,10 @@ class ChildTests(AttackCase):
     looks_at_ffmpeg = True
 
     async def test_children(self) -> None:
-        """Children get whitelists and the source, but not the service's environment (D43, D45)."""
+        """Children get whitelists and the source, but no environment except PATH and LC_ALL.
+
+        (D43, D45)
+        """
         recorder = Recorder(self.root.with_name("recorder"))
         self.add("a\nINFO injected.wav", inside())
         node = self.twistd(**{**SECRETS, **MEDDLING, "PATH": recorder.path})

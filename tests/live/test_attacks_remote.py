@@ -59,14 +59,15 @@ def remote(url: str, options: str = "f:wav") -> bytes:
 
 
 class Shared:
-    """Service in a separate process that all tests of this module share, and its authority.
+    """Service in a separate process, and the certificate authority that it trusts.
 
-    It has no variant store, so that every request renders. Trial permits no child process of the
-    reactor to survive a test, so this process is started with ``subprocess``.
+    All tests of this module share it. It has no variant store, so that every request renders. Trial
+    permits no child process of the reactor to survive a test, so this process is started with
+    ``subprocess``.
 
     :ivar root: the folder of its local sources.
     :ivar certificate: certificate for a good origin.
-    :ivar lines: everything that it wrote.
+    :ivar lines: all output lines of the process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -147,7 +148,7 @@ class OriginCase(ServiceCase):
         self.bare = self.cleartext.put("/secret.wav", secret("wav"))
 
     async def serve(self, port: int | None = None) -> None:
-        """Check that a service, the shared one by default, serves a good source; note its port."""
+        """Select a service, by default the shared one, and check that it serves a good source."""
         self.port = shared().port if port is None else port
         self.usual = await ask(self.port, remote(self.good))
         self.assertEqual(200, self.usual.status, self.usual)
@@ -156,7 +157,7 @@ class OriginCase(ServiceCase):
         self.missing = missing.body
 
     async def assert_followed(self, urls: Iterable[str], origin: Origin, *words: str) -> None:
-        """Assert that each URL leads a plain ffmpeg to an origin; then clear its record."""
+        """Assert that a plain ffmpeg follows each URL to an origin; clear the origin's record."""
         for url in urls:
             self.assertTrue(await plain(url, *PROTOCOLS, *words), url)
             self.assertTrue(origin.requests, url)
@@ -185,7 +186,10 @@ class RedirectTests(OriginCase):
     """Origins that redirect."""
 
     async def test_to_cleartext(self) -> None:
-        """Any redirect to cleartext, at any hop, is a 404 (Format and encoding options, 5; D48)."""
+        """Any redirect to cleartext, at any hop, gives 404.
+
+        (Format and encoding options, 5; D48)
+        """
         urls = [
             self.origin.put(f"/to-{status}", Redirect(self.bare, status)) for status in REDIRECTS
         ]
@@ -197,7 +201,7 @@ class RedirectTests(OriginCase):
         self.assert_nobody_came()
 
     async def test_to_another_host(self) -> None:
-        """A redirect to a host that is not allowed is a 404, at any hop (Source allowlist)."""
+        """A redirect to a host that is not allowed gives 404, at any hop (Source allowlist)."""
         urls = [
             self.origin.put(f"/to-{status}", Redirect(self.strange, status)) for status in REDIRECTS
         ]
@@ -206,7 +210,7 @@ class RedirectTests(OriginCase):
             self.origin.put("/half", Redirect(self.strange.removeprefix("https:"))),
             self.origin.put("/capitals", Redirect(self.strange.replace("https", "HTTPS"))),
         ]
-        # Through a host that is not allowed, and back.
+        # This chain leads through a host that is not allowed, and back.
         back = self.foreign.put("/back", Redirect(self.good), host="127.0.0.1")
         urls.append(self.origin.put("/there-and-back", Redirect(back)))
         await self.assert_followed(urls[:4], self.foreign)
@@ -264,7 +268,7 @@ class RedirectTests(OriginCase):
             self.assertLessEqual(len(self.origin.asked(path)), 12, path)
 
     async def test_body_of_a_redirect(self) -> None:
-        """A sound in the body of a response that is not a success is not a source (D41)."""
+        """Audio in the body of a 204, 300, 302 or 304 response is not rendered (D41)."""
         urls = [
             self.origin.put(f"/{status}", Status(status, (), inside()))
             for status in (300, 302, 304, 204)
@@ -274,7 +278,10 @@ class RedirectTests(OriginCase):
         await self.assert_answers(urls, 404, 415, 502)
 
     async def test_behind_the_check(self) -> None:
-        """Redirects only for the encoder are not followed (Format and encoding options, 5; D41)."""
+        """A redirect that only later requests get is not followed (D41).
+
+        (Format and encoding options, 5)
+        """
         urls = []
         for name, there in (("cleartext", self.bare), ("foreign", self.strange)):
             away, sound = Redirect(there), File(inside())
@@ -290,7 +297,7 @@ class RedirectTests(OriginCase):
         await self.serve()
         for options in ("f:wav", "info", "f:peaks"):
             # The test does not fix which of the service's requests meets the redirect. If none
-            # does, the response is a good one.
+            # does, the good source is rendered or described.
             answers = await together(ask(self.port, remote(url, options)) for url in urls)
             for url, answer in zip(urls, answers, strict=True):
                 self.assertTrue(answer.status in (404, 415, 502) or self.is_inside(answer), url)
@@ -307,7 +314,7 @@ class CertificateTests(OriginCase):
     """Origins with wrong certificates."""
 
     async def test_wrong(self) -> None:
-        """An origin with an invalid certificate is a 502 and gets no request (D42, D48)."""
+        """An origin with an invalid certificate gives 502 and gets no request (D42, D48)."""
         other = Authority(self.root.with_name("other"))
         origins = {
             "self-signed": self.authority.make_self_signed("localhost"),
@@ -322,7 +329,7 @@ class CertificateTests(OriginCase):
             urls[origin.put("/good.wav", inside())] = origin
             self.assertTrue(await plain(origin.url("/good.wav"), *PROTOCOLS), what)
             origin.visits.clear()
-        # A good origin that redirects to an invalid one does not help the attacker.
+        # A good origin that redirects to an origin with an invalid certificate gives 502, too.
         led = [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(urls)]
         await self.serve()
         await self.assert_answers([*urls, *led], 502)
@@ -332,7 +339,10 @@ class CertificateTests(OriginCase):
             self.assertEqual([], origin.requests)
 
     async def test_after_the_check(self) -> None:
-        """The encoder verifies the certificate itself: an origin that changes it is a 502 (D42)."""
+        """The encoder verifies the certificate itself: an origin that changes it gives 502.
+
+        (D42)
+        """
         good, bad = (self.authority.issue(name) for name in ("localhost", "another.test"))
         await self.serve()
         for options in ("f:wav", "info"):
@@ -366,7 +376,7 @@ class ListTests(OriginCase):
     """Origins that serve playlists of other files."""
 
     async def test_lists(self) -> None:
-        """HLS, DASH and concat from an origin are a 415, and cause no further request (D43)."""
+        """HLS, DASH and concat from an origin give 415, and no further URL is requested (D43)."""
         foreign = self.foreign.put("/secret.mp3", secret("mp3"), host="127.0.0.1")
         movie = self.foreign.put("/secret.mp4", secret("mp4"), host="127.0.0.1")
         bare = self.cleartext.put("/secret.mp3", secret("mp3"))
@@ -404,7 +414,7 @@ class NameTests(OriginCase):
     """URLs whose spelling imitates other URLs."""
 
     async def test_hosts(self) -> None:
-        """A host that is not on the allowlist is the same 404 in every spelling."""
+        """A host that is not on the allowlist gives the same 404 in every spelling."""
         port = self.foreign.port
         hosts = [
             *"127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0177.0.0.1 127.0.0.1. [::1]".split(),

@@ -153,7 +153,7 @@ class CrowdTests(ClientCase):
         self.assert_quiet(process)
 
     async def test_more_than_fit(self) -> None:
-        """When no connection is left, a new client replaces the client that was idle longest."""
+        """At the connection limit, a new client replaces the client that was idle longest."""
         # With so few descriptors, the service admits only its minimum of connections.
         self.patch(resource, "getrlimit", lambda which: (64, 64))
         port = self.start().port
@@ -199,7 +199,7 @@ class EndTests(ClientCase):
     """Connections that end in unusual ways."""
 
     async def test_huge_headers(self) -> None:
-        """A client that sends oversized headers gets the 400, even while it is still sending."""
+        """A client that sends oversized headers gets a 400, even while it is still sending."""
         process = self.twistd()
         port = await process.port()
         for size in (20_000, 2_000_000):
@@ -294,7 +294,7 @@ async def until_told(question: Callable[[], Awaitable[T]], is_it: Callable[[T], 
 
 
 async def until_queued(port: int, count: int) -> None:
-    """Wait until so many requests wait for a slot."""
+    """Wait until `count` renders are queued for a slot."""
     await until_told(lambda: ask(port, b"/ready"), lambda seen: seen.document["queued"] == count)
 
 

@@ -138,7 +138,7 @@ class Visitor:
             self._failure = failure
 
     def has_had(self, answers: int) -> bool:
-        """Return whether so many responses have arrived.
+        """Return whether at least this number of responses has arrived.
 
         :raises Exception: if a response was wrong.
         """
@@ -153,7 +153,7 @@ class Visitor:
 
 
 async def fetch(port: int, path: bytes) -> tuple[Response, bytes]:
-    """Return a response, and the complete body, from the redirect's target if it is a 302.
+    """Return a response and the complete body; for a 302, the body is that of the target.
 
     :raises AssertionError: if the body is incomplete.
     """
@@ -201,8 +201,8 @@ class ClusterCase(ServiceCase):
     """Nodes with one bucket, behind HAProxy on one port and nginx on another.
 
     :cvar mode: AP_SERVE_MODE of the nodes.
-    :cvar settings: of every node. There is one render slot, so a stopped encoder holds up all
-        renders.
+    :cvar settings: other settings of every node. There is one render slot, so a stopped encoder
+        holds up all renders.
     :ivar expected: the right bytes by options, from a separate node without a store.
     :ivar tags: the ETag of each path.
     """
@@ -269,7 +269,7 @@ class ClusterCase(ServiceCase):
         return Address(path, form, balancer.port, (answer[NODE] or b"").decode())
 
     async def at_home_with(self, name: str, form: str, balancer: Balancer) -> Address:
-        """Return a new URL that the balancer sends to this node."""
+        """Return a new URL that the balancer sends to the node with this name."""
         for number in count():
             address = await self.find_home(form, number, balancer)
             if address.home == name:
@@ -380,8 +380,8 @@ class LossTests(ClusterCase):
     :ivar seekers: by node, a visitor that requests variants that are not stored yet.
     """
 
-    # A redirect leaves a node in one piece. In proxy mode, a stream from the bucket breaks off when
-    # the node is killed.
+    # A node sends a redirect with one system call. In proxy mode, a stream from the bucket breaks
+    # off when the node is killed.
     mode = "redirect"
     # Many processes run at once, which takes long on a slow machine.
     timeout = 4 * PATIENCE
@@ -441,8 +441,7 @@ class LossTests(ClusterCase):
         """Fill the queue of a node beyond its readiness threshold; return the waiting clients."""
         node.close_gate()
         fresh = self.fresh["drained"]
-        # The first two clients come through the balancer; they are in the queue before the node is
-        # not ready.
+        # The first two clients come through the balancer, while the node is still ready.
         held = [await send(self.balancer.port, next(fresh).path) for _ in range(2)]
         held += [await send(node.port, next(fresh).path) for _ in range(5)]
         await self.balancer.until_state(drained="DOWN")
@@ -527,7 +526,7 @@ class LossTests(ClusterCase):
         for address in [*self.stored["steady"], next(self.fresh["steady"])]:
             answer = await self.see(address)
             self.assertEqual(b"drained", answer[NODE])
-        # Do not wait for the seekers: their requests may be in its queue.
+        # Do not wait for the seekers: their requests may be queued at the stopping node.
         await self.until_answered(self.listeners)
         await node.open_gate()
         for client in held:
@@ -647,7 +646,7 @@ class PassageTests(ActorCase):
             self.assertEqual((200, False), (answer.status, answer.complete))
 
     async def test_timeout_is_the_nodes_own(self) -> None:
-        """A render that takes too long is a 504 from the node, and no other node retries it."""
+        """A render that takes too long gives the node's 504, and no other node retries it."""
         services = [self.start(render_timeout=1, probe_timeout=30) for _ in range(2)]
         metrics = [service.metrics_port for service in services]
         balancers = await self.boot(one=services[0].port, two=services[1].port)

@@ -42,7 +42,8 @@ from tests.support.service import (
     until,
 )
 
-# Python runs this at its start. It kills the process in the middle of its first write-back.
+# Python runs this code when it starts. The code kills the process in the middle of its first
+# write-back.
 DEADLY = "import os; os.fsync = lambda descriptor: os.kill(os.getpid(), 9)"
 
 # Cache states that are right after a late write-back, which may or may not have succeeded.
@@ -118,7 +119,7 @@ class KillTests(KillCase):
             self.assertIsNone(node.code)
 
     def deadly(self) -> str:
-        """Return a PYTHONPATH with `DEADLY` on it."""
+        """Return a PYTHONPATH that makes Python run `DEADLY`."""
         trap = self.root.with_name("trap")
         trap.mkdir()
         (trap / "sitecustomize.py").write_text(DEADLY)
@@ -363,7 +364,7 @@ class HungDiskTests(ActorCase):
         held = await scrape(service.metrics_port)
         self.assertEqual(1, held["audio_proxy_render_slots_held"])
         self.assertEqual(429, (await ask(service.port, target("good", "mp3"))).status)
-        # Its client did not have to wait for that.
+        # The client did not have to wait for the end of the encoder.
         self.assertFalse((await client.end()).complete)
         freeze("--unfreeze")
         await until(lambda: not self.children(), "the encoder to be reaped")

@@ -92,7 +92,7 @@ class EmbeddingTests(ServiceCase):
         self.assertEqual([], children())
 
     async def test_stop_while_it_starts(self) -> None:
-        """A stop cancels a start that waits for a bucket; the proxy can be started again."""
+        """A stop cancels a start whose bucket does not respond; the proxy can be started again."""
         with socket.create_server(("127.0.0.1", 0)) as silent:
             proxy = self.make(
                 variant_store=BucketStore("bucket"),

@@ -36,8 +36,8 @@ from tests.support.service import (
 )
 from tests.test_tap import LINE
 
-# An encoder that acts as the name of its source says. It writes 64 KiB or nothing and then stops,
-# and the test continues it. For other sources it runs the real ffmpeg.
+# Encoder that runs the shell commands for the name of its source. They may write 64 KiB and then
+# stop until the test continues the encoder. For other sources it runs the real ffmpeg.
 ENCODER = f"""#!/bin/sh
 case " $* " in
 *" pipe:1 "*) ;;
@@ -170,7 +170,7 @@ class End:
 
 
 FAILED = r"the encoder failed \(exit status 1\): out of luck"
-SILENT = "the encoder put out no audio"
+SILENT = "the encoder output no audio"
 TOO_LARGE = r"the encoder was stopped: The output is larger than AP_MAX_VARIANT_BYTES\."
 TOO_LONG = r"the encoder was stopped: The render took longer than AP_RENDER_TIMEOUT\."
 
@@ -241,7 +241,7 @@ class EndTests(ActorCase):
             self.assertEqual(end.code, response.error, end)
 
     def assert_logged(self, lines: list[tuple[str, str]], ends: tuple[End, ...]) -> None:
-        """Require exactly the log lines of some ends, in any order."""
+        """Require exactly the log lines of the given ends, in any order."""
         expected = [end.request_line for end in ends]
         expected += [(end.level, end.line) for end in ends if end.line is not None]
         for level, shape in expected:
@@ -294,7 +294,7 @@ class EndTests(ActorCase):
             os.kill(int(pid), signal.SIGKILL)
 
     async def test_timeouts(self) -> None:
-        """A child that does not end by itself is ended, and its slot and descriptors are freed."""
+        """A child that does not exit is terminated, and its slot and descriptors are freed."""
         seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
         node = await self.act(AP_MAX_CONCURRENCY=str(len(LATE)), **seconds)
         before = descriptors(node.pid)

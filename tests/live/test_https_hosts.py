@@ -24,7 +24,7 @@ from tests.support.service import ask, reactor, send, short_flac, signed
 
 @implementer(IHostnameResolver)
 class Names:
-    """Resolver for made-up host names: to this machine, or to no address.
+    """Resolver that maps made-up host names to this machine, or to no address.
 
     :ivar asked: the names that were looked up.
     """
@@ -64,7 +64,7 @@ class RedirectTests(HttpsCase):
         return answer
 
     async def test_every_kind(self) -> None:
-        """Five redirects of any status and spelling are followed; a sixth is a 502 (D48)."""
+        """Five redirects of any status and spelling are followed; a sixth gives 502 (D48)."""
         port = self.origin.port
         first = self.origin.put("/a/1", Redirect("2", 301))
         self.origin.put("/a/2", Redirect("../b/./3", 302))
@@ -81,7 +81,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual("upstream_unavailable", (await self.refused(one_more, 502)).error)
 
     async def test_loop(self) -> None:
-        """A redirect loop is a 502 after six requests, on HEAD too (D48)."""
+        """A redirect loop gives 502 after six requests, on HEAD too (D48)."""
         url = self.origin.put("/a", Redirect("/b"))
         self.origin.put("/b", Redirect("/a"))
         answer = await self.refused(url, 502)
@@ -90,7 +90,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual(4 * 6, len(self.origin.requests))
 
     async def test_not_allowed(self) -> None:
-        """A redirect to a host that is not on the allowlist is the same 404 as a missing source."""
+        """A redirect to a host that is not on the allowlist gives the 404 of a missing source."""
         elsewhere = open_origin(self, certificate("localhost", "127.0.0.1"))
         there = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
         url = self.origin.put("/a", Redirect(there))
@@ -100,7 +100,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], elsewhere.visits)
 
     async def test_nowhere(self) -> None:
-        """A redirect without a location, or to no plain https URL, is a 404 (D48)."""
+        """A redirect without a location, or to anything but a plain https URL, gives 404 (D48)."""
         cleartext = open_origin(self)
         there = cleartext.put("/a", short_flac().read_bytes())
         places = [None, there, f"https://me@localhost:{self.origin.port}/", "data:,a"]
@@ -110,7 +110,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], cleartext.visits)
 
     async def test_for_the_encoder_alone(self) -> None:
-        """A redirect that only ffmpeg gets is not followed: the response is a 415."""
+        """A redirect that only ffmpeg gets is not followed: the response is 415."""
         elsewhere = open_origin(self, certificate("localhost"))
         there = elsewhere.put("/a", short_flac().read_bytes())
         good = File(short_flac().read_bytes(), ranges=False)
@@ -121,7 +121,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual([], self.origin.asked("/good"))
 
     async def test_short_lived(self) -> None:
-        """A redirect to a short-lived URL is followed anew before each use, and at the end."""
+        """Redirects to short-lived URLs are followed again before each use and after the render."""
         data, moves = short_flac().read_bytes(), Moves()
         url = self.origin.put("/a", moves)
         moves.data = data
@@ -148,7 +148,7 @@ class TrustTests(HttpsCase):
     """Verification of certificates"""
 
     async def test_not_trusted(self) -> None:
-        """An invalid certificate is a 502, and the origin gets no request (D48)."""
+        """An invalid certificate gives 502, and the origin gets no request (D48)."""
         stranger = Authority(Path(self.mktemp()).resolve())
         service = self.start(source_allowlist=("localhost", "127.0.0.1"))
         for name, bad, host in (
@@ -168,7 +168,7 @@ class TrustTests(HttpsCase):
             self.assertEqual([], origin.requests, name)
 
     async def test_for_the_encoder_alone(self) -> None:
-        """An origin that sends an invalid certificate only to ffmpeg is a 502 (D48)."""
+        """An origin that sends an invalid certificate only to ffmpeg gives 502 (D48)."""
         bad = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         origin = open_origin(self, certificate("localhost"), bad)
         url = origin.put("/a", short_flac().read_bytes())
@@ -219,7 +219,7 @@ class TrustTests(HttpsCase):
             self.assertRegex(str(error), r"\ASSL_CERT_FILE: ", name)
 
     async def test_program(self) -> None:
-        """The program reads SSL_CERT_FILE from its environment; if that is broken, it exits."""
+        """The program reads SSL_CERT_FILE from its environment, and exits if the file is broken."""
         url = self.origin.put("/a", short_flac().read_bytes())
         settings = {"AP_SOURCE_ALLOWLIST": "localhost"}
         empty = self.root / "empty.pem"

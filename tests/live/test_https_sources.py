@@ -162,8 +162,8 @@ class HttpsCase(ServiceCase):
         return [path.name for path in files if ".scratch" not in path.parts]
 
 
-#: Behaviors of origins: a name, the source most affected, the behavior, and whether ffprobe learns
-#: the size of the source. Without the size, ffprobe reports fewer fields.
+#: Behaviors of origins: a name, the source file that is most affected, the behavior, and whether
+#: ffprobe learns the size of the source. Without the size, ffprobe reports fewer fields.
 WAYS: tuple[tuple[str, str, Callable[[bytes], Behaviour], bool], ...] = (
     ("no ranges", "last.m4a", lambda data: File(data, **NO_RANGES), True),
     (
@@ -261,7 +261,7 @@ class SameSoundTests(HttpsCase):
                 self.assertEqual(local.body, remote.body, (name, options))
 
     async def test_until_a_torn_close(self) -> None:
-        """A body without length, last chunk or TLS close is a 502; HEAD is a 200 (D48)."""
+        """A body without length, last chunk or TLS close gives 502; HEAD gives 200 (D48)."""
         service = self.start()
         before = await scrape(service.metrics_port)
         data = sound("a.wav", "20")
@@ -290,7 +290,7 @@ class SameSoundTests(HttpsCase):
         self.assertEqual((413, "source_too_large"), (answer.status, answer.error))
 
     async def test_compressed(self) -> None:
-        """A source that the origin compresses without being asked is a 415 (D48)."""
+        """A source that the origin compresses without being asked gives 415 (D48)."""
         url = self.origin.put("/a.wav", File(sound("a.wav"), zipped="always"))
         service = self.start()
         for options in ("f:wav", "info"):
@@ -314,7 +314,8 @@ class SameSoundTests(HttpsCase):
         self.assertEqual(1, grown['renders_total{format="wav",outcome="success"}'])
         asked = [f"{a.method} {a.headers.get('range', '')}" for a in self.origin.requests]
         last = short_flac().stat().st_size - 1
-        # Look at the source, test for ranges, probe, render, and look at the source again.
+        # HEAD before the probe, the test for ranges, the probe, the render, and HEAD after the
+        # render.
         expected = ["HEAD ", f"GET bytes={last}-{last}", *["GET bytes=0-"] * 2, "HEAD "]
         self.assertEqual(sorted(expected), sorted(asked))
 
@@ -356,7 +357,7 @@ class InfoTests(HttpsCase):
             self.assertEqual(b"public, max-age=60", answer["cache-control"])
 
     async def test_too_large(self) -> None:
-        """A render of a source above AP_MAX_SRC_BYTES is a 413; its /info is a 200."""
+        """A render of a source above AP_MAX_SRC_BYTES gives 413, but /info gives 200."""
         data = sound("a.wav")
         service = self.start(max_src_bytes=len(data) - 1)
         fits = self.start(max_src_bytes=len(data), variant_store=None)

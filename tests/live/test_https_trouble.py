@@ -117,9 +117,9 @@ class Fickle:
 
 @dataclass(slots=True)
 class Odd:
-    """Behavior that is odd for requests of a kind, from the second such request on.
+    """Behavior that changes with the second request that meets a condition.
 
-    ffprobe sends the first such request, ffmpeg the second.
+    ffprobe sends the first request of this kind, ffmpeg the second.
 
     :ivar times: number of requests with the odd response.
     """
@@ -147,7 +147,7 @@ class Lost:
     """File whose bytes after an offset can never be read.
 
     :ivar end: the offset.
-    :ivar then: what happens there, as in `File`.
+    :ivar then: how the response ends at the offset, as in `File`.
     """
 
     file: File
@@ -192,7 +192,7 @@ class StatusTests(TroubleCase):
     """Statuses of an origin, and the statuses that clients get for them"""
 
     async def test_every_request(self) -> None:
-        """Permanent errors are a 404, temporary ones a 502, others without audio a 415 (D48)."""
+        """Permanent errors give 404, temporary ones 502, other statuses without audio 415 (D48)."""
         service = self.start()
         for status, codes in (
             (404, (400, 401, 402, 403, 404, 405, 406, 410, 412, 418, 451)),
@@ -220,7 +220,7 @@ class StatusTests(TroubleCase):
         await self.refused(service, rows)
 
     async def test_nobody(self) -> None:
-        """Unknown hosts, closed ports and servers that do not speak HTTP are a 502."""
+        """Unknown hosts, closed ports and servers that do not speak HTTP give 502."""
         Names("nowhere.test").install(self)
         service = self.start(source_allowlist=("localhost", "nowhere.test"))
         rows = self.put_all([(Raw(b""), 502), (Raw(b"", "abort"), 502), (Raw(b"SSH-2.0\r\n"), 502)])
@@ -235,7 +235,7 @@ class StallTests(TroubleCase):
     """Timeouts of origins that stall"""
 
     async def test_headers(self) -> None:
-        """An origin that stalls in the TLS handshake, or never ends its headers, is a 502."""
+        """An origin that stalls in the TLS handshake, or never ends its headers, gives 502."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.5)
         silent = open_origin(self)
         drops, flood = Endless(OK, b"X-A: a\r\n", 0.02), Endless(OK, b"X-A: %b\r\n" % (b"a" * 8000))
@@ -248,7 +248,7 @@ class StallTests(TroubleCase):
         self.assertLess(flood.sent, 24_000_000)
 
     async def test_ranges(self) -> None:
-        """An origin that stalls when it is tested for ranges is a 504 after AP_PROBE_TIMEOUT."""
+        """An origin that stalls when it is tested for ranges gives 504 after AP_PROBE_TIMEOUT."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 3)
         service = self.start(probe_timeout=0.5)
         url = self.origin.put("/a", Methods(File(short_flac().read_bytes()), STALL))
@@ -259,7 +259,7 @@ class StallTests(TroubleCase):
             self.assertLess(reactor.seconds() - began, 2.5)
 
     async def test_probe(self) -> None:
-        """An ffprobe that gets no data within AP_PROBE_TIMEOUT is a 504."""
+        """An ffprobe that gets no data within AP_PROBE_TIMEOUT gives 504."""
         data = File(short_flac().read_bytes(), **NO_RANGES)
         endless = Endless(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
         stuck = (STALL, endless, File(data.data, sent=9, then="hold"))
@@ -269,7 +269,7 @@ class StallTests(TroubleCase):
         self.assertEqual({"probe_timeout"}, {answer.error for answer in answers})
 
     async def test_body(self) -> None:
-        """A body that stalls for good is given up, and is a 502 or a broken stream."""
+        """A body that stalls for good gives 502 or a broken stream."""
         self.patch(inputs, "_STALL", 300_000)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.3)
         good = File(sound("a.wav", "20"))
@@ -290,7 +290,7 @@ class StallTests(TroubleCase):
         self.assertGreater(stops.heard, 2)
 
     async def test_render(self) -> None:
-        """A source that arrives too slowly, or stalls, is a 504 after AP_RENDER_TIMEOUT."""
+        """A source that arrives too slowly, or stalls, gives 504 after AP_RENDER_TIMEOUT."""
         data = sound("a.wav", "20")
         good = File(data, **NO_RANGES)
         head = OK + b'Content-Length: %d\r\nETag: "1"\r\n\r\n' % len(data)
@@ -337,7 +337,10 @@ class BrokenTests(TroubleCase):
         await until(lambda: len(self.stored()) > len(rows), "everything to be stored")
 
     async def test_render(self) -> None:
-        """A range that is lost for good is a 502 or a broken stream, counted and not stored."""
+        """A range that is lost for good gives 502 or a broken stream.
+
+        The failed render is counted, and nothing is stored.
+        """
         data = sound("a.wav", "20")
         good, half = File(data), len(data) // 2
         cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
@@ -357,7 +360,7 @@ class BrokenTests(TroubleCase):
         self.assertEqual(counted, grown)
 
     async def test_chunks(self) -> None:
-        """A chunked body is downloaded before the probe; a truncated one takes no slot (D48)."""
+        """A chunked body is downloaded before the probe; a truncated one uses no slot (D48)."""
         data = sound("a.wav", "20")
         cuts = [File(data, sent=at, then="close", **CHUNKED) for at in (1, 9000, -9000)]
         # This body ends with a clean close, but is shorter than the length in HEAD.
@@ -381,14 +384,14 @@ class BrokenTests(TroubleCase):
         self.origin.release()
 
     async def test_info(self) -> None:
-        """An /info whose source loses a range is a 502, and never guesses."""
+        """If a range of the source is lost, /info gives 502 and no document."""
         good, service = File(sound("last.m4a", "60")), self.start()
         odd = [*self.lost(good.data)[::2], Status(503), Lost(good, len(good.data) - 99, "close")]
         rows = self.put_all([(Odd(good, bad, is_part, heard=1), 502) for bad in odd])
         await self.refused(service, rows, "info")
 
     async def test_too_long(self) -> None:
-        """A body that is longer than HEAD said is a 502, if the service can detect it."""
+        """A body longer than HEAD's Content-Length gives 502, if the service can detect it."""
         data = sound("a.wav")
         long = Methods(File(data[:-100]), File(data, **CHUNKED))
         await self.refused(self.start(), self.put_all([(long, 502)]))
@@ -398,7 +401,10 @@ class ReplacedTests(TroubleCase):
     """Sources that change between the first request and the last byte"""
 
     async def test_before_it_is_read(self) -> None:
-        """A source that changes before it is read gives a 500 or a broken stream, never stored."""
+        """A source that changes before it is read gives 500 or a broken stream.
+
+        Nothing is stored.
+        """
         data, other = sound("a.wav"), sound("a.wav")[:-1000]
         old, new = File(data), File(data, etag='"2"', modified="another")
         rows: list[tuple[Behaviour, int]] = [
@@ -426,7 +432,7 @@ class ReplacedTests(TroubleCase):
                 self.assertEqual({500}, {answer.status for answer in answers})
 
     async def test_entity_tags_of_many_servers(self) -> None:
-        """If several servers send different ETags for a file, its date and size decide."""
+        """If several servers send different ETags for a file, its date and size are compared."""
         service = self.start()
         for options in ("f:wav", "info"):
             url = self.origin.put("/a", Fickle())
@@ -481,7 +487,7 @@ class LeftoverTests(TroubleCase):
         paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
         answers = await self.ask_all(service.port, paths)
         self.assertLessEqual({200, 404, 415, 502}, {each.status for each in answers})
-        # A download whose client leaves.
+        # The client of this download leaves while the download stalls.
         fetched = File(sound("a.wav"), sent=9, then="hold", **NO_RANGES)
         url = self.origin.put("/left", Later(File(fetched.data, **NO_RANGES), fetched, is_whole))
         self.origin.release()

@@ -181,7 +181,7 @@ class FileTests(ServiceCase):
             self.assertTrue(type(value) is str and len(value) <= 512, value)
 
     async def test_refused(self) -> None:
-        """Video files are a 415 video_source; files without audio are a 415 undecodable_source."""
+        """Video files give 415 video_source; files without audio give 415 undecodable_source."""
         rows = dict.fromkeys(FILMS, "video_source")
         for name in FILMS:
             self.add(name, folder() / name)
@@ -208,7 +208,7 @@ class FileTests(ServiceCase):
             self.assertEqual((200, b""), (head.status, head.body))
 
     async def test_truncated(self) -> None:
-        """A truncated file has an info document as far as possible, or is a 415; never a 500."""
+        """A truncated file gives an info document or 415, and never a 500."""
         port = self.start().port
         one_of_each = {row.exactly["format"]: row.name for row in KINDS}
         del one_of_each["aac"]
@@ -270,7 +270,7 @@ class FileTests(ServiceCase):
         port = self.start().port
         await ask(port, info("16.wav"))
         await until(lambda: not children(), "all children to be reaped")
-        # Only the lock of the running node.
+        # Only the lock file of the running node is in the store.
         files = [path.suffix for path in self.store.rglob("*") if path.is_file()]
         self.assertEqual([".lock"], files)
 
@@ -524,7 +524,7 @@ class ProbeTests(ServiceCase):
         return proxy, int(listening.getHost().port)
 
     async def test_hanging(self) -> None:
-        """A probe that exceeds AP_PROBE_TIMEOUT is ended, and /info and renders are a 504."""
+        """A probe that exceeds AP_PROBE_TIMEOUT is ended; /info and renders give 504."""
         self.use_ffprobe("exec sleep 600")
         port = self.start(probe_timeout=1).port
         paths = (info("short.flac"), signed("/plain/local://short.flac"))
@@ -551,7 +551,7 @@ class ProbeTests(ServiceCase):
         await until(lambda: not children(), "the probe to be reaped")
 
     async def test_missing(self) -> None:
-        """Without ffprobe, /info and renders are a 500 probe_failed; HEAD is a 200 (D34)."""
+        """Without ffprobe, /info and renders give 500 probe_failed; HEAD gives 200 (D34)."""
         for name in ("ffmpeg", "setpriv", "true"):
             if found := shutil.which(name):
                 (self.bin / name).symlink_to(found)
@@ -564,7 +564,7 @@ class ProbeTests(ServiceCase):
             self.assertEqual(200, (await ask(port, path, b"HEAD")).status)
 
     async def test_failing(self) -> None:
-        """A probe that crashes is a 500 probe_failed."""
+        """A probe that crashes gives 500 probe_failed."""
         self.use_ffprobe("kill -SEGV $$")
         port = self.start().port
         response = await ask(port, info("short.flac"))
@@ -594,7 +594,7 @@ class ProbeTests(ServiceCase):
         self.assertEqual(1, self.count())
 
     async def test_spared(self) -> None:
-        """HEAD and a 304 run no probe; each GET of an info document runs one."""
+        """HEAD requests and 304 responses need no probe; each GET with a 200 runs one."""
         self.use_ffprobe(":")
         port = self.start().port
         tag = (await ask(port, info("short.flac"), b"HEAD"))["etag"] or b""

@@ -65,14 +65,14 @@ class QueueTests(PressureCase):
         return client
 
     async def assert_readiness(self, port: int, depth: int, ready: bool) -> None:
-        """Require what /ready reports of the queue."""
+        """Require that /ready reports this queue depth and readiness."""
         response = await ask(port, b"/ready")
         self.assertEqual(200 if ready else 503, response.status)
         status = "ready" if ready else "not_ready"
         self.assertEqual({"status": status, "queued": depth, "threshold": 2}, response.document)
 
     async def test_order(self) -> None:
-        """Queued requests are served in order of arrival; /ready has one not-ready period."""
+        """Queued requests are served in order; /ready is 503 while two or more are queued."""
         node, port, clients = await self.crowd()
         before = await scrape(await node.metrics_port())
         refused = await ask(port, target("busy", "mp3", "/cb:refused"))

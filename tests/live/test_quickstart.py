@@ -21,7 +21,7 @@ PATIENCE = 60
 
 
 class QuickstartTests(SynchronousTestCase):
-    """First minute with the project."""
+    """`examples/quickstart.py`, which `make run` starts."""
 
     def test_printed_urls_play(self) -> None:
         """Every URL that `make run` prints works as printed, and Ctrl-C ends it with status 0.

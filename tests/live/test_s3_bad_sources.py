@@ -140,7 +140,7 @@ class ChangedTests(BadCase):
         self.assertNotEqual(new.body, answer.body)
 
     async def test_no_verdict(self) -> None:
-        """A source that changes during the read does not return 415, which blames its content."""
+        """A source that changes during the read gives 502 or 500, not a 415 for its content."""
         self.put("a.m4a", noise("a.m4a", OLD))
         self.replace(2, "a.m4a", noise("a.m4a", NEW))
         answer = await ask(self.port, self.url("a.m4a"))
@@ -150,7 +150,7 @@ class ChangedTests(BadCase):
 
 @dataclass
 class Later:
-    """Object of which one or more of the encoder's requests fail.
+    """Object for which one or more of the encoder's requests fail.
 
     :ivar fate: response to the failing requests.
     :ivar turn: number of the first failing request, counted from 1.
@@ -170,7 +170,7 @@ class Later:
 
 
 class LostRangeTests(RemoteCase):
-    """Lost or refused range requests, which ffmpeg skips before it exits with status 0."""
+    """Failed range requests, which ffmpeg ignores: it exits with status 0 all the same."""
 
     #: More requests than ffmpeg sends.
     ALWAYS = 1000
@@ -205,7 +205,10 @@ class LostRangeTests(RemoteCase):
                 self.assertTrue(right.body == answer.body == stored.body, number)
 
     async def test_sound_that_ends_early(self) -> None:
-        """A lost range of a 30-second Ogg source never results in half a second of audio (D35)."""
+        """A lost range of a 30-second Ogg source gives the whole audio or an incomplete response.
+
+        It never gives a complete response with half a second of audio (D35).
+        """
         await self.check(
             *("a.ogg", "f:wav"),
             (2, 1, RESET, True),

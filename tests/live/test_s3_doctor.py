@@ -34,13 +34,13 @@ class BucketCase(RemoteCase):
         return results
 
     def assert_verdicts(self, results: list[CheckResult], **wanted: Verdict) -> None:
-        """Require verdicts by the names of the checks, with underscores for blanks."""
+        """Require the verdicts of checks; underscores in their names stand for spaces."""
         for what, verdict in wanted.items():
             found = only(results, what.replace("_", " "))
             self.assertIs(verdict, found.verdict, found.line)
 
     def shift_clock(self, seconds: int) -> None:
-        """Sign requests as if this machine's clock were that many seconds ahead."""
+        """Sign requests as if this machine's clock were `seconds` ahead."""
         self.patch(
             auth,
             "get_current_datetime",
@@ -69,7 +69,7 @@ class GoodTests(BucketCase):
         self.assertEqual([], self.stored())
 
     async def test_sources_of_their_own(self) -> None:
-        """Separate credentials for sources are verified, but need no permissions for that."""
+        """Separate credentials for sources are verified, even if they have no permissions."""
         nobody = self.server.add_user("nothing")
         own = {
             "AP_VARIANT_S3_ACCESS_KEY_ID": self.server.access_key,

@@ -22,7 +22,7 @@ from tests.support.service import ask, reactor, short_flac, until
 _USER = re.compile(r"Credential=([^/%]+)(?:/|%2F)")
 
 
-#: Requirements that end a boot error.
+#: Requirements that are named at the end of boot errors.
 RIGHTS = "credentials that may write, read and delete objects there are required"
 NAME = "the name of a bucket that exists is required"
 PLACE = "the endpoint, the region and the addressing of that bucket are required"

@@ -250,20 +250,20 @@ class HitTests(OutageCase):
         self.assertLess(len(broken.body), self.SIZE)
         (record,) = [each for each in self.log.requests if each.error_code]
         self.assertEqual((200, "upstream_unavailable"), (record.status, record.error_code))
-        self.assertRegex(self.warnings()[-1], "a stored variant broke off: .+")
+        self.assertRegex(self.warnings()[-1], "the transfer of a stored variant failed: .+")
         self.store.limit = None
         whole = await ask(self.port, path)
         self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)))
         self.assertEqual([], self.log.errors)
 
     async def test_reset(self) -> None:
-        """If the store resets the connection, the hit's stream breaks off and cannot look whole."""
+        """If the store resets the connection, the hit's stream breaks off and is not complete."""
         client, path = await self.half_way()
         self.store.cut()
         await self.check(client, path)
 
     async def test_closed(self) -> None:
-        """If the store closes the connection cleanly too early, the hit's stream breaks off."""
+        """If the store closes the connection early but cleanly, the hit's stream breaks off."""
         client, path = await self.half_way()
         self.store.close_gently()
         await self.check(client, path)

@@ -67,7 +67,7 @@ class CommandTests(SecretsCase):
     PROTOCOLS = "https,tls,tcp,http"
 
     async def test_command_lines(self) -> None:
-        """ffmpeg gets one presigned URL, valid for a render at most, and no other secret.
+        """ffmpeg gets one presigned URL, valid for AP_RENDER_TIMEOUT at most, and no other secret.
 
         The arguments also hold the whitelists and If-Match with the source's ETag.
         """

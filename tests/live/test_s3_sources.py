@@ -78,7 +78,7 @@ class SameSoundTests(RemoteCase):
         self.assertEqual(whole["etag"], again["etag"])
 
     async def test_bytes_that_are_no_text(self) -> None:
-        """A key that is not UTF-8 is served if the store accepts it, and is otherwise a 404."""
+        """A key that is not UTF-8 is served if the store accepts it, and otherwise gives 404."""
         key = b"caf\xe9 \xff\xfe.flac"
         data = short_flac().read_bytes()
         taken = self.server.request("PUT", self.sources, key, body=data).status == 200
@@ -205,7 +205,7 @@ class RefusalTests(RemoteCase):
         self.assertEqual(200, (await ask(service.port, self.url("a.flac"))).status)
 
     async def test_too_large(self) -> None:
-        """An object above AP_MAX_SRC_BYTES is a 413 to GET and HEAD, but has an info document."""
+        """An object above AP_MAX_SRC_BYTES gives 413 to GET and HEAD, but has an info document."""
         size = len(short_flac().read_bytes())
         self.put("a.flac", short_flac())
         for limit, status in ((size, 200), (size - 1, 413)):

@@ -234,7 +234,7 @@ class FlowTests(RemoteCase):
         self.passed = self.store.passed
 
     async def test_stalled_client(self) -> None:
-        """A hit is read from the store no faster than the client reads, so uses no memory (D38)."""
+        """A hit is read from the store no faster than the client reads it (D38)."""
         client = await send(self.service.port, self.url("a.flac"))
         await until(lambda: client.received, "the first bytes")
         client.pause()
@@ -372,7 +372,10 @@ class RedirectTests(RemoteCase):
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
 
     async def test_exp(self) -> None:
-        """Presigned URLs end with ``exp``; in its last second the bytes are sent here (D14)."""
+        """Presigned URLs expire with ``exp``; in its last second the service sends the variant.
+
+        (D14)
+        """
         now = int(time.time())
         clock = SimpleNamespace(time=lambda: now + 0.9)
         self.patch(service_module, "time", clock)

@@ -190,7 +190,7 @@ class StreamTests(ServiceCase):
         self.assertEqual(expected, (await until_hit(port, path))["content-disposition"])
 
     async def test_without_a_store(self) -> None:
-        """Without a variant store every request renders, and no file remains."""
+        """Without a variant store no request is a hit, and no file remains."""
         port = self.start(variant_store=None).port
         first = await ask(port, SHORT)
         self.assertEqual(b"MISS", first["x-audio-proxy"])

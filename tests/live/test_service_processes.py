@@ -167,7 +167,10 @@ class EndTests(ServiceCase):
         self.assertEqual([" 404 " in lines[0], "cache=MISS" in lines[-1]], [True, True], lines)
 
     async def test_drain_has_a_limit(self) -> None:
-        """Shutdown ends a hanging render after AP_RENDER_TIMEOUT (if below 30 s) with status 0."""
+        """Shutdown ends a hanging render after AP_RENDER_TIMEOUT, and exits with status 0.
+
+        AP_RENDER_TIMEOUT is the limit here, because it is below 30 s.
+        """
         seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
         node, _, client, encoder = await self.start_and_hold(**seconds)
         node.signal(signal.SIGTERM)

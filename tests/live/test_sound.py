@@ -32,7 +32,7 @@ KINDS = {
     "mp3": "-c:a libmp3lame -b:a 128k -f mp3",
     "ogg": "-c:a libvorbis -f ogg",
     "opus": "-c:a libopus -f ogg",
-    # Without perceptual noise substitution, for which each decoder run makes other noise.
+    # Without perceptual noise substitution, whose noise differs between decoder runs.
     "m4a": "-c:a aac -aac_pns 0 -f mp4",
 }
 
@@ -60,7 +60,7 @@ def reference(kind: str) -> Sound:
 
 @cache
 def programme(rate: int = 44100) -> bytes:
-    """Return five seconds of stereo noise whose loudness a meter measures like that of a voice."""
+    """Return five seconds of stereo pink noise below 4 kHz, for measurements of loudness."""
     pink = f"anoisesrc=color=pink:seed=1:duration=5:sample_rate={rate}:amplitude=0.1"
     return synthesise(f"{pink},lowpass=f=4000,aformat=channel_layouts=stereo:sample_fmts=s16")
 
@@ -283,7 +283,7 @@ class EnhanceTests(SynchronousTestCase):
                 self.assertGreater(peak(heard.channels[0]), -40, (channels, text))
 
     def test_layouts_that_ffmpeg_does_not_mix(self) -> None:
-        """Layouts without front channels, for example, are rendered and not silent (D13)."""
+        """Layouts that ffmpeg does not downmix, such as rear channels only, are audible (D13)."""
         for channels, mask in ((2, 0x30), (2, 0x9), (3, 0x13), (6, 0x617)):
             source = write_wav(noise(44100, 4410, channels, 0.3), "16", mask)
             for text in ("f:wav", "f:wav/ch:1", "f:wav/ch:2/enhance:voice"):
@@ -375,7 +375,7 @@ class ChannelTests(SynchronousTestCase):
             self.assertEqual(len(hear(source, "f:wav").channels), count)
 
     def test_surround(self) -> None:
-        """A 5.1 downmix keeps left and right apart, and puts the center on both at one level."""
+        """A 5.1 downmix keeps left and right apart, and adds the center equally to both."""
         rate, hertz = 48000, (300, 500, 700, 50, 1100, 1300)
         source = write_wav(tone(rate, rate // 2, *hertz, amplitude=0.15), mask=0x3F)
         left, right = hear(source, PLAIN).channels
@@ -394,7 +394,10 @@ class ChannelTests(SynchronousTestCase):
             self.assertGreater(strength(mono, frequency, rate), -40)
 
     def test_any_count(self) -> None:
-        """All channels of a source without a channel layout are in the downmix (D13)."""
+        """All channels of a source without a layout are in the downmix, except an assumed LFE.
+
+        (D13)
+        """
         for channels in (3, 7, 9, 16):
             hertz = [400 + 100 * channel for channel in range(channels)]
             source = write_wav(tone(8000, 1600, *hertz, amplitude=0.05))
@@ -403,7 +406,7 @@ class ChannelTests(SynchronousTestCase):
                 self.assertEqual(len(heard.channels), counts[text])
                 for frequency in hertz:
                     best = max(strength(side, frequency, 8000) for side in heard.channels)
-                    # ffmpeg takes the fourth of seven channels for the low-frequency channel of
+                    # ffmpeg treats the fourth of seven channels as the low-frequency channel of
                     # 6.1.
                     if (channels, frequency) == (7, 700):
                         continue
@@ -467,9 +470,9 @@ class DepthTests(SynchronousTestCase):
             self.assertEqual(self.depth(output), depths[text], text)
 
     def test_default(self) -> None:
-        """Without ``bd`` the depth is the source's if the format has it, or 16 bits if it has none.
+        """Without ``bd`` the depth is the source's or the nearest that the format supports.
 
-        (Format and encoding options, 1)
+        A source without a bit depth gives 16 bits (Format and encoding options, 1).
         """
         short = noise(8000, 400)
         for source, wav, flac in (

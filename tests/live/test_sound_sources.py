@@ -76,9 +76,8 @@ class IdentityTests(SynchronousTestCase):
     def test_same_bytes(self) -> None:
         """Every format gives the same bytes on every run, with every filter (D44).
 
-        `tests.live.test_service_processes` compares renders without filters between nodes.
-        Rendering several outputs in one ffmpeg run gives the same bytes, which other tests rely
-        on.
+        `tests.live.test_service_processes` compares renders of every format between nodes.
+        Rendering several outputs in one ffmpeg run gives the same bytes, which other tests rely on.
         """
         filters = "norm:ebu/enhance:voice/fade:0.05:0.05/gain:1"
         texts = [f"f:{form}/{filters}" for form in FORMS]
@@ -109,7 +108,7 @@ class IdentityTests(SynchronousTestCase):
 
 
 class ChoiceTests(SynchronousTestCase):
-    """Selection of one stream of a source with several."""
+    """Selection of one stream of a source with several streams."""
 
     def test_cover(self) -> None:
         """Cover art is dropped, from every container that can hold it.
@@ -206,7 +205,10 @@ class CombinationTests(SynchronousTestCase):
                 self.assertTrue(output, (text, rate))
 
     def test_qualities(self) -> None:
-        """Every ``q`` at its bounds renders, at low and high sample rates (D13)."""
+        """The bounds of ``q`` render in every format at a low rate, and in ogg at a high rate.
+
+        (D13)
+        """
         source = write_wav(noise(1000, 200))
         bounds = [(form, FORMATS[form].q or ()) for form in FORMS]
         texts = [f"f:{form}/q:{value}" for form, values in bounds for value in values]
@@ -220,7 +222,7 @@ class EmptyTests(SynchronousTestCase):
     """Outputs with no samples or very few."""
 
     def test_nothing(self) -> None:
-        """A render without audio gives a header at most, and the encoder's end reveals it (D11)."""
+        """A render without audio gives a header at most, and is detected as empty (D11)."""
         for form, encoder in ENCODERS.items():
             most = 0
             for rate, channels, extra in (
@@ -237,7 +239,7 @@ class EmptyTests(SynchronousTestCase):
                 else:
                     self.assertIn(b"Empty output", ended.stderr, form)
             self.assertLessEqual(most, encoder.empty, form)
-            # The bound is as tight as is safe, because clients wait until there is more output.
+            # The bound is close to the largest header: clients wait until there is more output.
             self.assertLessEqual(encoder.empty, most * 1.25, form)
 
     def test_one_sample(self) -> None:

@@ -155,7 +155,7 @@ class DeliveryTests(ServiceCase):
                 self.assertIn(f'"{segment}"', answer.document["message"])
 
     async def test_refused_sources(self) -> None:
-        """No audio returns 415, a start past the end 422, and too large a waveform 500."""
+        """Sources without audio give 415, starts past the end 422, too large waveforms 500."""
         self.add("text.mp3", b"No sound, but words.\n" * 500)
         self.add("empty.wav", write_wav(silence(8000, 0)))
         port = self.start(max_variant_bytes=1000).port
@@ -205,7 +205,7 @@ class SourceCase(ServiceCase):
         self.assertTrue(drawing.values == render_waveform(frames, drawing.pixel, pixels), what)
 
 
-#: Sources whose probed length is wrong. For wav, the file's size corrects the length.
+#: Sources whose probed length is wrong. Wav is not among them: the file's size corrects its length.
 MISTAKEN = {"vbr.mp3", "cut.mp3", "cut.flac", "a.aac"}
 
 
@@ -326,7 +326,10 @@ class OptionTests(SourceCase):
         self.assertLessEqual(max(abs(one - two) for one, two in pairs), 1)
 
     async def test_other_layouts(self) -> None:
-        """Waveforms show mono twice under ``ch:2``, and downmix 5.1 exactly like audio variants."""
+        """Under ``ch:2``, waveforms show mono on both channels.
+
+        Downmixes of 5.1 are exactly those of audio variants.
+        """
         await self.assert_as_heard("mono.wav", write_wav(noise(8000, 9000)), "ch:2", "ch:1/gain:3")
         surround = write_wav(noise(48000, 4800, 6, 0.5), mask=0x3F)
         await self.assert_as_heard("surround.wav", surround, "ch:2", "ch:1")
