@@ -8,14 +8,14 @@ from audioproxy.config import Config, FileStore
 from audioproxy.service import make_resource
 from audioproxy.urls import Signer
 
-KEY, SALT = bytes(32), b"\x01"  # for trying it out; yours are secret
+KEY, SALT = bytes(32), b"\x01"  # for tests only; use a secret key
 STORE = FileStore("/tmp/variants")
 CONFIG = Config(
     key=KEY, salt=SALT, local_root="/tmp/audio", variant_store=STORE, serve_mode="proxy"
 )
 
 proxy = make_resource(CONFIG, reactor)
-root = Resource()  # what the application serves already
+root = Resource()  # the application's own resources
 root.putChild(b"audio", proxy.resource)  # /audio/{signature}/{options}/{source}
 
 

@@ -1,8 +1,8 @@
 """Start audioproxy on a folder of sample audio and print signed URLs to try.
 
-`make run` runs this. Everything it makes lies in one folder, .run/ or the one that is named on
-the command line: the samples, the store of rendered variants, and a file of settings with a key of
-its own, so that the URLs of one run are still good in the next.
+`make run` starts this program. All its files are in one folder: .run/, or the folder that is named
+on the command line. They are the samples, the store of rendered variants, and a settings file with
+a generated key. The key is kept, so the URLs of one run also work in the next.
 """
 
 from __future__ import annotations
@@ -20,29 +20,30 @@ from audioproxy.urls import Signer, Variant
 
 HOME = Home(Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parent.parent / ".run").resolve())
 
-# What the user may choose; every other setting of this demonstration is its own.
+# Settings that the user may set. This program sets all others.
 KEPT = ("AP_PORT", "AP_LOG_LEVEL", "AP_METRICS_PORT", "AP_ALLOW_INSECURE")
-# A demonstration should not fail for a port that nobody asked for.
+# Any free port for the metrics, so that this program does not fail because a port is in use.
 DEFAULTS = {"AP_METRICS_PORT": "0"}
 
-# The ports are in lines of the level info, so the service writes them, whatever is asked for here.
+# The ports are in log lines of the level info. So the service always logs at that level, and lines
+# below the requested level are hidden.
 HIDDEN = {"warning": ("[info]",), "error": ("[info]", "[warning]")}
 
 PORTS = re.compile(r"metrics on \S+ port (?P<metrics>\d+)|listening on port (?P<main>\d+)")
 
-# What to fetch: a title, options, a sample.
+# URLs to print: title, options, sample.
 TRY = (
     ("an mp3 preview", "f:mp3/br:128/t:2:5/fade:0.5:1", "melody.flac"),
     ("an opus trim with fades", "f:opus/br:96/t:3.5:6/fade:0.5:1.5", "melody.wav"),
-    ("an even loudness, for the web", "f:m4a/norm:ebu", "drone.ogg"),
+    ("normalized loudness, for the web", "f:m4a/norm:ebu", "drone.ogg"),
     ("the voice preset, as a download", "f:flac/enhance:voice/dl:clean.flac", "drone.mp3"),
     ("a waveform", "f:peaks/pts:400/ch:2/pk_bits:8", "melody.flac"),
-    ("what the file is", "info", "melody.flac"),
+    ("a description of the file", "info", "melody.flac"),
 )
 
 
 def main() -> int:
-    """Make what is missing, start the service and stay with it to its end."""
+    """Create missing files, start the service and wait until it ends."""
     HOME.make_samples()
     settings = HOME.settings()
     others = {k: v for k, v in os.environ.items() if not k.startswith("AP_") or k in KEPT}
@@ -57,8 +58,9 @@ def main() -> int:
         text=True,
         start_new_session=True,
     )
-    # The service has a session of its own, where Ctrl-C would end its encoders in the middle of
-    # what they do. It is asked to stop in its own time, and this follows it.
+    # The service has its own session, so Ctrl-C does not kill its running encoders. Signals are
+    # passed
+    # on as SIGTERM, and the service stops gracefully.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: service.terminate())
     assert service.stdout is not None
@@ -72,26 +74,26 @@ def main() -> int:
                 if "main" in ports:
                     print(invitation(ports, settings), flush=True)
     finally:
-        # Where nobody reads what is printed, say, the service must not stay behind.
+        # Stop the service in every case, for example if stdout is closed.
         service.terminate()
     return service.wait()
 
 
 def invitation(ports: dict[str, int], settings: dict[str, str]) -> str:
-    """Return the URLs to try, each with what it is."""
+    """Return the text with the URLs to try, each with a title."""
     origin = f"http://127.0.0.1:{ports['main']}"
     signer = Signer.from_hex(settings["AP_KEY"], settings["AP_SALT"], origin)
-    lines = ["", "Try these, in a browser or with curl --output FILE URL:", ""]
+    lines = ["", "Try these URLs, in a browser or with curl --output FILE URL:", ""]
     for title, options, sample in TRY:
         source = f"local://{sample}"
         info = options == "info"
         url = signer.info_url(source) if info else signer.url(source, Variant.read(options))
         lines += [f"  {title}", f"    {url}", ""]
-    lines += ["  what Prometheus sees of all that"]
+    lines += ["  the metrics for Prometheus"]
     lines += [f"    http://127.0.0.1:{ports['metrics']}/metrics", ""]
     command = Path(sys.executable).with_name("audioproxy")
     lines += [
-        f"Your own files play too: put them into {HOME.samples}, and sign:",
+        f"To play your own files, put them into {HOME.samples} and sign URLs:",
         "",
         f"    {command} sign --env-file {HOME.write_settings()} \\",
         f"        --base {origin} --options f:opus local://melody.flac",

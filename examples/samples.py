@@ -1,6 +1,6 @@
-"""What the examples share: a folder with sample audio in it, and a key of its own.
+"""Folder with sample audio and a generated key, shared by the examples.
 
-Everything is made where it is missing, and stays for the next run.
+Missing files are created, and kept for the next run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 RATE = 44100
 
-#: One column for each channel, from -1 to 1.
+#: Samples from -1 to 1, with one column for each channel.
 Sound = NDArray[np.float64]
 
 # A minor pentatonic tune: semitones above A3 and beats, at 200 beats a minute.
@@ -33,22 +33,22 @@ BARS = 12
 
 @dataclass(frozen=True)
 class Home:
-    """The folder that an example works in."""
+    """The working folder of an example."""
 
     path: Path
 
     @property
     def samples(self) -> Path:
-        """Where the sources are."""
+        """Folder of the sources."""
         return self.path / "samples"
 
     @property
     def variants(self) -> Path:
-        """Where what was rendered is kept."""
+        """Folder of the variant store."""
         return self.path / "variants"
 
     def settings(self) -> dict[str, str]:
-        """Return the settings of a service that works in this folder; make what is missing."""
+        """Return the settings of a service that uses this folder; create missing files."""
         self.variants.mkdir(parents=True, exist_ok=True)
         return {
             "AP_KEY": self._secret("key", 32),
@@ -59,15 +59,15 @@ class Home:
         }
 
     def write_settings(self) -> Path:
-        """Write the settings into a file that commands take for an environment, and return it."""
+        """Write the settings to an environment file for the commands, and return its path."""
         file = self.path / "audioproxy.env"
-        # It has the key in it.
+        # The file contains the key.
         file.touch(mode=0o600)
         file.write_text("".join(f"{name}='{text}'\n" for name, text in self.settings().items()))
         return file
 
     def make_samples(self) -> None:
-        """Synthesise a tune, a drone and a small piece, each in one or two formats."""
+        """Synthesize a tune, a drone and a small piece, each in one or two formats."""
         self.samples.mkdir(parents=True, exist_ok=True)
         self._make("melody.flac", melody)
         self._make("melody.wav", melody)
@@ -86,7 +86,7 @@ class Home:
         target = self.samples / name
         if target.exists():
             return
-        # Under its own name it is a whole file at once, whatever happens here.
+        # The final name appears only when the file is complete.
         raw, made = target.with_name(".raw.wav"), target.with_name(f".made{target.suffix}")
         write_wav(raw, sound())
         command: list[str | Path] = ["ffmpeg", "-v", "error", "-nostdin", "-y", "-i", raw]
@@ -98,13 +98,13 @@ class Home:
 
 
 def melody() -> Sound:
-    """Return the tune, each note plucked and dying away."""
+    """Return the tune, as plucked notes that decay."""
     notes = [pluck(pitch(semitones), beats * BEAT, 3) for semitones, beats in TUNE * ROUNDS]
     return 0.5 * np.concatenate(notes)[:, None]
 
 
 def drone() -> Sound:
-    """Return a fifth that swells and ebbs."""
+    """Return a fifth whose level rises and falls."""
     seconds = 8.0
     t = times(seconds)
     swell = 0.5 - 0.5 * np.cos(np.pi * 2 * t / seconds)
@@ -112,12 +112,12 @@ def drone() -> Sound:
 
 
 def nocturne() -> Sound:
-    """Return broken chords that wander between left and right, above a bass, and a far bell."""
+    """Return broken chords that move between left and right, above a bass, and a distant bell."""
     bar = 8 * QUAVER
     sound = np.zeros((round((BARS * bar + 2) * RATE), 2))
     for number in range(BARS):
         chord = CHORDS[number % len(CHORDS)]
-        # It begins softly, is fullest in the middle and goes as it came.
+        # The level rises until the middle and falls again.
         weight = 0.35 + 0.65 * np.sin(np.pi * (number + 0.5) / BARS)
         add(sound, number * bar, 0.30 * weight, 0.5, pluck(pitch(chord[0] - 12), bar + 1, 1.2))
         for quaver, step in enumerate((0, 1, 2, 3, 2, 1, 2, 1)):
@@ -131,9 +131,9 @@ def nocturne() -> Sound:
 
 
 def add(sound: Sound, start: float, volume: float, side: float, note: NDArray[np.float64]) -> None:
-    """Mix a note in.
+    """Mix a note into a sound.
 
-    :param side: from 0, which is left, to 1.
+    :param side: position from 0 (left) to 1 (right).
     """
     first = round(start * RATE)
     room = sound[first : first + len(note)]
@@ -141,19 +141,19 @@ def add(sound: Sound, start: float, volume: float, side: float, note: NDArray[np
 
 
 def pitch(semitones: int) -> float:
-    """Return the frequency of a note, counted from A3."""
+    """Return the frequency of a note in semitones above A3."""
     return 220 * 2 ** (semitones / 12)
 
 
 def pluck(frequency: float, seconds: float, decay: float) -> NDArray[np.float64]:
-    """Return one note of a string."""
+    """Return a plucked note."""
     t = times(seconds)
     partials = sum(tone(frequency * k, t) / k**2 for k in (1, 2, 3))
     return partials * np.exp(-decay * t) * np.minimum(1, t * RATE / 200)
 
 
 def tone(frequency: float, t: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a sine."""
+    """Return a sine tone."""
     return np.sin(np.pi * 2 * frequency * t)
 
 
@@ -163,7 +163,7 @@ def times(seconds: float) -> NDArray[np.float64]:
 
 
 def write_wav(path: Path, sound: Sound) -> None:
-    """Write a sound with 16 bits."""
+    """Write a sound as 16-bit WAV."""
     with wave.open(str(path), "wb") as file:
         file.setparams((sound.shape[1], 2, RATE, 0, "NONE", ""))
         file.writeframes((sound.clip(-1, 1) * 32767).round().astype("<i2").tobytes())

@@ -1,1 +1,1 @@
-"""A page to hear, see and try what the service does, in an application that embeds it."""
+"""Web page that demonstrates the service, in an application that embeds it."""

@@ -1,7 +1,8 @@
 """Start the player: ``make demo``, or ``python -m examples.player [FOLDER]`` in the project.
 
-Everything it makes lies in one folder, .run/ or the one that is named on the command line: samples,
-rendered variants and a key. AP_LOCAL_ROOT takes the place of the samples, AP_PORT that of 4001.
+All its files are in one folder: .run/, or the folder that is named on the command line. They are
+the samples, the rendered variants and a key. AP_LOCAL_ROOT replaces the folder of the samples, and
+AP_PORT the port 4001.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from examples.samples import Home
 
 ADDRESS = "127.0.0.1"
 
-# What the user may choose; every other setting of this demonstration is its own.
+# Settings that the user may set. This program sets all others.
 KEPT = ("AP_PORT", "AP_LOG_LEVEL", "AP_LOCAL_ROOT")
-# Another one than that of the quick start, which may run beside it.
+# Not the port of the quick start, so that both can run at the same time.
 DEFAULTS = {"AP_PORT": "4001"}
 
 INVITATION = """
-The player is at
+Open the player in a browser:
 
   http://{address}:{port}/
 
-It plays what is in {folder}.
-Ctrl-C stops it.
+It plays the files in {folder}.
+Ctrl-C stops the player.
 """
 
 
 def configure(path: Path) -> Config:
-    """Make what is missing in a folder, and return the configuration of a service that uses it.
+    """Create missing files in a folder, and return the configuration of a service that uses it.
 
     :raises ConfigError: for settings that cannot be used.
     """
@@ -55,7 +56,7 @@ def configure(path: Path) -> Config:
 
 
 async def serve(reactor: Any, config: Config) -> None:
-    """Open the port, and stay until the process is asked to stop."""
+    """Open the port, and serve until the process is stopped."""
     assert config.key and config.salt and config.local_root
     try:
         proxy = make_resource(config, reactor)
@@ -71,7 +72,7 @@ async def serve(reactor: Any, config: Config) -> None:
         reason = os.strerror(error.socketError.errno)
         raise SystemExit(
             f"player: AP_PORT: cannot listen on {ADDRESS} port {config.port} ({reason});"
-            " set AP_PORT to a free one"
+            " set AP_PORT to a free port"
         ) from error
     port = listening.getHost().port
     print(INVITATION.format(address=ADDRESS, port=port, folder=folder), flush=True)
@@ -79,9 +80,9 @@ async def serve(reactor: Any, config: Config) -> None:
 
 
 def main(*words: str) -> None:
-    """Start, or say in a line or two why not."""
+    """Start the player, or print in a line or two why it cannot start."""
     if not LIBRARY.is_dir():
-        sys.exit(f"player: there is no {LIBRARY}; `make demo` installs it")
+        sys.exit(f"player: {LIBRARY} is missing; `make demo` installs it")
     try:
         config = configure(Path(words[0]) if words else Path(__file__).parents[2] / ".run")
     except ConfigError as error:

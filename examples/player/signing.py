@@ -1,4 +1,4 @@
-"""What the page asks of the holder of the key: URLs, and why there are none."""
+"""Signing for the page: documents with URLs, and the options that each format accepts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING, Format
 from audioproxy.grammar.options import VariantOptions, refusals
 from audioproxy.urls import InvalidOptions, Signer, Variant, local
 
-#: Those that change what is heard, so that the waveform takes part in them.
+#: Options that change the audio, and therefore the waveform too.
 SHAPING = ("t", "ch", "fade", "gain", "norm", "enhance")
-#: Those of the waveform alone.
+#: Options of the waveform only.
 DRAWING = ("pts", "pk_fmt", "pk_bits")
 
-#: Rates to offer for a format that takes nearly every one.
+#: Rates that the page offers for a format that accepts nearly every rate.
 RATES = (8000, 11025, 16000, 22050, 24000, 32000, 44100, 48000, 88200, 96000, 192000)
 
 _OPTIONS = tuple(field.name for field in fields(Variant) if field.init)
 
 
 def describe_formats() -> dict[str, object]:
-    """Return the document of what goes with each format, from the service's own table."""
+    """Return the document with the options of each format, from the service's own table."""
     return {"formats": [_describe(form) for form in FORMATS.values()]}
 
 
 def _describe(form: Format) -> dict[str, object]:
-    # Each with a value that this format takes, if it takes any: what is refused then is the option.
+    # Each value is one that this format accepts, if it accepts any. So if the value is refused, the
+    # format does not support the option.
     probes: dict[str, Any] = {
         "br": form.br[0] if form.br else 1,
         "q": Decimal(form.q[0] if form.q else 1),
@@ -55,11 +56,11 @@ def _describe(form: Format) -> dict[str, object]:
 
 
 def sign(signer: Signer, parameters: Mapping[str, str]) -> dict[str, object]:
-    """Return the document with the URLs of a variant, of its waveform and of what its source is.
+    """Return the document with the URLs of a variant, of its waveform and of the source's info.
 
-    :param parameters: the options as a URL spells their values, ``source`` as `list_sources` has
-        it, and ``exp`` as seconds from now.
-    :raises Refusal: what the service would answer.
+    :param parameters: the options with their values as in a URL, ``source`` as `list_sources`
+        returns it, and ``exp`` as seconds from now.
+    :raises Refusal: for options and sources that the service would refuse.
     """
     given = dict(parameters)
     source = local(unquote_to_bytes(given.pop("source", "")))
@@ -82,7 +83,7 @@ def sign(signer: Signer, parameters: Mapping[str, str]) -> dict[str, object]:
 
 
 def _variant(**options: Any) -> Variant:
-    # The fields take text too, spelled as in a URL.
+    # The fields also accept text, spelled as in a URL.
     return Variant(**options)
 
 

@@ -1,8 +1,9 @@
-"""The application: a page with what belongs to it, and the service below /audio.
+"""The application: the page with its files, and the service below /audio.
 
-It signs whatever it is asked to, so it must not be reachable for anybody but the person in front
-of the machine: it is bound to the loopback address, and answers to the loopback's names only.
-Otherwise any page on the web could give its own name the address 127.0.0.1 and ask from within.
+The application signs every URL that is requested, so only the user of this machine may reach it.
+It is bound to the loopback address, and accepts only the host names of the loopback address.
+Without the check of the host name, any web page could give its own name the address 127.0.0.1 and
+send requests from the user's browser.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ HERE = Path(__file__).parent
 PAGE = HERE / "page"
 LIBRARY = HERE / "node_modules" / "wavesurfer.js" / "dist"
 
-#: All that is served from files, by the names that the page has for them.
+#: Files of the page, by their names in URLs.
 FILES = {path.name: path for path in PAGE.iterdir() if path.suffix in (".css", ".mjs", ".svg")} | {
     "wavesurfer.js": LIBRARY / "wavesurfer.esm.js",
     "regions.js": LIBRARY / "plugins" / "regions.esm.js",
@@ -42,16 +43,16 @@ _POLICY = (
 
 
 class Page(Resource):
-    """The page itself.
+    """The HTML page.
 
-    wavesurfer.js has a style sheet in its own shadow tree, which the policy lets through by a
-    word that is good for one answer.
+    wavesurfer.js adds a style sheet to its shadow tree. The content security policy allows it by a
+    nonce, which is new for each response.
     """
 
     isLeaf = True
 
     def render_GET(self, request: Request) -> bytes:
-        """Answer with the page."""
+        """Return the page."""
         nonce = secrets.token_urlsafe(16)
         request.setHeader(b"content-security-policy", _POLICY.format(nonce=nonce).encode())
         request.setHeader(b"content-type", b"text/html; charset=utf-8")
@@ -61,17 +62,17 @@ class Page(Resource):
 
 
 class Document(Resource):
-    """A JSON document, or the refusal that comes in its place."""
+    """A JSON document, or an error document."""
 
     isLeaf = True
 
     def __init__(self, make: Callable[[dict[str, str]], object]) -> None:
-        """Serve what a function makes of the request's parameters."""
+        """Serve the document that a function returns for the request's parameters."""
         Resource.__init__(self)
         self._make = make
 
     def render_GET(self, request: Request) -> bytes:
-        """Answer with the document."""
+        """Return the document, or the error document of a refusal."""
         request.setHeader(b"cache-control", b"no-store")
         request.setHeader(b"content-type", b"application/json")
         try:
@@ -83,7 +84,7 @@ class Document(Resource):
 
 
 def _body(request: Request, body: bytes) -> bytes:
-    """Return what to send of a body: for HEAD nothing, which Twisted would warn of."""
+    """Return the body, or an empty one for HEAD; Twisted warns of a body in response to HEAD."""
     if request.method == b"HEAD":
         request.setHeader(b"content-length", b"%d" % len(body))
         return b""
@@ -101,7 +102,7 @@ def _parameters(request: Request) -> dict[str, str]:
 
 
 class _Words(Resource):
-    """A line of text in place of what was asked for."""
+    """A line of text with a status, for requests that cannot be served."""
 
     isLeaf = True
 
@@ -116,14 +117,15 @@ class _Words(Resource):
         return _body(request, f"{self._text}\n".encode())
 
 
-_NOTHING = _Words(HTTPStatus.NOT_FOUND, "There is nothing of that name.")
+_NOTHING = _Words(HTTPStatus.NOT_FOUND, "There is no such page.")
 _STRANGE_HOST = _Words(
-    HTTPStatus.MISDIRECTED_REQUEST, "This application answers to 127.0.0.1 and localhost only."
+    HTTPStatus.MISDIRECTED_REQUEST,
+    "This application accepts only the host names 127.0.0.1 and localhost.",
 )
 
 
 class _Folder(Resource):
-    """Has names in it, and is nothing to look at itself."""
+    """A folder: it has children, and is a 404 itself."""
 
     def getChild(self, name: bytes, request: Request) -> IResource:
         return _NOTHING
@@ -133,13 +135,13 @@ class _Folder(Resource):
 
 
 class Root(_Folder):
-    """Everything, for those who ask for it by a name of this machine."""
+    """Root resource, which serves only requests with a host name of this machine."""
 
     def __init__(self, proxy: Resource, signer: Signer, folder: Path) -> None:
-        """Put the service beside the page.
+        """Add the page, its files, the documents and the service as children.
 
-        :param signer: writes URLs of the service where it is mounted.
-        :param folder: the sources.
+        :param signer: signs URLs with the mount point of the service as their base.
+        :param folder: the folder of the sources.
         """
         Resource.__init__(self)
         self.putChild(b"", Page())
@@ -153,7 +155,7 @@ class Root(_Folder):
         self.putChild(b"page", files)
 
     def getChildWithDefault(self, name: bytes, request: Request) -> IResource:
-        """Find what is asked for, unless the Host header names some other site."""
+        """Return the child, or a 421 if the Host header names another host."""
         request.setHeader(b"x-content-type-options", b"nosniff")
         if request.getRequestHostname() not in NAMES:
             return _STRANGE_HOST
@@ -161,20 +163,20 @@ class Root(_Folder):
 
 
 class TimedRequest(Request):
-    """Says in Server-Timing where a variant comes from, and when its first byte was there.
+    """Request that reports the cache state and the time to the first byte in Server-Timing.
 
-    It is the only header that a page can see of what its audio element fetched.
+    A page can read no other response header of the requests of its audio element.
     """
 
     _since = 0.0
 
     def process(self) -> None:
-        """Take note of the time."""
+        """Record the time of the request."""
         self._since = monotonic()
         Request.process(self)
 
     def write(self, data: bytes) -> None:
-        """Add the header to the others, right before they go out."""
+        """Add the Server-Timing header just before the headers are sent."""
         state = self.responseHeaders.getRawHeaders(b"x-audio-proxy")
         if state and not self.startedWriting:
             milliseconds = 1000 * (monotonic() - self._since)
@@ -184,10 +186,10 @@ class TimedRequest(Request):
 
 
 def make_site(proxy: Resource, signer: Signer, folder: Path) -> Site:
-    """Build the application."""
+    """Return the site of the application."""
     site = Site(Root(proxy, signer, folder))
     site.requestFactory = TimedRequest
-    # The service has its own line for each request.
+    # The service logs each request itself.
     site.log = lambda request: None
     site.noisy = False
     return site

@@ -1,4 +1,4 @@
-"""The files below a folder that a listener may choose from."""
+"""The list of files that the user can choose as sources."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote_from_bytes
 
-#: What looks like audio by its name. The service itself looks into the file.
+#: Suffixes of audio files. The service itself checks the contents.
 SUFFIXES = frozenset(
     b".aac .ac3 .aif .aiff .alac .ape .au .caf .dsf .flac .m4a .m4b .mka .mp2 .mp3 .oga .ogg .opus"
     b" .tta .w64 .wav .wma .wv".split()
 )
 
-#: How many files are shown, and how many names are looked at for them: a folder may be a whole
-#: collection, or the wrong one.
+#: Maximum number of listed files, and of names that are examined. A folder may be a large
+#: collection,
+#: or the wrong folder.
 MOST = 500
 MOST_LOOKED_AT = 20_000
 
@@ -22,8 +23,8 @@ MOST_LOOKED_AT = 20_000
 def list_sources(root: Path) -> dict[str, object]:
     """Return the document of the sources below a folder.
 
-    Names of files are bytes and may be anything. ``source`` holds those bytes, percent-encoded;
-    ``name`` is to be shown, as text.
+    File names are bytes and may have any values. ``source`` has those bytes, percent-encoded;
+    ``name`` has the name as text, for display.
     """
     found = []
     complete = True
@@ -45,15 +46,17 @@ def list_sources(root: Path) -> dict[str, object]:
 
 
 def _files(root: bytes, folder: bytes) -> Iterator[bytes]:
-    """Yield the regular files below a folder, by their paths from the root.
+    """Yield the regular files below a folder, as paths relative to it.
 
-    What is hidden stays so, and links are not followed: the service refuses those that lead out.
+    Hidden files are left out, and links are not followed: the service refuses links that lead out
+    of
+    the root.
     """
     try:
         with os.scandir(os.path.join(root, folder)) as entries:
             names = sorted(entries, key=lambda entry: entry.name)
     except OSError:
-        # It is gone, or not for us to read.
+        # The folder is gone, or this process may not read it.
         return
     for entry in names:
         path = os.path.join(folder, entry.name)

@@ -12,12 +12,12 @@ import javax.crypto.spec.SecretKeySpec;
  */
 public final class Sign {
     /**
-     * Returns the path with its signature ahead of it.
+     * Returns the path with its signature in front.
      *
-     * <p>What goes wrong: {@code getBytes()} of the hexadecimal text in place of the bytes that it
-     * stands for; {@code getEncoder()} for {@code getUrlEncoder()}; leaving padding; signing a path
-     * that is decoded ({@code URI.getPath()} is, {@code getRawPath()} is not), or has the host or a
-     * query with it. {@code URLEncoder} makes a + of a space; a path wants %20.
+     * <p>Common mistakes: using {@code getBytes()} of the hexadecimal text and not the decoded bytes;
+     * {@code getEncoder()} instead of {@code getUrlEncoder()}; keeping the padding; signing a decoded
+     * path ({@code URI.getPath()} is decoded, {@code getRawPath()} is not), or a path with a host or
+     * a query. {@code URLEncoder} encodes a space as +; a path needs %20.
      */
     static String sign(String keyHex, String saltHex, String path) throws GeneralSecurityException {
         if (!keyHex.matches("(?:[0-9A-Fa-f]{2}){32,}")) {

@@ -14,11 +14,11 @@ import (
 	"strings"
 )
 
-// Sign returns the path with its signature ahead of it.
+// Sign returns the path with its signature in front.
 //
-// What goes wrong: hashing the hexadecimal text and not the bytes that it stands for; StdEncoding
-// or URLEncoding for RawURLEncoding; signing a path that is decoded (URL.Path is, EscapedPath() is
-// not), or has the host or a query with it. Sign what will travel, byte for byte.
+// Common mistakes: hashing the hexadecimal text and not the decoded bytes; StdEncoding or URLEncoding
+// instead of RawURLEncoding; signing a decoded path (URL.Path is decoded, EscapedPath() is not), or a
+// path with a host or a query. Sign exactly the bytes of the request.
 func Sign(keyHex, saltHex, path string) (string, error) {
 	key, err := hex.DecodeString(keyHex)
 	if err != nil || len(key) < 32 {
@@ -37,7 +37,7 @@ func Sign(keyHex, saltHex, path string) (string, error) {
 	return "/" + base64.RawURLEncoding.EncodeToString(mac.Sum(nil)) + path, nil
 }
 
-// Tells whether a character cannot stand in a path as it is.
+// bare returns whether a character must be percent-encoded in a path.
 func bare(r rune) bool { return r <= ' ' || r > '~' || r == '#' || r == '?' }
 
 func main() {

@@ -2,19 +2,18 @@
 //
 //     AP_KEY=... AP_SALT=... node sign.mjs /f:opus/br:96/plain/local://piece.wav ...
 //
-// Not for a page: whoever can read the key can sign anything. Sign on a server, and hand the page
-// the finished URL.
+// Not for web pages: everyone who can read the key can sign any URL. Sign on a server, and give the
+// page the finished URL.
 
 import { createHmac } from "node:crypto";
 
-// Returns the path with its signature ahead of it.
+// Returns the path with its signature in front.
 //
-// What goes wrong: hashing the hexadecimal text and not the bytes that it stands for; "base64" for
-// "base64url"; leaving padding; signing a path that is decoded, or has the host or a query with it.
-// Sign what will travel, byte for byte. fetch() takes /../ out of a path: write such a source as
-// enc/.
+// Common mistakes: hashing the hexadecimal text and not the decoded bytes; "base64" instead of
+// "base64url"; keeping the padding; signing a decoded path, or a path with a host or a query. Sign
+// exactly the bytes of the request. fetch() removes /../ from a path: write such a source as enc/.
 export function sign(keyHex, saltHex, path) {
-  // Buffer.from() alone stops at the first digit that is none, without a word.
+  // Buffer.from() alone stops at the first invalid digit, without an error.
   if (!/^(?:[0-9a-f]{2}){32,}$/i.test(keyHex)) {
     throw new Error("AP_KEY must be at least 32 bytes in hexadecimal digits");
   }

@@ -6,13 +6,12 @@
 declare(strict_types=1);
 
 /**
- * Return the path with its signature ahead of it.
+ * Return the path with its signature in front.
  *
- * What goes wrong: hashing the hexadecimal text and not the bytes that it stands for; hash_hmac()
- * without its last argument, which gives hexadecimal digits; the standard alphabet with its + and
- * /; leaving padding; signing a path that is decoded ($_GET and PATH_INFO are), or has the host or
- * a query with it. Encode the parts of a path with rawurlencode(): urlencode() makes a + of a
- * space.
+ * Common mistakes: hashing the hexadecimal text and not the decoded bytes; hash_hmac() without its
+ * last argument, which returns hexadecimal digits; the standard alphabet with + and /; keeping the
+ * padding; signing a decoded path ($_GET and PATH_INFO are decoded), or a path with a host or a
+ * query. Encode the parts of a path with rawurlencode(): urlencode() encodes a space as +.
  */
 function sign(string $keyHex, string $saltHex, string $path): string
 {

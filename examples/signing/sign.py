@@ -1,8 +1,8 @@
-"""Sign paths for audioproxy, with nothing but Python.
+"""Sign paths for audioproxy with Python's standard library.
 
     AP_KEY=... AP_SALT=... python3 sign.py /f:opus/br:96/plain/local://piece.wav ...
 
-Where audioproxy is installed, `audioproxy.urls` does more: it builds the path as well.
+If audioproxy is installed, use `audioproxy.urls`: it builds the path too.
 """
 
 import base64
@@ -14,11 +14,11 @@ import sys
 
 
 def sign(key_hex: str, salt_hex: str, path: str) -> str:
-    """Return the path with its signature ahead of it.
+    """Return the path with its signature in front.
 
-    What goes wrong: hashing the hexadecimal text and not the bytes that it stands for; the standard
-    alphabet with its + and /; leaving padding; signing a path that is decoded, or has the host or
-    a query with it. Sign what will travel, byte for byte, from the slash behind the signature on.
+    Common mistakes: hashing the hexadecimal text and not the decoded bytes; the standard alphabet
+    with + and /; keeping the padding; signing a decoded path, or a path with a host or a query.
+    Sign exactly the bytes of the request, from the slash after the signature on.
     """
     if not re.fullmatch("([0-9A-Fa-f]{2}){32,}", key_hex):
         raise ValueError("AP_KEY must be at least 32 bytes in hexadecimal digits")

@@ -6,14 +6,14 @@
 
 require "openssl"
 
-# Returns the path with its signature ahead of it.
+# Returns the path with its signature in front.
 #
-# What goes wrong: hashing the hexadecimal text and not the bytes that it stands for; hexdigest for
-# digest; the standard alphabet with its + and /; leaving padding, or the line feeds of
-# Base64.encode64; signing a path that is decoded, or has the host or a query with it. Sign what
-# will travel, byte for byte.
+# Common mistakes: hashing the hexadecimal text and not the decoded bytes; hexdigest instead of
+# digest; the standard alphabet with + and /; keeping the padding, or the line feeds of
+# Base64.encode64; signing a decoded path, or a path with a host or a query. Sign exactly the bytes
+# of the request.
 def sign(key_hex, salt_hex, path)
-  # pack("H*") alone takes any letter for a digit.
+  # pack("H*") alone accepts any letter as a digit.
   unless key_hex.match?(/\A(?:\h\h){32,}\z/)
     raise ArgumentError, "AP_KEY must be at least 32 bytes in hexadecimal digits"
   end

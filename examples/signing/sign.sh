@@ -3,7 +3,7 @@
 #
 #     AP_KEY=... AP_SALT=... sh sign.sh /f:opus/br:96/plain/local://piece.wav ...
 #
-# The key stands on openssl's command line for a moment, where others on the machine can see it.
+# The key is on openssl's command line for a moment, where other users of the machine can see it.
 
 set -eu
 LC_ALL=C
@@ -14,11 +14,11 @@ fail() {
     exit 1
 }
 
-# Prints the path with its signature ahead of it.
+# Prints the path with its signature in front.
 #
-# What goes wrong: -hmac "$AP_KEY", which takes the hexadecimal text for the key and not the bytes
-# that it stands for; the salt as text; echo, which adds a line feed; the standard alphabet with its
-# + and /; leaving padding; signing a path that is decoded, or has the host or a query with it.
+# Common mistakes: -hmac "$AP_KEY", which uses the hexadecimal text as the key and not the decoded
+# bytes; the salt as text; echo, which adds a line feed; the standard alphabet with + and /; keeping
+# the padding; signing a decoded path, or a path with a host or a query.
 sign() {
     case "$1" in
     *[!0-9A-Fa-f]*) fail 'AP_KEY must be in hexadecimal digits' ;;
@@ -39,7 +39,8 @@ sign() {
         ;;
     esac
     signature=$({
-        # A variable holds no zero byte: the salt goes to the pipe byte by byte, by way of octal.
+        # A shell variable cannot hold a zero byte, so the salt is written to the pipe byte by byte, as
+        # octal escapes.
         for byte in $(printf %s "$2" | sed 's/../& /g'); do
             printf "\\$(printf %03o "0x$byte")"
         done

@@ -192,7 +192,7 @@ async function fail(page, broken, whole) {
   seen.gone = [await told.textContent(), await text(page, "state"), await playable()];
   await page.unroute(/./);
   await page.locator("#source").selectOption({ label: broken });
-  await page.waitForFunction(() => !document.querySelector(".address .refusal").textContent.includes("answer"));
+  await page.waitForFunction(() => !document.querySelector(".address .refusal").textContent.includes("respond"));
   seen.broken = [await told.textContent(), await playable(), await shown()];
   await page.locator("#source").selectOption({ label: whole });
   await page.waitForFunction(() => !document.querySelector(".stale"));

@@ -159,7 +159,7 @@ class PlayerTests(PlayerCase):
         self.assertGreaterEqual(seen["dragged"], 4)
         self.assertEqual([0, 5], seen["steps"])
 
-        self.assertEqual(["The service does not answer.", "", False], seen["gone"])
+        self.assertEqual(["The service does not respond.", "", False], seen["gone"])
         reason, playable, shown = seen["broken"]
         self.assertRegex(reason, "audio")
         self.assertEqual((False, ["", "", "", "", False, False]), (playable, shown))

@@ -1,4 +1,4 @@
-// The form: builds the controls, reads them, and puts refusals beside what they are about.
+// The form: builds the controls, reads their values, and shows refusals beside the controls.
 
 import { GROUPS } from "./fields.mjs";
 import { element } from "./element.mjs";
@@ -24,7 +24,7 @@ export class Controls {
     return this.#formats.get(this.#form.elements.f.value);
   }
 
-  // The options that are set and go with the format, as a URL spells their values.
+  // Options that are set and that the format supports, with their values as in a URL.
   get options() {
     const options = { f: this.format.token };
     for (const [option, { box, parts }] of this.#fields) {
@@ -36,13 +36,13 @@ export class Controls {
     return options;
   }
 
-  // Set the parts of an option, as by hand.
+  // Set the parts of an option, as if the user had typed them.
   fill(option, ...values) {
     this.#fields.get(option).parts.forEach((part, index) => part.set(values[index] ?? ""));
     this.#form.dispatchEvent(new Event("input"));
   }
 
-  // How long the source is bounds the sliders that go along it.
+  // Set the duration of the source as the maximum of the sliders along it.
   stretch(seconds) {
     for (const { parts } of this.#fields.values()) {
       for (const part of parts.filter(({ along }) => along)) {
@@ -51,7 +51,7 @@ export class Controls {
     }
   }
 
-  // Show a refusal beside the option that it is about. Answers whether there is one.
+  // Show a refusal beside its option. Return whether there is a control for that option.
   refuse(option, message) {
     for (const [name, { refusal, root }] of this.#fields) {
       const meant = name === option;
@@ -105,7 +105,7 @@ export class Controls {
     return root;
   }
 
-  // Let the controls follow the format, and one another.
+  // Enable and disable controls by the format and by the other controls.
   #follow() {
     const { unavailable, ...format } = this.format;
     for (const [option, { box, parts, reason, root }] of this.#fields) {
@@ -114,7 +114,7 @@ export class Controls {
       root.title = why;
       reason.textContent = why;
       parts.forEach((part) => part.suit(format));
-      // The targets of a normalization that is off change nothing.
+      // Without normalization, its targets have no effect, so they are disabled.
       if (parts.length > 1 && parts[0].chooses) {
         parts.slice(1).forEach((part) => part.allow(parts[0].value !== ""));
       }
@@ -123,7 +123,7 @@ export class Controls {
   }
 }
 
-// What is left out ahead of something has to be spelled.
+// Join the parts of a value. Empty parts before a set part get their defaults.
 function spell(parts) {
   if (parts[0].chooses && !parts[0].value) {
     return "";
@@ -135,7 +135,7 @@ function spell(parts) {
     .join(":");
 }
 
-// One input, and a slider beside it where it is a number.
+// One input. If its value is a number, a slider is beside it.
 class Part {
   #input;
   #slider = null;
@@ -197,7 +197,7 @@ class Part {
     this.#settle();
   }
 
-  // Offer what a format takes.
+  // Offer the values that a format accepts.
   suit(format) {
     if (typeof this.#choices === "string") {
       this.#offer(format[this.#choices]);
@@ -220,7 +220,7 @@ class Part {
     this.#input.value = choices.map(String).includes(kept) ? kept : "";
   }
 
-  // Put the slider where the number is.
+  // Move the slider to the number in the input.
   #settle() {
     if (this.#slider) {
       const slider = this.#slider;

@@ -1,4 +1,4 @@
-// Make an element. Whatever it is to contain goes in as text, never as markup.
+// Create an element. Strings among its children are added as text, never as markup.
 export function element(name, attributes = {}, children = []) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {

@@ -1,8 +1,8 @@
-// The controls as a table: what each is called, and how its parts make up the value of its option.
+// Table of the controls: the label of each option, and the parts of its value.
 //
-// A part without `choices` is a number, or text. `range` is where its slider goes; the field beside it
-// takes more, and what is too much is the service's to say. What a format takes is not here: it comes
-// from the service's own table.
+// A part without `choices` is a number or text. `range` is the range of its slider. The field beside the
+// slider accepts other values too; the service refuses invalid ones. The values that a format accepts are
+// not in this table: they come from the service.
 
 const seconds = { unit: "s", range: [0, 10], step: 0.05 };
 
@@ -57,7 +57,7 @@ export const GROUPS = [
   },
   {
     title: "Waveform",
-    note: "of the drawing above",
+    note: "shown above",
     fields: [
       { option: "pts", label: "Pixels", parts: [{ range: [50, 2000], step: 10, otherwise: "800" }] },
       { option: "pk_fmt", label: "Form", parts: [{ choices: ["json", "dat"] }] },

@@ -1,14 +1,14 @@
-// Joins the parts: the controls are signed, and what is signed is played, drawn and shown.
+// Connects the parts of the page: signs the options of the controls, and plays and shows the variant.
 
 import { Controls } from "./controls.mjs";
 import { Playback, UNREACHABLE } from "./playback.mjs";
 import { showAddress, showInfo, showMeasurements, showName, showPlayer } from "./panels.mjs";
 import { readWaveform, span, Stage, Trimmer } from "./waves.mjs";
 
-// Milliseconds in which a slider may move on before anything is asked for.
+// Milliseconds without a change before a request is sent, so that a moving slider sends only one.
 const PATIENCE = 180;
 
-// Seconds by which a key moves the position. The slider's own steps are as fine as a pointer wants them.
+// Seconds by which a key moves the position. The slider's own steps are small, for pointers.
 const STEPS = { ArrowLeft: -5, ArrowDown: -5, ArrowRight: 5, ArrowUp: 5 };
 
 const at = (id) => document.getElementById(id);
@@ -22,9 +22,9 @@ const picker = at("source");
 const { document: listing } = await ask("sources");
 const { document: table } = await ask("formats");
 
-// Seconds of the source; none as long as nothing is known of it.
+// Duration of the source in seconds; 0 until it is known.
 let whole = 0;
-// The source that the URL and the waveform are of.
+// The source whose URL and waveform are shown.
 let shown = null;
 let work = new AbortController();
 let timer = 0;
@@ -41,7 +41,7 @@ function changed() {
   timer = setTimeout(() => run(whole ? update : choose), PATIENCE);
 }
 
-// Run the newest work and call off what went before.
+// Run a task and cancel the one before.
 async function run(what) {
   work.abort();
   work = new AbortController();
@@ -56,7 +56,7 @@ async function run(what) {
   }
 }
 
-// There is nothing to hear, and why. What belongs to another source than the chosen one goes.
+// Stop playback and show a refusal. Remove the URL and waveform if they belong to another source.
 function stop(refusal) {
   playback.close();
   whole || trimmer.clear();
@@ -67,7 +67,7 @@ function stop(refusal) {
   refuse(refusal);
 }
 
-// How long the variant will be.
+// Return the expected duration of the variant.
 function expected({ t }) {
   const [start, duration = Infinity] = (t ?? "0").split(":").map(Number);
   return Math.max(0, Math.min(duration, whole - start));
@@ -97,7 +97,7 @@ async function update(signal) {
   shown = source;
 }
 
-// Draw a waveform, and answer what is to be told of its way here.
+// Fetch and draw a waveform, and return the measurements of the response.
 async function draw(url, duration, signal) {
   const container = at("waveform");
   container.classList.add("stale");
@@ -115,7 +115,7 @@ async function draw(url, duration, signal) {
   return { state: response.headers.get("x-audio-proxy"), status: response.status, whole: took };
 }
 
-// A refusal stands beside the control that it names, else below the URL.
+// Show a refusal beside the control that it names, else below the URL.
 function refuse(refusal) {
   const [, named] = /^"([a-z_]+)/.exec(refusal?.message ?? "") ?? [];
   const option = refusal?.error === "expired" ? "exp" : named;
@@ -124,7 +124,7 @@ function refuse(refusal) {
   document.body.classList.toggle("refusing", Boolean(refusal));
 }
 
-// Another source: what it is, all of it drawn, and then the variant.
+// Load another source: show its info document and its waveform, and then the variant.
 async function choose(signal) {
   playback.close();
   whole = 0;
@@ -161,7 +161,7 @@ function show() {
   showMeasurements(playback.known);
 }
 
-// While it plays, the drawing is coloured frame by frame.
+// While audio plays, color the played part of the waveform in each animation frame.
 function follow() {
   if (playback.playing) {
     stage.move(playback.time);
@@ -190,12 +190,12 @@ for (const { source, name } of listing.sources) {
   picker.add(new Option(name, source));
 }
 if (!listing.complete) {
-  picker.add(Object.assign(new Option("There is more than is listed here"), { disabled: true }));
+  picker.add(Object.assign(new Option("The folder has more files than this list"), { disabled: true }));
 }
 if (listing.sources.length) {
-  // A piece shows more than a drone.
+  // The nocturne has a more interesting waveform than the drone.
   picker.value = listing.sources.some(({ source }) => source === "nocturne.flac") ? "nocturne.flac" : picker.value;
   await run(choose);
 } else {
-  at("refusal").textContent = "There is no audio in the folder that this plays from.";
+  at("refusal").textContent = "The folder of this player has no audio files.";
 }

@@ -1,18 +1,18 @@
-// What is shown of the URL, the sound, the answer and the file.
+// The panels that show the URL, the player, the measurements and the file.
 
 import { element } from "./element.mjs";
 
 const at = (id) => document.getElementById(id);
 
 const NOTES = {
-  none: "Nothing to hear: a waveform is drawn.",
-  MISS: "Not rendered yet. It plays while it is made.",
-  HIT: "Stored: it starts at once, and seeking works.",
-  streams: "Plays while it is made. Seeking works once it is stored.",
-  stored: "Stored by now: seeking works.",
+  none: "A waveform has no audio to play.",
+  MISS: "Not rendered yet. It plays while it is rendered.",
+  HIT: "Stored: it starts at once and supports seeking.",
+  streams: "Plays while it is rendered. Seeking works once it is stored.",
+  stored: "Now stored: seeking works.",
 };
 
-// Minutes and seconds; for something short, tenths too.
+// Format a time as minutes, seconds and tenths.
 export function clock(seconds) {
   const tenths = Math.floor((seconds ?? 0) * 10 + 1e-6);
   const minutes = Math.floor(tenths / 600);
@@ -30,7 +30,7 @@ function duration(milliseconds) {
   return milliseconds < 1000 ? `${milliseconds.toFixed(digits)} ms` : `${(milliseconds / 1000).toFixed(2)} s`;
 }
 
-// A URL with its three parts told apart: signature, options, source. Without one, nothing.
+// Show a URL with its parts in different styles: signature, options, source. Without a URL, show nothing.
 export function showAddress(signed) {
   if (!signed) {
     for (const id of ["url", "canonical", "key"]) {
@@ -91,14 +91,14 @@ export function showMeasurements({ state, status, sound, first, whole, server, r
     ["Status", status || null],
     ["First sound", show(sound, duration)],
     ["First byte", show(first, duration)],
-    ["First byte, at the service", show(server, duration)],
+    ["First byte, in the service", show(server, duration)],
     ["Last byte", show(whole, duration)],
     ["Rendered and stored", show(rendered, duration)],
     ["Size", show(size, bytes)],
   ]);
 }
 
-// A source by its name, as long as nothing else is known of it.
+// Show the name of a source until its info document is loaded.
 export function showName(name) {
   at("title").textContent = name;
   at("facts").textContent = "";

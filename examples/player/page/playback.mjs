@@ -1,18 +1,19 @@
-// What plays. The audio element fetches the variant itself, and nothing else does: so the first
-// listener hears a variant while ffmpeg is still making it, and nothing is downloaded twice.
+// Playback of a variant. Only the audio element fetches the variant, so the first listener hears it while
+// ffmpeg is still encoding, and nothing is downloaded twice.
 //
-// What is to be known beside that costs no bytes: a HEAD before tells whether the variant is stored,
-// HEADs after tell when it came to be, and the browser's own record of the element's requests
-// (Resource Timing, with the Server-Timing that this application adds) says where they were answered.
+// All other information needs no audio bytes. A HEAD request before playback shows whether the variant is
+// stored, and HEAD requests during playback show when it has been stored. The browser's record of the
+// element's requests (Resource Timing, with the Server-Timing header that this application adds) shows the
+// cache state of each.
 //
-// A variant that streams has no length and no ranges: one can seek in it once it is stored. It is
-// then loaded anew, at the next moment when that is not heard. The service does not look at the query
-// string, so a number in it keeps the browser from answering that out of what it kept of the stream.
+// A variant that streams has no length and no ranges; seeking works once the variant is stored. The element
+// then loads it again, at the next play or seek, when an interruption is not heard. The service ignores the
+// query string, so a number in it prevents the browser from using its cached part of the stream.
 
 const FIRST_LOOK = 100;
 const LAST_LOOK = 2000;
 
-export const UNREACHABLE = { error: "unreachable", message: "The service does not answer." };
+export const UNREACHABLE = { error: "unreachable", message: "The service does not respond." };
 
 export class Playback {
   #audio;
@@ -22,12 +23,12 @@ export class Playback {
   #asking = new AbortController();
   #pressed = 0;
   #waiting = null;
-  // Where to begin, as long as the element knows too little of what it loads to go there.
+  // Time to start at, until the element has loaded enough metadata to seek there.
   #aim = null;
-  // Whether to play what is being looked at.
+  // Whether to play the variant after its HEAD request.
   #goes = false;
 
-  // What is known of the current variant.
+  // Information about the current variant.
   known = {};
   duration = 0;
 
@@ -53,15 +54,15 @@ export class Playback {
     return this.#aim ?? this.#audio.currentTime;
   }
 
-  // Whether what is loaded came out of the store.
+  // Whether the loaded audio came from the store.
   get seekable() {
     return Boolean(this.known.loaded && !this.known.streams);
   }
 
-  // Take another variant. What plays goes on with the new one, from its start.
+  // Open another variant. If audio is playing, the new variant plays from its start.
   //
-  // How long it is has to be told: a browser takes most streams for endless, one of m4a for as long as
-  // what it has of it, and guesses for flac even when it is stored.
+  // The caller passes the duration, because browsers do not know it: most streams have an infinite
+  // duration, an m4a stream has the duration of its received part, and flac is an estimate even when stored.
   async open(url, duration) {
     if (url === this.#url) {
       return;
@@ -82,7 +83,7 @@ export class Playback {
     }
   }
 
-  // Have nothing to play.
+  // Close the current variant.
   close() {
     this.#asking.abort();
     this.#asking = new AbortController();
@@ -114,7 +115,7 @@ export class Playback {
     this.#start();
   }
 
-  // Go to another time, if that can be done by now.
+  // Seek to another time, if the variant is seekable or stored.
   seek(time) {
     const { loaded, stored } = this.known;
     if (this.seekable) {
@@ -142,7 +143,7 @@ export class Playback {
     }
   }
 
-  // Go where it is to go. An element that is told so too soon keeps it for whatever it loads next.
+  // Seek to the pending time. An element without metadata would keep the time for its next source.
   #arrive() {
     if (this.#aim !== null && this.#audio.readyState > 0) {
       this.#audio.currentTime = this.#aim;
@@ -151,16 +152,16 @@ export class Playback {
   }
 
   #start() {
-    // A load that comes in between calls it off, which is nobody's fault.
+    // A load during the start cancels play(). That is not an error.
     this.#audio.play().catch(() => this.#changed());
   }
 
-  // Ask what a GET would be told.
+  // Send a HEAD request: its status and headers are those of the GET.
   async #look() {
     const { signal } = this.#asking;
     try {
       const response = await fetch(this.#url, { method: "HEAD", cache: "no-store", signal });
-      // Of a body that is never read, be it empty, the browser says that it was broken off.
+      // If the body is never read, even an empty one, the browser reports an aborted request.
       await response.text();
       if (!response.ok) {
         await this.#explain();
@@ -175,7 +176,7 @@ export class Playback {
     }
   }
 
-  // Look again until the variant is stored.
+  // Repeat the HEAD request until the variant is stored.
   async #wait() {
     const { signal } = this.#asking;
     const began = performance.now();
@@ -191,14 +192,14 @@ export class Playback {
     }
   }
 
-  // What was called off is no failure; otherwise nobody is there.
+  // A canceled request is not a failure. Every other error means that the service is unreachable.
   #miss(error) {
     if (error.name !== "AbortError") {
       this.#learn({ refusal: UNREACHABLE });
     }
   }
 
-  // An audio element does not say what it was told in place of sound. A refusal is short.
+  // Fetch the error document of a refusal, which an audio element cannot read. Cancel if it is audio.
   async #explain() {
     const { signal } = this.#asking;
     const response = await fetch(this.#url, { signal });
@@ -210,13 +211,13 @@ export class Playback {
     return response.ok;
   }
 
-  // What cannot be played as a stream, as in Safari, may be playable once it has a length.
+  // A browser that cannot play a stream, such as Safari, may play the stored variant, which has a length.
   async #fail() {
     const { signal } = this.#asking;
     const { streams } = this.known;
     const good = await this.#explain();
     if (good && !streams) {
-      this.#learn({ refusal: { error: "unplayable", message: "This browser cannot play that." } });
+      this.#learn({ refusal: { error: "unplayable", message: "This browser cannot play this format." } });
     } else if (good) {
       this.#learn({ loaded: false, streams: false });
       await this.#waiting;

@@ -1,13 +1,13 @@
-// Waveforms: reads the documents of f:peaks, and has wavesurfer.js draw them. It is given the peaks
-// and the duration, so that it fetches and decodes nothing itself.
+// Waveforms: reads the documents of f:peaks and draws them with wavesurfer.js. wavesurfer.js gets the peaks
+// and the duration, so it fetches and decodes nothing itself.
 
 import RegionsPlugin from "./regions.js";
 import WaveSurfer from "./wavesurfer.js";
 
 const HEADER_BYTES = 24;
 
-// Read either serialization: what stands in it, and for each channel the louder side of each pixel,
-// from 0 to 1.
+// Read either serialization. Return its fields, and for each channel the larger absolute value of each
+// pixel, from 0 to 1.
 export async function readWaveform(response) {
   const json = response.headers.get("content-type") === "application/json";
   const document = json ? await response.json() : readBinary(await response.arrayBuffer());
@@ -28,7 +28,7 @@ function readBinary(buffer) {
   return { bits, channels, data, length, sample_rate, samples_per_pixel };
 }
 
-// The drawing spans whole pixels, which may go on for a little after the sound has ended.
+// Cut the pixels after the end of the audio: a waveform has whole pixels, which may exceed it.
 function cut({ peaks, samples_per_pixel, sample_rate }, duration) {
   const pixels = Math.ceil((duration * sample_rate) / samples_per_pixel);
   return peaks.map((channel) => channel.subarray(0, Math.max(1, pixels)));
@@ -51,7 +51,7 @@ class Drawing {
       cursorWidth: 0,
       barRadius: 3,
       interact: false,
-      // Its style sheet is let through by the word that the page's own has.
+      // The content security policy allows its style sheet by the nonce of the page's own.
       cspNonce: document.querySelector("link[nonce]").nonce,
       ...this.#colours(),
       ...options,
@@ -64,7 +64,7 @@ class Drawing {
   async draw(waveform, duration) {
     this.duration = duration;
     await this.#surfer.load("", cut(waveform, duration), duration).catch((error) => {
-      // A newer drawing calls it off, which is no failure.
+      // A newer waveform cancels the load. That is not an error.
       if (error.name !== "AbortError") {
         throw error;
       }
@@ -72,13 +72,13 @@ class Drawing {
     this.container.dataset.drawn = "";
   }
 
-  // Show nothing, until the next drawing.
+  // Show nothing until the next waveform.
   clear() {
     delete this.container.dataset.drawn;
     this.container.classList.remove("stale");
   }
 
-  // Colour what lies before a time.
+  // Color the part before a time.
   move(time) {
     this.#surfer.setTime(time);
   }
@@ -87,7 +87,7 @@ class Drawing {
     return this.#surfer;
   }
 
-  // A canvas knows nothing of the style sheet's variables.
+  // A canvas cannot use the variables of the style sheet, so the colors are read from it.
   #colours() {
     const style = getComputedStyle(document.documentElement);
     const named = Object.entries(this.#names);
@@ -95,7 +95,7 @@ class Drawing {
   }
 }
 
-// What is heard. A click asks for another time.
+// Waveform of the variant. A click seeks.
 export class Stage extends Drawing {
   constructor(container, seek) {
     super(container, { wave: "--wave", progress: "--accent", barWidth: 3, barGap: 2 });
@@ -106,7 +106,7 @@ export class Stage extends Drawing {
   }
 }
 
-// The whole source, with the region that is heard of it.
+// Waveform of the whole source, with the trimmed region.
 export class Trimmer extends Drawing {
   #regions;
   #region = null;
@@ -125,7 +125,7 @@ export class Trimmer extends Drawing {
     this.#told = false;
   }
 
-  // Show the region that the controls say, or none.
+  // Show the region of the trim controls, or none.
   show(start, duration) {
     const end = duration === null ? this.duration : start + duration;
     if (start === 0 && duration === null) {
