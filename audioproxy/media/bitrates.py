@@ -1,8 +1,8 @@
 """Bit rates that an encoder accepts at one sample rate and channel count, in kbps.
 
-The bounds in `FORMATS` hold for all rates and channel counts together. Two encoders have narrower
-bounds (measured on libvorbis 1.3.7 and libopus 1.3.1). Those depend on the output's rate and
-channels, which may be known only after the probe.
+The bounds in `FORMATS` apply at every sample rate and channel count. At some of them, two encoders
+have narrower bounds (measured on libvorbis 1.3.7 and libopus 1.3.1). The narrower bounds depend on
+the output's rate and channels, which may be known only after the probe.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VORBIS = (
 
 
 def bitrate_bounds(token: str, rate: int, channels: int) -> tuple[int, int] | None:
-    """Return the lowest and highest bit rate of a format, or None where none can be set.
+    """Return the lowest and highest bit rate of a format, or None where no bit rate can be set.
 
     :param rate: of the output, in Hz.
     :param channels: of the output, 1 or 2.

@@ -13,7 +13,7 @@ from audioproxy.errors import (
 )
 
 # Failures of the service itself. They are checked before those of sources: an encoder that ran out
-# of disk space may have complained about the source earlier.
+# of disk space may have reported an error of the source earlier.
 _OURS = (
     b"No space left on device",
     b"Cannot allocate memory",

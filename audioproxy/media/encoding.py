@@ -34,8 +34,8 @@ class FormatEncoding:
         never used (D9).
     :ivar muxer: arguments that select the container.
     :ivar empty: the most bytes of container headers in an output without audio.
-    :ivar ends_well_empty: without audio, this encoder exits with 0, since its last packet has no
-        samples. For all other encoders, ffmpeg reports an empty output.
+    :ivar ends_well_empty: for an output without audio, ffmpeg exits with 0, since this encoder ends
+        with a packet without samples. With all other encoders, ffmpeg reports an empty output.
     """
 
     codec: Callable[[str], list[str]]
@@ -47,8 +47,9 @@ class FormatEncoding:
     def put_nothing(self, size: int) -> bool:
         """Return whether an encoder that exited with 0 after ``size`` bytes encoded no audio.
 
-        The headers of one output may be larger than a whole short output with smaller headers. So
-        the size decides only for encoders whose empty output ffmpeg does not report.
+        The size of the headers varies: ``empty`` bytes may also be a short output with small
+        headers and some audio. So the size decides only for encoders whose empty output ffmpeg does
+        not report.
         """
         return size == 0 or (self.ends_well_empty and size <= self.empty)
 
@@ -89,8 +90,9 @@ def _flac_quality(options: VariantOptions) -> list[str]:
 
 
 # Microseconds of audio in each page. No audio reaches a client before the second page is complete.
-# With the default of one second that is some 10 ms later. With a fifth of a second it is 4 ms
-# sooner, but the file grows by 1 %; half a second costs a quarter of that.
+# Compared with half a second, the default of one second delays the first audio by some 10 ms, and a
+# fifth of a second makes it 4 ms earlier. A fifth of a second makes the file 1 % larger; half a
+# second makes it larger by a quarter of that.
 _PAGES = ("-page_duration", "500000")
 
 _FLAC_DEPTHS = {"16": ["-sample_fmt", "s16"], "24": ["-sample_fmt", "s32"]}

@@ -21,8 +21,8 @@ from audioproxy.media.probe import Probe
 from audioproxy.media.trim import SampleRange
 
 _LAYOUTS = {1: "mono", 2: "stereo"}
-# ffmpeg guesses the layout of up to eight unlabeled channels. It takes three for 2.1 and drops the
-# third.
+# ffmpeg guesses the layout of up to eight unlabeled channels. It takes three channels for 2.1, and
+# drops the third one.
 _GUESSED_CHANNELS = 8
 _MISTAKEN_CHANNELS = 3
 
@@ -34,16 +34,17 @@ _PAIRS = (("FL", "FR"), ("SL", "SR"), ("BL", "BR"), ("FLC", "FRC"))
 
 _LOUDNORM_RATE = 192_000
 _SAMPLES_TO_NORMALIZE = 100
-# libswresample outputs nothing for fewer samples than its filter has taps: 33 at the lower of the
-# two rates (measured on ffmpeg 5.1).
+# libswresample outputs nothing for fewer samples than its filter has taps. These are 33 samples at
+# the lower of the input's and the output's rate (measured on ffmpeg 5.1).
 _SAMPLES_TO_RESAMPLE = 64
 
 
 def output_channels(options: VariantOptions, probe: Probe) -> int:
     """Return the number of channels that ffmpeg outputs: ``ch``, else the source's, at most 2.
 
-    For peaks of a stereo source that is at most trimmed, it is 2. If one channel is requested, the
-    reduction (`audioproxy.media.waveform`) mixes them, bit for bit as audiowaveform does.
+    For peaks of a stereo source, it is 2 if no stage but trimming is requested. If one channel is
+    requested, the reduction (`audioproxy.media.waveform`) mixes them, bit for bit as audiowaveform
+    does.
     """
     if options.f == "peaks" and probe.channels == 2 and not _processes(options):
         return 2
@@ -56,10 +57,10 @@ def output_rate(options: VariantOptions, probe: Probe) -> int:
 
 
 def may_need_length(options: VariantOptions, probe: Probe) -> bool:
-    """Return whether measuring the source may change the outcome of a render without audio.
+    """Return whether measuring the source may change the outcome of a render that output no audio.
 
     The source may end before ``t`` starts, whatever its header states. Or it has fewer samples than
-    a resampler needs; they are padded once their number is known (D13).
+    a resampler needs; it is padded once the number of its samples is known (D13).
     """
     resampled = output_rate(options, probe) != probe.sample_rate
     return not probe.measured and (options.t is not None or resampled)
@@ -120,8 +121,8 @@ def _lacks_layout(probe: Probe) -> bool:
 def _can_be_mixed(layout: str) -> bool:
     """Return whether libswresample accepts the layout (sane_layout in its rematrix.c).
 
-    It requires a front speaker, and both or neither of each pair. All speaker layouts with a name
-    of their own meet that.
+    It requires a front speaker. Of each pair of speakers, it requires both or neither. All speaker
+    layouts that have a name meet these conditions.
     """
     if layout.startswith(_AMBISONIC):
         return False
@@ -148,7 +149,8 @@ def _mix(source: int, channels: int) -> Iterator[str]:
 def _pan(source: int, channels: int) -> str:
     """Return the filter that mixes channels without a usable layout.
 
-    The channels go alternately to the left and the right, and have the same weight on each side.
+    For stereo, the channels go alternately to the left and the right. All channels of one side have
+    the same weight.
     """
     if source == channels:
         # The filter below would check the layout even where nothing is mixed.

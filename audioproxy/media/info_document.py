@@ -50,7 +50,7 @@ class SourceInfo:
     def document(self, size: int | None) -> dict[str, object]:
         """Return the document; unknown fields are left out.
 
-        :param size: bytes, as the source's storage reports them, or None where it does not.
+        :param size: bytes, as the source's storage reports them, or None where it reports no size.
         """
         answers: dict[str, object] = {
             "format": self.format,
@@ -68,8 +68,8 @@ class SourceInfo:
 def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:
     """Parse ffprobe's ``format`` object and the object of the first audio stream.
 
-    Each fallback is tried on the parsed value: ffprobe's ``N/A``, 0 and text that is not a number
-    count as missing.
+    A second field is read where the first one has no usable value: ffprobe's ``N/A``, 0 and text
+    that is not a number count as missing.
     """
     return SourceInfo(
         format=_format(container.get("format_name"), audio.get("codec_name")),

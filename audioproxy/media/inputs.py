@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 #: Containers that can hold audio alone; the last row lists broadcast containers. The probe and the
 #: encoder use the same list, so that /info and a render agree. Containers that can refer to another
-#: file (HLS, DASH, concat scripts, image sequences) are left out: they are undecodable under any
-#: name (D43).
+#: file (HLS, DASH, concat scripts, image sequences) are left out. A source in one of those is
+#: undecodable, whatever its name (D43).
 _DEMUXERS = (
     "mp3,flac,wav,w64,ogg,mov,matroska,aac,aiff,caf,amr,wv,ape,tta,dsf,mpc,mpc8,asf,ac3,eac3,au"
     ",avi,mpegts,mpeg,mxf,flv"
@@ -19,10 +19,10 @@ _REMOTE = ("https", "tls", "tcp")
 _CLEARTEXT = ("http",)
 # Microseconds without a byte, after which ffmpeg gives up a connection.
 _STALL = 20_000_000
-# ffmpeg restores a lost connection at once, or a second later. That repairs most losses, and ffmpeg
-# reports the attempts. Without these options it does not report a failed seek, and reads on at the
-# old offset. It does the same if it takes a server for one without ranges, even a server that is
-# known to serve them; `-seekable 1` overrides its detection.
+# ffmpeg tries to restore a lost connection at once, and again a second later. That repairs most
+# losses, and ffmpeg reports the attempts. Without these options, ffmpeg reads on at the old offset
+# after a failed seek, and does not report the failure. It also does so where it wrongly detects
+# that a server does not serve ranges; `-seekable 1` overrides this detection.
 _RANGES = ["-seekable", "1", "-reconnect", "1", "-reconnect_on_network_error", "1"]
 _RANGES += ["-reconnect_delay_max", "2"]
 

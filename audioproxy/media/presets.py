@@ -11,10 +11,10 @@ from collections.abc import Callable
 def _voice(rate: int) -> tuple[str, ...]:
     """Return the chain for speech at ``rate`` Hz: high-pass, denoise, de-ess, compress, limit.
 
-    Every parameter is written out, so that other defaults of another ffmpeg version do not change
-    the sound. afftdn delays its output by two hops and drops as much at the end. A hop is an
+    Every parameter is written out, so that the sound does not depend on the defaults of an ffmpeg
+    version. afftdn delays its output by two hops, and drops the last two hops. A hop is an
     eightieth of a second in whole samples (measured on ffmpeg 5.1 from 1 to 384 kHz). Padding and
-    trimming by that many samples keep length and position exact. alimiter does so itself with
+    trimming by two hops keep length and position exact. alimiter compensates its own delay with
     ``latency=1``.
     """
     late = 2 * (rate // 80)

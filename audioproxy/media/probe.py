@@ -11,8 +11,8 @@ from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.info_document import SourceInfo, read_source_info
 from audioproxy.media.inputs import Input
 
-# ffprobe prints this where a container states no duration, so that ffprobe divides the size by the
-# bit rate.
+# ffprobe prints this where a container states no duration. The duration that ffprobe reports is
+# then the size divided by the bit rate.
 _ESTIMATE_NOTICE = b"Estimating duration from bitrate"
 
 # Used where ffprobe reports no rate, depth or channels (Format and encoding options, 1).
@@ -20,8 +20,9 @@ _FALLBACK_RATE = 48000
 _FALLBACK_DEPTH = 16
 _FALLBACK_CHANNELS = 2
 
-# ffmpeg mixes no more channels than this. It does not resample rates far above this one, which is
-# that of 1024-fold DSD. Only a broken header states more.
+# Limits of channels and of the sample rate. ffmpeg mixes no more channels than this. It does not
+# resample rates far above the limit, which is the rate of DSD1024. Only a broken header states
+# more.
 _MOST_CHANNELS = 64
 _HIGHEST_RATE = 6_144_000
 
@@ -66,8 +67,8 @@ class Probe:
 def probe_arguments(ffprobe: str, source: Input) -> list[str]:
     """Return ffprobe's command line.
 
-    All streams are requested, so that the video gate finds a video stream at any position. The
-    output ends with the tags, which may be of any size.
+    All streams are requested, so that a video stream is found at any position. The output ends with
+    the tags, which may be of any size.
     """
     return [
         ffprobe,
@@ -94,7 +95,7 @@ def read_probe(
         duration and bit rate are worthless.
     :raises VideoSource: for a genuine video stream; embedded cover art is not video.
     :raises UndecodableSource: where no audio stream can be decoded.
-    :raises ValueError: for output that ffprobe does not print.
+    :raises ValueError: for output that does not have the form of ffprobe's.
     """
     text = stdout.decode("utf-8", "replace")
     try:

@@ -24,8 +24,8 @@ _SAMPLE_EXACT = {
 }
 
 # Containers in which a seek is exact, as measured sample by sample against a full decode. Ogg
-# Vorbis, matroska and raw AAC are not among them. Where AAC replaces samples with noise (ISO/IEC
-# 14496-3, 4.6.13), every decode has different noise.
+# Vorbis, matroska and raw AAC are not among them. AAC with noise in place of samples (ISO/IEC
+# 14496-3, 4.6.13) is an exception: the noise depends on where decoding starts.
 _SEEKABLE = {
     ("wav", None),
     ("w64", None),
@@ -70,8 +70,8 @@ class SampleRange:
 def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
     """Return whether a decode pass must measure the source's length before the render (D12).
 
-    A fade-out or a refusal may depend on the source's end, which some containers do not state
-    exactly or not at all. ``norm`` needs the length where it may have only a few samples to work
+    A fade-out or a refusal may depend on the source's end. Some containers state the end only
+    roughly, or not at all. ``norm`` needs the length where it may have only a few samples to work
     on.
     """
     if probe.measured:

@@ -1,13 +1,13 @@
 """Waveforms: minimum and maximum of the samples in each pixel, and their two serializations.
 
 The length of a pixel depends on the length of the source, which is known only at its end. So the
-samples are reduced to *blocks* as they arrive, short ones at first. Whenever there are too many
-blocks, each two neighbors are merged into one. At the end, a pixel is a whole number of blocks.
-There are enough blocks that this makes a pixel at most 1 % longer than necessary (D26). There are
-few enough that their memory does not depend on the length of the source.
+samples are reduced to *blocks* as they arrive. Blocks are short at first. Whenever there are too
+many blocks, every two neighbors are merged into one. At the end, a pixel is a whole number of
+blocks. The number of blocks is so large that this makes a pixel at most 1 % longer than necessary
+(D26). It is also limited, so their memory does not grow with the length of the source.
 
-"Extremes" are an array of ``int16`` of the shape ``(n, channels, 2)``: the minimum and the
-maximum of each channel in each of ``n`` blocks or pixels.
+"Extremes" are an array of ``int16`` of the shape ``(n, channels, 2)``: the minimum and the maximum
+of each channel in each of ``n`` blocks or pixels.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ SAMPLE = np.dtype("<i2")
 
 _MINIMUM, _MAXIMUM = 0, 1
 
-# A pixel of at least this many blocks is at most 1 % longer for being a whole number of them.
+# If a pixel has at least this many blocks, rounding it up to whole blocks makes it at most 1 %
+# longer.
 _BLOCKS_IN_PIXEL = 100
-# The least capacity. It gives few pixels more blocks than they need: fewer merges keep the blocks
-# short.
+# The least capacity, in blocks. A waveform of few pixels gets more blocks than it needs: with fewer
+# merges, the blocks stay short.
 _LEAST_CAPACITY = 256 * 1024
 # Blocks that are processed at a time.
 _PIECE = 64 * 1024
@@ -127,7 +128,7 @@ class Reduction:
         return Waveform(blocks_in_pixel * self._frames_in_block, extremes)
 
     def _take(self, frames: NDArray[np.int16]) -> None:
-        """Reduce frames to blocks, at most as many frames as there is room for."""
+        """Reduce frames to blocks; the caller passes no more frames than there is room for."""
         missing = self._frames_in_block - self._open_frames
         starts = np.concatenate(([0], np.arange(missing, len(frames), self._frames_in_block)))
         blocks = self._empty(len(starts))
@@ -141,7 +142,7 @@ class Reduction:
         self._blocks += whole
 
     def _merge_neighbours(self) -> None:
-        """Merge each two neighboring blocks; when the capacity is reached, no block is open."""
+        """Merge every two neighboring blocks, at the capacity, when all blocks are complete."""
         for at in range(0, self._blocks, _PIECE):
             some = self._read(at, min(_PIECE, self._blocks - at))
             merged = self._empty(len(some) // 2)

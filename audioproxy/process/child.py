@@ -97,7 +97,7 @@ class Child:
         dead.
 
         :param timeout: seconds; past them the child is stopped.
-        :raises ChildTimeout: when the child is dead after it was stopped for the timeout.
+        :raises ChildTimeout: after the timeout, once the child is dead.
         """
         deadline = self._clock.callLater(timeout, self.stop)
         try:
@@ -121,7 +121,8 @@ class Child:
         """Raise the child's niceness; do nothing if the child has already ended."""
         pid = self.protocol.pid
         if pid is not None:
-            # After the spawn: for a spawn that sets it, Twisted could not use posix_spawn.
+            # The niceness is set after the spawn. If the spawn had to set it, Twisted could not use
+            # posix_spawn.
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + niceness)
 

@@ -32,8 +32,8 @@ _NEXT_LOOK = 0.03
 # variant takes microseconds. So requests have priority over encoders.
 _NICENESS = 10
 
-# Bytes that `-progress` may print in one decode pass. By default ffmpeg repeats a dozen short lines
-# twice a second.
+# Bytes that `-progress` may print in one decode pass. ffmpeg prints a dozen short lines at a time,
+# by default twice a second, and here once an hour (`measure_arguments`).
 _PROGRESS_LIMIT = 8 * 1024 * 1024
 _OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
 
@@ -168,7 +168,7 @@ def _refusal(ended: Exit) -> Refusal:
     blamed = classify(ended.stderr) if ended.signal is None else None
     how, diagnostic = describe_exit(ended), redact(ended.stderr)
     if blamed is NothingDecoded:
-        # The caller may know the cause and try again, so the caller logs it.
+        # The caller may know the cause and try again, so the caller logs the failure.
         return NothingDecoded(f"{how}: {diagnostic}")
     log = _log.error if ended.never_ran else _log.warn
     log("the encoder failed ({how}): {diagnostic}", how=how, diagnostic=diagnostic)

@@ -30,7 +30,7 @@ from audioproxy.shared_result import SharedResult
 _ANSWER_LIMIT = 1024 * 1024
 
 # Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
-# length `SourceInfo` limits.
+# length `read_source_info` limits.
 _KNOWN = 512
 
 _log = Logger()

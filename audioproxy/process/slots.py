@@ -100,9 +100,9 @@ class Slots:
     def _release(self) -> None:
         self._passing += 1
         if self._passing > 1:
-            # The holder that was just resumed has released its slot at once. The loop in the outer
-            # call passes the slot on. Recursion would exceed Python's limit for a long queue of
-            # such holders.
+            # This call is nested in the callback below: the holder that was just resumed has
+            # released its slot at once. The loop in the outer call passes the slot on. Recursion
+            # would exceed Python's limit for a long queue of such holders.
             return
         while self._passing:
             if self._queue:

@@ -52,7 +52,7 @@ class Spawner(Protocol):
 class Launcher:
     """The settings that all children share.
 
-    :ivar environment: the children's whole environment; nothing of the service's own leaks in
+    :ivar environment: the children's whole environment; it has none of the service's own settings
         (D45).
     :ivar parent_death_prefix: makes the kernel kill a child when this process ends (D40).
     :ivar session_prefix: gives a child a session of its own; it goes ahead of the other prefix.
@@ -82,7 +82,8 @@ class Launcher:
         :param descriptors: the child's descriptor numbers, each with the descriptor of this process
             that it inherits. The caller closes its own descriptors.
         :param stdout_limit: bytes of stdout to capture; 0 where ``descriptors`` sets stdout.
-        :param keep_pattern: matching lines of stderr are kept, however much output follows them.
+        :param keep_pattern: matching lines of stderr are kept, up to 2 KiB, however much output
+            follows them.
         :param niceness: added to the niceness of this process.
         :param output_limit: bytes to which the child's writes may grow a file.
         :param parent_death_signal: kill the child when this process ends. A child that writes into
@@ -135,7 +136,7 @@ def find_parent_death_prefix() -> tuple[str, ...]:
 def find_session_prefix() -> tuple[str, ...]:
     """Return the prefix that keeps a terminal's Ctrl-C from a child.
 
-    Ctrl-C would also end the encoders, and leave the drain no render to wait for.
+    Without it, Ctrl-C would end the encoders too, and a drain could not wait for their renders.
     """
     setsid = shutil.which("setsid") if os.isatty(0) else None
     return () if setsid is None else (setsid,)

@@ -32,8 +32,9 @@ class Waveforms:
     """Renders the waveforms of sources that ffmpeg decodes."""
 
     def __init__(self, encoder: Encoder, in_thread: ThreadRunner) -> None:
-        """Use an encoder as the decoder of all waveforms.
+        """Create a renderer of waveforms.
 
+        :param encoder: runs ffmpeg as the decoder of each source.
         :param in_thread: each waveform takes one thread for as long as its child runs.
         """
         self._encoder = encoder
@@ -101,7 +102,7 @@ class Waveforms:
             refusal = failed
         finally:
             ended.set()
-            # The reader's own failure comes first: ffmpeg reports it only as a broken pipe.
+            # The reader's own failure is raised first: ffmpeg reports it only as a broken pipe.
             drawing = await await_uncancelled(reading)
         if refusal is not None:
             raise refusal
@@ -113,8 +114,8 @@ def _read_pipe(
 ) -> WaveformReader:
     # Any failure here closes the pipe, which ends the decoder.
     with open(readable, "rb", buffering=0) as pipe:
-        # Imported late: a service without waveforms does without numpy, which is a fifth of its
-        # memory and of its start time.
+        # Imported late, so that a service without waveforms does not load numpy. That saves a fifth
+        # of its memory and of its start time.
         from audioproxy.process.waveform_reader import WaveformReader
 
         drawing = WaveformReader(shape, spool)

@@ -19,7 +19,7 @@ class RenderOutput:
     :ivar size: bytes that readers can read so far.
     :ivar limit: bytes that readers get at most, however large the file is (D52).
     :ivar ended: no bytes will be added.
-    :ivar failure: why the bytes are not and will not become the whole variant, or None.
+    :ivar failure: why the output will never be the whole variant, or None.
     """
 
     def __init__(self, scratch: ScratchFile, limit: int) -> None:
@@ -63,7 +63,7 @@ class RenderOutput:
         return os.pread(self._scratch.descriptor, max(0, min(limit, self.size - offset)), offset)
 
     def follow(self, follower: Callable[[], None]) -> Callable[[], None]:
-        """Call ``follower`` on every change from now on; return the function that ends this.
+        """Call ``follower`` on every change from now on; return a function that ends the calls.
 
         The follower keeps the file open until then.
         """

@@ -186,7 +186,7 @@ async def find_commands(
 ) -> Commands:
     """Prepare a render, and return the commands that it would run.
 
-    :raises Refusal: as the request would be refused before its render.
+    :raises Refusal: where the render would be refused before its encoder starts.
     """
     if isinstance(request, InfoRequest):
         return await _find_info_command(preparer, request.source, limits.timeout)

@@ -120,8 +120,8 @@ class RenderRegistry:
     async def _linger(self) -> None:
         """Keep a stored render joinable a little longer, unless the service stops.
 
-        A request may look the variant up just before the write-back ends, and join just after it.
-        Without a stored variant, each later request starts a new render (D37).
+        A request may look the variant up just before the write-back ends, and join just after it. A
+        render that is not stored is not kept: each later request starts a new one (D37).
         """
         clock = self._context.limits.clock
         await self._draining.wait().addTimeout(_LINGER, clock, lambda _outcome, _seconds: None)

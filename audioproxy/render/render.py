@@ -85,8 +85,8 @@ class Render:
     def start(self) -> Deferred[bool]:
         """Start the render; it is already registered.
 
-        :returns: fires when the child is dead and the write-back is over, with whether the variant
-            is stored. It never fails. `close` has to follow.
+        :returns: fires when the child is dead and the write-back is over. Its result is whether the
+            variant is stored. It never fails. `close` has to follow.
         """
         self._running = Deferred.fromCoroutine(self._run())
         return self._running
@@ -161,8 +161,8 @@ class Render:
     async def _encode_in_time(self, preparation: Preparation) -> None:
         """Encode before the deadline.
 
-        At the deadline, all subscribers get the refusal at once. If a child does not die or a disk
-        hangs, the render keeps its slot until that is over.
+        At the deadline, all subscribers get the refusal at once. The render keeps its slot until
+        the child is dead and the disk has responded.
         """
         limits = self._context.limits
         deadline = Deadline(limits.clock, limits.timeout, lambda: self._fail(RenderTimeout()))
@@ -188,7 +188,7 @@ class Render:
             await preparation.check_unchanged()
         except UndecodableSource as refusal:
             if isinstance(refusal, NothingDecoded):
-                _log.warn("the encoder put out no audio{why}", why=refusal.diagnostic)
+                _log.warn("the encoder output no audio{why}", why=refusal.diagnostic)
             # A source that was replaced during the render may look broken.
             await preparation.check_unchanged()
             raise

@@ -28,8 +28,8 @@ _MOST_PIPELINED = 64 * 1024
 # Pipelined requests that are answered in a row, before other connections get their turn.
 _MOST_IN_A_ROW = 4
 # Unsent bytes of a response at which its producer is paused. This is less than one chunk of the
-# producer, so that a client that stalls has one chunk in memory and not two. Twisted reads as much
-# at a time, too.
+# producer, so that a client that stalls has one chunk in memory and not two. Twisted also reads at
+# most this many bytes at a time.
 _SEND_BUFFER = 32 * 1024
 
 
@@ -155,8 +155,7 @@ class ProxyChannel(HookedChannel):
         """Wait for the next request, or start with the next pipelined one.
 
         A pipelined request waits for a later turn of the reactor in two cases: the client does not
-        receive
-        its responses, or several requests were answered in a row.
+        receive its responses, or several requests were answered in a row.
         """
         self._pipelined_bytes = 0
         self._in_a_row += 1

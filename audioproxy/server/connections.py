@@ -14,7 +14,8 @@ from audioproxy.in_flight_counter import InFlightCounter
 
 # Seconds between two checks for connections past their time limit.
 _CHECK_INTERVAL = 5.0
-# Closable connections that are checked for one to evict: nearly always the first one can be.
+# Closable connections that are examined to find one to evict. Nearly always, the first one can be
+# evicted.
 _CANDIDATES = 64
 # Seconds for which a client may stall before its connection can be evicted for a new one.
 _STALL_UNDER_PRESSURE = 30.0
@@ -46,8 +47,8 @@ LIMITS: Mapping[Phase, float] = {
     Phase.CLOSING: 600.0,
 }
 
-#: Seconds for which a client may receive nothing although bytes are ready for it. A paused player
-#: does just that.
+#: Seconds for which a client may receive nothing although bytes are ready for it. This happens
+#: while a player is paused.
 STALL = 600.0
 
 
@@ -86,10 +87,11 @@ class Connections:
     def __init__(self, clock: IReactorTime, most: int | None = None) -> None:
         """Begin without connections.
 
-        :param most: the number of connections, or None for no limit. At the limit, a new connection
-            evicts the one that has waited longest for a request and has everything sent. If there
-            is none, it evicts the one that has stalled longest, for more than half a minute.
-            Otherwise the new connection is refused.
+        :param most: the most connections, or None for no limit. At the limit, a new connection
+            evicts the one that has been closable longest, of those that have sent everything. If
+            there is none, it evicts the first closable or else the first stalled connection, if
+            that has made no progress for more than half a minute. Otherwise the new connection is
+            refused.
         """
         self._clock = clock
         self._most = most
@@ -135,7 +137,7 @@ class Connections:
             self._stalled.pop(connection, None)
 
     def answered_at_once(self, connection: Connection) -> None:
-        """Move an idle connection that the fast path answered behind those that wait longer."""
+        """Move a connection to the end of the closable ones: the fast path has just answered it."""
         del self._closable[connection]
         self._closable[connection] = None
 

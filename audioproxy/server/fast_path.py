@@ -4,8 +4,8 @@ Most requests of a busy node have three properties. They arrive as one packet of
 Their URL was verified lately. Their response is a small file, or a 304. This module parses such a
 packet and returns the whole response at once. It makes no decisions of its own:
 `audioproxy.grammar.request` parses the URL, and `audioproxy.web.response_plan` decides the
-response, as on the ordinary path. The response has the same bytes as there. All other requests are
-left to the ordinary path, which could handle every request without this module.
+response. The ordinary path uses the same functions, and its responses have the same bytes. All
+other requests are left to the ordinary path, which could handle every request without this module.
 """
 
 from __future__ import annotations

@@ -70,6 +70,6 @@ class ProxyRequest(Request):
 def _refusal_of_body(channel: Any) -> Refusal:
     """Return the refusal for a body that is too long.
 
-    A method that is not supported is a 404, with any body (Endpoints).
+    A method that is not supported gets a 404, with any body (Endpoints).
     """
     return BadRequest() if channel.site.resource.serves(channel.command) else NotFound()

@@ -7,8 +7,8 @@ from typing import Any
 
 from audioproxy._twisted import pause_until_writable
 
-# Bytes from which sendfile pays off. Fewer are what an encoder has just written. For those, a
-# single write together with the chunk's framing is cheaper.
+# The fewest bytes for which sendfile is faster. A reader that keeps up with an encoder gets fewer
+# bytes at a time. For those, a single write together with the chunk's framing is cheaper.
 _LEAST = 32 * 1024
 # Bytes that are sent before other connections get their turn: mostly more than a socket's buffer
 # holds.
@@ -19,9 +19,8 @@ class SendfileBody:
     """The part of one response's body that ``sendfile`` sends.
 
     It bypasses Twisted's transport, so it sends only while Twisted has nothing left to send. It
-    makes the transport believe that its buffer is full. Then the transport resumes the producer
-    when the socket is writable, and stops the producer when the connection is lost, as for any
-    response.
+    sets the transport to the state of a full buffer. Then the transport resumes the producer when
+    the socket is writable, and stops the producer when the connection is lost, as for any response.
     """
 
     __slots__ = ("_channel", "_chunk_left", "_chunked")

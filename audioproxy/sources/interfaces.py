@@ -59,7 +59,6 @@ class SourceStore(Protocol):
         """Check and open a source.
 
         :raises NotFound: where it is missing, unreadable or not allowed.
-        :raises UndecodableSource: where it cannot be read in the way that is required.
         :raises NotConfigured: where this kind of source is not configured, or its configuration is
             wrong.
         :raises UpstreamUnavailable: where the state of the source cannot be determined now.

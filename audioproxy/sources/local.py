@@ -16,8 +16,7 @@ from audioproxy.log_context import Logger
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR, Input, local_input
 
 # The directories of a path are opened only to be traversed. With O_PATH, Linux requires no
-# permission
-# to list them.
+# permission to list them.
 _DIRECTORY_FLAGS = (
     getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 )
@@ -32,9 +31,8 @@ _OWN_ERRORS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE
 # two seconds.
 _TIMESTAMP_MARGIN = 3.0
 
-# Seconds between two log lines about one source that this process has no permission to read. Only
-# so
-# many of these sources are remembered (D56).
+# Seconds between two log lines about one source that this process has no permission to read, and
+# the most sources that are remembered for this (D56).
 _REPORT_INTERVAL = 60.0
 _MAX_REPORTED = 10_000
 

@@ -40,7 +40,7 @@ _log = Logger()
 
 
 class UnusableOrigin(UpstreamUnavailable):
-    """The origin responds, but its responses give no source."""
+    """The origin responds, but is not trusted, or redirects without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def wire_url(source: HttpsSource) -> str:
 def _unreadable(response: Response) -> str:
     """Return why the body of a response cannot be read as a source; empty where it can.
 
-    A client's `HEAD` needs no body, so the service responds with 200 all the same (D48).
+    The source is opened all the same: a client's `HEAD` needs no body, and gets a 200 (D48).
     """
     if response.status == 416:
         return "The source is empty."

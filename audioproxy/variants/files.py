@@ -47,7 +47,7 @@ _SMALL_FILE = 64 * 1024
 _CREATE_TIMEOUT = 10.0
 _COMMIT_TIMEOUT = 120.0
 
-# Free bytes that a disk needs for a new variant. On a small disk, this fraction of its size is
+# Free bytes that a disk needs for a new variant. On a small disk, a twentieth of its size is
 # enough.
 _RESERVE = 64 * 1024 * 1024
 _RESERVE_FRACTION = 20

@@ -39,8 +39,8 @@ from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 
-#: Bytes of one part of a multipart upload, and at most of any request. S3 accepts 5 GiB, and other
-#: stores accept a little less.
+#: The most bytes of one request, and so of one part of a multipart upload. S3 accepts 5 GiB, and
+#: other stores accept a little less.
 PART_SIZE = 4 * 1024**3
 
 # Uploads at a time: each holds its scratch file, and a bucket may be slower than the encoders.
@@ -99,7 +99,7 @@ class _RangeStream:
 
     def _translate(self, failure: Failure) -> Failure:
         if failure.check(TransportError):
-            _log.warn("a stored variant broke off: {error}", error=failure.value)
+            _log.warn("the transfer of a stored variant failed: {error}", error=failure.value)
             raise UpstreamUnavailable from failure.value
         return failure
 

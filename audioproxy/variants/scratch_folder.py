@@ -27,7 +27,7 @@ class NamedFile:
     ) -> None:
         """Create the file.
 
-        :param on_unremoved: called with its path where it cannot be removed when it is closed.
+        :param on_unremoved: called with the file's path if `close` cannot remove the file.
         """
         self.path: str | None = path
         self._run_detached = run_detached
@@ -163,7 +163,8 @@ class ScratchFolder:
         for name in os.listdir(self._parent):
             path = os.path.join(self._parent, name)
             if not name.endswith(_LOCK_SUFFIX):
-                # A lock exists before and after its folder. A folder without one is abandoned.
+                # A lock file is created before its folder and removed after it. So a folder without
+                # one is abandoned.
                 if not os.path.exists(path + _LOCK_SUFFIX):
                     shutil.rmtree(path, ignore_errors=True)
                 continue

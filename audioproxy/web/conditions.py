@@ -8,7 +8,7 @@ _ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
 
 
 def matches(if_none_match: bytes | None, tag: bytes) -> bool:
-    """Return whether a list of entity tags contains ours, by weak comparison (RFC 9110, 13.1.2).
+    """Return whether a list of entity tags contains ``tag``, by weak comparison (RFC 9110, 13.1.2).
 
     ``*`` does not count. It asks whether a representation exists, which only storage or a probe can
     show.
@@ -17,5 +17,5 @@ def matches(if_none_match: bytes | None, tag: bytes) -> bool:
 
 
 def range_applies(if_range: bytes | None, tag: bytes) -> bool:
-    """Return whether a Range applies: If-Range is absent or our strong tag (RFC 9110, 13.1.5)."""
+    """Return whether a Range applies: If-Range is absent or equals ``tag`` (RFC 9110, 13.1.5)."""
     return if_range is None or if_range.strip() == tag

@@ -10,7 +10,7 @@ _MAX_AGE = b"86400"
 
 
 class Cors:
-    """The headers that one configured origin, ``*`` or none adds to responses."""
+    """The CORS headers of responses, for one configured origin, for ``*``, or for none."""
 
     def __init__(self, origin: str | None) -> None:
         self._origin = None if origin is None else origin.encode("ascii")

@@ -14,9 +14,10 @@ class Readiness:
     """Whether the node should receive new work.
 
     The node is ready until the render queue reaches ``threshold``, and ready again once the queue
-    has fallen to half of that. A threshold of 0 disables the check. Every change of the depth is
-    reported here. So an excursion above the threshold is exactly one period of not being ready,
-    however rarely clients ask. The node is also not ready while ffmpeg or ffprobe cannot run (D34).
+    has fallen to half of that. The node is also not ready while ffmpeg or ffprobe cannot run (D34).
+    With a threshold of 0, it is always ready. Every change of the depth is reported here, so the
+    state does not depend on how often clients ask. One excursion of the queue to the threshold is
+    one period of not being ready.
     """
 
     def __init__(self, threshold: int) -> None:

@@ -1,4 +1,4 @@
-"""The info document of a source: stat, condition, probe (Request handling order, 6)."""
+"""The info document of a source: open, check the condition, probe (Request handling order, 6)."""
 
 from __future__ import annotations
 

@@ -36,14 +36,14 @@ class _WithoutCreated(Collector):
     """A registry without the creation times of its series.
 
     prometheus-client 0.26 adds them as series of their own. It can leave them out only for the
-    whole process, which may be the application of another project.
+    whole process, which may be an application that embeds this service.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        """Yield each metric with the samples that the contract names."""
+        """Yield each metric without the samples of its creation times."""
         for metric in self._registry.collect():
             metric.samples = [
                 sample for sample in metric.samples if sample.name != f"{metric.name}_created"

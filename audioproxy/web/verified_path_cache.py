@@ -16,7 +16,8 @@ class VerifiedPathCache:
     """The requests of the paths that were verified last, by path.
 
     The key is the whole path with its signature, so a path that differs in one byte is verified
-    again. A request does not depend on the time or on what is stored.
+    again. A request does not depend on the time or on what is stored, so a cached request never
+    becomes wrong.
     """
 
     def __init__(self) -> None:

@@ -523,7 +523,7 @@ class RefusalTests(RenderCase):
         self.assertEqual([], self.harness.spawner.alive)
         (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
         self.assertEqual(
-            "the encoder put out no audio (exit status 1: Empty output)", formatEvent(warning)
+            "the encoder output no audio (exit status 1: Empty output)", formatEvent(warning)
         )
 
     def test_shortest_trim_of_nothing(self) -> None:

@@ -360,7 +360,9 @@ class StretchTests(VariantCase):
                 end(self.network.peers[-1])
                 self.network.run()
                 self.exactly(sending, UpstreamUnavailable)
-                self.assertTrue(self.lines()[0].startswith("a stored variant broke off: "))
+                self.assertTrue(
+                    self.lines()[0].startswith("the transfer of a stored variant failed: ")
+                )
                 self.assertEqual(self.consumer.heard[-1], "unregistered")
 
     def test_another_length(self) -> None:
