@@ -129,7 +129,9 @@ def option_segments(draw: st.DrawFn) -> list[bytes]:
     if draw(st.booleans()):
         segments.append(b"dl:" + draw(escaped(draw(_FILENAME).encode())))
     if draw(st.booleans()):
-        segments.append(b"cb:" + draw(escaped(draw(st.binary(min_size=1, max_size=60)))))
+        # A slash would end the segment.
+        spelled = draw(escaped(draw(st.binary(min_size=1, max_size=60)))).replace(b"/", b"%2F")
+        segments.append(b"cb:" + spelled)
     return draw(st.permutations(segments))
 
 
