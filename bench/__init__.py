@@ -1,1 +1,1 @@
-"""Measures the service beside its peers; ``make bench`` runs it."""
+"""Benchmarks of the service and its peers; ``make bench`` runs them."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: measures, and writes the page of performance."""
+"""`python -m bench`: run the benchmarks and write docs/performance.md."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SERIES: dict[str, Callable[[Bench], Results]] = {
 }
 
 _SAMPLES = FOLDER / "samples.json"
-# Fewer say nothing of how far a median is to be trusted.
+# With fewer rounds, the range of the samples does not show how reliable a median is.
 _LEAST_ROUNDS = 5
 _PAGE = PROJECT / "docs" / "performance.md"
 _IMAGES = PROJECT / "docs" / "images" / "performance"
@@ -63,11 +63,11 @@ def main() -> int:
     else:
         record = measure(words.only or list(SERIES), words.rounds, words.seconds)
         if words.only:
-            # A page is one run.
+            # The page shows only complete runs.
             return bool(record.failed)
         _SAMPLES.write_text(json.dumps(record.document(), indent=1))
     if record.rounds < _LEAST_ROUNDS:
-        print(f"no page is written of fewer than {_LEAST_ROUNDS} rounds")
+        print(f"the page is not written: it needs at least {_LEAST_ROUNDS} rounds")
         return bool(record.failed)
     write(record)
     print(f"{_PAGE.relative_to(PROJECT)} is written, after {record.seconds / 60:.1f} minutes")
@@ -76,16 +76,18 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=SERIES, metavar="NAME", help="print these")
-    parser.add_argument("--rounds", type=int, default=5, help="of each side (5)")
-    parser.add_argument("--seconds", type=int, default=1, help="of each load (1)")
-    parser.add_argument("--list", action="store_true", help="name the series")
-    parser.add_argument("--report-only", action="store_true", help="write the last run's page")
+    parser.add_argument(
+        "--only", nargs="+", choices=SERIES, metavar="NAME", help="run only these series"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each side (5)")
+    parser.add_argument("--seconds", type=int, default=1, help="seconds of each load (1)")
+    parser.add_argument("--list", action="store_true", help="list the series")
+    parser.add_argument("--report-only", action="store_true", help="write the page of the last run")
     return parser.parse_args()
 
 
 def measure(names: list[str], rounds: int, seconds: int) -> Record:
-    """Run some series, one after the other; one that fails leaves the others be."""
+    """Run some series, one after the other; the failure of a series does not stop the others."""
     start = time.monotonic()
     record = Record(today(), 0.0, rounds, machine(), versions())
     bench = Bench(rounds, seconds, sounds())
@@ -95,7 +97,8 @@ def measure(names: list[str], rounds: int, seconds: int) -> Record:
         try:
             record.series[name] = results = SERIES[name](bench)
         except Exception as error:
-            # Whatever it is: all the other figures are worth more than its traceback.
+            # Any exception of a series is reported, so that the figures of the other series are not
+            # lost.
             traceback.print_exc()
             record.failed[name] = f"{type(error).__name__}: {error}"[:200]
             continue
@@ -118,7 +121,7 @@ def _print(results: Results) -> None:
 
 
 def write(record: Record) -> None:
-    """Write the page and its pictures."""
+    """Write the page and its plots."""
     for curve in record.curves:
         plots.draw(curve, _IMAGES / f"{curve.name}.svg")
     plots.overview(record.figures, _IMAGES / "targets.svg")

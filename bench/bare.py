@@ -1,4 +1,4 @@
-"""The bare programs: the very command lines that the service would run, without the service."""
+"""Bare ffprobe and ffmpeg: the command lines of the service, run without the service."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pathlib import Path
 
 from bench.programs import KEY, PROJECT, SALT, SYSTEM
 
-# What a pipe holds at the most for anybody, and how much is read of it at once.
+# Bytes of each read: the largest pipe buffer that an unprivileged process may set.
 _READ = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """The two programs of a render."""
+    """The two command lines of a render."""
 
     ffprobe: list[str]
     ffmpeg: list[str]
 
 
 def commands(root: Path, url: str) -> Commands:
-    """Return what the service would run for a URL, with the source by its path.
+    """Return the command lines of the service for a URL, with the source as a path.
 
-    :param url: signed.
+    :param url: signed path.
     """
     environment = {
         "PATH": SYSTEM,
@@ -50,14 +50,14 @@ def commands(root: Path, url: str) -> Commands:
 
 
 def probe(command: Sequence[str]) -> None:
-    """Run ffprobe to its end."""
+    """Run ffprobe until it exits."""
     whole(command)
 
 
 def first_byte(command: Sequence[str], headers: int = 0) -> float:
-    """Return the seconds from the start of ffmpeg to its first byte out of a pipe.
+    """Return the seconds from the start of ffmpeg to its first byte of audio in a pipe.
 
-    :param headers: so many bytes are nothing to hear yet.
+    :param headers: number of bytes of container headers, which do not count.
     """
     start = time.perf_counter()
     with _spawned(command) as process:
@@ -73,14 +73,14 @@ def first_byte(command: Sequence[str], headers: int = 0) -> float:
 
 
 def heard(command: Sequence[str]) -> tuple[float, int]:
-    """Return the same as `whole` where somebody reads the output, as a client of ours does."""
+    """Return the result of `whole` with a reader that copies the output, as a client does."""
     return whole(command, _read)
 
 
 def whole(command: Sequence[str], take: Callable[[int], int] | None = None) -> tuple[float, int]:
-    """Return the seconds that ffmpeg takes for all of its output, and how many bytes that is.
+    """Return the seconds that ffmpeg takes for its whole output, and the number of bytes.
 
-    :param take: what takes the output out of a pipe, by default for nothing at all.
+    :param take: reader of the pipe; by default, the output is discarded.
     """
     start = time.perf_counter()
     with _spawned(command) as process:
@@ -100,7 +100,7 @@ def _read(pipe: int) -> int:
 
 
 def discard(pipe: int) -> int:
-    """Take all that comes out of a pipe, as cheaply as there is, and return how much it was."""
+    """Discard everything from a pipe by splice, and return the number of bytes."""
     size = 0
     nothing = os.open(os.devnull, os.O_WRONLY)
     try:
@@ -112,7 +112,7 @@ def discard(pipe: int) -> int:
 
 
 def _spawned(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    # close_fds=False is what lets Python take posix_spawn, its quickest way.
+    # close_fds=False lets Python use posix_spawn, its fastest way to start a process.
     return subprocess.Popen(
         command,
         close_fds=False,
@@ -124,7 +124,7 @@ def _spawned(command: Sequence[str]) -> subprocess.Popen[bytes]:
 
 def _words(line: str) -> list[str]:
     words = shlex.split(line)
-    # The service hands the source over as descriptor 3, which a shell does by these two words.
+    # The service passes the source as descriptor 3. In a shell, these two words do that.
     place = words.index("3<")
     path = words[place + 1]
     return [word.replace("/dev/fd/3", path) for word in words[:place]]

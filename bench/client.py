@@ -1,4 +1,4 @@
-"""What a listener sees: the time to the first byte behind the headers, and to the last."""
+"""HTTP clients that measure the time to the first byte after the headers, and to the last byte."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from bench.programs import Service, children, settled
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d+)")
 _READ = 1 << 20
 
-#: Seconds after which an answer that does not come has failed.
+#: Seconds after which a missing response is a failure.
 PATIENCE = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One answer.
+    """The measurements of one response.
 
-    :ivar first: seconds from the request's first byte to the body's.
+    :ivar first: seconds from the first byte of the request to the first byte of the body.
     :ivar last: seconds to the end of the connection.
-    :ivar size: bytes of the body, as it is framed.
+    :ivar size: bytes of the body with its chunk headers.
     """
 
     first: float
@@ -37,16 +37,16 @@ class Fetched:
 
 
 def request(path: str, **headers: str) -> bytes:
-    """Return a GET that has the connection closed behind the answer."""
+    """Return a GET request that closes the connection after the response."""
     lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
 def fetch(port: int, path: str, *, whole: bool = True) -> Fetched:
-    """Ask on a connection of its own, and read to the end or to the first byte.
+    """Send a request on a new connection, and read to the end or to the first byte.
 
-    :raises RuntimeError: for any other status than 200, and for an answer without a body.
+    :raises RuntimeError: for another status than 200, and for a response without a body.
     """
     with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
         words = request(path)
@@ -76,26 +76,26 @@ class Crowd:
     """Many clients of one URL, in one thread."""
 
     def __init__(self, port: int, path: str, count: int) -> None:
-        """Connect them all."""
+        """Connect all clients."""
         self._words = request(path)
         self._sockets = [
             socket.create_connection(("127.0.0.1", port), PATIENCE) for _ in range(count)
         ]
 
     def ask(self) -> None:
-        """Send each one's request."""
+        """Send the request of each client."""
         for connection in self._sockets:
             connection.sendall(self._words)
 
     def read_headers(self) -> None:
-        """Wait for each one's status, and take no more than the next hundred bytes."""
+        """Wait for the status of each response, and read at most 100 bytes of it."""
         for connection in self._sockets:
             found = _STATUS.match(connection.recv(100))
             if not found or found[1] != b"200":
-                raise RuntimeError(f"a client of {len(self._sockets)} was answered {found}")
+                raise RuntimeError(f"one of {len(self._sockets)} clients got the response {found}")
 
     def read_all(self) -> list[int]:
-        """Read every answer to its end, and return how many bytes each one got."""
+        """Read every response to its end, and return the number of bytes of each."""
         sizes = dict.fromkeys(self._sockets, 0)
         deadline = time.monotonic() + PATIENCE
         buffer = bytearray(_READ)
@@ -105,7 +105,7 @@ class Crowd:
                 selector.register(connection, selectors.EVENT_READ)
             while selector.get_map():
                 if time.monotonic() > deadline:
-                    raise RuntimeError("clients wait in vain")
+                    raise RuntimeError("clients did not receive whole responses in time")
                 for key, _ in selector.select(1):
                     connection = key.fileobj
                     assert isinstance(connection, socket.socket)
@@ -122,21 +122,21 @@ class Crowd:
 
 
 class Listeners:
-    """Clients of renders that last longer than the block, one for each."""
+    """Context manager with clients of long renders, one client for each render."""
 
     def __init__(self, ours: Service, source: str, options: Sequence[str]) -> None:
         self._ours = ours
         self._crowds = [Crowd(ours.port, ours.path(words, source), 1) for words in options]
 
     def __enter__(self) -> None:
-        """Come back when there is audio of each."""
+        """Wait until each client has received audio."""
         for crowd in self._crowds:
             crowd.ask()
         for crowd in self._crowds:
             crowd.read_headers()
 
     def __exit__(self, *_: object) -> None:
-        """Go, and end the encoders, which would render on for the store."""
+        """Disconnect, and kill the encoders, which would otherwise continue for the store."""
         for crowd in self._crowds:
             crowd.leave()
         for pid in children(self._ours.process.pid):
@@ -146,7 +146,7 @@ class Listeners:
 
 
 def read(base: str, path: str) -> tuple[dict[str, str], bytes]:
-    """Return headers, by their names in lower case, and body of an answer."""
+    """Return the headers of a response, with lower-case names, and its body."""
     with urlopen(base + path, timeout=PATIENCE) as answer:
         headers = {name.lower(): value for name, value in answer.headers.items()}
         return headers, answer.read()

@@ -1,4 +1,4 @@
-"""What a measurement yields: samples, their ratios and their medians. Pure."""
+"""Results of measurements: samples, ratios and medians. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The middle of some samples, and how far they go."""
+    """Median, minimum and maximum of some samples."""
 
     middle: float
     least: float
@@ -18,7 +18,7 @@ class Spread:
 
     @classmethod
     def of(cls, samples: Sequence[float]) -> Spread:
-        """Return it for samples, of which there is at least one."""
+        """Return the spread of at least one sample."""
         return cls(median(samples), min(samples), max(samples))
 
 
@@ -26,18 +26,19 @@ class Spread:
 class Figure:
     """One row of the report.
 
-    With a peer's samples, it is about the ratio of ours to theirs, round by round, since the two
-    of one round saw the same machine; without, about ours as they are.
+    With samples of a peer, the row shows the ratio of ours to theirs in each round, since both
+    samples of a round come from the same machine in the same state. Without a peer, it shows our
+    samples.
 
     :ivar work: what was done.
-    :ivar measure: what was measured of it.
-    :ivar unit: of a sample, such as ``ms``.
-    :ivar target: None where the figure is only stated.
-    :ivar at_least: the target is a lower bound.
-    :ivar peer: who the peer is.
-    :ivar remark: what has to be known to read it.
-    :ivar reason: why the target is out of reach, where it is.
-    :ivar exact: every sample has to be the target itself.
+    :ivar measure: what was measured.
+    :ivar unit: unit of a sample, such as ``ms``.
+    :ivar target: bound, or None for a row without a target.
+    :ivar at_least: whether the target is a lower bound.
+    :ivar peer: name of the peer.
+    :ivar remark: note that a reader of the row needs.
+    :ivar reason: known reason for a missed target.
+    :ivar exact: whether every sample must equal the target.
     """
 
     work: str
@@ -53,21 +54,21 @@ class Figure:
     exact: bool = False
 
     def add(self, ours: float, theirs: float | None = None) -> None:
-        """Take the samples of one more round."""
+        """Add the samples of one round."""
         self.ours.append(ours)
         if theirs is not None:
             self.theirs.append(theirs)
 
     @property
     def compared(self) -> list[float]:
-        """What is held against the target: a ratio for each round, or the samples."""
+        """Values that are compared with the target: the ratio of each round, or our samples."""
         if not self.theirs:
             return self.ours
         return [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
 
     @property
     def hit(self) -> bool | None:
-        """Whether the target is reached by the median; None where there is none."""
+        """Whether the median meets the target; None without a target."""
         if self.target is None:
             return None
         if self.exact:
@@ -81,7 +82,7 @@ class Panel:
     """One pair of axes of a plot.
 
     :ivar lines: for each line, its samples at each x of the curve.
-    :ivar logarithmic: whether the y axis is.
+    :ivar logarithmic: whether the y axis is logarithmic.
     """
 
     label: str
@@ -91,12 +92,12 @@ class Panel:
 
 @dataclass(slots=True)
 class Curve:
-    """How something grows: a plot, of one panel or several over the same x axis.
+    """A plot of growth, with one or several panels over the same x axis.
 
-    :ivar name: of its file.
-    :ivar xs: where it was measured.
-    :ivar logarithmic: whether the x axis is.
-    :ivar remark: what is to be seen in it.
+    :ivar name: file name of the plot.
+    :ivar xs: x values of the measurements.
+    :ivar logarithmic: whether the x axis is logarithmic.
+    :ivar remark: text below the plot.
     """
 
     name: str
@@ -110,10 +111,10 @@ class Curve:
 
 @dataclass(slots=True)
 class Results:
-    """What one series found out.
+    """Results of one series.
 
-    :ivar missing: what could not be measured, and why.
-    :ivar facts: what is said in the text by name, as medians of samples.
+    :ivar missing: measurements that were not possible, with the reason of each.
+    :ivar facts: medians that the text of the page uses, by name.
     """
 
     figures: list[Figure] = field(default_factory=list)
@@ -123,18 +124,18 @@ class Results:
     seconds: float = 0.0
 
     def figure(self, work: str, measure: str, unit: str, **rest: Any) -> Figure:
-        """Add a row, whose samples are still to come, and return it."""
+        """Add a row without samples and return it."""
         made = Figure(work, measure, unit, **rest)
         self.figures.append(made)
         return made
 
     def document(self) -> dict[str, Any]:
-        """Return all of it as JSON would have it."""
+        """Return the results as a JSON document."""
         return asdict(self)
 
     @classmethod
     def read(cls, document: dict[str, Any]) -> Results:
-        """Return what `document` was made of."""
+        """Return the results of a JSON document."""
         figures = [Figure(**row) for row in document["figures"]]
         curves = [
             Curve(**{**row, "panels": [Panel(**panel) for panel in row["panels"]]})

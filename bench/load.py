@@ -1,4 +1,4 @@
-"""Load from wrk, which one core of its own is enough for."""
+"""Load tests with wrk, for which one core is enough."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _ERRORS = re.compile(r"Non-2xx or 3xx responses: (\d+)|Socket errors: (.*)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _BYTES = {unit: 1024**power for power, unit in enumerate(("B", "KB", "MB", "GB", "TB"))}
 
-# Sends the requests of a list in turn, so that no server lives from one entry of its cache.
+# Requests the paths of a list in turn, so that a server cannot serve everything from one cache
+# entry.
 _SCRIPT = """\
 local requests = {}
 local next = 0
@@ -33,11 +34,11 @@ end
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a server did in some seconds.
+    """Results of a load test.
 
-    :ivar requests: a second.
-    :ivar megabytes: of 10^6 bytes, a second.
-    :ivar cpu: CPU seconds of the server for each second of it.
+    :ivar requests: requests per second.
+    :ivar megabytes: 10^6 bytes per second.
+    :ivar cpu: CPU seconds of the server per second.
     """
 
     requests: float
@@ -46,12 +47,12 @@ class Load:
 
     @property
     def cpu_per_gigabyte(self) -> float:
-        """CPU seconds for 10^9 bytes."""
+        """CPU seconds per 10^9 bytes."""
         return self.cpu / self.megabytes * 1000
 
     @property
     def cpu_per_request(self) -> float:
-        """CPU seconds."""
+        """CPU seconds per request."""
         return self.cpu / self.requests
 
 
@@ -65,11 +66,11 @@ def load(
     folder: Path,
     headers: dict[str, str] | None = None,
 ) -> Load:
-    """Ask a server for paths in turn, on connections that stay open.
+    """Request paths in turn from a server, on keep-alive connections.
 
-    :param core: that wrk runs on.
-    :param folder: for the list of paths.
-    :raises RuntimeError: where anything was answered with an error.
+    :param core: core on which wrk runs.
+    :param folder: folder for the list of paths.
+    :raises RuntimeError: if any response was an error.
     """
     script, listed = folder / "wrk.lua", folder / "paths.txt"
     words = "".join(f', {{["{name}"]=[[{text}]]}}' for name, text in (headers or {}).items())
@@ -100,10 +101,10 @@ def load(
 
 
 def read_report(text: str, used: float) -> Load:
-    """Return what wrk says of a load.
+    """Return the results in wrk's output.
 
     :param used: CPU seconds of the server.
-    :raises RuntimeError: where anything was answered with an error, or not at all.
+    :raises RuntimeError: if any response was an error, or there was no response.
     """
     errors, counted = _ERRORS.search(text), _REQUESTS.search(text)
     if errors or counted is None:

@@ -1,4 +1,4 @@
-"""What was measured on, and with which versions."""
+"""The machine and the versions of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PEERS = ("aiohttp", "uvloop", "thumbor", "supysonic")
 
 
 def machine() -> dict[str, str]:
-    """Return what there is to know of this machine."""
+    """Return a description of this machine."""
     cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
@@ -33,7 +33,7 @@ def machine() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the version of everything that took part."""
+    """Return the version of each program and package that was measured."""
     programs: dict[str, tuple[Sequence[str | Path], str]] = {
         "ffmpeg": ([FFMPEG, "-version"], r"version (\S+)"),
         "ffmpeg, the project's own": ([OWN_FFMPEG / "ffmpeg", "-version"], r"version (\S+)"),
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 def today() -> str:
-    """Return the date."""
+    """Return the date of today."""
     return datetime.now(UTC).date().isoformat()
 
 
@@ -61,7 +61,7 @@ def _asked(package: str) -> list[str | Path]:
 
 
 def _said(command: Sequence[str | Path], pattern: str) -> str:
-    """Return what a program says that is asked for its version."""
+    """Return the version in the output of a command."""
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except FileNotFoundError:

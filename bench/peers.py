@@ -1,4 +1,4 @@
-"""The peers that are servers: each as its own documentation would have it run in production."""
+"""Servers for comparison, each configured as its own documentation recommends for production."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.client import read
 from bench.programs import FOLDER, PROJECT, Program, free_port, started
 from tests.support.juicefs import JuiceFS
 
-#: The environment that `make bench` puts them into.
+#: The environment in which `make bench` installs the Python peers.
 BIN = FOLDER / "peers" / "bin"
 NGINX = PROJECT / "build" / "bin" / "nginx"
 
@@ -34,7 +34,7 @@ def _required(path: Path) -> Path:
     return path
 
 
-# The log is written in batches, as the service's own is.
+# nginx writes its log in batches, as the service does.
 _NGINX = """\
 {user}
 worker_processes 1;
@@ -65,12 +65,13 @@ def nginx(
 ) -> AbstractContextManager[Program]:
     """Run nginx with one worker.
 
-    :param server: what stands in its one server.
-    :param more: what stands ahead of that.
+    :param server: configuration inside its only server block.
+    :param more: configuration before the server block.
     """
     port = free_port()
     listens = f"{more}\nserver {{ listen 127.0.0.1:{port} backlog=4096; {server} }}"
-    # As root it would serve as somebody who may not look into our folders.
+    # If nginx is started by root, its workers run as a user without access to the folders of the
+    # run.
     user = "" if os.geteuid() else "user root;"
     path = folder / "nginx.conf"
     path.write_text(_NGINX.format(folder=folder, more=listens, user=user))
@@ -78,7 +79,7 @@ def nginx(
 
 
 def hello(*, core: int) -> AbstractContextManager[Program]:
-    """Run the 304 by aiohttp on uvloop."""
+    """Run the 304 server on aiohttp and uvloop."""
     port = free_port()
     script = Path(__file__).with_name("hello.py")
     return started([_required(BIN / "python"), script, str(port)], port, core=core)
@@ -86,10 +87,10 @@ def hello(*, core: int) -> AbstractContextManager[Program]:
 
 @contextmanager
 def thumbor(folder: Path, *, core: int) -> Iterator[tuple[Program, list[str]]]:
-    """Run thumbor with its results stored, and return signed paths of a hundred of them too."""
+    """Run thumbor with stored results, and return signed paths of a hundred of them too."""
     images, port, key = folder / "images", free_port(), "k" * 32
     images.mkdir(parents=True)
-    # A small test card, of which JPEG makes 4 KB.
+    # A small test card, which is 4 KB as JPEG.
     card = images / "card.png"
     draw = ["ffmpeg", "-v", "error", "-f", "lavfi", "-i", "testsrc2=s=160x120:d=1:r=1"]
     subprocess.run([*draw, "-frames:v", "1", card], check=True)
@@ -116,7 +117,7 @@ def thumbor(folder: Path, *, core: int) -> Iterator[tuple[Program, list[str]]]:
 
 @contextmanager
 def supysonic(folder: Path, music: Path, *, core: int | None) -> Iterator[tuple[Program, dict]]:
-    """Run supysonic on a folder of music, and return the path of each file's stream as mp3 too."""
+    """Run supysonic on a folder of music, and return the path of each file's mp3 stream too."""
     program, port = _required(BIN / "supysonic-cli"), free_port()
     cache = folder / "cache"
     cache.mkdir(parents=True)
@@ -140,7 +141,7 @@ def supysonic(folder: Path, music: Path, *, core: int | None) -> Iterator[tuple[
         subprocess.run(
             [program, *words], cwd=folder, env=environment, check=True, capture_output=True
         )
-    # Its own server module, on the WSGI server that most people put below such an application.
+    # Its own server module, on a common WSGI server.
     command = [BIN / "supysonic-server", "--server", "gunicorn", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--threads", "4"]
     with started(command, port, core=core, cwd=folder, env=environment) as server:
@@ -159,7 +160,7 @@ def supysonic(folder: Path, music: Path, *, core: int | None) -> Iterator[tuple[
 
 @contextmanager
 def gateway(folder: Path, *, core: int) -> Iterator[tuple[JuiceFS, Program]]:
-    """Run the S3 gateway that the tests run, too."""
+    """Run the S3 gateway that the tests use too."""
     folder.mkdir(parents=True)
     store = JuiceFS(folder, tls=False)
     store.port = free_port()

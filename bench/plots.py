@@ -1,4 +1,4 @@
-"""The curves as SVG, in tones that can be read on white and on black."""
+"""Plots as SVG, in colors that are readable on white and on black."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STYLE = {
     "grid.color": _INK,
     "legend.frameon": False,
     "legend.labelcolor": _INK,
-    # Nothing random and nothing dated: what did not change is the same file.
+    # No random values and no dates, so an unchanged plot is an unchanged file.
     "svg.fonttype": "none",
     "svg.hashsalt": "bench",
     "text.color": _INK,
@@ -83,7 +83,7 @@ def _number(value: float, _: object = None) -> str:
 
 
 def overview(figures: Sequence[Figure], path: Path) -> None:
-    """Draw each figure that has a target by how much of that it is: right of the line is good."""
+    """Plot the ratio of each figure to its target; values right of the line meet the target."""
     rows = [figure for figure in figures if figure.target]
     with pyplot.rc_context(_STYLE):
         sheet, axes = pyplot.subplots(figsize=(8.4, 0.24 * len(rows) + 1))

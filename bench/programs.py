@@ -1,4 +1,4 @@
-"""The service and its peers: started for a measurement, watched, and stopped after it."""
+"""The service and its peers as processes that are started, measured and stopped."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from audioproxy.urls import Signer, Variant
 
 PROJECT = Path(__file__).parents[1]
 
-#: For all that is made here: sounds, peers, samples.
+#: Folder of all files of the benchmarks: audio, peers, samples.
 FOLDER = PROJECT / "build" / "bench"
 
-#: Where `make ffmpeg` puts the project's own programs.
+#: Folder in which `make ffmpeg` puts the project's own programs.
 OWN_FFMPEG = PROJECT / "build" / "ffmpeg" / "bin"
 
-#: That of Debian's package, whatever stands in PATH.
+#: ffmpeg of Debian's package, whatever PATH contains.
 FFMPEG = "/usr/bin/ffmpeg"
 
-#: PATH of what is to find that one.
+#: PATH that finds Debian's ffmpeg.
 SYSTEM = "/usr/bin:/bin"
 
 KEY, SALT = b"k" * 32, b"s" * 16
 
-# Seconds after which a program that does not start, or does not end, has failed.
+# Seconds after which a program that does not start or exit is a failure.
 _PATIENCE = 20.0
 _LISTENING = re.compile(r"metrics on \S+ port (\d+)$.*listening on port (\d+)$", re.M | re.S)
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -41,10 +41,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(slots=True)
 class Program:
-    """A program that runs.
+    """A running program.
 
-    :ivar port: that it listens on.
-    :ivar base: the URL of its root.
+    :ivar port: port on which it listens.
+    :ivar base: URL of its root.
     """
 
     process: subprocess.Popen[bytes]
@@ -61,28 +61,28 @@ class Program:
         return [pid, *children(pid)]
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time that the program has used, a server's workers included."""
+        """Return the CPU time of the program, including the workers of a server."""
         return cpu_seconds(*self.pids)
 
     def resident_bytes(self) -> int:
-        """Return the memory that the program itself has."""
+        """Return the resident memory of the program's main process."""
         return resident_bytes(self.process.pid)
 
 
 def children(pid: int) -> list[int]:
-    """Return the children of a process."""
+    """Return the child processes of a process."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        # Threads come and go meanwhile.
+        # Threads may start and end during the loop.
         with suppress(FileNotFoundError):
             found += [int(number) for number in (task / "children").read_text().split()]
     return found
 
 
 def settled(program: Program) -> None:
-    """Wait until a program has no children, such as encoders that nobody listens to any more.
+    """Wait until a program has no children, such as encoders without clients.
 
-    :raises RuntimeError: where it keeps some.
+    :raises RuntimeError: if some children remain.
     """
     deadline = time.monotonic() + _PATIENCE
     while children(program.process.pid):
@@ -92,14 +92,14 @@ def settled(program: Program) -> None:
 
 
 def move(program: Program, core: int) -> None:
-    """Have a program, all of its threads and whatever it starts run on one core."""
+    """Pin a program with all of its threads and future children to one core."""
     for task in Path(f"/proc/{program.process.pid}/task").iterdir():
         with suppress(ProcessLookupError):
             os.sched_setaffinity(int(task.name), {core})
 
 
 def cpu_seconds(*pids: int) -> float:
-    """Return the CPU time that processes have used, in user and system mode."""
+    """Return the CPU time of processes, in user and system mode."""
     ticks = 0
     for pid in pids:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -108,12 +108,12 @@ def cpu_seconds(*pids: int) -> float:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return how much memory a process has."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
 
 
 def pinned(core: int | None, command: Sequence[str | Path]) -> list[str]:
-    """Return a command that runs on one core, or on all of them."""
+    """Return a command that runs on one core, or on all cores."""
     words = [str(word) for word in command]
     return words if core is None else ["taskset", "--cpu-list", str(core), *words]
 
@@ -122,7 +122,7 @@ def pinned(core: int | None, command: Sequence[str | Path]) -> list[str]:
 def started(
     command: Sequence[str | Path], port: int, *, core: int | None = None, **options: object
 ) -> Iterator[Program]:
-    """Run a server for the length of a block."""
+    """Run a server for the duration of a block."""
     with (FOLDER / "servers.log").open("ab") as log:
         process = subprocess.Popen(  # type: ignore[call-overload]
             pinned(core, command),
@@ -140,7 +140,7 @@ def started(
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a program and its children."""
+    """Stop a program and its children."""
     process.terminate()
     try:
         process.wait(_PATIENCE)
@@ -150,7 +150,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port on which no program listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -173,9 +173,9 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
 
 @dataclass(slots=True)
 class Service(Program):
-    """The service, with the key that signs for it.
+    """The service, with the key for its signatures.
 
-    :ivar metrics_port: where it tells its counters.
+    :ivar metrics_port: port of its metrics.
     :ivar started: seconds from its start to the open port.
     """
 
@@ -189,7 +189,7 @@ class Service(Program):
 
     @property
     def pids(self) -> list[int]:
-        """The process alone: its children are encoders."""
+        """Only the process itself: its children are encoders."""
         return [self.process.pid]
 
     def path(self, options: str, source: str) -> str:
@@ -198,7 +198,7 @@ class Service(Program):
 
 
 def own_path() -> str:
-    """Return a PATH with the project's own programs ahead of the system's."""
+    """Return a PATH with the project's own programs before the system's."""
     return f"{OWN_FFMPEG}:{SYSTEM}"
 
 
@@ -210,14 +210,14 @@ def service(
     core: int | None = None,
     path: str | None = None,
 ) -> Iterator[Service]:
-    """Run the service as `twistd` does, with a log file as its stdout.
+    """Run the service with `twistd`, with a log file as its stdout.
 
-    :param folder: for its log.
-    :param path: PATH, where another ffmpeg than the system's is asked for.
+    :param folder: folder for its log.
+    :param path: PATH, to use another ffmpeg than the system's.
     """
     environment = {
         "PATH": path or SYSTEM,
-        # Where renders grow, on the disk that the page names.
+        # Renders write here, on the disk that the page names.
         "TMPDIR": str(folder),
         "AP_KEY": KEY.hex(),
         "AP_SALT": SALT.hex(),

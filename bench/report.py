@@ -1,4 +1,4 @@
-"""The documentation's page of performance, from a template and what was measured. Pure."""
+"""Generator of docs/performance.md, from a template and the measurements. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bench.figures import Curve, Figure, Results, Spread
 _BLANK = re.compile(r"\{\{ *([^{}]+?) *\}\}")
 
 
-# The parts of the table, by the first words of what was done.
+# Sections of the table of targets, with the prefixes of the work in each.
 _GROUPS = (
-    ("Nobody has asked before: the first byte", ("MISS, first body", "start,")),
-    ("Nobody has asked before: all of it", ("MISS, whole", "peaks of")),
-    ("A preview from deep inside", ("a 30-second preview",)),
-    ("It is stored", ("HIT", "304", "hits beside")),
+    ("New variants: time to the first byte", ("MISS, first body", "start,")),
+    ("New variants: whole render", ("MISS, whole", "peaks of")),
+    ("Previews from the middle of a source", ("a 30-second preview",)),
+    ("Stored variants", ("HIT", "304", "hits beside")),
 )
 
 
@@ -25,8 +25,8 @@ _GROUPS = (
 class Record:
     """One whole run.
 
-    :ivar series: what each series found out.
-    :ivar failed: those that broke off, and why.
+    :ivar series: results of each series.
+    :ivar failed: series that failed, with the reason of each.
     """
 
     date: str
@@ -38,7 +38,7 @@ class Record:
     failed: dict[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """Return all of it as JSON would have it."""
+        """Return the record as a JSON document."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "series": {name: results.document() for name, results in self.series.items()},
@@ -46,7 +46,7 @@ class Record:
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> Record:
-        """Return what `document` was made of."""
+        """Return the record of a JSON document."""
         series = {name: Results.read(results) for name, results in document["series"].items()}
         return cls(**{name: document[name] for name in _PLAIN}, series=series)
 
@@ -65,9 +65,9 @@ _PLAIN = ("date", "seconds", "rounds", "machine", "versions", "failed")
 
 
 def page(template: str, record: Record) -> str:
-    """Return the template with every ``{{ name }}`` in it filled.
+    """Return the template with a value for every ``{{ name }}``.
 
-    :raises KeyError: for a name that means nothing.
+    :raises KeyError: for an unknown name.
     """
     parts = {
         "targets": lambda: "\n".join(_targets(record.figures)),
@@ -90,7 +90,7 @@ def page(template: str, record: Record) -> str:
         name = match[1]
         if name in parts:
             return parts[name]()
-        # A series that broke off leaves a hole, and no figure of another day.
+        # If a series failed, its values are question marks, never values of an older run.
         return number(facts[name]) if name in facts else _absent(name, record)
 
     return _BLANK.sub(fill, template)
@@ -103,11 +103,11 @@ def _absent(name: str, record: Record) -> str:
 
 
 def number(value: float) -> str:
-    """Return a number with three digits that matter, or all of those before its point."""
+    """Return a number with three significant digits, or with all digits before its point."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
-        # A narrow space every three digits would not be found by a search.
+        # A thin space as a thousands separator would break searches for the number.
         return f"{value:.0f}"
     return f"{value:.3g}"
 
@@ -138,7 +138,7 @@ def _targets(figures: list[Figure]) -> Iterator[str]:
 
 
 def _groups(figures: list[Figure]) -> Iterator[tuple[str, list[Figure]]]:
-    """Yield the parts of the table, each with its title."""
+    """Yield the sections of the table with their titles."""
     left = list(figures)
     for title, words in _GROUPS:
         rows = [row for row in left if row.work.startswith(words)]
@@ -146,7 +146,7 @@ def _groups(figures: list[Figure]) -> Iterator[tuple[str, list[Figure]]]:
         if rows:
             yield title, rows
     if left:
-        yield "The node, and everything else", left
+        yield "Nodes and other figures", left
 
 
 def _reasons(figures: list[Figure]) -> Iterator[str]:
@@ -157,9 +157,9 @@ def _reasons(figures: list[Figure]) -> Iterator[str]:
 
 
 def _listed(works: list[str]) -> str:
-    """Return the first of some, and how many go with it."""
+    """Return the first name, and the number of the others."""
     works = list(dict.fromkeys(works))
-    return works[0] if len(works) == 1 else f"{works[0]}, and {len(works) - 1} more like it"
+    return works[0] if len(works) == 1 else f"{works[0]}, and {len(works) - 1} similar"
 
 
 def _sides(row: Figure) -> tuple[str, str]:

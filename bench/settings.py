@@ -1,4 +1,4 @@
-"""How long and how often the series measure, and where they put what they need."""
+"""Settings of the series: rounds, durations and folders."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 from bench.programs import FOLDER
 
-#: The core of a server that is measured, and that of who asks it.
+#: The core of the measured server, and the core of the load generator.
 SERVER, CLIENT = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What every series is given.
+    """Settings that every series receives.
 
-    :ivar rounds: how often each side of a comparison is measured.
-    :ivar seconds: how long a load is held.
-    :ivar sounds: the folder of the sources.
+    :ivar rounds: number of measurements of each side of a comparison.
+    :ivar seconds: duration of a load test.
+    :ivar sounds: folder of the sources.
     """
 
     rounds: int
@@ -27,12 +27,12 @@ class Bench:
 
     @property
     def many(self) -> int:
-        """The rounds of what takes a moment."""
+        """Number of rounds for short measurements."""
         return 3 * self.rounds
 
     @property
     def few(self) -> int:
-        """The rounds of a plot, whose many points bear each other out."""
+        """Number of rounds for plots, whose many points confirm one another."""
         return min(3, self.rounds)
 
     def folder(self, name: str) -> Path:

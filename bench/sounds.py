@@ -1,4 +1,4 @@
-"""The sounds that are measured with: made once, from two synthetic minutes, and kept."""
+"""Audio files for the benchmarks, made once from two synthetic minutes and kept."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from pathlib import Path
 
 from bench.programs import FOLDER
 
-# Voices that come and go over a floor of noise: encoders find neither silence nor noise alone.
+# Tones whose levels change, over a noise floor: the encoder input is neither silence nor only
+# noise.
 _TONES = (
     "0.2*sin(440*2*PI*t)*(1+sin(2*PI*t/3))",
     "0.15*sin(1870*2*PI*t+3*sin(5*t))+0.2*sin(110*2*PI*t)*sin(2*PI*t/7)",
 )
 _SECONDS = 120
 
-#: For each sound: what it is made of, how many times over, for how many seconds, by which words.
-#: What can be cut anywhere is lengthened without encoding it again.
+#: For each file: its source, the number of repetitions, its seconds, and ffmpeg's arguments.
+#: Formats that can be cut anywhere are repeated without encoding them again.
 _RECIPES: dict[str, tuple[str, int, int, str]] = {
     "short.wav": ("stereo.wav", 0, 1, "-c copy"),
     "three.flac": ("stereo.wav", 2, 180, "-c:a flac"),
@@ -33,15 +34,15 @@ _RECIPES: dict[str, tuple[str, int, int, str]] = {
     "hour.ogg": ("two.ogg", 30, 3600, "-c copy"),
     "hour.opus": ("two.opus", 30, 3600, "-c copy"),
     "hour.m4a": ("two.m4a", 30, 3600, "-c copy"),
-    # 50 MB of audio as it is, for downloads.
+    # 50 MB of PCM, for downloads.
     "big.wav": ("stereo.wav", 3, 284, "-c copy"),
-    # 5 MB of output of 24 bits a sample, and nothing to encode.
+    # Source of 5 MB of 24-bit output, without any encoding.
     "five.wav": ("stereo.wav", 0, 29, "-c copy"),
 }
 
 
 def sounds() -> Path:
-    """Return the folder with all of them."""
+    """Create missing audio files and return their folder."""
     folder = FOLDER / "sounds"
     folder.mkdir(parents=True, exist_ok=True)
     _make(folder / "stereo.wav", *_synthesis())
@@ -72,6 +73,6 @@ def _make(path: Path, *words: str | Path) -> None:
         return
     part = path.with_stem(f"{path.stem}.part")
     command = ["ffmpeg", "-v", "error", "-nostdin", "-y", *words, "-bitexact", part]
-    # Repeated packets make it talk of their time stamps, which it then sets right.
+    # ffmpeg warns of the time stamps of repeated packets, and then corrects them.
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     part.rename(path)

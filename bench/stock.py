@@ -1,4 +1,4 @@
-"""Stored variants in any number, in the service's own layout, from a render of one."""
+"""Any number of stored variants in the service's own layout, copied from one render."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """Variants of sources that are not there: a stored one needs no source.
+    """Stored variants whose sources may be missing: a stored variant needs no source.
 
-    :ivar names: of the sources.
-    :ivar paths: signed, one for each.
-    :ivar body: what each of them is answered with.
-    :ivar etag: of the one that was rendered, whose path is the first.
+    :ivar names: names of the sources.
+    :ivar paths: signed path of each variant.
+    :ivar body: bytes of each variant.
+    :ivar etag: ETag of the rendered variant, whose path is the first.
     """
 
     names: Sequence[str]
@@ -33,10 +33,10 @@ class Stock:
 
 
 def stock(ours: Service, store: Path, options: str, source: str, names: Sequence[str]) -> Stock:
-    """Render a variant, and store it as that of other sources too.
+    """Render a variant, and store copies of it as variants of other sources.
 
     :param source: a file below the local root.
-    :param names: of the other sources.
+    :param names: names of the other sources.
     """
     path = ours.path(options, source)
     _, body = read(ours.base, path)
@@ -57,12 +57,12 @@ def stock(ours: Service, store: Path, options: str, source: str, names: Sequence
 
 
 def placed(store: Path, options: str, source: str) -> str:
-    """Return where a variant is stored."""
+    """Return the file of a stored variant."""
     return variant_path(str(store), Variant.read(options).key(f"local://{source}"))
 
 
 def put(path: str, data: bytes) -> None:
-    """Write a file, and the folder that it is to be in."""
+    """Write a file and create its folder."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -75,5 +75,5 @@ def put(path: str, data: bytes) -> None:
 
 
 def names(count: int) -> list[str]:
-    """Return names such as files of a collection have."""
+    """Return file names as in a collection."""
     return [f"albums/artist-{n % 97}/track-{n}.wav" for n in range(count)]

@@ -1,1 +1,1 @@
-"""The series: each module measures one thing, and yields figures and curves of it."""
+"""The series: each module measures one subject and yields figures and curves."""

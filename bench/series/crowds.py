@@ -1,4 +1,4 @@
-"""Many clients at a time: on one cold URL, and with nothing to ask for."""
+"""Many clients at a time: of one new URL, and with idle connections."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _CLIENTS = 200
 _IDLE = 1000
 _MEGABYTE = 1e6
 
-#: Renders that were run, and clients that joined one.
+#: Metric of renders that ran; clients that joined one are not counted.
 RENDERS = "audio_proxy_renders_total"
 
 
 class Watch:
-    """The most memory that a program had while it was watched.
+    """Maximum memory of a program while it was watched.
 
-    :ivar before: bytes, at the beginning.
+    :ivar before: bytes at the start.
     """
 
     def __init__(self, program: Program) -> None:
@@ -34,7 +34,7 @@ class Watch:
 
     @property
     def added(self) -> float:
-        """Megabytes."""
+        """Added memory in megabytes."""
         self.look()
         return (self._most - self.before) / _MEGABYTE
 
@@ -45,7 +45,7 @@ class Watch:
 
 @contextmanager
 def watched(program: Program) -> Iterator[Watch]:
-    """Sample a program's memory for the length of a block."""
+    """Sample a program's memory for the duration of a block."""
     watch, over = Watch(program), threading.Event()
 
     def look() -> None:
@@ -62,7 +62,7 @@ def watched(program: Program) -> Iterator[Watch]:
 
 
 def one_url(bench: Bench) -> Results:
-    """Measure 200 clients on one cold URL, and what they cost, read and stalled."""
+    """Measure renders and memory for 200 clients of one new URL, reading and stalled."""
     results = Results()
     renders = results.figure(
         "200 clients on one cold URL, 5 MB output", "renders", "", target=1, exact=True
@@ -78,10 +78,10 @@ def one_url(bench: Bench) -> Results:
         "resident memory added, all stalled",
         "MB",
         target=4,
-        remark="behind the headers, until the render was done",
+        remark="clients read the headers and then nothing until the render has ended",
     )
     for number in range(bench.rounds):
-        # A service of its own each time: what it has once, it keeps.
+        # A new service for each measurement, since a process does not return its memory.
         with rooted(bench, "crowd") as ours:
             count, _, added = _serve(ours, f"f:wav/gain:-{number + 1}", _CLIENTS)
             reading.add(added)
@@ -92,7 +92,7 @@ def one_url(bench: Bench) -> Results:
 
 
 def _warm(ours: Service, options: str = "f:wav/t:0:1") -> None:
-    """Have a render of another URL behind it, so that nothing is loaded for the first one."""
+    """Render another URL first, so that all modules are loaded before the measurement."""
     crowd = Crowd(ours.port, ours.path(options, "five.wav"), 2)
     crowd.ask()
     crowd.read_all()
@@ -100,7 +100,7 @@ def _warm(ours: Service, options: str = "f:wav/t:0:1") -> None:
 
 
 def _serve(ours: Service, options: str, clients: int) -> tuple[float, float, float]:
-    """Return renders, seconds until the last client has all of it, and megabytes added."""
+    """Return renders, seconds until the last client has all bytes, and added megabytes."""
     _warm(ours)
     before = metric(ours.metrics_port, RENDERS)
     with watched(ours) as watch:
@@ -111,7 +111,7 @@ def _serve(ours: Service, options: str, clients: int) -> tuple[float, float, flo
         took = time.perf_counter() - start
         added = watch.added
     if min(sizes) < 5_000_000:
-        raise RuntimeError(f"a client of {clients} got {min(sizes)} bytes")
+        raise RuntimeError(f"one of {clients} clients received only {min(sizes)} bytes")
     settled(ours)
     return metric(ours.metrics_port, RENDERS) - before, took, added
 
@@ -130,7 +130,7 @@ def _stall(ours: Service) -> float:
 
 
 def idle_connections(bench: Bench) -> Results:
-    """Measure what a connection costs that waits for its next request."""
+    """Measure the memory of an idle keep-alive connection."""
     results = Results()
     figure = results.figure(
         "1000 idle keep-alive connections", "resident memory each", "KiB", target=8
@@ -152,7 +152,7 @@ def idle_connections(bench: Bench) -> Results:
 
 
 def growing_crowd(bench: Bench) -> Results:
-    """Measure how one render serves ever more clients."""
+    """Measure one render with an increasing number of clients."""
     results = Results()
     xs = [1, 10, 50, 100, 200, 500]
     took: list[list[float]] = [[] for _ in xs]
@@ -170,17 +170,17 @@ def growing_crowd(bench: Bench) -> Results:
             "clients",
             list(map(float, xs)),
             [
-                Panel("seconds until all have all of it", {"the service": took}),
+                Panel("seconds until all clients have all bytes", {"the service": took}),
                 Panel("memory added (MB)", {"the service": added}),
             ],
-            remark="All ask at the same moment, for what is not stored anywhere.",
+            remark="All clients request the same new variant at the same moment.",
         )
     )
     return results
 
 
 def queue(bench: Bench) -> Results:
-    """Measure renders that wait for one slot, with the ffmpeg that is the quickest to start."""
+    """Measure renders that wait for one slot, with the ffmpeg that starts fastest."""
     results = Results()
     xs = [1, 10, 30, 100]
     took: list[list[float]] = [[] for _ in xs]
@@ -220,7 +220,8 @@ def queue(bench: Bench) -> Results:
                 Panel("ms for each render", {"until it is served": took, "service's CPU": used}),
                 Panel("memory added (MB)", {"the service": added}),
             ],
-            remark="With the project's own ffmpeg, whose start does not hide what waiting costs.",
+            remark="Measured with the project's own ffmpeg:"
+            " its short start does not hide the cost of waiting.",
         )
     )
     return results

@@ -1,4 +1,4 @@
-"""How cost grows with the length of a render, and with the number of stored variants."""
+"""Cost by the length of a render, and by the number of stored variants."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _LOOKUPS = 5000
 
 
 def lengths(bench: Bench) -> Results:
-    """Measure renders of a minute to four hours, out of one source of four hours."""
+    """Measure renders of one minute to four hours, of one source of four hours."""
     results = Results()
     minutes = [1, 4, 15, 60, 240]
     took: list[list[float]] = [[] for _ in minutes]
     added: list[list[float]] = [[] for _ in minutes]
     settings = {"AP_LOCAL_ROOT": str(bench.sounds), "AP_MAX_VARIANT_BYTES": "4000000000"}
     for place, length in enumerate(minutes):
-        # Of the longest once: it takes as long as all the others.
+        # The longest render runs once: it takes as long as all the others.
         for _ in range(1 if length == minutes[-1] else bench.few):
             with service(bench.folder("lengths"), settings) as ours:
                 path = ours.path(f"f:wav/t:0:{60 * length}", "long.flac")
@@ -54,7 +54,7 @@ def lengths(bench: Bench) -> Results:
                 Panel("seconds", {"until the last byte": took}, logarithmic=True),
                 Panel("memory added (MB)", {"the service": added}),
             ],
-            remark="Out of one source of four hours; the longest was rendered once.",
+            remark="All renders have the same source of four hours. The longest was rendered once.",
         )
     )
     return results
@@ -90,23 +90,23 @@ def variants(bench: Bench) -> Results:
             "variants",
             list(map(float, xs)),
             [
-                Panel("hits/s, a thousand of them in turn", {"the service": hits}),
-                Panel("µs for a lookup of any of them", {"the store's own code": lookups}),
+                Panel("hits/s, of 1000 variants in turn", {"the service": hits}),
+                Panel("µs for each lookup, all variants", {"the store's own code": lookups}),
             ],
-            remark="Names beyond the first thousand"
-            " are links to its files: a million blocks would measure how fast a disk writes.",
+            remark="Variants beyond the first thousand are hard links to their files:"
+            " a million separate files would measure the disk's write speed.",
         )
     )
     return results
 
 
 def _key(number: int) -> str:
-    """Return what looks like any cache key."""
+    """Return a digest that looks like a cache key."""
     return hashlib.sha256(b"%d" % number).hexdigest()
 
 
 def _fill(store: Path, start: int, stop: int, files: Sequence[str]) -> None:
-    """Store variants under further keys, of which no URL is known, as links to files."""
+    """Store hard links to files under further keys, for which no URL is known."""
     middle = (start + stop) // 2
     halves = [range(start, middle), range(middle, stop)]
     with ProcessPoolExecutor(2) as pool:
@@ -115,13 +115,14 @@ def _fill(store: Path, start: int, stop: int, files: Sequence[str]) -> None:
 
 def _link(store: Path, numbers: range, files: Sequence[str]) -> None:
     for number in numbers:
-        # In no order that the folders have.
+        # The keys are digests, so they do not follow the order of the folders.
         os.link(files[number % len(files)], variant_path(str(store), _key(number)))
 
 
 def _look_up(store: Path, count: int, seed: int) -> float:
-    """Return the microseconds that the store takes to open a variant, and to read its trailer."""
-    # It reads on the thread that asks, and writes by errands, of which there are none here.
+    """Return the microseconds in which the store opens a variant and reads its trailer."""
+    # The store reads in the calling thread. Only writes need blocking calls, and there are none
+    # here.
     opened = FileVariantStore(str(store), BlockingCalls(Clock(), execute))
     chosen = random.Random(seed)
     keys = [_key(chosen.randrange(count)) for _ in range(_LOOKUPS)]

@@ -1,4 +1,4 @@
-"""What is stored: small answers, large ones, and none at all."""
+"""Stored variants: small responses, large responses and 304."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.programs import Program, Service, service
 from bench.settings import CLIENT, SERVER, Bench
 from bench.stock import Stock, names, placed, stock
 
-#: A quarter of a second, which is 4 KB.
+#: A quarter of a second of audio, which is 4 KB.
 SMALL = "f:mp3/br:128/t:0:0.25"
 CONNECTIONS = 64
 
@@ -21,18 +21,18 @@ _UNCHANGED = "location = /unchanged { return 304; }"
 
 
 def small_service(bench: Bench, folder: Path) -> dict[str, str]:
-    """Make the folders of a service with a store, and return its settings."""
+    """Create the folders of a service with a store, and return its settings."""
     (folder / "store").mkdir()
     return {"AP_LOCAL_ROOT": str(bench.sounds), "AP_VARIANT_STORE": f"file://{folder / 'store'}"}
 
 
 def stocked(ours: Service, folder: Path) -> Stock:
-    """Return a thousand small variants that are stored."""
+    """Return a thousand small stored variants."""
     return stock(ours, folder / "store", SMALL, "short.wav", names(_VARIANTS))
 
 
 def ask(bench: Bench, program: Program, paths: list[str], folder: Path, **headers: str) -> Load:
-    """Load a server that has a core of its own."""
+    """Run a load test against a server that has its own core."""
     return load(
         program,
         paths,
@@ -45,10 +45,10 @@ def ask(bench: Bench, program: Program, paths: list[str], folder: Path, **header
 
 
 def small(bench: Bench) -> Results:
-    """Measure 4 KB variants and 304s, each beside the quickest server of its kind."""
+    """Measure 4 KB variants and 304s, each beside the fastest server of its kind."""
     results = Results()
     folder = bench.folder("hits")
-    duties = "on one core, 64 keep-alive connections, 1000 URLs in turn"
+    duties = "on one core, with 64 keep-alive connections and 1000 URLs in turn"
     over_nginx = results.figure(
         "HIT, proxy mode, 4 KB variants",
         "requests/s over nginx",
@@ -108,10 +108,10 @@ def small(bench: Bench) -> Results:
             "hello": lambda: ask(bench, python, ["/"], folder, If_None_Match=tag),
         }
         for number in range(bench.rounds + 1):
-            # There and back again: the machine itself may be faster at one moment than another.
+            # Alternate the order, since the speed of the machine itself may change.
             order = list(loads) if number % 2 else list(reversed(loads))
             done = {name: loads[name]().requests for name in order}
-            # What comes first finds everything cold.
+            # The first round does not count, since its caches are cold.
             if number:
                 over_nginx.add(done["hits"], done["files"])
                 bare_nginx.add(done["hits"], done["silent"])
@@ -121,7 +121,7 @@ def small(bench: Bench) -> Results:
 
 
 def beside_thumbor(bench: Bench) -> Results:
-    """Measure 4 KB variants beside what thumbor has stored."""
+    """Measure 4 KB variants beside stored results of thumbor."""
     results = Results()
     work = "HIT, proxy mode, 4 KB variants"
     folder = bench.folder("thumbor")
@@ -139,7 +139,8 @@ def beside_thumbor(bench: Bench) -> Results:
                 target=10,
                 at_least=True,
                 peer="thumbor",
-                remark=f"its images have {sizes[0]} bytes, ours {_size(ours, paths)}",
+                remark=f"thumbor's images have {sizes[0]} bytes,"
+                f" the service's variants {_size(ours, paths)}",
             )
             for _ in range(bench.rounds):
                 hits = ask(bench, ours, paths, folder).requests
@@ -172,7 +173,7 @@ def large(bench: Bench) -> Results:
         "s/GB",
         target=1.35,
         peer="nginx",
-        reason="what Python does at each turn of a connection is a seventh of it",
+        reason="Python's own work for each turn of a connection is a seventh of it",
     )
     with (
         service(folder, small_service(bench, folder)) as ours,
@@ -180,8 +181,8 @@ def large(bench: Bench) -> Results:
     ):
         stored = stock(ours, folder / "store", "f:wav", "big.wav", [])
         (folder / "files").mkdir()
-        # The same file, with our trailer at its end: how a file was written shows in how the
-        # system keeps it in memory, and with that in what it costs to send.
+        # nginx serves the same file, with the service's trailer at its end. How a file was written
+        # affects its layout in the page cache, and so the cost of sending it.
         variant = Path(placed(folder / "store", "f:wav", "big.wav"))
         (folder / "files" / "big.wav").hardlink_to(variant)
         for number in range(bench.rounds + 1):
@@ -205,7 +206,7 @@ def large(bench: Bench) -> Results:
 
 
 def beside_renders(bench: Bench) -> Results:
-    """Measure hits while every slot has an encoder in it."""
+    """Measure hits while an encoder runs in every slot."""
     results = Results()
     folder = bench.folder("beside")
     figure = results.figure(
@@ -215,7 +216,7 @@ def beside_renders(bench: Bench) -> Results:
         target=0.6,
         at_least=True,
         peer="the same without renders",
-        remark="2 slots; neither the service nor the load generator has a core of its own",
+        remark="2 slots; neither the service nor the load generator has its own core",
     )
     with service(folder, small_service(bench, folder) | {"AP_MAX_CONCURRENCY": "2"}) as ours:
         paths = list(stocked(ours, folder).paths)

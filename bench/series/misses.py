@@ -1,4 +1,4 @@
-"""What nobody has asked for yet: the time to the first byte."""
+"""New variants: the time to the first byte."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from bench.programs import FFMPEG, OWN_FFMPEG, Service, own_path, service, settl
 from bench.settings import Bench
 
 _FORMATS = ("mp3", "opus", "m4a", "wav")
-# Seconds after which a file's times tell whether it has changed: before, no verdict is kept.
+# Seconds after which the times of a file show its changes; before, no probe result is cached.
 _SETTLED = 4.0
 
 _SEEKS = {
-    "ogg": "ffmpeg lands beside the mark in Vorbis, so it is decoded from its start",
-    "mp3": "an exact place in it is found by a look at every frame up to there",
+    "ogg": "ffmpeg's seeks in Vorbis are inexact, so the source is decoded from its start",
+    "mp3": "to seek exactly, ffmpeg reads every frame up to the start of the preview",
 }
 _HELD = {
-    "m4a": "its first fragment has to be encoded, which is a second long by contract",
-    "opus": "two pages have to be encoded first",
+    "m4a": "its first fragment must be encoded first, which is a second long by contract",
+    "opus": "two pages must be encoded first",
 }
 _OWN = "the project's own audio-only ffmpeg is not built (make ffmpeg)"
 
 
 def first_bytes(bench: Bench) -> Results:
-    """Measure a MISS of three minutes, of a source that is new and of one that was probed."""
+    """Measure a MISS of three minutes, with a new source and with a source that was probed."""
     results = Results()
     folder = bench.folder("misses")
     root = folder / "sources"
     root.mkdir()
     shutil.copy(bench.sounds / "three.flac", root / "first.flac")
-    # Under each of its names it is a source that nobody has looked at.
+    # Each link is a source that was not probed before.
     for name in _FORMATS:
         for number in range(bench.many + 1):
             (root / f"{name}{number}.flac").hardlink_to(root / "first.flac")
@@ -71,7 +71,7 @@ def _measure(
         "ms",
         target=1.05,
         peer="ffprobe and ffmpeg",
-        remark="to the first byte behind the container's headers, on both sides",
+        remark="to the first byte after the container's headers, on both sides",
         reason=reason,
     )
     known = results.figure(
@@ -90,12 +90,13 @@ def _measure(
         peer="ffprobe and ffmpeg",
         reason=reason,
     )
-    # Neither side's time ends at the container's headers, which the service holds back until there
-    # is something to hear.
+    # The time ends at the first byte after the container's headers, on both sides. The service
+    # holds
+    # the headers back until there is audio.
     headers = ENCODERS[name].empty
     bare = commands(root, ours.path(f"f:{name}", "first.flac"))
     other = commands(root, ours.path(f"f:{name}/gain:-1", "first.flac"))
-    # One more round, of which nothing is kept: caches fill, and modules are imported.
+    # The first round does not count: it fills caches and imports modules.
     for number in range(bench.many + 1):
         source = f"{name}{number}.flac"
         new = _ask(ours, f"f:{name}", source)
@@ -103,7 +104,7 @@ def _measure(
         probe(bare.ffprobe)
         pair = time.perf_counter() - start
         alone = first_byte(bare.ffmpeg, headers)
-        # Other options on the same source: it is not looked at again.
+        # Other options of the same source: the source is not probed again.
         again = _ask(ours, f"f:{name}/gain:-1", source)
         single = first_byte(other.ffmpeg, headers)
         if number:
@@ -117,13 +118,13 @@ def _measure(
 
 def _ask(program: Service, options: str, source: str) -> float:
     took = fetch(program.port, program.path(options, source), whole=False).first
-    # Its encoder has lost its one listener; it should not run beside the next measurement.
+    # Wait for the encoder, whose only client has left, so that it does not run beside the next one.
     settled(program)
     return took
 
 
 def starts(bench: Bench) -> Results:
-    """Measure how long both builds of ffmpeg take for next to nothing."""
+    """Measure the start of both builds of ffmpeg with minimal work."""
     results = Results()
     if not (OWN_FFMPEG / "ffmpeg").exists():
         results.missing["the start of the project's own ffmpeg"] = _OWN
@@ -150,7 +151,7 @@ def starts(bench: Bench) -> Results:
 def _first_things(
     ours: Service, root: Path
 ) -> Iterator[tuple[str, Callable[[list[str]], float], str, list[str]]]:
-    """Yield what is done, what measures it, and a program with its arguments."""
+    """Yield work, measure, program and arguments of each start."""
     yield "start, `ffmpeg -version`", _run, "ffmpeg", ["-version"]
     found = commands(root, ours.path("f:mp3", "short.wav"))
     yield "start, `ffprobe` of a source", _run, "ffprobe", found.ffprobe[1:]
@@ -164,7 +165,7 @@ def _run(command: list[str]) -> float:
 
 
 def previews(bench: Bench) -> Results:
-    """Measure half a minute from deep inside an hour, beside one from its beginning."""
+    """Measure a preview from the middle of an hour, beside a preview from its beginning."""
     results = Results()
     folder = bench.folder("previews")
     with service(folder, {"AP_LOCAL_ROOT": str(bench.sounds)}) as ours:

@@ -1,4 +1,4 @@
-"""The service by itself, and several of it behind nginx."""
+"""An idle service, and several nodes behind nginx."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CLIENTS_OF_EACH = 4
 
 
 def alone(bench: Bench) -> Results:
-    """Measure a service that nobody asks for anything."""
+    """Measure an idle service."""
     results = Results()
     memory = results.figure("idle service", "resident memory", "MB", target=60)
     start = results.figure(
@@ -33,12 +33,12 @@ def alone(bench: Bench) -> Results:
         "start to listening",
         "s",
         target=0.4,
-        remark="of the process, with Python's own start",
+        remark="of the process, including the start of Python",
     )
     python = results.figure("idle service", "Python's own start, `python -c pass`", "s")
     for _ in range(bench.rounds + 1):
         with rooted(bench, "alone") as ours:
-            # What it does at its start is over when it has answered.
+            # When the service responds, its work at boot is done.
             metric(ours.metrics_port, RENDERS)
             memory.add(ours.resident_bytes() / 1e6)
             start.add(ours.started)
@@ -49,7 +49,7 @@ def alone(bench: Bench) -> Results:
 
 
 def several(bench: Bench) -> Results:
-    """Measure one, two and three nodes with one store, behind the nginx.conf that is shipped."""
+    """Measure one to three nodes with one store, behind nginx with the shipped configuration."""
     results = Results()
     for count in (1, 2, 3):
         with ExitStack() as stack:
@@ -105,7 +105,7 @@ def _ask(balancer: Program, path: str) -> None:
 
 
 def _balancer(folder: Path, nodes: list[Service]) -> AbstractContextManager[Program]:
-    """Run nginx with the file of ``deploy/``, which brings its own server."""
+    """Run nginx with the configuration in ``deploy/``, which has its own server block."""
     servers = [f"server 127.0.0.1:{node.port} max_fails=1 fail_timeout=2s;" for node in nodes]
     changes = {
         "listen [::]:80;": "",

@@ -1,4 +1,4 @@
-"""Whole renders of an hour, beside bare ffmpeg at the same work."""
+"""Whole renders of an hour, beside the same work by bare ffmpeg."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _AUDIOWAVEFORM = shutil.which("audiowaveform")
 
 _MINUTE = 60
 _TOGETHER = (
-    "mono, 16 kHz, as of spoken words; of music it takes several times as long, and as much CPU;"
-    " both at the same time, each on a core of its own, which they exchange after every round"
+    "mono, 16 kHz, as for speech; music takes several times as long, and as much CPU; both sides"
+    " run at the same time, each on its own core, and exchange cores after every round"
 )
 
 
 def encoded(bench: Bench) -> Results:
-    """Measure what an encoder keeps a core busy with: the service and bare ffmpeg side by side."""
+    """Measure renders that keep a core busy, by the service and by bare ffmpeg side by side."""
     results = Results()
     folder = bench.folder("encoded")
     with service(folder, {"AP_LOCAL_ROOT": str(bench.sounds)}) as ours:
@@ -47,7 +47,8 @@ def encoded(bench: Bench) -> Results:
             used = results.figure(work, "service's CPU", "s", target=1.5)
             bare = commands(bench.sounds, ours.path(f"f:{name}", "spoken.flac")).ffmpeg
             for number in range(bench.rounds):
-                # Another URL each time: one whose last client has just gone may still be joined.
+                # A new URL for each round: a request could join a render whose last client has just
+                # left.
                 path = ours.path(f"f:{name}/cb:{number}", "spoken.flac")
                 cores = (SERVER, CLIENT) if number % 2 else (CLIENT, SERVER)
                 _side_by_side(ours, path, bare, cores, took, used)
@@ -62,9 +63,9 @@ def _side_by_side(
     took: Figure,
     used: Figure,
 ) -> None:
-    """Render by the service and by ffmpeg alone, at the same time.
+    """Render with the service and with ffmpeg alone, at the same time.
 
-    What reads the output shares the core of what it reads: it costs both sides the same.
+    The reader of an output runs on the core of its writer, so it costs both sides the same.
     """
     move(ours, cores[0])
     before = ours.cpu_seconds()
@@ -79,19 +80,19 @@ def _side_by_side(
 
 
 def _on(core: int, work: Callable[[], T]) -> T:
-    """Do some work on one core; what this thread starts inherits it."""
+    """Call a function on one core; processes that it starts inherit the core."""
     os.sched_setaffinity(0, {core})
     return work()
 
 
 def _compare(fetched: Fetched, size: int) -> None:
-    """Require that the two sides have made the same: the headers of chunks are ours alone."""
+    """Require that both sides have the same output, except that ours has chunk headers."""
     if not size <= fetched.size <= 1.05 * size:
         raise RuntimeError(f"{fetched.size} bytes through the service, {size} without it")
 
 
 def uncompressed(bench: Bench) -> Results:
-    """Measure what moves many bytes and encodes nothing, one side after the other."""
+    """Measure a render of many bytes without encoding, one side after the other."""
     results = Results()
     folder = bench.folder("uncompressed")
     work = "MISS, whole render, 1-hour FLAC to wav"
@@ -121,7 +122,7 @@ def uncompressed(bench: Bench) -> Results:
 
 
 def speeds(bench: Bench) -> Results:
-    """Measure how many times faster than it sounds a minute goes through each encoder."""
+    """Measure the speed of each encoder for one minute, as a multiple of real time."""
     results = Results()
     with rooted(bench, "speeds") as ours:
         for name, options in {
@@ -138,13 +139,13 @@ def speeds(bench: Bench) -> Results:
 
 @contextmanager
 def rooted(bench: Bench, name: str) -> Iterator[Service]:
-    """Run the service on the sounds, with nothing else set."""
+    """Run the service with the benchmark's audio files as its root, and no other settings."""
     with service(bench.folder(name), {"AP_LOCAL_ROOT": str(bench.sounds)}) as ours:
         yield ours
 
 
 def peaks(bench: Bench) -> Results:
-    """Measure waveforms of an hour, which take all of its samples."""
+    """Measure waveforms of an hour, which need all of its samples."""
     results = Results()
     with rooted(bench, "peaks") as ours:
         for name, target in (("wav", 2.0), ("flac", 1.2), ("mp3", 0.8)):
@@ -171,7 +172,7 @@ def peaks(bench: Bench) -> Results:
 
 
 def _audiowaveform(results: Results, source: Path, target: float) -> Callable[[float], None]:
-    """Add a figure beside audiowaveform, and return what takes our seconds of a round for it."""
+    """Add a figure beside audiowaveform, and return a callback that adds a round to it."""
     figure = results.figure(
         f"peaks of a 1-hour stereo {source.suffix[1:]}",
         "over `audiowaveform`",

@@ -1,4 +1,4 @@
-"""Redirect mode, which asks a bucket and signs; and supysonic, which transcodes too."""
+"""Redirect mode, with lookups in a bucket and signatures; and supysonic, which also transcodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.settings import CLIENT, SERVER, Bench
 
 _SIGNATURES = 500
 
-# What answers as a bucket does where the object is there, whatever it is asked for.
+# Responds to every request like a bucket that has the object.
 _STUB = """
     location / {
         add_header ETag '"00112233445566778899aabbccddeeff"';
@@ -30,9 +30,9 @@ _STUB = """
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """A bucket, and who may use it.
+    """A bucket with its credentials.
 
-    :ivar name: what the store is called here.
+    :ivar name: name of the store in the report.
     """
 
     name: str
@@ -62,7 +62,7 @@ class _Bucket:
 
 
 def redirects(bench: Bench) -> Results:
-    """Measure redirects to a bucket, and what of one is the store's part and what is signing."""
+    """Measure redirects to a bucket, with the shares of the store and of signing."""
     results = Results()
     folder = bench.folder("redirects")
     with gateway(folder / "gateway", core=CLIENT) as (store, program):
@@ -77,7 +77,7 @@ def redirects(bench: Bench) -> Results:
 
 def _redirect(bench: Bench, results: Results, bucket: _Bucket, folder: Path) -> None:
     work = f"HIT in redirect mode, {bucket.name}"
-    remark = "the store shares the core of the load generator, the service has one of its own"
+    remark = "the store shares a core with the load generator; the service has its own core"
     speed = results.figure(work, "requests/s", "requests/s", remark=remark)
     whole = results.figure(work, "service's CPU for each", "µs")
     signing = results.figure(work, "of it signing, a HEAD and a URL", "µs")
@@ -98,7 +98,7 @@ def _redirect(bench: Bench, results: Results, bucket: _Bucket, folder: Path) -> 
 
 
 def _store(ours: Service, path: str) -> None:
-    """Ask for a variant until it is a redirect."""
+    """Request a variant until the response is a redirect."""
     connection = HTTPConnection("127.0.0.1", ours.port, timeout=20)
     deadline = time.monotonic() + 20
     while True:
@@ -109,11 +109,13 @@ def _store(ours: Service, path: str) -> None:
             connection.close()
             return
         if answer.status != 200 or time.monotonic() > deadline:
-            raise RuntimeError(f"a variant is answered {answer.status} and is not stored")
+            raise RuntimeError(
+                f"the response for a variant is {answer.status}, and it is not stored"
+            )
 
 
 def _sign(bucket: _Bucket, key: str) -> float:
-    """Return the microseconds for what is signed in a redirect."""
+    """Return the microseconds for the signatures of one redirect."""
     signer, url = bucket.signer, bucket.object(key)
     start = time.perf_counter()
     for _ in range(_SIGNATURES):
@@ -123,7 +125,7 @@ def _sign(bucket: _Bucket, key: str) -> float:
 
 
 def beside_supysonic(bench: Bench) -> Results:
-    """Measure a transcoding and a stored one beside supysonic's."""
+    """Measure a render and a stored variant beside supysonic."""
     results = Results()
     folder = bench.folder("supysonic")
     music = folder / "music"
@@ -156,20 +158,20 @@ def _beside(
         "over supysonic",
         "ms",
         peer="supysonic, which has probed its library before",
-        remark="both on one core",
+        remark="both sides share one core",
     )
     stored = results.figure(
         "HIT, proxy mode",
         "requests/s over supysonic",
         "requests/s",
         peer="supysonic",
-        remark="a second of mp3, 16 KB",
+        remark="one second of mp3, 16 KB",
     )
     for number in range(bench.rounds + 1):
         path = ours.path("f:mp3/br:128", f"{number}.flac")
         mine = fetch(ours.port, path).first
         settled(ours)
-        # To the end: it takes no other request while one is still transcoded.
+        # Read to the end: supysonic handles no other request while it transcodes.
         other = fetch(peer.port, streams[f"{number}.flac"]).first
         if number:
             cold.add(1000 * mine, 1000 * other)
