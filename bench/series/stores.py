@@ -79,8 +79,8 @@ def _redirect(bench: Bench, results: Results, bucket: _Bucket, folder: Path) -> 
     work = f"HIT in redirect mode, {bucket.name}"
     remark = "the store shares a core with the load generator; the service has its own core"
     speed = results.figure(work, "requests/s", "requests/s", remark=remark)
-    whole = results.figure(work, "service's CPU for each", "µs")
-    signing = results.figure(work, "of it signing, a HEAD and a URL", "µs")
+    whole = results.figure(work, "service's CPU for each request", "µs")
+    signing = results.figure(work, "part for signing a HEAD request and a URL", "µs")
     lookup = results.figure(work, "the store's own CPU for its lookup", "µs")
     settings = {"AP_LOCAL_ROOT": str(bench.sounds), **bucket.settings}
     with service(folder, settings, core=SERVER) as ours:
