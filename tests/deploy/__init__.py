@@ -1,1 +1,1 @@
-"""What is in deploy/, tested as it is deployed."""
+"""Tests of the files in deploy/, as they are deployed."""

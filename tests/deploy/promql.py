@@ -1,4 +1,4 @@
-"""What expressions of Prometheus speak of, and what the service has of that."""
+"""The series that Prometheus expressions read, and the series that the service exposes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.test_metrics import full, parse
 
 PROMETHEUS = PROJECT / "deploy/prometheus"
 
-# Seconds; promtool takes one.
+# Seconds; promtool needs about one.
 _PATIENCE = 60
 
 _TEXT = re.compile(r'"[^"]*"')
@@ -32,7 +32,7 @@ _MATCHER = re.compile(r'(\w+)(=|!=|=~|!~)"([^"]*)"')
 class Match:
     """A condition on a label of a series.
 
-    :ivar values: all that it names.
+    :ivar values: all values that it names.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Match:
 
 
 def names(expression: str) -> set[str]:
-    """Return the series that an expression reads: exposed, recorded, and ``up``."""
+    """Return the series that an expression reads: exposed series, recorded series, and ``up``."""
     return set(_NAME.findall(_TEXT.sub('""', expression)))
 
 
@@ -54,13 +54,13 @@ def matches(expression: str) -> Iterator[Match]:
 
 
 def exposed() -> dict[str, dict[str, set[str]]]:
-    """Return the values that each label of each series of the service can have."""
+    """Return the possible values of each label of each series of the service."""
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for name, labels in parse(exposition(full().registry)):
         series = found[f"audio_proxy_{name}"]
         for label, value in labels:
             series[label].add(value)
-    # Of a histogram there is only what has happened; it has the labels of the counter.
+    # A histogram has a series only after an event; its labels are those of the counter.
     outcomes = found["audio_proxy_renders_total"]
     for part in ("bucket", "sum", "count"):
         found[f"audio_proxy_render_duration_seconds_{part}"].update(outcomes)
@@ -68,18 +68,18 @@ def exposed() -> dict[str, dict[str, set[str]]]:
 
 
 def metrics() -> set[str]:
-    """Return the names of the metrics, as their types are told."""
+    """Return the names of the metrics, as in their TYPE lines."""
     return set(re.findall(r"^# TYPE (\w+)", exposition(full().registry).decode(), re.MULTILINE))
 
 
 def rules(kind: str) -> dict[str, dict[str, Any]]:
-    """Return the rules that record, or those that alert, by their names."""
+    """Return the recording rules or the alerting rules, by their names."""
     groups = yaml.safe_load((PROMETHEUS / "rules.yml").read_text())["groups"]
     return {rule[kind]: rule for group in groups for rule in group["rules"] if kind in rule}
 
 
 def unknown(expressions: dict[str, str]) -> list[str]:
-    """Return what is wrong with what some expressions, by their titles, read."""
+    """Return the unknown series, labels and values in expressions, by the expressions' titles."""
     series, recorded = exposed(), rules("record")
     complaints = []
     for title, expression in expressions.items():
@@ -99,13 +99,14 @@ def unknown(expressions: dict[str, str]) -> list[str]:
 
 
 def run(*words: str | Path) -> tuple[int, str]:
-    """Return the status of promtool, and all that it says.
+    """Return the exit status of promtool, and its output.
 
-    :raises SkipTest: where there is none, and need not be.
+    :raises SkipTest: where promtool is missing and not required.
     """
     done = subprocess.run(
         [promtool(), *words],
-        # It is done before it has to tidy up, and the tests beside it have work for other cores.
+        # promtool finishes before its garbage collector runs, and parallel tests need the other
+        # cores.
         env={"GOMAXPROCS": "1", "GOGC": "400"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -17,13 +17,13 @@ NODES = {"one": 80, "two": 81}
 
 
 class NarrowNginx(Nginx):
-    """An nginx that takes one client, and has nothing left to ask a node with."""
+    """An nginx that serves one client, and has no connection left for a node."""
 
     connections = 3
 
 
 class BalancerTests(TestCase):
-    """An operator's balancer starts with them."""
+    """Load balancers accept the shipped configurations."""
 
     def setUp(self) -> None:
         self.folder = Path(self.mktemp()).resolve()
@@ -34,28 +34,28 @@ class BalancerTests(TestCase):
         return Authority(self.folder).issue("audio.example.com")
 
     async def check(self, balancer: Balancer) -> str:
-        """Return what a balancer says of its configuration, which it must accept."""
+        """Return the messages of a balancer about its configuration, which it must accept."""
         self.addCleanup(lambda: Deferred.fromCoroutine(balancer.stop()))
         status, said = await balancer.check()
         self.assertEqual(0, status, said)
         return said
 
     async def test_haproxy(self) -> None:
-        """HAProxy accepts the file as it is, and without a warning."""
+        """HAProxy accepts the file unchanged, without a warning."""
         command = [installed("haproxy"), "-c", "-V", "-f", PROJECT / "deploy/haproxy/haproxy.cfg"]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
         self.assertEqual("Configuration file is valid\n", ended.stdout + ended.stderr)
 
     async def test_haproxy_tls(self) -> None:
-        """The line for TLS, which is commented out, is right too, and so is what tests run with."""
+        """HAProxy accepts the commented-out line for TLS, and the configuration of the tests."""
         for certificate in (None, self.certificate()):
             said = await self.check(HAProxy(self.folder, NODES, certificate))
             self.assertEqual("Configuration file is valid\n", said)
 
     async def test_nginx(self) -> None:
-        """nginx accepts the file, and with TLS too, without a warning.
+        """nginx accepts the file without a warning, with TLS too.
 
-        Its check opens what is listened on and logged to, so that is changed here.
+        Its check opens the listening sockets and the log files, so their paths are changed here.
         """
         for certificate in (None, self.certificate()):
             said = await self.check(Nginx(self.folder, NODES, certificate))
@@ -64,10 +64,10 @@ class BalancerTests(TestCase):
                 self.assertNotIn(level, said)
 
     async def test_nginx_tells_no_url(self) -> None:
-        """Where no node can be asked, nothing that nginx writes has a URL that works.
+        """When no node can be reached, nginx logs no URL that works.
 
-        Its own words for an error quote the request. They are left out, also where a node is gone,
-        and where nginx runs out of connections, which it takes for worse than an error.
+        nginx's own error messages quote the request. They are disabled, even when a node is down or
+        nginx runs out of connections, which nginx logs at a higher level than errors.
         """
         path = signed("/f:mp3/plain/local://a.flac")
         signature = path.decode().split("/")[1]
@@ -83,7 +83,7 @@ class BalancerTests(TestCase):
                     self.assertNotIn(signature, said)
 
     def test_shipped(self) -> None:
-        """A test that would change what is not in a file any more fails."""
+        """A test that replaces text fails if the text is no longer in the file."""
         text = shipped("haproxy/haproxy.cfg", {"maxconn 4000": "maxconn 81"})
         self.assertIn("\nmaxconn 81\n", text)
         self.assertNotIn("\nmaxconn 4000\n", text)

@@ -1,4 +1,4 @@
-"""The Compose file: well-formed, and all that it puts together fits."""
+"""The Compose file: valid, with parts that fit together."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tests.support.service import PROJECT, reactor
 FOLDER = PROJECT / "deploy/compose"
 TEXT = (FOLDER / "compose.yaml").read_text()
 
-#: A variable of whoever starts it: ${NAME:?message} must be set, ${NAME:-default} may be.
+#: A variable of the environment: ${NAME:?message} must be set, ${NAME:-default} may be set.
 VARIABLE = re.compile(r"\$\{(\w+):([?-])([^}]*)\}")
 
-#: What a person may fill in.
+#: Values that an operator may fill in.
 FILLED = {
     "AP_KEY": "0" * 64,
     "AP_SALT": "1" * 64,
@@ -63,21 +63,21 @@ def nodes() -> dict[str, dict[str, Any]]:
 
 
 def node() -> dict[str, Any]:
-    """Return what all nodes are like."""
+    """Return the settings that all nodes share."""
     first, *others = ({**row, "build": None} for row in nodes().values())
     assert all(other == first for other in others), "the nodes differ"
     return first
 
 
 def configuration() -> Config:
-    """Return what a node makes of its environment."""
+    """Return the configuration that a node reads from its environment."""
     config, warnings = load(node()["environment"])
     assert not warnings, warnings
     return config
 
 
 def mounts(service: str) -> dict[str, Path]:
-    """Return the files and folders of the project that a service sees, by where it sees them."""
+    """Return the files and folders of the project that a service mounts, by their mount points."""
     found = {}
     for volume in services()[service].get("volumes", ()):
         source, _, target = volume.partition(":")
@@ -89,13 +89,13 @@ def mounts(service: str) -> dict[str, Path]:
 
 
 def example() -> dict[str, str]:
-    """Return what the example of an environment sets."""
+    """Return the variables in the example environment file."""
     lines = (FOLDER / "example.env").read_text().splitlines()
     return dict(match.groups() for line in lines if (match := _LINES.fullmatch(line)))
 
 
 def section(path: str, title: str) -> list[str]:
-    """Return the lines of a part of a configuration of HAProxy that say something."""
+    """Return the lines of a section of an HAProxy configuration, without comments."""
     lines = (PROJECT / "deploy" / path).read_text().splitlines()
     inside = lines[lines.index(title) + 1 :]
     found = []
@@ -108,38 +108,38 @@ def section(path: str, title: str) -> list[str]:
 
 
 class FileTests(SynchronousTestCase):
-    """The file as such."""
+    """The file itself."""
 
     def test_specification(self) -> None:
-        """It is what the Compose Specification says, with no field that it does not know."""
+        """The file conforms to the Compose Specification, and has no unknown field."""
         found = PyCompose.from_yaml(yaml.safe_dump(filled(yaml.safe_load(TEXT))))
         found.validate()
         self.assertEqual(sorted(services()), sorted(found.service_names()))
 
     def test_specification_sees(self) -> None:
-        """A field that is misspelt would be found."""
+        """The schema detects a misspelled field."""
         with self.assertRaises(ValueError):
             PyCompose.from_yaml("services: {a: {image: a, depend_on: [b]}, b: {image: b}}")
 
     def test_files(self) -> None:
-        """Everything that is mounted exists, and nobody may write to it."""
+        """Everything that is mounted exists, and is mounted read-only."""
         for name in services():
             for path in mounts(name).values():
                 self.assertTrue(path.exists(), f"{name}: {path}")
 
     def test_images(self) -> None:
-        """Every image names its version, and that of the nodes is this one, built once."""
+        """Every image has a version; the nodes use this version, which is built once."""
         for name, service in services().items():
             self.assertRegex(service["image"], r":[\w.-]*\d[\w.-]*$", name)
         self.assertEqual(f"audioproxy:{audioproxy.__version__}", node()["image"])
-        # No registry is asked for it.
+        # The image is never pulled from a registry.
         self.assertEqual("never", node()["pull_policy"])
         (build,) = [row["build"] for row in services().values() if "build" in row]
         self.assertEqual(PROJECT, (FOLDER / build["context"]).resolve())
         self.assertTrue((PROJECT / build["dockerfile"]).is_file())
 
     def test_dependencies(self) -> None:
-        """Who waits for another to be well waits for one that says so."""
+        """A service that waits for another to be healthy waits for one with a health check."""
         for name, service in services().items():
             needed = service.get("depends_on", ())
             for other in needed:
@@ -152,14 +152,14 @@ class FileTests(SynchronousTestCase):
                     self.assertEqual("no", services()[other]["restart"], other)
 
     def test_monitoring_is_optional(self) -> None:
-        """Nothing of the monitoring is started unless it is asked for."""
+        """Monitoring starts only on request."""
         optional = {name for name, row in services().items() if row.get("profiles")}
         self.assertEqual({"prometheus", "grafana"}, optional)
         for name in services().keys() - optional:
             self.assertEqual(set(), set(services()[name].get("depends_on", ())) & optional, name)
 
     def test_secrets(self) -> None:
-        """Every secret is the reader's own: none is here, and their file is not committed."""
+        """The file has no secrets, and the file with secrets is never committed."""
         required = {name for name, kind, _ in VARIABLE.findall(TEXT) if kind == "?"}
         self.assertEqual(FILLED.keys(), required)
         self.assertEqual(required | {"GRAFANA_PASSWORD"}, example().keys())
@@ -172,7 +172,7 @@ class NodeTests(SynchronousTestCase):
     """Three nodes with one store."""
 
     def test_settings(self) -> None:
-        """Each setting is one of the service's, and together they have no fault (D33)."""
+        """Every setting is known to the service, and the settings have no conflict (D33)."""
         self.assertEqual(set(), node()["environment"].keys() - set(VARIABLES))
         config = configuration()
         self.assertTrue(config.variant_s3.configured)
@@ -180,18 +180,18 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(3, len(nodes()))
 
     def test_no_rights(self) -> None:
-        """They have no rights, and write to no place but the one for temporary files (D46)."""
+        """Nodes have no privileges, and write only to the volume of temporary files (D46)."""
         self.assertTrue(node()["read_only"])
         self.assertEqual(["ALL"], node()["cap_drop"])
         self.assertEqual([image_environment()["TMPDIR"]], node()["volumes"])
 
     def test_time_to_end(self) -> None:
-        """A node that is told to go has time for its last renders (D39)."""
+        """A node that is stopped has time for its last renders (D39)."""
         grace = int(node()["stop_grace_period"].removesuffix("s"))
         self.assertGreater(grace, make_resource(configuration(), reactor).patience + 10)
 
     def test_store(self) -> None:
-        """The store has the buckets that the nodes use, and lets them do what they must."""
+        """The store has the nodes' buckets, and grants the rights that nodes need."""
         config = configuration()
         endpoint = urlsplit(config.variant_s3.endpoint or "")
         self.assertIn(endpoint.hostname, services())
@@ -204,7 +204,7 @@ class NodeTests(SynchronousTestCase):
         self.assertEqual(services()["s3"]["environment"].items() - FILLED.items(), set())
 
     def test_script(self) -> None:
-        """What makes the buckets grants its policy once, however often it runs."""
+        """The script that creates the buckets grants its policy once, even if it runs again."""
         folder = Path(self.mktemp()).resolve()
         folder.mkdir()
         log, state = folder / "log", folder / "state"
@@ -229,7 +229,7 @@ class BalancerTests(SynchronousTestCase):
     """One address for the nodes."""
 
     def test_configuration(self) -> None:
-        """HAProxy understands it; the nodes' names are known inside only."""
+        """HAProxy accepts the configuration; only the inner network resolves the nodes' names."""
         done = subprocess.run(
             [installed("haproxy"), "-c", "-f", FOLDER / "haproxy.cfg"],
             capture_output=True,
@@ -239,7 +239,7 @@ class BalancerTests(SynchronousTestCase):
         self.assertEqual(0, done.returncode, done.stderr)
 
     def test_as_elsewhere(self) -> None:
-        """It treats the nodes as the configuration for HAProxy does that is for other places."""
+        """The configuration equals that of deploy/haproxy in all settings that concern requests."""
         for title in ("defaults base", "defaults nodes from base"):
             there, here = (
                 section("haproxy/haproxy.cfg", title),
@@ -248,7 +248,7 @@ class BalancerTests(SynchronousTestCase):
             self.assertEqual(there, [line for line in here if "resolvers" not in line])
 
     def test_nodes(self) -> None:
-        """Every node is behind it, at the service's port."""
+        """Every node is behind the balancer, at the service's port."""
         for backend in ("backend nodes from nodes", "backend busy from nodes"):
             servers = [
                 line.split()
@@ -266,7 +266,7 @@ class BalancerTests(SynchronousTestCase):
 
 
 class MonitoringTests(SynchronousTestCase):
-    """Prometheus and Grafana, where they are asked for."""
+    """Prometheus and Grafana, which are optional."""
 
     def test_prometheus(self) -> None:
         """Prometheus finds its configuration, the rules and every node."""
@@ -284,7 +284,7 @@ class MonitoringTests(SynchronousTestCase):
         self.assertEqual("0.0.0.0", configuration().metrics_bind)
 
     def test_grafana(self) -> None:
-        """Grafana finds Prometheus, and the dashboard in the folder where it looks."""
+        """Grafana finds Prometheus, and the dashboard in its folder."""
         (source,) = yaml.safe_load((FOLDER / "grafana.yml").read_text())["datasources"]
         self.assertEqual(
             ("prometheus", "prometheus"), (source["type"], urlsplit(source["url"]).hostname)

@@ -1,4 +1,4 @@
-"""The container file: what goes into the image, as whom it runs, and what is pinned."""
+"""The container file: contents of the image, its user, and pinned versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARSER = DockerfileParser(fileobj=BytesIO((FOLDER / "Containerfile").read_bytes
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return all instructions with their arguments, line breaks taken out."""
+    """Return all instructions with their arguments, with line breaks removed."""
     return [
         (row["instruction"], row["value"])
         for row in _PARSER.structure
@@ -32,7 +32,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def stages() -> list[list[tuple[str, str]]]:
-    """Return the instructions of each stage, which begins with its FROM."""
+    """Return the instructions of each stage, which begins with FROM."""
     found: list[list[tuple[str, str]]] = []
     for name, value in instructions():
         if name == "FROM":
@@ -43,23 +43,23 @@ def stages() -> list[list[tuple[str, str]]]:
 
 
 def final(name: str) -> list[str]:
-    """Return the arguments of an instruction, each time that it is in the last stage."""
+    """Return the arguments of every occurrence of an instruction in the last stage."""
     return [value for instruction, value in stages()[-1] if instruction == name]
 
 
 def environment() -> dict[str, str]:
-    """Return what the image sets."""
+    """Return the environment variables of the image."""
     return dict(re.findall(r"(\w+)=(\S+)", " ".join(final("ENV"))))
 
 
 def defaults() -> dict[str, str]:
-    """Return the arguments of a build with their defaults."""
+    """Return the build arguments with their defaults."""
     pairs = (value.partition("=") for name, value in instructions() if name == "ARG")
     return {name: default for name, equals, default in pairs if equals}
 
 
 def copied() -> list[str]:
-    """Return what is copied out of the project."""
+    """Return the paths of the project that are copied."""
     found = []
     for name, value in instructions():
         if name == "COPY" and not value.startswith("--from"):
@@ -69,17 +69,17 @@ def copied() -> list[str]:
 
 
 def health_check() -> list[str]:
-    """Return the words of the health check's command, which no shell reads."""
+    """Return the words of the health check's command, which runs without a shell."""
     (text,) = final("HEALTHCHECK")
     words: list[str] = json.loads(text.partition("CMD ")[2])
     return words
 
 
 class ImageTests(SynchronousTestCase):
-    """What the image has, and has not."""
+    """The contents of the image."""
 
     def test_what_is_copied(self) -> None:
-        """Everything that is copied exists, and of the project nothing else reaches the build."""
+        """Everything that is copied exists, and no other file of the project reaches the build."""
         lines = (PROJECT / ".dockerignore").read_text().splitlines()
         rules = [line for line in lines if line and not line.startswith("#")]
         self.assertEqual("*", rules[0])
@@ -89,7 +89,7 @@ class ImageTests(SynchronousTestCase):
             self.assertTrue((PROJECT / name).exists(), name)
 
     def test_one_python(self) -> None:
-        """The environment moves between stages of one base, to the path where it was made."""
+        """The virtual environment is copied between stages of one base image, to the same path."""
         (built,), (ran,) = (
             [value for name, value in stage if name == "FROM"] for stage in stages()
         )
@@ -99,18 +99,18 @@ class ImageTests(SynchronousTestCase):
         self.assertTrue(environment()["PATH"].startswith(f"{made[0]}/bin:"))
 
     def test_build_tools_stay_behind(self) -> None:
-        """The image has no pip, and nothing to make environments with."""
+        """The image has no pip and no venv."""
         installed = " ".join(final("RUN"))
         self.assertNotRegex(installed, r"\bpip\b|venv|\bgcc\b|-dev\b")
         self.assertRegex(stages()[0][-1][1], r"pip uninstall --yes --quiet setuptools pip$")
 
     def test_ffmpeg_is_pinned(self) -> None:
-        """Nodes that were built at other times have one ffmpeg, to the last digit (D44)."""
+        """Images that are built at different times have the same version of ffmpeg (D44)."""
         self.assertRegex(defaults()["FFMPEG"], r"^\d+:[\d.]+-\d[\w.+~]*$")
         self.assertIn('"ffmpeg=${FFMPEG}"', " ".join(final("RUN")))
 
     def test_our_own_ffmpeg(self) -> None:
-        """In place of that one, the project's own may be built, to where it is found first."""
+        """The project's own ffmpeg can be built instead, into the first folder of PATH."""
         (build,) = (value for name, value in stages()[0] if "tools/ffmpeg/build" in value)
         self.assertIn('[ "${FFMPEG}" != own ] || tools/ffmpeg/build /opt/ffmpeg', build)
         self.assertIn("--from=build /opt/ffmpeg/bin /usr/local/bin", final("COPY"))
@@ -118,7 +118,7 @@ class ImageTests(SynchronousTestCase):
         self.assertLess(folders.index("/usr/local/bin"), folders.index("/usr/bin"))
 
     def test_packages_are_pinned(self) -> None:
-        """Every Python package that the service needs has one version, and one that will do."""
+        """Every required Python package has one pinned version, which satisfies the requirement."""
         pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", CONSTRAINTS, re.MULTILINE))
         lines = [line for line in CONSTRAINTS.splitlines() if not line.startswith("#")]
         self.assertEqual(len(pins), len(lines))
@@ -129,11 +129,11 @@ class ImageTests(SynchronousTestCase):
             self.assertTrue(need.specifier.contains(pins[canonical(need.name)]), str(need))
 
     def test_nothing_secret(self) -> None:
-        """No setting of the service is in the image: configuration comes when it runs."""
+        """The image has no setting of the service: the configuration is given at run time."""
         self.assertEqual(set(), (environment().keys() | defaults().keys()) & set(VARIABLES))
 
     def test_version(self) -> None:
-        """The label names the version that is in it, however the image is built."""
+        """The label has the version of the service for every way of building the image."""
         self.assertEqual(audioproxy.__version__, defaults()["VERSION"])
         (labels,) = final("LABEL")
         self.assertIn('org.opencontainers.image.version="${VERSION}"', labels)
@@ -143,16 +143,16 @@ class RunningTests(SynchronousTestCase):
     """How the image runs."""
 
     def test_nobody_special(self) -> None:
-        """It runs as a user without rights, by number, and that one is not in root's group."""
+        """The image runs as a user without privileges, by number, and not in root's group."""
         self.assertRegex(final("USER")[-1], r"^[1-9]\d{3,}:[1-9]\d{3,}$")
 
     def test_one_place_to_write(self) -> None:
-        """Its temporary files are on a volume, so that all the rest can be read-only (D46)."""
+        """Temporary files are on a volume, so the rest can be read-only (D46)."""
         (volumes,) = final("VOLUME")
         self.assertEqual([environment()["TMPDIR"]], json.loads(volumes))
 
     def test_command(self) -> None:
-        """A signal reaches the service, the second one and an early one too (D39)."""
+        """Signals reach the service, even early ones and a second one (D39)."""
         (command,), (first,) = final("CMD"), final("ENTRYPOINT")
         self.assertEqual(["twistd", "--nodaemon", "--pidfile=", "audioproxy"], json.loads(command))
         self.assertEqual(["tini", "--"], json.loads(first))
@@ -160,7 +160,7 @@ class RunningTests(SynchronousTestCase):
         self.assertEqual(["SIGTERM"], final("STOPSIGNAL"))
 
     def test_ports(self) -> None:
-        """It names the ports that the service listens on when it is not told otherwise (D30)."""
+        """The image declares the default ports of the service (D30)."""
         (ports,) = final("EXPOSE")
         self.assertEqual(
             f"{Config(allow_insecure=True).port} {Config(allow_insecure=True).metrics_port}", ports
@@ -178,7 +178,7 @@ class HealthCheckTests(ServiceCase):
         return await process.end()
 
     async def test_alive(self) -> None:
-        """A service that lives is healthy, and one that has gone is not."""
+        """A running service is healthy, and a stopped one is not."""
         service = self.start()
         self.assertEqual(0, await self.check(service.port))
         port = service.port
@@ -187,12 +187,12 @@ class HealthCheckTests(ServiceCase):
 
 
 def canonical(name: str) -> str:
-    """Return a package's name in the spelling in which two can be compared."""
+    """Return a package's name in its normalized spelling."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def requirements(package: str) -> list[Requirement]:
-    """Return what a package needs, and what that needs, as it is installed here."""
+    """Return the requirements of a package, and their requirements, as installed here."""
     found: dict[str, Requirement] = {}
     waiting = [Requirement(package)]
     while waiting:

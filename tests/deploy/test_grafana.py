@@ -1,4 +1,4 @@
-"""The dashboard: every metric is on it, and every panel can be read and drawn."""
+"""The dashboard: it has every metric, and every panel is readable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 # Columns of Grafana's grid.
 WIDTH = 24
 
-#: What Grafana puts in place of its variables.
+#: The values with which Grafana replaces its variables.
 VALUES = {"__rate_interval": "1m", "job": "audioproxy", "instance": "a:9568|b:9568"}
 
 
@@ -41,7 +41,7 @@ def variables(value: Any) -> Iterator[str]:
 
 
 def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
-    """Tell whether two places share a field of the grid."""
+    """Return whether two positions share a cell of the grid."""
     return all(
         max(one[start], other[start]) < min(one[start] + one[size], other[start] + other[size])
         for start, size in (("x", "w"), ("y", "h"))
@@ -49,10 +49,10 @@ def overlap(one: dict[str, int], other: dict[str, int]) -> bool:
 
 
 class ExpressionTests(SynchronousTestCase):
-    """What is drawn is there."""
+    """Everything that the panels show exists."""
 
     def test_every_metric(self) -> None:
-        """Each of the eleven metrics is on a panel (contract: Metrics)."""
+        """Each of the eleven metrics is on a panel (Metrics)."""
         read: set[str] = set()
         for panel in PANELS:
             for target in panel["targets"]:
@@ -61,13 +61,13 @@ class ExpressionTests(SynchronousTestCase):
         self.assertEqual(metrics(), shown)
 
     def test_what_panels_read(self) -> None:
-        """Panels read series and values of labels that the service has."""
+        """Panels read only series and label values of the service."""
         notes = {note["name"] for note in DASHBOARD["annotations"]["list"]}
         read = {title: text for title, text in expressions().items() if title not in notes}
         self.assertEqual([], unknown(read))
 
     def test_syntax(self) -> None:
-        """Prometheus understands every expression."""
+        """Prometheus accepts every expression."""
         written = [
             {
                 "record": f"panel:{number}",
@@ -82,7 +82,7 @@ class ExpressionTests(SynchronousTestCase):
         self.assertIn(f"{len(written)} rules", said)
 
     def test_choice_of_nodes(self) -> None:
-        """Whoever chooses nodes sees those on every panel, and no others."""
+        """When a user selects nodes, every panel shows exactly these."""
         for title, expression in expressions().items():
             if names(expression):
                 for selector in re.findall(r"\w+\{([^}]*)\}", expression):
@@ -90,7 +90,7 @@ class ExpressionTests(SynchronousTestCase):
                 self.assertNotRegex(expression, r"(audio_proxy_\w+|\bup)(?!\w|\{)", title)
 
     def test_variables(self) -> None:
-        """Every variable that is used can be chosen, or is Grafana's own."""
+        """Every variable that is used can be selected, or is Grafana's own."""
         known = {row["name"] for row in DASHBOARD["templating"]["list"]}
         used = set(variables(DASHBOARD["panels"])) | set(variables(DASHBOARD["templating"]))
         self.assertEqual(known, {name for name in used if not name.startswith("__")})
@@ -100,7 +100,7 @@ class ExpressionTests(SynchronousTestCase):
                 self.assertEqual(row["definition"], row["query"]["query"])
 
     def test_alerts(self) -> None:
-        """Every alert of the rules is drawn as a mark."""
+        """Every alert of the rules is shown as an annotation."""
         (note,) = DASHBOARD["annotations"]["list"]
         (pattern,) = re.findall(r'alertname=~"([^"]*)"', note["expr"])
         for alert in rules("alert"):
@@ -108,10 +108,10 @@ class ExpressionTests(SynchronousTestCase):
 
 
 class PanelTests(SynchronousTestCase):
-    """What is drawn can be read."""
+    """The panels are readable."""
 
     def test_words_and_units(self) -> None:
-        """Each panel has a title of its own, says what it shows, and in which unit."""
+        """Each panel has a unique title, a description, and a unit."""
         titles = [panel["title"] for panel in DASHBOARD["panels"]]
         self.assertEqual(len(titles), len(set(titles)))
         for panel in PANELS:
@@ -121,13 +121,13 @@ class PanelTests(SynchronousTestCase):
                 self.assertTrue(target["legendFormat"], panel["title"])
 
     def test_alerts_that_are_named(self) -> None:
-        """An alert that a description speaks of is in the rules."""
+        """An alert that a description names is in the rules."""
         for panel in PANELS:
             for alert in re.findall(r"AudioProxy\w+", panel["description"]):
                 self.assertIn(alert, rules("alert"), panel["title"])
 
     def test_ids(self) -> None:
-        """No two panels, and no two expressions of a panel, have one identifier."""
+        """All panels, and all expressions of a panel, have different identifiers."""
         ids = [panel["id"] for panel in DASHBOARD["panels"]]
         self.assertEqual(len(ids), len(set(ids)))
         for panel in PANELS:
@@ -135,7 +135,7 @@ class PanelTests(SynchronousTestCase):
             self.assertEqual(len(letters), len(set(letters)), panel["title"])
 
     def test_places(self) -> None:
-        """No two panels overlap, and none leaves the grid."""
+        """No two panels overlap, and all are within the grid."""
         for one, other in combinations(DASHBOARD["panels"], 2):
             self.assertFalse(
                 overlap(one["gridPos"], other["gridPos"]), f"{one['title']}, {other['title']}"
@@ -145,7 +145,7 @@ class PanelTests(SynchronousTestCase):
             self.assertTrue(place["x"] >= 0 and place["x"] + place["w"] <= WIDTH, panel["title"])
 
     def test_data_source(self) -> None:
-        """Every panel asks the data source that is chosen, whatever it is called."""
+        """Every panel uses the selected data source, with any name."""
         (source,) = (
             row["name"] for row in DASHBOARD["templating"]["list"] if row["type"] == "datasource"
         )

@@ -1,4 +1,4 @@
-"""The manifests: valid, as strict as they say, and in agreement with the service."""
+"""The manifests: valid, as strict as documented, and consistent with the service."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.support.service import PROJECT, reactor
 
 FOLDER = PROJECT / "deploy/kubernetes"
 
-#: The oldest release that the manifests are for, and the newest that there are schemas of.
+#: The oldest release that the manifests support, and the newest with available schemas.
 RELEASES = ("1.28", kubernetes_validate.latest_version())
 
-#: Of projects beside Kubernetes, whose schemas are not Kubernetes's.
+#: Kinds of other projects, for which Kubernetes has no schemas.
 FOREIGN = ("Kustomization", "ServiceMonitor")
 
-#: What a person fills in, of the right form.
+#: Values that an operator fills in, in a valid form.
 SECRETS = {
     "AP_KEY": "0" * 64,
     "AP_SALT": "0" * 64,
@@ -46,7 +46,7 @@ def manifests() -> dict[str, list[Manifest]]:
 
 
 def every() -> list[Manifest]:
-    """Return all documents."""
+    """Return the documents of all files."""
     return [document for documents in manifests().values() for document in documents]
 
 
@@ -73,14 +73,14 @@ def container() -> Manifest:
 
 
 def settings() -> dict[str, str]:
-    """Return the environment of the container, with what a person fills in."""
+    """Return the environment of the container, with the operator's values."""
     plain = {row["name"]: row["value"] for row in container()["env"]}
     configured: dict[str, str] = only("ConfigMap")["data"]
     return plain | configured | SECRETS
 
 
 def configuration() -> Config:
-    """Return what the service makes of its environment."""
+    """Return the configuration that the service reads from its environment."""
     config, _ = load(settings())
     return config
 
@@ -93,7 +93,7 @@ def gigabytes(quantity: str) -> int:
 
 
 def selected(labels: dict[str, str], kind: str) -> list[str]:
-    """Return the names of all of a kind that have some labels."""
+    """Return the names of all documents of a kind with some labels."""
     return [
         document["metadata"]["name"]
         for document in every()
@@ -102,17 +102,17 @@ def selected(labels: dict[str, str], kind: str) -> list[str]:
 
 
 class SchemaTests(SynchronousTestCase):
-    """A cluster takes them."""
+    """A cluster accepts the manifests."""
 
     def test_schemas(self) -> None:
-        """Every manifest is what Kubernetes expects, with no field that it does not know."""
+        """Every manifest is valid for Kubernetes, without unknown fields."""
         for document in every():
             if document["kind"] not in FOREIGN:
                 for release in RELEASES:
                     kubernetes_validate.validate(document, release, strict=True)
 
     def test_schemas_see(self) -> None:
-        """A field that is misspelt, or of another type, would be found."""
+        """The schemas detect a misspelled field and a wrong type."""
         for change in ({"terminationGracePeriod": 50}, {"terminationGracePeriodSeconds": "50"}):
             wrong = deepcopy(only("Deployment"))
             wrong["spec"]["template"]["spec"] |= change
@@ -128,7 +128,7 @@ class SchemaTests(SynchronousTestCase):
         self.assertEqual(set(), applied & optional)
 
     def test_one_namespace(self) -> None:
-        """All of them are in one namespace, which takes pods of the strictest standard only."""
+        """All objects are in one namespace, which accepts only pods of the strictest standard."""
         (kustomization,) = manifests()["kustomization.yaml"]
         namespace = only("Namespace")["metadata"]
         self.assertEqual(kustomization["namespace"], namespace["name"])
@@ -138,7 +138,7 @@ class SchemaTests(SynchronousTestCase):
                 self.assertEqual(namespace["name"], document["metadata"]["namespace"])
 
     def test_image(self) -> None:
-        """The image is this version's."""
+        """The image has this version."""
         (kustomization,) = manifests()["kustomization.yaml"]
         (image,) = kustomization["images"]
         self.assertEqual(container()["image"], image["name"])
@@ -146,39 +146,39 @@ class SchemaTests(SynchronousTestCase):
 
 
 class SettingsTests(SynchronousTestCase):
-    """The service understands what it is told."""
+    """The service accepts its settings."""
 
     def test_it_loads(self) -> None:
-        """With the secrets filled in, the configuration has no fault and raises no warning."""
+        """With the secrets filled in, the configuration has no error and no warning."""
         config, warnings = load(settings())
         self.assertEqual(((), True), (warnings, config.variant_s3.configured))
 
     def test_every_name_is_known(self) -> None:
-        """Each key is a setting of the service, and none is given twice (D33)."""
+        """Each key is a known setting, and none is given twice (D33)."""
         told, secret = only("ConfigMap")["data"], only("Secret")["stringData"]
         self.assertEqual(set(), (told.keys() | secret.keys()) - set(VARIABLES))
         self.assertEqual(set(), told.keys() & secret.keys())
 
     def test_no_secret_is_told(self) -> None:
-        """The example names what is secret, and holds none of it."""
+        """The example names the secrets, and contains none."""
         secret = only("Secret")["stringData"]
         self.assertEqual(SECRETS.keys(), secret.keys())
         self.assertEqual({""}, set(secret.values()))
 
     def test_names_of_groups(self) -> None:
-        """The pods take their settings from the ConfigMap and the Secret that are here."""
+        """The pods take their settings from the ConfigMap and the Secret of these files."""
         sources = [next(iter(row.items())) for row in container()["envFrom"]]
         for (kind, source), wanted in zip(sources, ("ConfigMap", "Secret"), strict=True):
             self.assertEqual(f"{wanted.lower()}ref", kind.lower())
             only(wanted, source["name"])
 
     def test_one_render_for_each_cpu(self) -> None:
-        """A pod renders as much at a time as it has asked CPUs for."""
+        """A pod has as many simultaneous renders as it requests CPUs."""
         requested = container()["resources"]["requests"]["cpu"]
         self.assertEqual(int(requested), configuration().max_concurrency)
 
     def test_room(self) -> None:
-        """Temporary files have a volume of their own, with room for renders and sources (D46)."""
+        """Temporary files have their own volume, with space for renders and sources (D46)."""
         config = configuration()
         (mount,), (volume,) = container()["volumeMounts"], pod()["volumes"]
         self.assertEqual(mount["name"], volume["name"])
@@ -188,10 +188,10 @@ class SettingsTests(SynchronousTestCase):
 
 
 class PodTests(SynchronousTestCase):
-    """The pods start, live and end as the service does."""
+    """The pods start, run and stop as the service requires."""
 
     def test_probes(self) -> None:
-        """Liveness asks /health and readiness /ready, at the service's own port (nodes, 4)."""
+        """Liveness uses /health and readiness /ready (Running several nodes, 4)."""
         ports = {row["name"]: row["containerPort"] for row in container()["ports"]}
         config = configuration()
         self.assertEqual({"http": config.port, "metrics": config.metrics_port}, ports)
@@ -203,23 +203,23 @@ class PodTests(SynchronousTestCase):
             self.assertEqual({"path": path, "port": "http"}, container()[probe]["httpGet"])
 
     def test_time_to_end(self) -> None:
-        """A pod that is told to go has time for its last renders, and for the balancer (D39)."""
+        """A pod that is stopped has time for its last renders, and for the balancer (D39)."""
         words = container()["lifecycle"]["preStop"]["exec"]["command"]
         self.assertEqual("sleep", words[0])
         drain = make_resource(configuration(), reactor).patience
         self.assertGreater(pod()["terminationGracePeriodSeconds"], int(words[1]) + drain + 10)
 
     def test_readiness_is_lost_late(self) -> None:
-        """A Service has nobody for stored variants either when no pod is ready (nodes, 4).
+        """A pod stays ready until its queue is nearly full (Running several nodes, 4).
 
-        So a pod stays ready until its queue is nearly full.
+        A Service without a ready pod cannot serve stored variants either.
         """
         config = configuration()
         self.assertGreater(config.ready_queue_threshold, 0.8 * config.queue_size)
         self.assertLess(config.ready_queue_threshold, config.queue_size)
 
     def test_no_rights(self) -> None:
-        """It runs as the image's user, without rights, and writes to nothing but its volume."""
+        """The pod runs as the image's user, without privileges, and writes only to its volume."""
         user, group = map(int, final("USER")[-1].split(":"))
         rights = pod()["securityContext"]
         self.assertEqual(
@@ -242,15 +242,15 @@ class PodTests(SynchronousTestCase):
         self.assertFalse(pod()["automountServiceAccountToken"])
 
     def test_no_settings_of_others(self) -> None:
-        """No Service of the namespace becomes a setting of the pods."""
+        """The environment of the pods has no variables of the namespace's Services."""
         self.assertFalse(pod()["enableServiceLinks"])
 
 
 class NetworkTests(SynchronousTestCase):
-    """Who reaches the pods, and how."""
+    """The network access to the pods."""
 
     def test_selectors(self) -> None:
-        """Whatever selects pods selects these."""
+        """Every selector of pods selects these pods."""
         labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
         (spread,) = pod()["topologySpreadConstraints"]
         self.assertEqual(labels, spread["labelSelector"]["matchLabels"])
@@ -264,7 +264,7 @@ class NetworkTests(SynchronousTestCase):
             self.assertEqual(labels, selector)
 
     def test_names_of_ports(self) -> None:
-        """Each port that is named is one of the pods'."""
+        """Each port name is one of the pods'."""
         ports = {row["name"] for row in container()["ports"]}
         named = [
             row["targetPort"]
@@ -276,12 +276,12 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(ports, set(named))
 
     def rules(self) -> list[Manifest]:
-        """Return who may come in."""
+        """Return the ingress rules of the NetworkPolicy."""
         found: list[Manifest] = only("NetworkPolicy")["spec"]["ingress"]
         return found
 
     def test_metrics_are_not_for_all(self) -> None:
-        """The metrics listen to the outside, and only one namespace gets there (Metrics, 1)."""
+        """Only one namespace may reach the metrics port (Metrics endpoint, 1)."""
         self.assertEqual("0.0.0.0", configuration().metrics_bind)
         rules = {rule["ports"][0]["port"]: rule.get("from") for rule in self.rules()}
         (monitoring,) = rules.pop("metrics")
@@ -291,7 +291,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(["http"], exposed)
 
     def test_scaling(self) -> None:
-        """There are enough pods that one may go, and the Deployment does not say how many."""
+        """Enough pods run that one can stop, and the Deployment sets no number of replicas."""
         scaling = only("HorizontalPodAutoscaler")["spec"]
         only(scaling["scaleTargetRef"]["kind"], scaling["scaleTargetRef"]["name"])
         self.assertNotIn("replicas", only("Deployment")["spec"])
@@ -299,7 +299,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertGreater(scaling["minReplicas"], spare)
 
     def test_ingress(self) -> None:
-        """One URL goes to one pod, unbuffered, and whoever waits waits longer than a render."""
+        """The ingress sends one URL to one pod, unbuffered, with timeouts longer than a render."""
         ingress = only("Ingress")
         notes = {
             name.removeprefix("nginx.ingress.kubernetes.io/"): value
@@ -307,7 +307,7 @@ class NetworkTests(SynchronousTestCase):
         }
         self.assertEqual(("$uri", "off"), (notes["upstream-hash-by"], notes["proxy-buffering"]))
         self.assertEqual("false", notes["enable-access-log"])
-        # As for the nginx of deploy/nginx.
+        # As for nginx in deploy/nginx.
         asked_again = ("error timeout invalid_header", notes["proxy-read-timeout"])
         self.assertEqual(
             asked_again, (notes["proxy-next-upstream"], notes["proxy-next-upstream-timeout"])
@@ -320,7 +320,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertIn(service["port"]["name"], ports)
 
     def test_monitoring(self) -> None:
-        """Prometheus finds each pod once, under the job that the rules look for."""
+        """Prometheus finds each pod once, under the job name that the rules use."""
         monitor = only("ServiceMonitor")["spec"]
         (name,) = selected(monitor["selector"]["matchLabels"], "Service")
         service = only("Service", name)
@@ -330,7 +330,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(job["job_name"], service["metadata"]["labels"][monitor["jobLabel"]])
 
     def test_rules(self) -> None:
-        """The command for a PrometheusRule makes one, of the rules as they are."""
+        """The documented command creates a PrometheusRule from the rules."""
         comment = [
             line.removeprefix("#").strip()
             for line in (FOLDER / "servicemonitor.yaml").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The project's own ffmpeg: what is in it, and that it does what Debian's does."""
+"""The project's own ffmpeg: its components, and its equality with Debian's."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from tests.support.service import PROJECT
 
 COMPONENTS = PROJECT / "tools/ffmpeg/components"
 
-#: What `configure` calls some demuxers and a muxer that ffmpeg itself calls otherwise.
+#: Names of `configure` for some demuxers and a muxer that ffmpeg itself names differently.
 RENAMED = {"mpeg": "mpegps", "s16le": "pcm_s16le"}
 
-#: Those by whose look streams are known that no container is opened with.
+#: Demuxers that only detect the codec of a stream; no container is opened with them.
 RECOGNISED = set("dts h264 hevc loas m4v mpegvideo spdif truehd".split())
 
-#: What comes without being named: for the frame of every filter graph, and for fragmented MP4.
+#: Components that are included unasked: for every filter graph, and for fragmented MP4.
 FRAME = set(
     "abuffer abuffersink anull buffer buffersink format hflip null transpose trim vflip".split()
 )
 BESIDE = {"mov"}
 
-#: Filters and options that are compared, beside the plain formats.
+#: Filters and options that are compared, in addition to the plain formats.
 TREATED = [
     "f:mp3/br:96",
     "f:mp3/q:2",
@@ -69,8 +69,8 @@ TREATED = [
     "f:peaks/ch:2/norm:ebu",
 ]
 
-#: The codecs that Debian's ffmpeg can encode and the service may be given, by the ending of a file
-#: that they are put into, beside the files of `tests.live.test_info`.
+#: Codecs that Debian's ffmpeg can encode and that sources may have, by the file name suffix of
+#: their container. `tests.live.test_info` has more files.
 CODECS = {
     "wav": "adpcm_ima_wav adpcm_ms adpcm_swf adpcm_yamaha pcm_alaw pcm_mulaw pcm_f64le wmav1 mp2"
     " ac3 eac3 libmp3lame flac",
@@ -81,13 +81,13 @@ CODECS = {
     "au": "pcm_alaw pcm_f32be",
     "asf": "wmav1 ac3",
     "eac3": "eac3",
-    # Containers of broadcasters, which hold audio alone here (D43).
+    # Containers of broadcasters, here with audio alone (D43).
     "avi": "libmp3lame pcm_s16le",
     "flv": "libmp3lame",
     "ts": "aac ac3",
     "mpg": "mp2 ac3",
 }
-#: Codecs of speech, for one channel.
+#: Speech codecs, with one channel.
 SPEECH = {
     "wav": "g722 g723_1 g726 libgsm_ms",
     "mov": "libgsm nellymoser",
@@ -96,13 +96,13 @@ SPEECH = {
 }
 
 
-#: Half a second in two channels, in which no two stretches are alike.
+#: Half a second in two channels, in which no two parts are alike.
 STEREO = write_wav(noise(44100, 22050, 2))
 
 
 @cache
 def listed() -> dict[str, set[str]]:
-    """Return the components by their kinds, as they are spelled for `configure`."""
+    """Return the components by kind, with their names in `configure`."""
     found: dict[str, set[str]] = {}
     for line in COMPONENTS.read_text().splitlines():
         kind, *names = line.partition("#")[0].split() or ["", ""]
@@ -114,7 +114,7 @@ def listed() -> dict[str, set[str]]:
 def own(program: str) -> str:
     """Return the path of the project's own program.
 
-    :raises SkipTest: where another one is under test, unless that may not be.
+    :raises SkipTest: where another program is under test, unless the own one is required.
     """
     if shutil.which(program) == str(OWN / program):
         return str(OWN / program)
@@ -125,12 +125,12 @@ def own(program: str) -> str:
 
 
 def said(*words: str) -> str:
-    """Return what a program prints."""
+    """Return the output of a program."""
     return subprocess.run(words, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
 def named(program: str, flag: str) -> set[str]:
-    """Return the names on one of ffmpeg's lists."""
+    """Return the names in one of ffmpeg's lists."""
     text = said(program, "-hide_banner", "-v", "error", flag)
     rows = re.findall(r"^ [ A-Z.|]{1,6} +([\w,]+)", text.partition("--\n")[2] or text, re.MULTILINE)
     firsts = {row.partition(",")[0] for row in rows}
@@ -143,15 +143,18 @@ def after(words: list[str], option: str) -> set[str]:
 
 
 class ComponentsTests(SynchronousTestCase):
-    """The list of what is built in, and what the service uses"""
+    """The list of components, compared with what the service uses"""
 
     def test_containers(self) -> None:
-        """What may be opened is all there, and nothing that may not be (D43)."""
+        """The demuxers are exactly those of the containers that may be opened (D43)."""
         opened = after(local_input().probe_arguments(), "-format_whitelist")
         self.assertEqual(opened | RECOGNISED, listed()["demuxer"])
 
     def test_protocols(self) -> None:
-        """So are all ways to read a source, with two pipes to write to (rule 5)."""
+        """The protocols are those of sources, and two pipes for output.
+
+        (Format and encoding options, 5)
+        """
         used = {"pipe"}
         for source in (
             local_input(),
@@ -162,7 +165,7 @@ class ComponentsTests(SynchronousTestCase):
         self.assertEqual(used, listed()["protocol"])
 
     def test_outputs(self) -> None:
-        """So are the encoders, the filters and the containers of all outputs (D34)."""
+        """The components include the encoders, filters and containers of all outputs (D34)."""
         for flag, kind, needed in LISTS:
             self.assertEqual(set(needed), listed()[kind], flag)
         made = [["", *encoder.muxer] for encoder in ENCODERS.values()]
@@ -172,10 +175,10 @@ class ComponentsTests(SynchronousTestCase):
 
 
 class BuildTests(SynchronousTestCase):
-    """What was built"""
+    """The programs that were built"""
 
     def test_nothing_else(self) -> None:
-        """There is in it what is on the list, and nothing else."""
+        """The programs contain exactly the components of the list."""
         program = own("ffmpeg")
         for flag, kind, more in (
             ("-demuxers", "demuxer", set()),
@@ -187,14 +190,14 @@ class BuildTests(SynchronousTestCase):
         protocols = said(program, "-hide_banner", "-protocols").partition("Input:")[2].split()
         self.assertEqual(listed()["protocol"], set(protocols) - {"Output:"})
         self.assertEqual(set(), named(program, "-devices"))
-        # It calls some by other names than `configure` does, and knows no pictures.
+        # It names some components differently from `configure`, and has no image decoders.
         text = said(program, "-hide_banner", "-decoders").partition("------")[2]
         rows = re.findall(r"^ ([A-Z.]{6}) ", text, re.MULTILINE)
         self.assertEqual({"A"}, {row[0] for row in rows})
         self.assertEqual(len(listed()["decoder"]), len(rows))
 
     def test_documented(self) -> None:
-        """The documentation counts what is in it."""
+        """The documentation states the right numbers of components."""
         program = own("ffmpeg")
         decoders = said(program, "-hide_banner", "-decoders").partition("------")[2]
         kinds = re.findall(r"^ ([AVS])[A-Z.]{5} ", decoders, re.MULTILINE)
@@ -214,12 +217,12 @@ class BuildTests(SynchronousTestCase):
             self.assertEqual(numbers, [int(word) for word in re.findall(r"\d+", rows[name])], name)
 
     def test_nothing_beside(self) -> None:
-        """Both programs need the C library, and no other."""
+        """Both programs need the C library, and no other library."""
         for program in ("ffmpeg", "ffprobe"):
             self.assertEqual({"libc.so.6", "libm.so.6"}, loaded(own(program)))
 
     def test_out_of_reach(self) -> None:
-        """Without the archive nobody is told that it is up to date, whatever was known before."""
+        """If the archive is unreachable, the check never reports up-to-date programs."""
         own("ffmpeg")
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
@@ -235,7 +238,7 @@ class BuildTests(SynchronousTestCase):
         self.assertIn("out of reach", ended.stderr)
 
     def test_version(self) -> None:
-        """It is Debian's version, with a word that tells the build: nodes can be compared (D44)."""
+        """The version is Debian's with a suffix for the build, so nodes can be compared (D44)."""
         ours, complete = (
             said(program, "-version").split()[2] for program in (own("ffmpeg"), FFMPEG)
         )
@@ -243,7 +246,7 @@ class BuildTests(SynchronousTestCase):
         self.assertEqual(ours, said(own("ffprobe"), "-version").split()[2])
 
     def test_start(self) -> None:
-        """It starts ten times faster than Debian's, by the time that the CPU was busy."""
+        """The own ffmpeg starts in a tenth of the CPU time of Debian's."""
         programs = (own("ffmpeg"), FFMPEG)
         times: dict[str, list[float]] = {program: [] for program in programs}
         for _ in range(5):
@@ -254,7 +257,7 @@ class BuildTests(SynchronousTestCase):
 
 
 def loaded(program: str) -> set[str]:
-    """Return the names of the libraries that a program loads, beside what loads them."""
+    """Return the names of the shared libraries that a program loads, without the loader."""
     names = {Path(line.split()[0]).name for line in said("ldd", program).splitlines()}
     return {name for name in names if not name.startswith(("linux-vdso", "ld-linux"))}
 
@@ -270,14 +273,14 @@ def busy(*words: str) -> float:
 
 
 class SameTests(SynchronousTestCase):
-    """Beside Debian's ffmpeg of that version"""
+    """Comparison with Debian's ffmpeg of the same version"""
 
     def setUp(self) -> None:
-        """Look for it."""
+        """Find Debian's ffmpeg."""
         self.ffmpeg, self.ffprobe = own("ffmpeg"), own("ffprobe")
 
     def assert_alike(self, name: str, source: bytes, texts: list[str]) -> None:
-        """Assert that both tell the same of a source, and render it the same."""
+        """Assert that both programs describe a source alike, and render it to the same bytes."""
         ours, complete = (told(program, source) for program in (self.ffprobe, FFPROBE))
         self.assertEqual(ours, complete, name)
         outputs = [render_all(source, texts, program) for program in (self.ffmpeg, FFMPEG) if texts]
@@ -285,7 +288,7 @@ class SameTests(SynchronousTestCase):
             self.assertTrue(outputs[0][text] == outputs[1][text], f"{text} of {name}")
 
     def test_options(self) -> None:
-        """Every format, with every option that changes the sound, is the same to the byte (D44)."""
+        """Every format with every option for audio gives the same bytes (D44)."""
         loud = mix(tone(44100, 22050, 440, 660), noise(44100, 22050, 2))
         plain = [f"f:{form}" for form in ENCODERS]
         for depth in ("16", "24", "32f"):
@@ -293,18 +296,18 @@ class SameTests(SynchronousTestCase):
         self.assert_alike("6", write_wav(noise(48000, 24000, 6), "16", 0x3F), plain + TREATED[-7:])
 
     def test_sources(self) -> None:
-        """Every kind of source is known for what it is, and decodes to the same samples."""
+        """Every kind of source is recognized, and decoded to the same samples."""
         for name, source in audible():
             self.assert_alike(name, source, ["f:wav/bd:32f", "f:mp3"])
 
     def test_refusals(self) -> None:
-        """A film is known for one, with as many streams, in every container of films (rule 4)."""
+        """Video is recognized in every container of video (Format and encoding options, 4)."""
         for name in test_info.FILMS:
             self.assert_alike(name, (test_info.folder() / name).read_bytes(), [])
 
 
 def told(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
-    """Return what a program tells of a source, or the refusal that it earns."""
+    """Return a program's description of a source, or the refusal that follows from it."""
     ended = run(probe_arguments(ffprobe, local_input()), source)
     if ended.code:
         return classify(ended.stderr)
@@ -315,11 +318,11 @@ def told(ffprobe: str, source: bytes) -> Probe | type[Refusal] | None:
 
 
 def audible() -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents of sources of all kinds that are rendered."""
+    """Yield names and contents of sources of all supported kinds."""
     for row in test_info.KINDS:
         yield row.name, (test_info.folder() / row.name).read_bytes()
     yield from convert_all(STEREO, encoded(CODECS)).items()
-    # The wav file says that these are samples, and it is AC-3.
+    # The wav file declares PCM samples, but contains AC-3.
     wrapped = convert(STEREO, "-c:a", "ac3", "-f", "spdif")
     disguise = BytesIO()
     with wave.open(disguise, "wb") as file:
@@ -332,7 +335,7 @@ def audible() -> Iterator[tuple[str, bytes]]:
 
 
 def encoded(codecs: Mapping[str, str]) -> dict[str, str]:
-    """Return words for ffmpeg, by the names of the files."""
+    """Return ffmpeg's arguments, by file name."""
     return {
         f"{codec}.{ending}": f"-strict experimental -bitexact -c:a {codec}"
         for ending, names in codecs.items()

@@ -1,4 +1,4 @@
-"""The rules that watch over nodes: sound, tested, and about what the service exposes."""
+"""The Prometheus rules: valid, tested, and about series that the service exposes."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from tests.test_metrics import FakePool, parse
 
 
 def load(name: str) -> Any:
-    """Return what a file of the folder says."""
+    """Return the parsed content of a file of the folder."""
     return yaml.safe_load((PROMETHEUS / name).read_text())
 
 
 class PromtoolTests(SynchronousTestCase):
-    """Prometheus's own tool agrees."""
+    """promtool accepts the files."""
 
     def assert_passes(self, *words: str | Path) -> None:
-        """Require that promtool finds nothing."""
+        """Assert that promtool finds no error."""
         status, said = run(*words)
         self.assertEqual(0, status, said)
 
     def test_rules(self) -> None:
-        """Every rule can be loaded."""
+        """promtool loads every rule."""
         self.assert_passes("check", "rules", PROMETHEUS / "rules.yml")
 
     def test_configuration(self) -> None:
-        """The example of a configuration can be loaded, with all the files that it names."""
+        """promtool loads the example configuration, with all files that it names."""
         self.assert_passes("check", "config", PROMETHEUS / "scrape.yml")
 
     def test_alerts(self) -> None:
-        """Every alert comes when it should, with the words that it should, and not before."""
+        """Every alert fires when it should, with the right texts, and not earlier."""
         self.assert_passes("test", "rules", PROMETHEUS / "tests.yml")
 
     def test_fresh_node(self) -> None:
-        """A node that has just started, and that nobody uses, sets off no alert."""
+        """A new node without requests fires no alert."""
         metrics = Metrics()
         metrics.watch(FakePool(held=0, depth=0))
         lines = {'up{job="audioproxy", instance="a:9568"}': 1.0}
@@ -72,10 +72,10 @@ class PromtoolTests(SynchronousTestCase):
 
 
 class RulesTests(SynchronousTestCase):
-    """What promtool does not look at."""
+    """Checks that promtool does not make."""
 
     def test_every_alert_is_tested(self) -> None:
-        """Each alert has a test in which it comes, and one in which it stays away."""
+        """Each alert has a test in which it fires, and one in which it does not."""
         cases = [
             case
             for group in load("tests.yml")["tests"]
@@ -95,12 +95,12 @@ class RulesTests(SynchronousTestCase):
         self.assertEqual(rules("record").keys(), tested)
 
     def test_what_rules_read(self) -> None:
-        """Rules read series and values of labels that the service has (contract: Metrics 1)."""
+        """Rules read only series and label values of the service (Metrics, 1)."""
         every = rules("record") | rules("alert")
         self.assertEqual([], unknown({title: rule["expr"] for title, rule in every.items()}))
 
     def test_what_tests_feed(self) -> None:
-        """The tests feed the rules with series that the service has."""
+        """The rule tests use only series of the service."""
         fed = {
             f"{group['name']}, {number}": row["series"].replace(", ", ",")
             for group in load("tests.yml")["tests"]
@@ -109,7 +109,7 @@ class RulesTests(SynchronousTestCase):
         self.assertEqual([], unknown(fed))
 
     def test_annotations(self) -> None:
-        """Whoever is called learns what is wrong, and where it says what to do."""
+        """Every alert says what is wrong, and links to instructions."""
         for name, alert in rules("alert").items():
             notes = alert["annotations"]
             self.assertEqual({"summary", "description", "runbook"}, notes.keys(), name)
@@ -117,7 +117,7 @@ class RulesTests(SynchronousTestCase):
             self.assertIn(alert["labels"]["severity"], ("critical", "warning"), name)
 
     def test_names_agree(self) -> None:
-        """Rules ask for the job as it is scraped, at the place where a node listens by itself."""
+        """The rules, the scrape job and the default metrics address agree."""
         (job,) = load("scrape.yml")["scrape_configs"]
         for name, rule in rules("alert").items():
             if "up" in names(rule["expr"]):
@@ -130,10 +130,10 @@ class RulesTests(SynchronousTestCase):
 
 
 class ReadingTests(SynchronousTestCase):
-    """The tests' own reading of expressions sees what is wrong."""
+    """The tests' parser of expressions detects errors."""
 
     def test_wrong_names_and_values(self) -> None:
-        """A series, a label or a value that the service does not have is found."""
+        """An unknown series, label or value is detected."""
         for expression, complaint in (
             ("sum(rate(audio_proxy_http_request_total[5m]))", "no audio_proxy_http_request_total"),
             ('audio_proxy_http_requests_total{status=~"5xx|500"}', "is 500"),
@@ -145,7 +145,7 @@ class ReadingTests(SynchronousTestCase):
             self.assertIn(complaint, found[0])
 
     def test_right_ones(self) -> None:
-        """What the service has is not complained of, nor are functions and variables."""
+        """Known series, functions and variables are accepted."""
         expression = (
             "histogram_quantile(0.9, sum by (le) (rate("
             'audio_proxy_render_duration_seconds_bucket{outcome="success",job="$job"}[5m])))'

@@ -1,4 +1,4 @@
-"""The units of systemd and the file of settings."""
+"""The systemd units and the settings file."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from tests.support.service import PROJECT
 
 FOLDER = PROJECT / "deploy/systemd"
 
-#: Other names for what is there already.
+#: Other names of variables in the file.
 ALIASES = {"AWS_DEFAULT_REGION"}
 
-#: What is read by others than `audioproxy.config`.
+#: Variables that modules other than `audioproxy.config` read.
 OTHERS = {"SSL_CERT_FILE"}
 
 
 def unit(name: str) -> dict[str, list[str]]:
-    """Return the settings of a unit, each with all that it is set to."""
+    """Return the settings of a unit, each with all its values."""
     found: dict[str, list[str]] = {}
     for line in (FOLDER / name).read_text().splitlines():
         if line and line[0] not in "#[":
@@ -35,7 +35,7 @@ def unit(name: str) -> dict[str, list[str]]:
 
 
 def environment(text: str) -> dict[str, str]:
-    """Return what systemd reads in a file of settings that quotes nothing."""
+    """Return the variables that systemd reads from a settings file without quotes."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
@@ -44,7 +44,7 @@ class UnitTests(SynchronousTestCase):
     """The service and its socket"""
 
     def setUp(self) -> None:
-        """Put the units where the program that they start exists."""
+        """Copy the units to a place where the program that they start exists."""
         self.folder = Path(self.mktemp())
         self.folder.mkdir()
         command = "ExecStart=/opt/audioproxy/bin/twistd --nodaemon --pidfile= audioproxy"
@@ -53,7 +53,7 @@ class UnitTests(SynchronousTestCase):
         (self.folder / "audioproxy.socket").write_text(shipped("systemd/audioproxy.socket", {}))
 
     def analyze(self, *words: str) -> tuple[int, str]:
-        """Return the status of systemd-analyze, and all that it says."""
+        """Return the exit status of systemd-analyze, and its output."""
         command = [installed("systemd-analyze"), *words]
         ended = subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=30
@@ -61,15 +61,15 @@ class UnitTests(SynchronousTestCase):
         return ended.returncode, ended.stdout + ended.stderr
 
     def test_verified(self) -> None:
-        """systemd finds nothing to complain about: every setting is known and well spelled."""
+        """systemd accepts the units: every setting is known and well formed."""
         words = ("verify", "--man=no", "--recursive-errors=no")
         units = ("./audioproxy.service", "./audioproxy.socket")
         self.assertEqual((0, ""), self.analyze(*words, *units))
 
     def test_store_elsewhere(self) -> None:
-        """What the unit says for a store elsewhere has a user who lasts, and can be loaded.
+        """The unit's comment for a store elsewhere has a permanent user, and is valid.
 
-        What is stored would belong to nobody after a stop otherwise.
+        With a dynamic user, stored variants would lose their owner after a stop.
         """
         text = (self.folder / "audioproxy.service").read_text()
         for setting in ("User=audioproxy", "ReadWritePaths=/srv/variants"):
@@ -80,9 +80,9 @@ class UnitTests(SynchronousTestCase):
         self.assertEqual((0, ""), self.analyze(*words))
 
     def test_exposure(self) -> None:
-        """systemd's own judgement of what code in the service could reach is low: 2 of 10.
+        """systemd rates the exposure of the service as low: 2 of 10.
 
-        Where it is the systemd that the unit names, it is the number that the unit names, too.
+        With the systemd version that the unit names, the rating is exactly the number in the unit.
         """
         words = ("security", "--no-pager", "--offline=yes", "--threshold=20")
         status, said = self.analyze(*words, "./audioproxy.service")
@@ -98,17 +98,17 @@ class UnitTests(SynchronousTestCase):
             self.assertEqual(told[2], found[1])
 
     def test_stop_outlasts_the_drain(self) -> None:
-        """Renders have their time to end, and children and the store theirs (D39)."""
+        """A stop has time for renders to finish, and then for children and the store (D39)."""
         (seconds,) = unit("audioproxy.service")["TimeoutStopSec"]
         self.assertGreaterEqual(int(seconds), service._DRAIN + 10)
         self.assertEqual(["mixed"], unit("audioproxy.service")["KillMode"])
 
     def test_descriptors(self) -> None:
-        """The service may have as many as it asks for."""
+        """The unit allows as many descriptors as the service requests."""
         self.assertEqual([str(tap._DESCRIPTORS)], unit("audioproxy.service")["LimitNOFILE"])
 
     def test_port(self) -> None:
-        """With the socket, the service is where it is without."""
+        """The socket unit and the service have the same port."""
         self.assertEqual(
             [str(Config(allow_insecure=True).port)], unit("audioproxy.socket")["ListenStream"]
         )
@@ -118,7 +118,7 @@ class SettingsTests(SynchronousTestCase):
     """`audioproxy.env`"""
 
     def setUp(self) -> None:
-        """Read it, and put a store that exists here in the place of the unit's."""
+        """Read the file, and replace the unit's store by one that exists here."""
         self.store = Path(self.mktemp()).resolve()
         self.store.mkdir()
         (directory,) = unit("audioproxy.service")["StateDirectory"]
@@ -128,12 +128,12 @@ class SettingsTests(SynchronousTestCase):
         self.text = shipped("systemd/audioproxy.env", changes)
 
     def test_complete(self) -> None:
-        """Every variable is there, once, and no other."""
+        """The file has every variable exactly once, and no other."""
         named = re.findall(r"^#?([A-Z0-9_]+)=", self.text, re.MULTILINE)
         self.assertEqual(sorted({*VARIABLES, *OTHERS} - ALIASES), sorted(named))
 
     def test_filled_in(self) -> None:
-        """With a key and a salt it works; nothing else has to be set."""
+        """With a key and a salt the file is complete; other settings are optional."""
         config, warnings = load(environment(self.text))
         self.assertEqual((), warnings)
         wanted = Config(
@@ -142,9 +142,9 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual(wanted, config)
 
     def test_defaults(self) -> None:
-        """What is commented out is the default: it changes nothing to take the # away."""
+        """Every commented-out value is the default: removing its # changes nothing."""
         everything = environment(re.sub(r"^#(?=[A-Z])", "", self.text, flags=re.MULTILINE))
-        # A list of sources that is set and empty is refused (D49).
+        # An allowlist that is set and empty is refused (D49).
         settings = everything | {"AP_SOURCE_ALLOWLIST": "*"}
         config, warnings = load(environment(self.text))
         self.assertEqual((replace(config, source_allowlist=("*",)), warnings), load(settings))
@@ -152,6 +152,6 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual(sorted({*VARIABLES, *OTHERS} - ALIASES), sorted(everything))
 
     def test_lines_of_systemd(self) -> None:
-        """systemd reads it as it is meant: no blanks, no quotes, no comment behind a value."""
+        """systemd reads every value correctly: there are no blanks, quotes or trailing comments."""
         for line in self.text.splitlines():
             self.assertRegex(line, r"\A(|#|# .*|#?[A-Z0-9_]+=[^\s\"'\\#]*)\Z")
