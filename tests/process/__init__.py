@@ -1,1 +1,1 @@
-"""Children, with their pipes, deadlines and slots."""
+"""Child processes, with their pipes, deadlines and slots."""

@@ -1,4 +1,4 @@
-"""One child: how it is started, how it ends, and what it is told of us."""
+"""One child process: how it starts, how it ends, and what it inherits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
 
 class RealCase(TestCase):
-    """Real children of the real reactor."""
+    """Real child processes of the real reactor."""
 
     timeout = 20
 
@@ -69,32 +69,32 @@ class EndTests(RealCase):
     """How a child ends"""
 
     async def test_well(self) -> None:
-        """An exit status of 0 is a good end, and everything that was said is read."""
+        """Exit status 0 is a success, and all output is read."""
         ended = await self.run_shell("echo out; echo err >&2")
         self.assertEqual(ended, Exit(code=0, stdout=b"out\n", stderr=b"err\n"))
         self.assertTrue(ended.ok)
 
     async def test_status(self) -> None:
-        """Another exit status is told as it is."""
+        """Another exit status is reported unchanged."""
         ended = await self.run_shell("exit 7")
         self.assertEqual((ended.code, ended.signal, ended.ok), (7, None, False))
         self.assertEqual(describe_exit(ended), "exit status 7")
 
     async def test_signal(self) -> None:
-        """A child that a signal ended has no exit status."""
+        """A child that was ended by a signal has no exit status."""
         ended = await self.run_shell("kill -9 $$")
         self.assertEqual((ended.code, ended.signal, ended.ok), (None, 9, False))
         self.assertEqual(describe_exit(ended), "ended by SIGKILL")
 
     async def test_nameless_signal(self) -> None:
-        """A signal without a name can be told of too."""
+        """A signal without a name is reported by its number."""
         number = signal.SIGRTMIN + 2
         ended = await self.run_shell(f"kill -{number} $$")
         self.assertEqual(ended.signal, number)
         self.assertEqual(describe_exit(ended), f"ended by signal {number}")
 
     async def test_long_stderr(self) -> None:
-        """Of stderr the last 8 KiB are kept, but for a word of which the beginning is lost."""
+        """The last 8 KiB of stderr are kept, without a word that lost its beginning."""
         ended = await self.run_python(
             "import sys; sys.stderr.write('x' * 300000 + ' ' + 'y' * 8000 + 'the cause')"
         )
@@ -102,7 +102,7 @@ class EndTests(RealCase):
         self.assertTrue(ended.ok)
 
     async def test_kept_stderr(self) -> None:
-        """Lines that matter are kept however much comes after them, and not without an end."""
+        """Lines that match the pattern are kept before the last output, up to a limit."""
         ended = await self.run_python(
             "import sys; say = sys.stderr.write\n"
             "say('well\\nlost 1\\n' + 'noise\\n' * 4000 + 'lost 2\\n' + 'noise\\n' * 4000)\n"
@@ -119,30 +119,30 @@ class EndTests(RealCase):
         self.assertLess(len(ended.stderr), 11000)
 
     async def test_stdout_up_to_the_limit(self) -> None:
-        """As much stdout as the limit says is no overflow."""
+        """Output of exactly the stdout limit is not an overflow."""
         ended = await self.run_shell("printf 12345", stdout_limit=5)
         self.assertEqual((ended.stdout, ended.overflowed, ended.ok), (b"12345", False, True))
 
     async def test_stdout_past_the_limit(self) -> None:
-        """One who says more than the limit is stopped, and what it said is no answer."""
+        """A child with more output than the limit is stopped, and its output is discarded."""
         ended = await self.run_shell("while :; do echo 1234567; done", stdout_limit=16)
         self.assertEqual(ended.stdout, b"1234567\n" * 2)
         self.assertTrue(ended.overflowed)
         self.assertFalse(ended.ok)
 
     async def test_pipes_held_open(self) -> None:
-        """A process that a child leaves behind with its pipes does not delay the end for long."""
+        """A grandchild that keeps the pipes open delays the end only briefly."""
         self.patch(child_module, "_PIPE_GRACE", 0.05)
         reading, writing = os.pipe()
         self.addCleanup(os.close, writing)
-        # The process left behind ends when this test closes the other end of its stdin.
+        # The grandchild ends when this test closes the other end of its stdin.
         child = self.start(["/bin/sh", "-c", "cat <&3 & echo said"], {3: reading})
         os.close(reading)
         ended = await child.wait(15)
         self.assertEqual((ended.code, ended.stdout), (0, b"said\n"))
 
     async def test_output_limit(self) -> None:
-        """The system stops what writes past the limit, to the byte, and dumps no core (D52)."""
+        """The system stops a write exactly at the limit, and dumps no core (D52)."""
         for size, number in ((5000, None), (5001, signal.SIGXFSZ)):
             reading, writing = os.pipe()
             output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
@@ -161,13 +161,13 @@ class EndTests(RealCase):
                     os.close(descriptor)
 
     async def test_second_wait(self) -> None:
-        """Whoever asks after the end hears of it too."""
+        """A wait that begins after the end returns the end too."""
         child = self.start(["/bin/true"])
         self.assertEqual(await child.wait(15), await child.wait(15))
 
 
 class StopTests(RealCase):
-    """How a child is ended"""
+    """How a child is stopped"""
 
     STUBBORN = (
         "import os, signal\n"
@@ -177,7 +177,7 @@ class StopTests(RealCase):
     )
 
     async def test_deadline(self) -> None:
-        """A child that runs past its deadline is dead when its caller hears of it."""
+        """A child that exceeds its deadline is dead when the wait returns."""
         child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40)
         pid = child.protocol.transport.pid
         with self.assertRaises(ChildTimeout):
@@ -185,7 +185,7 @@ class StopTests(RealCase):
         self.assertRaises(ProcessLookupError, os.kill, pid, 0)
 
     async def test_stubborn(self) -> None:
-        """A child that ignores TERM is killed a little later."""
+        """A child that ignores TERM is killed shortly after."""
         self.patch(child_module, "_TERM_GRACE", 0.1)
         child = self.start([sys.executable, "-c", self.STUBBORN])
         heard: Deferred[None] = Deferred()
@@ -203,7 +203,7 @@ class StopTests(RealCase):
         self.assertEqual((ended.signal, ended.stdout), (signal.SIGKILL, b"up no "))
 
     async def test_kill(self) -> None:
-        """A kill is a kill at once, and harmless after the end."""
+        """`kill` kills at once, and is harmless after the end."""
         child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40)
         child.kill()
         self.assertEqual((await child.wait(15)).signal, signal.SIGKILL)
@@ -211,7 +211,7 @@ class StopTests(RealCase):
         child.stop()
 
     async def test_cancelled_caller(self) -> None:
-        """A caller that is cancelled comes back when the child is dead, and not before."""
+        """A cancelled wait returns only when the child is dead."""
         child = self.start(["/bin/cat", "/dev/zero"], stdout_limit=1 << 40)
         pid = child.protocol.transport.pid
         waiting = Deferred.fromCoroutine(child.wait(15))
@@ -223,7 +223,7 @@ class StopTests(RealCase):
         self.assertRaises(ProcessLookupError, os.kill, pid, 0)
 
     async def test_death_of_the_service(self) -> None:
-        """A service that is killed with -9 leaves no child behind (D40)."""
+        """A service that is killed with -9 leaves no running child (D40)."""
         setpriv = shutil.which("setpriv")
         if setpriv is None:
             self.skipTest("util-linux's setpriv is not installed.")
@@ -243,7 +243,7 @@ class StopTests(RealCase):
         try:
             os.kill(child, 0)
             parent.kill()
-            # Its stdout ends when the child, which shares it, is dead too.
+            # This stdout ends when the child, which shares it, is dead too.
             parent.communicate(timeout=10)
         except subprocess.TimeoutExpired:
             os.kill(child, signal.SIGKILL)
@@ -254,10 +254,10 @@ class StopTests(RealCase):
 
 
 class SurroundingsTests(RealCase):
-    """What a child gets of ours"""
+    """What a child inherits"""
 
     async def test_environment(self) -> None:
-        """A child's environment is the given one: no key and no credential is in it (D45)."""
+        """A child has exactly the given environment, without keys and credentials (D45)."""
         secrets = {"AP_KEY": "00" * 32, "AP_SALT": "ff", "AWS_SECRET_ACCESS_KEY": "s"}
         for name, value in secrets.items():
             before = os.environ.get(name)
@@ -271,12 +271,12 @@ class SurroundingsTests(RealCase):
         self.assertEqual(seen, ENVIRONMENT)
 
     async def test_stdin(self) -> None:
-        """A child that reads its stdin finds it at its end."""
+        """A child that reads its stdin finds its end."""
         ended = await self.start(["/bin/cat"]).wait(15)
         self.assertEqual((ended.code, ended.stdout), (0, b""))
 
     async def test_descriptors(self) -> None:
-        """A child finds each file under the number that it was promised, even when they cross."""
+        """A child has each file under its promised number, even if the numbers cross."""
         files = []
         for text in (b"one", b"two"):
             reading, writing = os.pipe()
@@ -299,17 +299,17 @@ class SurroundingsTests(RealCase):
                 os.close(again)
 
     async def test_no_other_descriptor(self) -> None:
-        """A child inherits nothing but what it was promised, be it marked or not."""
+        """A child inherits only the promised descriptors, even if others are inheritable."""
         reading, writing = os.pipe()
         self.addCleanup(os.close, reading)
         self.addCleanup(os.close, writing)
         os.set_inheritable(reading, True)
         ended = await self.run_python("import os; print(os.listdir('/proc/self/fd'))")
-        # Besides its own three, the listing has a descriptor of its own.
+        # Besides the first three, the listing has a descriptor of its own.
         self.assertEqual(ended.stdout, b"['0', '1', '2', '3']\n")
 
     async def test_no_leak(self) -> None:
-        """Whatever becomes of children, no descriptor of ours stays open."""
+        """No descriptor of the service stays open, however children end."""
         await self.run_shell("true")
         before = open_descriptors()
         await self.run_shell("exit 1")
@@ -322,20 +322,20 @@ class SurroundingsTests(RealCase):
 
 
 class StartTests(RealCase):
-    """What cannot be started"""
+    """Programs that cannot be started"""
 
     def test_missing(self) -> None:
-        """A missing program is told at once, by its name."""
+        """A missing program is reported at once, with its name."""
         error = self.assertRaises(SpawnFailed, self.start, ["/no/such/program"])
         self.assertEqual(str(error), "/no/such/program: No such file or directory")
 
     def test_not_a_program(self) -> None:
-        """A file that cannot be run is told in the same way."""
+        """A file that cannot be executed is reported in the same way as a missing program."""
         error = self.assertRaises(SpawnFailed, self.start, [os.path.abspath(os.devnull)])
         self.assertIn("Permission denied", str(error))
 
     def test_no_descriptors_left(self) -> None:
-        """Without descriptors to spare nothing starts, nothing crashes and nothing leaks."""
+        """Without free descriptors nothing starts, crashes or leaks."""
         before = open_descriptors()
         free = os.dup(0)
         os.close(free)
@@ -354,7 +354,7 @@ class StartTests(RealCase):
 
 
 class LauncherTests(SynchronousTestCase):
-    """What is asked of the reactor"""
+    """The calls to the reactor"""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -369,18 +369,18 @@ class LauncherTests(SynchronousTestCase):
         return Deferred.fromCoroutine(child.wait(timeout))
 
     def test_command(self) -> None:
-        """The words that tie a child to our life come ahead of its own (D40)."""
+        """The prefix that ends a child with the service precedes the child's command line (D40)."""
         self.start(("setpriv", "--"))
         self.assertEqual(self.spawner.last.arguments, ["setpriv", "--", "ffmpeg", "-x"])
         self.assertEqual(self.spawner.last.environment, {"A": "b"})
 
     def test_no_stdout(self) -> None:
-        """Without a limit for it, stdout is not captured."""
+        """Without a stdout limit, stdout is not captured."""
         self.start(stdout_limit=0)
         self.assertEqual(self.spawner.last.piped, {2})
 
     def test_escalation(self) -> None:
-        """At the deadline a child is sent TERM; two seconds later, once, KILL."""
+        """At the deadline a child gets TERM; two seconds later it gets KILL once."""
         child = self.start()
         waiting = self.wait(child)
         self.clock.advance(4.9)
@@ -399,7 +399,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def survivals(self) -> list[str]:
-        """Return what is logged of children that a kill does not end, from now on."""
+        """Return the list of later log events about children that survive a kill."""
         lines: list[str] = []
 
         def note(event: LogEvent) -> None:
@@ -411,7 +411,7 @@ class LauncherTests(SynchronousTestCase):
         return lines
 
     def test_request_of_a_timer(self) -> None:
-        """What a timer finds out is logged with the request that started the child (D54)."""
+        """A timer logs with the id of the request that started the child (D54)."""
         log = EventLog()
         self.addCleanup(log.keep())
 
@@ -425,7 +425,7 @@ class LauncherTests(SynchronousTestCase):
         self.spawner.last.die(signal=9)
 
     def test_not_started(self) -> None:
-        """The owner hears of each program that did not start, and of no other end (D34)."""
+        """The owner is notified of each program that did not start, and of no other end (D34)."""
         heard: list[str] = []
         launcher = Launcher(
             self.spawner, self.clock, {}, not_started=lambda: heard.append("it did not start")
@@ -437,13 +437,13 @@ class LauncherTests(SynchronousTestCase):
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.assertRaises(SpawnFailed, launcher.launch, ["x"], {})
         self.assertEqual(3, len(heard))
-        # A lack of descriptors passes, and says nothing of the program.
+        # A lack of descriptors is temporary, and not a fault of the program.
         self.spawner.refusal = OSError(24, "Too many open files")
         self.assertRaises(SpawnFailed, launcher.launch, ["x"], {})
         self.assertEqual(3, len(heard))
 
     def test_survives_a_kill(self) -> None:
-        """A child that lives five seconds after KILL is an error line, and waited for on."""
+        """A child that lives five seconds after KILL is an error line, and is waited for."""
         lines = self.survivals()
         waiting = self.wait(self.start())
         self.spawner.last.pid = 77
@@ -462,7 +462,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual((len(lines), self.clock.getDelayedCalls()), (1, []))
 
     def test_cancelled_after_a_kill(self) -> None:
-        """One who gives up on a child that survived a kill waits for its death all the same."""
+        """A cancelled wait for a child that survived a kill still waits for its death."""
         waiting = self.wait(self.start())
         self.clock.advance(5)
         self.clock.advance(2)
@@ -475,7 +475,7 @@ class LauncherTests(SynchronousTestCase):
         self.failureResultOf(waiting, CancelledError)
 
     def test_dies_of_a_kill(self) -> None:
-        """A child that a kill ends in time is no error, and no timer is left."""
+        """A child that a kill ends in time causes no error and leaves no timer."""
         lines = self.survivals()
         child = self.start()
         waiting = self.wait(child, timeout=60)
@@ -486,7 +486,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual((lines, self.clock.getDelayedCalls()), ([], []))
 
     def test_kill_after_stop(self) -> None:
-        """A kill need not wait for the time that TERM gives, and is then not sent twice."""
+        """A kill after TERM is sent at once, and only once."""
         lines = self.survivals()
         child = self.start()
         waiting = self.wait(child, timeout=60)
@@ -501,7 +501,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_obedient(self) -> None:
-        """A child that ends on TERM is not killed, and no timer is left."""
+        """A child that ends on TERM is not killed, and leaves no timer."""
         waiting = self.wait(self.start())
         self.clock.advance(5)
         self.spawner.last.die(code=255)
@@ -509,7 +509,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual((self.spawner.last.signals, self.clock.getDelayedCalls()), (["TERM"], []))
 
     def test_cancelled_again(self) -> None:
-        """However often a caller is cancelled, it comes back only when the child is dead."""
+        """A wait that is cancelled repeatedly returns only when the child is dead."""
         waiting = self.wait(self.start())
         for _ in range(3):
             waiting.cancel()
@@ -523,7 +523,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_two_callers(self) -> None:
-        """Each of two who wait hears of the end, and one who leaves is out of the other's way."""
+        """Two waits both return the end, and cancelling one does not affect the other."""
         child = self.start()
         first, second = self.wait(child), self.wait(child)
         first.cancel()
@@ -532,7 +532,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(second).signal, 15)
 
     def test_pipes_held_open(self) -> None:
-        """A second after the exit the pipes are closed from our side, and the status is kept."""
+        """A second after the exit the pipes are closed, and the status is kept."""
         waiting = self.wait(self.start())
         self.spawner.last.exit(3)
         self.clock.advance(0.9)
@@ -543,7 +543,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(waiting).code, 3)
 
     def test_stop_of_the_dead(self) -> None:
-        """To stop or kill a child that has just exited is harmless."""
+        """Stopping or killing a child that has just exited is harmless."""
         child = self.start()
         waiting = self.wait(child)
         self.spawner.last.exit()
@@ -567,7 +567,7 @@ class LauncherTests(SynchronousTestCase):
 
 
 class Log:
-    """A logger that keeps the errors."""
+    """Logger that keeps errors."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []

@@ -1,4 +1,4 @@
-"""The encoder: each way in which it can end is a value or a refusal."""
+"""The encoder: every end of a run is a value or a refusal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EncoderCase(SynchronousTestCase):
         self.limit = 1000
 
     def grown(self) -> int:
-        """Look at the output; refuse it past the limit."""
+        """Record the size of the output; refuse it past the limit."""
         size = os.fstat(self.output).st_size
         self.looks.append((self.clock.seconds(), size))
         if size > self.limit:
@@ -52,13 +52,13 @@ class EncoderCase(SynchronousTestCase):
         return size
 
     def encode(self, timeout: float = 100) -> Deferred[None]:
-        """Start."""
+        """Start a run."""
         return Deferred.fromCoroutine(
             self.encoder.encode(["ffmpeg"], {}, self.output, timeout, self.grown, 1000)
         )
 
     def refused(self, encoding: Deferred[object], refusal: type[Refusal]) -> Refusal:
-        """Return the refusal, when no timer is left."""
+        """Return the refusal, and assert that no timer is left."""
         error = self.failureResultOf(encoding).value
         self.assertIs(type(error), refusal)
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -69,7 +69,7 @@ class EncodeTests(EncoderCase):
     """`Encoder.encode`"""
 
     def test_success(self) -> None:
-        """A good end is a value, and the last look sees the last byte."""
+        """A success is a value, and the last check of the size includes the last byte."""
         encoding = self.encode()
         self.spawner.last.say(b"abc")
         self.assertNoResult(encoding)
@@ -79,14 +79,14 @@ class EncodeTests(EncoderCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_straight_into_the_file(self) -> None:
-        """The output passes the service by on its way to the disk (D38)."""
+        """The output is written to the disk without passing through the service (D38)."""
         self.encode().addErrback(lambda _: None)
         self.assertEqual(self.spawner.last.piped, {2})
         self.spawner.last.say(b"abc")
         self.assertEqual(os.pread(self.output, 9, 0), b"abc")
 
     def test_cadence(self) -> None:
-        """The file is looked at often until there is a first byte, and seldom then."""
+        """The file is checked often until it has a first byte, and less often afterwards."""
         encoding = self.encode()
         self.clock.pump([0.0005] * 9)
         self.assertEqual(len(self.looks), 4)
@@ -101,7 +101,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(len(self.looks), 9)
 
     def test_source_to_blame(self) -> None:
-        """An encoder that blames the source is a 415, one that decoded nothing a special one."""
+        """A run that blames the source is a 415; a run without audio has its own error."""
         for stderr, refusal in (
             (b"x: Invalid data found when processing input", UndecodableSource),
             (b"Empty output", NothingDecoded),
@@ -112,7 +112,7 @@ class EncodeTests(EncoderCase):
             self.refused(encoding, refusal)
 
     def test_nothing_decoded(self) -> None:
-        """The diagnostic of an empty output is left to the caller, who may try again."""
+        """The diagnostic of an empty output is left to the caller, which may try again."""
         log = Log()
         self.addCleanup(log.keep())
         encoding = self.encode()
@@ -123,7 +123,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual([], log.events)
 
     def test_service_to_blame(self) -> None:
-        """Every other end is a 500: no space, no filter, a signal, an unknown diagnostic."""
+        """Every other failure is a 500: no space, no filter, a signal, an unknown diagnostic."""
         for stderr, code, number in (
             (b"", 1, None),
             (b"av_interleaved_write_frame(): No space left on device", 1, None),
@@ -137,7 +137,7 @@ class EncodeTests(EncoderCase):
             self.refused(encoding, RenderFailed)
 
     def test_end_that_was_not_written(self) -> None:
-        """Output without its end is none, though ffmpeg 5 ends with 0 (What, 1; D35)."""
+        """Output with a missing end is a failure, even if ffmpeg 5 exits with 0 (D35)."""
         for stderr in END_LOST:
             encoding = self.encode()
             self.spawner.last.say(b"abc")
@@ -146,7 +146,7 @@ class EncodeTests(EncoderCase):
             self.refused(encoding, RenderFailed)
 
     def test_limit(self) -> None:
-        """A write past the limit reports the cap, be it a signal or an error of writes (D52)."""
+        """A write past the limit reports the cap, for SIGXFSZ and for EFBIG (D52)."""
         for stderr, code, number in (
             (b"", 0, signal.SIGXFSZ),
             (b"av_interleaved_write_frame(): File too large\nError closing file pipe:1", 1, None),
@@ -158,12 +158,12 @@ class EncodeTests(EncoderCase):
             self.refused(encoding, OutputTooLarge)
 
     def test_missing_program(self) -> None:
-        """Without ffmpeg a render is a 500, and nothing is watched (D34)."""
+        """Without ffmpeg a render is a 500, and no file is checked (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.refused(self.encode(), RenderFailed)
 
     def test_timeout(self) -> None:
-        """A run past its time is a 504, told when the child is dead."""
+        """A run past its time is a 504, raised when the child is dead."""
         encoding = self.encode(timeout=100)
         self.clock.advance(100)
         self.assertNoResult(encoding)
@@ -171,7 +171,7 @@ class EncodeTests(EncoderCase):
         self.refused(encoding, RenderTimeout)
 
     def test_refusal_of_the_output(self) -> None:
-        """A refusal by whoever looks stops the child, and is what the caller hears."""
+        """A refusal by the check of the output stops the child, and is raised."""
         encoding = self.encode()
         self.spawner.last.say(b"x" * 1001)
         self.clock.advance(0.01)
@@ -183,7 +183,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(len(self.looks), 1)
 
     def test_refusal_and_a_good_end(self) -> None:
-        """A refusal counts though the child came to a good end before it could be stopped."""
+        """A refusal counts even if the child succeeds before it is stopped."""
         encoding = self.encode()
         self.spawner.last.say(b"x" * 1001)
         self.clock.advance(0.01)
@@ -191,7 +191,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_refusal_and_the_deadline(self) -> None:
-        """A refusal counts though the child takes until its deadline to die."""
+        """A refusal counts even if the child is dead only at its deadline."""
         encoding = self.encode(timeout=1)
         self.clock.advance(0.9)
         self.spawner.last.say(b"x" * 1001)
@@ -202,14 +202,14 @@ class EncodeTests(EncoderCase):
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_refusal_of_the_last_look(self) -> None:
-        """A child that is quicker than any look is looked at all the same."""
+        """The output of a child that ends before the first check is checked too."""
         encoding = self.encode()
         self.spawner.last.say(b"x" * 1001)
         self.spawner.last.die()
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_cancelled(self) -> None:
-        """A caller that is cancelled stops the child, and the file is watched until it is dead."""
+        """Cancelling stops the child, and the file is checked until the child is dead."""
         encoding = self.encode()
         encoding.cancel()
         self.assertEqual(self.spawner.last.signals, ["TERM"])
@@ -219,7 +219,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_no_leak(self) -> None:
-        """No descriptor stays open, the output's and the source's included."""
+        """No descriptor stays open, including the output's and the source's."""
         before = open_descriptors()
         for code in (0, 1):
             encoding = self.encode()
@@ -235,16 +235,16 @@ class PourTests(EncoderCase):
         EncoderCase.setUp(self)
         before = open_descriptors()
         self.reading, self.writing = os.pipe()
-        # Nothing but the reader's end is left open.
+        # Only the reader's end stays open.
         self.addCleanup(lambda: self.assertEqual(open_descriptors(), before))
         self.addCleanup(os.close, self.reading)
 
     def pour(self, timeout: float = 100) -> Deferred[None]:
-        """Start."""
+        """Start a run."""
         return Deferred.fromCoroutine(self.encoder.pour(["ffmpeg"], {}, self.writing, timeout))
 
     def test_success(self) -> None:
-        """The child's stdout is the pipe, which ends with the child, and so does the run."""
+        """The child's stdout is the pipe; pipe and run end with the child."""
         pouring = self.pour()
         self.assertEqual(self.spawner.last.piped, {2})
         self.spawner.last.say(b"abc")
@@ -256,7 +256,7 @@ class PourTests(EncoderCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_bad_end(self) -> None:
-        """A bad end is a refusal, the source's fault or the service's."""
+        """A failed run is a refusal that blames the source or the service."""
         os.close(self.writing)
         for stderr, code, number, refusal in (
             (b"x: Invalid data found when processing input", 1, None, UndecodableSource),
@@ -271,7 +271,7 @@ class PourTests(EncoderCase):
             self.refused(pouring, refusal)
 
     def test_timeout(self) -> None:
-        """A run past its time is a 504, told when the child is dead."""
+        """A run past its time is a 504, raised when the child is dead."""
         pouring = self.pour(timeout=3)
         self.clock.advance(3)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
@@ -280,13 +280,13 @@ class PourTests(EncoderCase):
         self.refused(pouring, RenderTimeout)
 
     def test_missing_program(self) -> None:
-        """Without ffmpeg it is a 500, and the pipe's reader sees the end at once (D34)."""
+        """Without ffmpeg the run is a 500, and the pipe's reader gets the end at once (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.refused(self.pour(), RenderFailed)
         self.assertEqual(os.read(self.reading, 9), b"")
 
     def test_cancelled(self) -> None:
-        """A caller that is cancelled stops the child, and comes back when it is dead."""
+        """Cancelling stops the child, and returns when the child is dead."""
         pouring = self.pour()
         pouring.cancel()
         self.assertEqual(self.spawner.last.signals, ["TERM"])
@@ -299,7 +299,7 @@ class MeasureTests(EncoderCase):
     """`Encoder.measure`"""
 
     def measure(self, timeout: float = 100) -> Deferred[Decimal]:
-        """Start."""
+        """Start a decode pass."""
         return Deferred.fromCoroutine(self.encoder.measure(["ffmpeg"], {}, timeout))
 
     def test_last_word(self) -> None:
@@ -311,7 +311,7 @@ class MeasureTests(EncoderCase):
         self.assertEqual(self.successResultOf(measuring), Decimal("1.234567"))
 
     def test_nothing_said(self) -> None:
-        """A pass that reports no time, or none that is one, has failed."""
+        """A pass that reports no valid time has failed."""
         for said in (b"", b"out_time_us=N/A\nprogress=end\n", b"xout_time_us=5\n"):
             measuring = self.measure()
             self.spawner.last.say(said)
@@ -319,7 +319,7 @@ class MeasureTests(EncoderCase):
             self.refused(measuring, RenderFailed)
 
     def test_bad_end(self) -> None:
-        """A pass that ended badly says nothing, whatever it reported before."""
+        """The report of a failed pass is discarded."""
         measuring = self.measure()
         self.spawner.last.say(b"out_time_us=500000\n")
         self.spawner.last.complain(b"Invalid data found when processing input")
@@ -334,16 +334,16 @@ class MeasureTests(EncoderCase):
         self.refused(measuring, RenderTimeout)
 
     def test_missing_program(self) -> None:
-        """Without ffmpeg there is no pass (D34)."""
+        """Without ffmpeg the decode pass fails (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.refused(self.measure(), RenderFailed)
 
 
 class CutShortTests(EncoderCase):
-    """A remote source of which the line broke"""
+    """A remote source with a lost connection"""
 
     def runs(self) -> list[Callable[[], Deferred[Any]]]:
-        """Return what starts each kind of run."""
+        """Return functions that start each kind of run."""
 
         def pour() -> Deferred[None]:
             pipe = os.open(os.devnull, os.O_WRONLY)
@@ -355,13 +355,13 @@ class CutShortTests(EncoderCase):
         return [self.encode, pour, measure]
 
     def end(self, stderr: bytes, code: int = 0) -> None:
-        """End a run that has put out what it should have."""
+        """End a run that has written its output."""
         self.spawner.last.say(b"out_time_us=500000\n")
         self.spawner.last.complain(stderr)
         self.spawner.last.die(code)
 
     def test_exit_0(self) -> None:
-        """ffmpeg calls half a source a success; it is none, and nobody is given it (Errors, 8)."""
+        """Half a source is never a success, although ffmpeg exits with 0 (Errors, 8)."""
         for start in self.runs():
             for stderr in CUT_SHORT:
                 running = start()
@@ -369,7 +369,7 @@ class CutShortTests(EncoderCase):
                 self.refused(running, UpstreamUnavailable)
 
     def test_whole(self) -> None:
-        """What it complains of besides takes nothing from a good end."""
+        """Other complaints of ffmpeg do not turn a success into a failure."""
         for start in self.runs():
             for stderr in (b"", *WHOLE):
                 running = start()
@@ -377,7 +377,7 @@ class CutShortTests(EncoderCase):
                 self.successResultOf(running)
 
     def test_diagnostics(self) -> None:
-        """A run that fails on the line is refused as what the line was like."""
+        """A run that fails because of the connection is refused with the cause."""
         for start in self.runs():
             for refusal, diagnostics in REMOTE.items():
                 for stderr in diagnostics:

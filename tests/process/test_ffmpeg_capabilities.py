@@ -1,4 +1,4 @@
-"""What is missing at boot is named (D34)."""
+"""Boot reports missing programs, encoders and filters by name (D34)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAMS = ("/x/ffmpeg", "/x/ffprobe")
 
 
 class InspectionCase(SynchronousTestCase):
-    """Programs that answer as a test says."""
+    """Programs with output that each test sets."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -47,14 +47,14 @@ class FindMissingTests(InspectionCase):
     """`Programs.find_missing`"""
 
     def test_complete(self) -> None:
-        """An ffmpeg that has everything leaves nothing to be said."""
+        """A complete ffmpeg has no findings."""
         self.find()
         self.answer_versions()
         self.answer_lists()
         self.assertEqual(self.successResultOf(self.finding), [])
 
     def test_encoder_and_filter(self) -> None:
-        """An encoder and a filter that ffmpeg lacks are named."""
+        """A missing encoder and a missing filter are named."""
         self.find()
         self.answer_versions()
         self.answer_lists(without=("libopus", "deesser"))
@@ -74,7 +74,7 @@ class FindMissingTests(InspectionCase):
         )
 
     def test_program_behind_a_leash(self) -> None:
-        """A program that the words ahead of it do not find is named too."""
+        """A program that the spawn prefix cannot find is named too."""
         self.find(("setpriv", "--"))
         self.spawner.last.say(b"version 7")
         self.spawner.last.die()
@@ -85,7 +85,7 @@ class FindMissingTests(InspectionCase):
         self.assertEqual(missing, [f"/x/ffprobe cannot be run ({why})"])
 
     def test_program_that_hangs(self) -> None:
-        """A program that does not answer is as good as missing."""
+        """A program that does not respond counts as missing."""
         self.find()
         for _ in range(2):
             self.clock.advance(20)
@@ -97,7 +97,7 @@ class FindMissingTests(InspectionCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_list_that_fails(self) -> None:
-        """An ffmpeg that cannot list its encoders is said to fail, not to have none."""
+        """An ffmpeg that cannot list its encoders is reported as failing, not as lacking them."""
         self.find()
         self.answer_versions()
         self.spawner.last.die(1)
@@ -118,7 +118,7 @@ class WatchTests(InspectionCase):
         self.reports: list[bool] = []
 
     def watch(self, start: bool = True) -> ProgramsMonitor:
-        """Begin to watch."""
+        """Start the monitor."""
         launcher = Launcher(self.spawner, self.clock, {})
         programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
         monitor = ProgramsMonitor(programs, self.reports.append)
@@ -128,11 +128,11 @@ class WatchTests(InspectionCase):
         return monitor
 
     def errors(self) -> list[str]:
-        """Return what was logged as an error."""
+        """Return the events that were logged as errors."""
         return [str(event["missing"]) for event in self.log.events]
 
     def test_good(self) -> None:
-        """Programs that run are reported once, whatever they lack (D34)."""
+        """Programs that run are reported once, even if encoders are missing (D34)."""
         for without, error in (((), []), (("libopus",), ["/x/ffmpeg lacks the encoder libopus"])):
             self.watch()
             self.assertEqual([], self.reports)
@@ -144,7 +144,7 @@ class WatchTests(InspectionCase):
             self.reports.clear()
 
     def test_bad(self) -> None:
-        """One that does not run is reported at once, and checked until it does (D34)."""
+        """A program that does not run is reported at once, and checked until it runs (D34)."""
         monitor = self.watch()
         self.spawner.last.die(127)
         self.spawner.last.say(b"version 7")
@@ -167,7 +167,7 @@ class WatchTests(InspectionCase):
         self.assertEqual([False, False, True, True], self.reports)
 
     def test_again(self) -> None:
-        """A program that cannot be started during a check is checked once more after it."""
+        """If a program cannot be started during a check, another check follows."""
         monitor = self.watch()
         monitor.check()
         monitor.check()
@@ -181,7 +181,7 @@ class WatchTests(InspectionCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_stopped(self) -> None:
-        """After the stop nothing is checked; a stop ends a check."""
+        """A stop ends a running check, and no check follows."""
         monitor = self.watch()
         (child,) = self.spawner.alive
         stopping = Deferred.fromCoroutine(monitor.stop())
@@ -192,7 +192,7 @@ class WatchTests(InspectionCase):
         self.assertEqual(([], []), (self.spawner.alive, self.reports))
 
     def test_not_started(self) -> None:
-        """A check that is asked for before the start waits for it."""
+        """A check that is requested before the start runs after it."""
         monitor = self.watch(start=False)
         monitor.check()
         self.assertEqual([], self.spawner.alive)
@@ -207,7 +207,7 @@ class FindVersionTests(SynchronousTestCase):
     """`Programs.find_versions`"""
 
     def test_version(self) -> None:
-        """It is what stands behind the word, and nothing where a program says something else."""
+        """The version is the text after the word "version", or empty in other output."""
         spawner = FakeSpawner()
         self.addCleanup(spawner.put_down)
         launcher = Launcher(spawner, Clock(), {})

@@ -1,4 +1,4 @@
-"""What an ffmpeg must be built with."""
+"""The encoders and filters that ffmpeg must have."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ FILTER_LIST = b"""Filters:
 
 
 class FeatureTests(SynchronousTestCase):
-    """`LISTS` and what reads them"""
+    """`LISTS` and the functions that use them"""
 
     def test_arguments(self) -> None:
-        """Each list is asked for quietly."""
+        """Each list is requested without a banner."""
         self.assertEqual(
             list_arguments("/usr/bin/ffmpeg", "-filters"),
             ["/usr/bin/ffmpeg", "-hide_banner", "-v", "error", "-filters"],
         )
 
     def test_missing(self) -> None:
-        """What a list does not name is missing, in the order that it is needed in (D34)."""
+        """Names that a list lacks are missing, in the order of the requirements (D34)."""
         for listing, needed, missing in (
             (ENCODER_LIST, ["aac", "flac"], []),
             (ENCODER_LIST, ["libopus", "aac", "libvorbis"], ["libopus", "libvorbis"]),
@@ -53,14 +53,14 @@ class FeatureTests(SynchronousTestCase):
             self.assertEqual(missing_from(listing, needed), missing)
 
     def test_this_ffmpeg(self) -> None:
-        """The ffmpeg of the tests lacks nothing (D34)."""
+        """The ffmpeg of the tests is complete (D34)."""
         for flag, kind, needed in LISTS:
             listing = run(list_arguments("ffmpeg", flag)).stdout
             self.assertEqual(missing_from(listing, needed), [], kind)
             self.assertEqual(missing_from(listing, ["no_such_thing"]), ["no_such_thing"])
 
     def test_encoders(self) -> None:
-        """Every encoder that a render can name is asked for at boot (D34)."""
+        """Boot checks every encoder that a render can use (D34)."""
         used = {
             ENCODERS[token].codec(depth)[1]
             for token, form in FORMATS.items()
@@ -70,7 +70,7 @@ class FeatureTests(SynchronousTestCase):
         self.assertEqual(used, set(LISTS[0][2]))
 
     def test_filters(self) -> None:
-        """Every filter that a render can name is asked for at boot (D34)."""
+        """Boot checks every filter that a render can use (D34)."""
         chains = [",".join(chain(48000)) for chain in PRESETS.values()]
         stages = "t:1:5/fade:1:1/gain:3/norm:ebu/enhance:voice"
         for ch, channels, layout in ((1, 2, None), (1, 9, None), (2, 2, "2 channels (BL+BR)")):

@@ -1,4 +1,4 @@
-"""The prober: one child for all who ask, and whose fault it was."""
+"""The prober: one child for all waiters, and the right error for each failure."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ VIDEO = {"codec_type": "video", "codec_name": "h264"}
 
 
 def answer(*streams: dict[str, object]) -> bytes:
-    """Return ffprobe's answer for a file of ten seconds."""
+    """Return ffprobe's output for a file of ten seconds."""
     container = {"format_name": "mp3", "duration": "10.0"}
     return json.dumps({"streams": streams, "format": container}).encode()
 
 
 class Opened:
-    """A source that is opened as it is told to be.
+    """Source whose behavior each test sets.
 
-    :ivar asked: with what time, and whether for all of it, its input was asked for.
-    :ivar refusal: raised where the input is asked for, where it is set.
-    :ivar state: its revision.
+    :ivar asked: for each call of `input`, its time and whether it needs the whole source.
+    :ivar refusal: raised by `input`, if it is set.
+    :ivar state: its fingerprint.
     """
 
     def __init__(self, source: Input | None = None) -> None:
@@ -62,7 +62,7 @@ class Opened:
 
 
 class ProberCase(SynchronousTestCase):
-    """A prober with a pool of two."""
+    """A prober with two slots."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -73,11 +73,11 @@ class ProberCase(SynchronousTestCase):
         self.prober = Prober(self.launcher, "ffprobe", self.slots, 10)
 
     def ask(self, identity: bytes = b"a", source: Opened | None = None) -> Deferred[Probe]:
-        """Ask about a source."""
+        """Probe a source."""
         return Deferred.fromCoroutine(self.prober.probe(identity, source or Opened()))
 
     def refused(self, asked: Deferred[Probe], refusal: type[Exception]) -> Exception:
-        """Return the refusal of one who asked, when everything is let go of."""
+        """Return the refusal of a probe, and assert that everything is released."""
         error = self.failureResultOf(asked, refusal).value
         self.assertIs(type(error), refusal)
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
@@ -85,16 +85,16 @@ class ProberCase(SynchronousTestCase):
 
 
 class MemoryTests(ProberCase):
-    """What was found out before"""
+    """Cached probe results"""
 
     def opened(self, state: bytes) -> Opened:
-        """Return a source in a state."""
+        """Return a source with a fingerprint."""
         source = Opened()
         source.state = state
         return source
 
     def learn(self, state: bytes, identity: bytes = b"a") -> Probe:
-        """Ask about a source whose probe is a child."""
+        """Probe a source with a child."""
         before = len(self.spawner.children)
         asked = self.ask(identity, self.opened(state))
         self.assertEqual(len(self.spawner.children), before + 1)
@@ -103,7 +103,7 @@ class MemoryTests(ProberCase):
         return self.successResultOf(asked)
 
     def test_unchanged(self) -> None:
-        """A source that is as it was takes no child and no slot."""
+        """An unchanged source needs no child and no slot."""
         learned = self.learn(b"1")
         for _ in range(2):
             self.assertEqual(self.successResultOf(self.ask(b"a", self.opened(b"1"))), learned)
@@ -111,7 +111,7 @@ class MemoryTests(ProberCase):
         self.assertEqual(self.slots.held, 0)
 
     def test_changed(self) -> None:
-        """Another state, another source, and what has no certain state, are looked at anew."""
+        """A changed source, another source, and a source without a fingerprint are probed again."""
         self.learn(b"1")
         self.learn(b"2")
         self.learn(b"1", b"b")
@@ -119,7 +119,7 @@ class MemoryTests(ProberCase):
             self.learn(b"")
 
     def test_changed_meanwhile(self) -> None:
-        """What was found in a source that changed while it was looked at is not kept."""
+        """The result for a source that changed during its probe is not cached."""
         source = self.opened(b"1")
         asked = self.ask(b"a", source)
         source.state = b"2"
@@ -130,14 +130,14 @@ class MemoryTests(ProberCase):
         self.learn(b"2")
 
     def test_refused(self) -> None:
-        """A refusal is not kept: the next one may have another cause, or none."""
+        """A refusal is not cached, since its cause may be gone at the next request."""
         asked = self.ask(b"a", self.opened(b"1"))
         self.spawner.last.die(1)
         self.refused(asked, ProbeFailed)
         self.learn(b"1")
 
     def test_bounded(self) -> None:
-        """Only so many are kept, those that were asked for last."""
+        """The cache is bounded, and keeps the sources that were requested last."""
         for number in range(2000):
             self.learn(b"1", b"%d" % number)
         self.assertLess(len(self.prober._known), 1000)
@@ -146,7 +146,7 @@ class MemoryTests(ProberCase):
 
 
 class AnswerTests(ProberCase):
-    """What a probe says"""
+    """The result of a probe"""
 
     def test_answer(self) -> None:
         """A source is described by its first audio stream."""
@@ -161,14 +161,14 @@ class AnswerTests(ProberCase):
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_video(self) -> None:
-        """A source with a genuine video stream is refused (415 video_source)."""
+        """A source with a real video stream is refused (Errors, 415)."""
         asked = self.ask()
         self.spawner.last.say(answer(AUDIO, VIDEO))
         self.spawner.last.die()
         self.refused(asked, VideoSource)
 
     def test_no_audio(self) -> None:
-        """A source without an audio stream is undecodable (415)."""
+        """A source without an audio stream is undecodable (Errors, 415)."""
         asked = self.ask()
         self.spawner.last.say(answer())
         self.spawner.last.die()
@@ -182,7 +182,7 @@ class AnswerTests(ProberCase):
         self.refused(asked, UndecodableSource)
 
     def test_service_to_blame(self) -> None:
-        """A probe that fails for another reason is a 500 probe_failed."""
+        """A probe that fails for another reason is a 500 `probe_failed`."""
         for stderr, code, signal in (
             (b"", 1, None),
             (b"who knows", 1, None),
@@ -198,7 +198,7 @@ class AnswerTests(ProberCase):
             self.refused(asked, ProbeFailed)
 
     def test_bad_answer(self) -> None:
-        """An answer that is not ffprobe's is a 500 probe_failed."""
+        """Output that is not ffprobe's is a 500 `probe_failed`."""
         for text in (b"", b"{", b"\xff", b"{} {}"):
             asked = self.ask()
             self.spawner.last.say(text)
@@ -206,7 +206,7 @@ class AnswerTests(ProberCase):
             self.refused(asked, ProbeFailed)
 
     def cut_off(self, text: bytes) -> Deferred[Probe]:
-        """Have a probe say more than anyone reads, and die of that."""
+        """Make a probe output more than the limit, and be stopped."""
         asked = self.ask()
         self.spawner.last.say(text)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
@@ -214,16 +214,16 @@ class AnswerTests(ProberCase):
         return asked
 
     def test_endless_answer(self) -> None:
-        """An answer that never comes to anything is cut off, and is a 500 probe_failed."""
+        """Endless output without a result is stopped, and is a 500 `probe_failed`."""
         self.refused(self.cut_off(b" " * (prober_module._ANSWER_LIMIT + 1)), ProbeFailed)
 
     def test_too_many_streams(self) -> None:
-        """A source with more streams than can be looked at is a 415: there may be video."""
+        """A source with too many streams to check is a 415: there may be video."""
         text = json.dumps({"streams": [AUDIO] * 10_000, "format": {}}, indent=4).encode()
         self.refused(self.cut_off(text), UndecodableSource)
 
     def test_book_of_tags(self) -> None:
-        """Of a source with more tags than anyone reads, all that stands before is known."""
+        """Of a source with too many tags, everything before the tags is known."""
         tags = {"title": "x", "lyrics": "la " * prober_module._ANSWER_LIMIT, "artist": "y"}
         container = {"format_name": "mp3", "duration": "10.0", "tags": tags}
         text = json.dumps({"streams": [AUDIO], "format": container}, indent=4).encode()
@@ -232,7 +232,7 @@ class AnswerTests(ProberCase):
         self.assertEqual(probe.description.tags, {"title": "x"})
 
     def test_missing_program(self) -> None:
-        """Without ffprobe a probe is a 500 probe_failed (D34)."""
+        """Without ffprobe a probe is a 500 `probe_failed` (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.refused(self.ask(), ProbeFailed)
 
@@ -247,12 +247,12 @@ class AnswerTests(ProberCase):
 
 
 class RemoteTests(ProberCase):
-    """A source that is not on this machine"""
+    """A remote source"""
 
     URL = "https://a.test/b.mp3"
 
     def test_how_it_is_opened(self) -> None:
-        """It is opened for as long as a probe may take, and not the whole of it is needed."""
+        """A source is opened for the time of a probe, and not necessarily the whole of it."""
         source = Opened(remote_input(self.URL, "us/1"))
         asked = self.ask(source=source)
         self.assertEqual(source.asked, [(10, False)])
@@ -262,14 +262,14 @@ class RemoteTests(ProberCase):
         self.successResultOf(asked)
 
     def test_not_given(self) -> None:
-        """One that cannot be opened is refused for its own reason, before any child starts."""
+        """A source that cannot be opened is refused with its own reason before a child starts."""
         source = Opened()
         source.refusal = UpstreamUnavailable()
         self.refused(self.ask(source=source), UpstreamUnavailable)
         self.assertEqual(self.spawner.children, [])
 
     def test_opened_once(self) -> None:
-        """Who shares a probe opens nothing, and one without a slot neither."""
+        """Sharing a probe opens no source, and neither does a request without a slot."""
         sources = [Opened() for _ in range(3)]
         for source in sources[:2]:
             self.ask(source=source).addErrback(lambda _: None)
@@ -278,7 +278,7 @@ class RemoteTests(ProberCase):
         self.assertEqual([len(source.asked) for source in sources], [1, 0, 0])
 
     def test_diagnostics(self) -> None:
-        """A probe that fails on the line is refused as what the line was like."""
+        """A probe that fails because of the connection is refused with the cause."""
         for refusal, diagnostics in REMOTE.items():
             for stderr in diagnostics:
                 asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
@@ -287,7 +287,7 @@ class RemoteTests(ProberCase):
                 self.refused(asked, refusal or ProbeFailed)
 
     def test_cut_short(self) -> None:
-        """A probe that ends well on half a source has found out nothing."""
+        """A probe that exits with 0 after half a source has no result."""
         for stderr in CUT_SHORT:
             asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
             self.spawner.last.say(answer(AUDIO))
@@ -296,7 +296,7 @@ class RemoteTests(ProberCase):
             self.refused(asked, UpstreamUnavailable)
 
     def test_without_an_end(self) -> None:
-        """Where the length is not known every end looks like a loss, and none is taken for one."""
+        """Without a known length, the end of a source is never taken for a lost connection."""
         for stderr in CUT_SHORT:
             asked = self.ask(source=Opened(remote_input(self.URL, "us/1", ranges=False)))
             self.spawner.last.say(answer(AUDIO))
@@ -305,7 +305,7 @@ class RemoteTests(ProberCase):
             self.assertEqual(self.successResultOf(asked).codec, "mp3")
 
     def test_whole(self) -> None:
-        """What ffprobe complains of besides is no loss."""
+        """Other complaints of ffprobe are not lost connections."""
         for stderr in WHOLE:
             asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
             self.spawner.last.say(answer(AUDIO))
@@ -315,10 +315,10 @@ class RemoteTests(ProberCase):
 
 
 class SharingTests(ProberCase):
-    """Who shares a probe"""
+    """Shared probes"""
 
     def test_one_child(self) -> None:
-        """All who ask about one source share one child and one slot (Info endpoint, 6)."""
+        """All requests for one source share one child and one slot (Info endpoint, 6)."""
         asked = [self.ask() for _ in range(5)]
         self.assertEqual((len(self.spawner.children), self.slots.held), (1, 1))
         self.spawner.last.say(answer(AUDIO))
@@ -327,14 +327,14 @@ class SharingTests(ProberCase):
         self.assertEqual(len(probes), 1)
 
     def test_one_failure(self) -> None:
-        """All who share a probe share its refusal."""
+        """All requests that share a probe get its refusal."""
         asked = [self.ask() for _ in range(3)]
         self.spawner.last.die(1)
         for each in asked:
             self.refused(each, ProbeFailed)
 
     def test_two_sources(self) -> None:
-        """Two sources are two children."""
+        """Two sources have two children."""
         one, two = self.ask(b"a"), self.ask(b"b")
         first, second = self.spawner.children
         first.die(1)
@@ -345,7 +345,7 @@ class SharingTests(ProberCase):
         self.successResultOf(two)
 
     def test_later(self) -> None:
-        """Nothing is remembered: who asks after the answer starts a new child."""
+        """A request after a failed probe starts a new child."""
         first = self.ask()
         self.spawner.last.die(1)
         self.failureResultOf(first, ProbeFailed)
@@ -356,7 +356,7 @@ class SharingTests(ProberCase):
         self.successResultOf(second)
 
     def test_cancelled_sharer(self) -> None:
-        """One who leaves, even the one it began with, leaves the others their answer."""
+        """Cancelling one request, even the first, leaves the others their result."""
         for leaver in range(3):
             asked = [self.ask() for _ in range(3)]
             asked[leaver].cancel()
@@ -368,7 +368,7 @@ class SharingTests(ProberCase):
                 self.successResultOf(each)
 
     def test_all_cancelled(self) -> None:
-        """When everyone has left, the probe is ended, and only then its slot is free."""
+        """When all requests are cancelled, the probe is stopped, and then its slot is free."""
         asked = [self.ask() for _ in range(2)]
         for each in asked:
             each.cancel()
@@ -378,7 +378,7 @@ class SharingTests(ProberCase):
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_one_comes_while_it_dies(self) -> None:
-        """Who asks while an abandoned probe dies gets a probe and an answer of its own."""
+        """A request that arrives while an abandoned probe dies gets its own probe and result."""
         self.ask().addErrback(lambda _: None).cancel()
         dying = self.spawner.last
         later = self.ask()
@@ -389,7 +389,7 @@ class SharingTests(ProberCase):
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_one_comes_while_all_are_told(self) -> None:
-        """Who asks because of the answer, while others still wait for it, asks anew."""
+        """A request that one result triggers, before the others have it, starts a new probe."""
         later: list[Deferred[Probe]] = []
         first = self.ask().addErrback(lambda _: later.append(self.ask()))
         second = self.ask()
@@ -402,7 +402,7 @@ class SharingTests(ProberCase):
         self.successResultOf(later[0])
 
     def test_pool_full(self) -> None:
-        """With no free probe slot the answer is 429, without a queue (D21)."""
+        """Without a free probe slot a probe is a 429, without a queue (D21)."""
         self.ask(b"a").addErrback(lambda _: None)
         self.ask(b"b").addErrback(lambda _: None)
         shared = self.ask(b"a").addErrback(lambda _: None)

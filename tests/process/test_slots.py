@@ -1,4 +1,4 @@
-"""Slots: never more than there are, nobody lost, and an honest word on when to come back."""
+"""Slots: never too many, none lost, and a correct Retry-After."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.strategies import PROMISE
 
 
 class Holder:
-    """One who wants a slot, and holds it until the test says otherwise."""
+    """Coroutine that acquires a slot, and holds it until the test releases it."""
 
     def __init__(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> None:
         self.holds = False
@@ -28,11 +28,11 @@ class Holder:
         self.over.addBoth(self._note)
 
     def finish(self) -> None:
-        """Be done with the slot."""
+        """Release the slot."""
         self._work.callback(None)
 
     def leave(self) -> None:
-        """Be cancelled, wherever it is."""
+        """Cancel it, whether it waits or holds a slot."""
         self.over.cancel()
 
     async def _run(self) -> None:
@@ -49,7 +49,7 @@ class Holder:
 
 
 class SlotsCase(SynchronousTestCase):
-    """Slots on a clock that stands still."""
+    """Slots with a clock that the test controls."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -61,7 +61,7 @@ class SlotsCase(SynchronousTestCase):
         return Slots(self.clock, capacity, queue, longest, self.depths.append)
 
     def come(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> Holder:
-        """Return one more who wants a slot; what nobody refers to would be collected."""
+        """Return another holder; without a reference it would be garbage-collected."""
         self.everyone.append(Holder(slots, on_slot))
         return self.everyone[-1]
 
@@ -70,14 +70,14 @@ class SlotsTests(SlotsCase):
     """`Slots`"""
 
     def test_capacity(self) -> None:
-        """As many hold a slot as there are, and whoever comes then waits (AP_MAX_CONCURRENCY)."""
+        """AP_MAX_CONCURRENCY holders have a slot, and later ones wait (Limits)."""
         slots = self.make(capacity=2)
         holders = [Holder(slots) for _ in range(3)]
         self.assertEqual([h.holds for h in holders], [True, True, False])
         self.assertEqual((slots.held, slots.depth), (2, 1))
 
     def test_order(self) -> None:
-        """Slots are given in the order in which they were asked for."""
+        """Slots are given in the order of the requests."""
         slots = self.make(queue=5)
         order: list[int] = []
         holders = [Holder(slots, lambda n=n: order.append(n)) for n in range(5)]
@@ -87,7 +87,7 @@ class SlotsTests(SlotsCase):
         self.assertEqual((slots.held, slots.depth), (0, 0))
 
     def test_no_gap(self) -> None:
-        """A slot passes to the next in the queue: nobody who comes just then is faster."""
+        """A released slot goes to the first in the queue, even if a request arrives just then."""
         slots = self.make()
         first = self.come(slots)
         late: list[Holder] = []
@@ -98,7 +98,7 @@ class SlotsTests(SlotsCase):
         self.assertEqual((slots.held, slots.depth), (1, 1))
 
     def test_queue_full(self) -> None:
-        """Whoever finds the queue full is refused at once (429)."""
+        """A request that finds the queue full is refused at once (Errors, 429)."""
         slots = self.make(queue=1)
         self.come(slots), self.come(slots)
         refused = self.come(slots)
@@ -106,7 +106,7 @@ class SlotsTests(SlotsCase):
         self.assertEqual((slots.held, slots.depth, self.depths), (1, 1, [1]))
 
     def test_no_queue(self) -> None:
-        """A pool without a queue refuses at once, and says to come back in a second (D21)."""
+        """A pool without a queue refuses at once, with a Retry-After of one second (D21)."""
         slots = self.make(queue=0, longest=1.0)
         holder = self.come(slots)
         refused = self.come(slots)
@@ -120,7 +120,7 @@ class SlotsTests(SlotsCase):
         self.assertEqual((refused.outcome.retry_after, self.depths), (1, []))
 
     def test_too_long_a_wait(self) -> None:
-        """Whoever waits for AP_RENDER_TIMEOUT is refused, 429 and not 504 (Errors, note 9)."""
+        """A wait of AP_RENDER_TIMEOUT is a 429, not a 504 (Errors, 9)."""
         slots = self.make(longest=300)
         self.come(slots)
         waiter = self.come(slots)
@@ -131,7 +131,7 @@ class SlotsTests(SlotsCase):
         self.assertEqual((slots.depth, self.depths), (0, [1, 0]))
 
     def test_cancelled_waiter(self) -> None:
-        """One who leaves while waiting is out of the queue at once (D36)."""
+        """A cancelled waiter leaves the queue at once (D36)."""
         slots = self.make()
         holder, waiter, last = self.come(slots), self.come(slots), self.come(slots)
         waiter.leave()
@@ -142,14 +142,14 @@ class SlotsTests(SlotsCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_cancelled_holder(self) -> None:
-        """One who leaves while holding a slot passes it on."""
+        """A cancelled holder passes its slot on."""
         slots = self.make()
         holder, waiter = self.come(slots), self.come(slots)
         holder.leave()
         self.assertTrue(waiter.holds)
 
     def test_depth_reports(self) -> None:
-        """Every change of the queue's depth is told, and nothing else."""
+        """Every change of the queue's depth is reported, and nothing else."""
         slots = self.make(queue=2, longest=10)
         holders = [Holder(slots) for _ in range(3)]
         self.assertEqual(self.depths, [1, 2])
@@ -160,7 +160,7 @@ class SlotsTests(SlotsCase):
         self.assertEqual(self.depths, [1, 2, 1, 0])
 
     def test_rejections(self) -> None:
-        """Whoever gets no slot is told of once: for a full queue, for too long a wait."""
+        """Every rejection is reported once: for a full queue, and for too long a wait."""
         rejections: list[None] = []
         slots = Slots(self.clock, 1, 2, 10, rejected=lambda: rejections.append(None))
         holder, patient, leaver = self.come(slots), self.come(slots), self.come(slots)
@@ -175,7 +175,7 @@ class SlotsTests(SlotsCase):
         self.assertEqual(len(rejections), 2)
 
     def test_a_place_that_is_left(self) -> None:
-        """The place of one who leaves is free at once, at the end of the line."""
+        """The place of a cancelled waiter is free at once, at the end of the queue."""
         slots = self.make(queue=3)
         holder, first, second, third = [self.come(slots) for _ in range(4)]
         self.assertIsInstance(self.come(slots).outcome, QueueFull)
@@ -187,7 +187,7 @@ class SlotsTests(SlotsCase):
             self.assertTrue(next_one.holds)
 
     def test_each_its_own_patience(self) -> None:
-        """Each has all of AP_RENDER_TIMEOUT from when it came, whoever gave up before it."""
+        """Each waiter has its own AP_RENDER_TIMEOUT, whichever waiters gave up before."""
         slots = self.make(queue=3, longest=10)
         holder, first = self.come(slots), self.come(slots)
         self.clock.advance(6)
@@ -201,7 +201,7 @@ class SlotsTests(SlotsCase):
         self.assertTrue(second.holds)
 
     def test_a_long_queue_of_failures(self) -> None:
-        """A queue of any length, of which each fails at once, comes to its end."""
+        """A queue of any length is emptied even if each holder fails at once."""
         slots = self.make(queue=2000)
         first = self.come(slots)
 
@@ -219,13 +219,13 @@ class RetryAfterTests(SlotsCase):
     """`Slots.retry_after`"""
 
     def refusal(self, slots: Slots) -> int:
-        """Return what one who is refused is told."""
+        """Return the Retry-After of a refused request."""
         refused = self.come(slots)
         assert isinstance(refused.outcome, QueueFull)
         return refused.outcome.retry_after
 
     def test_estimate(self) -> None:
-        """It follows the recent time of a hold, the depth and the capacity (D21)."""
+        """Retry-After follows recent slot times, queue depth and capacity (D21)."""
         slots = self.make(capacity=2, queue=3)
         for _ in range(30):
             holder = self.come(slots)
@@ -233,11 +233,11 @@ class RetryAfterTests(SlotsCase):
             holder.finish()
         for _ in range(5):
             self.come(slots)
-        # Four who come before, on two slots, 20 seconds each.
+        # Four requests are ahead on two slots, 20 seconds each.
         self.assertEqual(self.refusal(slots), 40)
 
     def test_bounds(self) -> None:
-        """It is at least 1, and at most AP_RENDER_TIMEOUT (D21)."""
+        """Retry-After is at least 1, and at most AP_RENDER_TIMEOUT (D21)."""
         slots = self.make(queue=1, longest=300)
         holder = self.come(slots)
         self.clock.advance(100_000)
@@ -257,7 +257,7 @@ class RetryAfterTests(SlotsCase):
         holds=st.lists(st.floats(0, 5000), max_size=8),
     )
     def test_always(self, capacity: int, queue: int, longest: int, holds: list[float]) -> None:
-        """Whatever was before, it is a whole number from 1 to AP_RENDER_TIMEOUT (D21)."""
+        """After any history, Retry-After is a whole number from 1 to AP_RENDER_TIMEOUT (D21)."""
         self.setUp()
         slots = self.make(capacity, queue, longest)
         for seconds in holds:
@@ -284,7 +284,7 @@ class AnyOrderTests(SlotsCase):
         ),
     )
     def test_nobody_is_lost(self, capacity: int, queue: int, steps: list[tuple[str, int]]) -> None:
-        """Never are more slots held than there are, none is idle, and all come to an end."""
+        """In any order of events, slots are never exceeded or idle, and all requests end."""
         self.setUp()
         slots = self.make(capacity, queue, longest=10)
         everyone = self.everyone

@@ -1,4 +1,4 @@
-"""The words ahead of a child's command line."""
+"""The spawn prefixes of child processes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.process import spawn as spawn_module
 
-# Prints whether the process leads a group of its own.
+# Prints whether the process leads its own process group.
 LEADS = "import os; print(os.getpgid(0) == os.getpid())"
 
 
 class LeashTests(SynchronousTestCase):
-    """The words ahead of every child's command line"""
+    """The prefix of every child's command line"""
 
     def leads_a_group(self, terminal: bool) -> bool:
-        """Tell whether a child leads a group of its own."""
+        """Return whether a child leads its own process group."""
         self.patch(spawn_module.os, "isatty", lambda descriptor: terminal)
         command = [
             *spawn_module.find_session_prefix(),
@@ -30,15 +30,15 @@ class LeashTests(SynchronousTestCase):
         return subprocess.run(command, capture_output=True, check=True).stdout == b"True\n"
 
     def test_in_a_terminal(self) -> None:
-        """Ctrl-C does not reach the encoders, so that what runs can end well (D39)."""
+        """Ctrl-C does not reach the encoders, so running renders can finish (D39)."""
         self.assertTrue(self.leads_a_group(terminal=True))
 
     def test_elsewhere(self) -> None:
-        """Without a terminal there is no Ctrl-C, and a child costs one program less."""
+        """Without a terminal there is no Ctrl-C, and the session prefix is omitted."""
         self.assertFalse(self.leads_a_group(terminal=False))
 
     def test_without_util_linux(self) -> None:
-        """Where the programs are missing, children run without a leash."""
+        """Without util-linux, children run without prefixes."""
         self.patch(os, "environ", {"PATH": "/nowhere"})
         self.patch(spawn_module.os, "isatty", lambda descriptor: True)
         self.assertEqual(

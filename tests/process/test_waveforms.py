@@ -1,4 +1,4 @@
-"""Waveforms from what a child puts out: each way in which that can end."""
+"""Waveforms from the output of a child: every end is a document or a refusal."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ STEREO = WaveformSpec(8000, 2, 2, 2, 16, "dat")
 
 
 def samples(*values: int) -> bytes:
-    """Return samples as ffmpeg puts them out."""
+    """Return samples as ffmpeg outputs them."""
     return struct.pack(f"<{len(values)}h", *values)
 
 
 def full_file(size: int) -> IO[bytes]:
-    """Return a file on a full disk, whatever is to be kept in memory."""
+    """Return a file on a full disk; the memory limit ``size`` has no effect."""
     return open("/dev/full", "r+b", buffering=0)
 
 
 class DrawCase(SynchronousTestCase):
-    """A drawing into a file, after which nothing may be open."""
+    """A waveform written to a file, after which nothing may stay open."""
 
     def setUp(self) -> None:
         self.clock = Clock()
@@ -62,7 +62,7 @@ class DrawCase(SynchronousTestCase):
         self.addCleanup(self.assert_nothing_left)
 
     def assert_nothing_left(self) -> None:
-        """Require that no work, no timer and no descriptor is left."""
+        """Assert that no work, no timer and no descriptor is left."""
         self.assertEqual(self.threads.waiting, 0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual(open_descriptors(), self.before)
@@ -75,18 +75,18 @@ class DrawCase(SynchronousTestCase):
         in_thread: Callable[[Any], Any] | None = None,
         limit: int = 1_000_000,
     ) -> Deferred[None]:
-        """Start a drawing."""
+        """Start a waveform."""
         drawing = Waveforms(self.encoder, in_thread or self.threads.in_thread).render_waveform(
             ["ffmpeg"], {}, self.output if output is None else output, timeout, shape, limit
         )
         return Deferred.fromCoroutine(drawing)
 
     def written(self) -> bytes:
-        """Return what is in the output."""
+        """Return the content of the output."""
         return os.pread(self.output, 1_000_000, 0)
 
     def refused(self, drawing: Deferred[None], refusal: type[Refusal]) -> Refusal:
-        """Return the refusal, which left nothing in the output."""
+        """Return the refusal, and assert that the output is empty."""
         error = self.failureResultOf(drawing).value
         self.assertIs(type(error), refusal)
         self.assertEqual(self.written(), b"")
@@ -94,10 +94,10 @@ class DrawCase(SynchronousTestCase):
 
 
 class GoodEndTests(DrawCase):
-    """A drawing that succeeds"""
+    """Waveforms that succeed"""
 
     def test_document(self) -> None:
-        """What the child puts out is drawn, to its last sample, into the output."""
+        """The document covers the child's output to its last sample."""
         drawing = self.start()
         self.spawner.last.say(samples(1, -1, 2, -2))
         self.spawner.last.say(samples(3, -3))
@@ -110,7 +110,7 @@ class GoodEndTests(DrawCase):
         self.assertEqual(found.values, [1, 2, -2, -1, 3, 3, -3, -3])
 
     def test_nothing_before_the_end(self) -> None:
-        """Nothing is written while the child lives: the length of a pixel is not known yet."""
+        """Nothing is written while the child runs: the length of a pixel is not known yet."""
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
         self.assertEqual(self.written(), b"")
@@ -121,7 +121,7 @@ class GoodEndTests(DrawCase):
         self.assertNotEqual(self.written(), b"")
 
     def test_appends(self) -> None:
-        """The output stays open: it is the caller's to close."""
+        """The output stays open; its owner closes it."""
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
         self.spawner.last.die()
@@ -130,7 +130,7 @@ class GoodEndTests(DrawCase):
         os.fstat(self.output)
 
     def test_chunks(self) -> None:
-        """Samples that come in odd pieces, over many chunks, are put together again."""
+        """Samples that arrive in odd pieces, over many chunks, are joined correctly."""
         self.patch(drawing_module, "_CHUNK", 12)
         frames = noisy_frames(100, 2)
         data = frames.tobytes()
@@ -148,7 +148,7 @@ class GoodEndTests(DrawCase):
             )
 
     def test_part_of_a_frame(self) -> None:
-        """A last frame that is not whole is left out, be it a channel or half a sample."""
+        """An incomplete last frame is ignored, whether a channel or half a sample is missing."""
         for part in (b"\x01", samples(99), samples(99) + b"\x01"):
             os.truncate(self.output, 0)
             os.lseek(self.output, 0, os.SEEK_SET)
@@ -160,7 +160,7 @@ class GoodEndTests(DrawCase):
             self.assertEqual(read_drawing(self.written()).values, [1, 1, 2, 2, 3, 3, 4, 4])
 
     def test_many_blocks(self) -> None:
-        """Blocks that are more than memory should hold go into a file, and that is gone after."""
+        """Blocks beyond the memory limit go into a file, which is removed afterwards."""
         self.patch(waveforms, "_IN_MEMORY", 16)
         self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         frames = noisy_frames(3000, 2)
@@ -173,7 +173,7 @@ class GoodEndTests(DrawCase):
         self.assertEqual(found.values, render_waveform(frames, found.pixel, 2))
 
     def test_pipe_that_stays_open(self) -> None:
-        """A process that a dead child left behind, with the pipe open, holds nobody up."""
+        """A grandchild that keeps the pipe open delays nothing."""
         self.patch(drawing_module, "_PATIENCE", 1)
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
@@ -186,10 +186,10 @@ class GoodEndTests(DrawCase):
         self.assertEqual(read_drawing(self.written()).values, [1, 1, 2, 2, 0, 0, 0, 0])
 
     def test_last_words(self) -> None:
-        """What a child puts out in the moment before it dies is drawn, pipe held open or not."""
+        """Output just before the child's death is included, even if the pipe is held open."""
 
         class Late(Event):
-            """Looked at just after the child's last words."""
+            """Event that is checked just after the child's last output."""
 
             said = False
 
@@ -211,10 +211,10 @@ class GoodEndTests(DrawCase):
 
 
 class BadEndTests(DrawCase):
-    """A drawing that comes to nothing"""
+    """Waveforms that fail"""
 
     def test_encoder(self) -> None:
-        """A child that fails is a refusal, though it put out good samples before."""
+        """A child that fails is a refusal, even after good samples."""
         for stderr, code, signal, refusal in (
             (b"x: Invalid data found when processing input", 1, None, UndecodableSource),
             (b"Empty output", 1, None, NothingDecoded),
@@ -229,7 +229,7 @@ class BadEndTests(DrawCase):
             self.refused(drawing, refusal)
 
     def test_nothing(self) -> None:
-        """A child that ends well without a frame decoded nothing."""
+        """A child that exits with 0 without a frame has decoded nothing."""
         for said in (b"", b"\x01", samples(1)):
             drawing = self.start()
             self.spawner.last.say(said)
@@ -238,7 +238,7 @@ class BadEndTests(DrawCase):
             self.refused(drawing, NothingDecoded)
 
     def test_timeout(self) -> None:
-        """A child past its time is a 504, when it is dead and nobody reads any more."""
+        """A child past its time is a 504, raised when it is dead and the reader has ended."""
         drawing = self.start(timeout=5)
         self.spawner.last.say(samples(1, 2))
         self.clock.advance(5)
@@ -249,14 +249,14 @@ class BadEndTests(DrawCase):
         self.refused(drawing, RenderTimeout)
 
     def test_missing_program(self) -> None:
-        """Without ffmpeg it is a 500 (D34)."""
+        """Without ffmpeg a waveform is a 500 (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         drawing = self.start()
         self.threads.run()
         self.refused(drawing, RenderFailed)
 
     def test_pixel_too_long(self) -> None:
-        """A waveform that its serialization cannot hold is a 422, and leaves no half header."""
+        """A waveform that its serialization cannot represent is a 422 without any output."""
         self.patch(waveform_module, "_LONGEST_PIXEL", 1)
         drawing = self.start()
         self.spawner.last.say(samples(1, 2) * 5)
@@ -265,7 +265,7 @@ class BadEndTests(DrawCase):
         self.assertIn('"pts:2"', self.refused(drawing, InvalidOptions).message)
 
     def assert_not_kept(self, drawing: Deferred[None], events: Iterable[Any]) -> None:
-        """Require a 500 and one line for the operator."""
+        """Assert a 500 and one log line for the operator."""
         message = self.refused(drawing, RenderFailed).message
         self.assertEqual(message, "The waveform could not be written to the disk.")
         (event,) = [event for event in events if "cannot be written" in event["log_format"]]
@@ -286,7 +286,7 @@ class BadEndTests(DrawCase):
         self.assert_not_kept(drawing, events)
 
     def test_no_place_for_blocks(self) -> None:
-        """Blocks that find no place are a 500, whatever the child says of its broken pipe."""
+        """Blocks that cannot be stored are a 500, whatever the child says about its broken pipe."""
         for code, signal, stderr in ((0, None, b""), (1, None, b"Broken pipe"), (0, 13, b"")):
             self.patch(waveforms, "SpooledTemporaryFile", full_file)
             with capturedLogs() as events:
@@ -298,7 +298,7 @@ class BadEndTests(DrawCase):
             self.assert_not_kept(drawing, events)
 
     def test_no_descriptors(self) -> None:
-        """Without a descriptor for the pipe it is a 500, and no child is started."""
+        """Without a descriptor for the pipe the waveform is a 500, and no child starts."""
 
         def refuse() -> tuple[int, int]:
             raise OSError(24, "No space left on device, say, or too many open files")
@@ -311,7 +311,7 @@ class BadEndTests(DrawCase):
         self.threads.run()
 
     def test_no_thread(self) -> None:
-        """Without a thread to read it is a 500, no child is started and no pipe stays open."""
+        """Without a reader thread the waveform is a 500; no child starts, no pipe stays open."""
 
         def refuse(work: object) -> Any:
             raise OSError(11, "can't start new thread")
@@ -323,7 +323,7 @@ class BadEndTests(DrawCase):
         self.assertEqual(open_descriptors(), before)
 
     def test_reader_that_crashes(self) -> None:
-        """What nobody has thought of is passed on as it is, and nothing is written."""
+        """An unexpected exception is passed on, and nothing is written."""
         self.patch(drawing_module, "SAMPLE", "no type")
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
@@ -334,10 +334,10 @@ class BadEndTests(DrawCase):
 
 
 class CancelTests(DrawCase):
-    """A drawing that nobody wants any more"""
+    """Waveforms that are cancelled"""
 
     def test_while_the_child_runs(self) -> None:
-        """The child is stopped, and the reader is waited for, before the files are closed."""
+        """The child is stopped, and the reader is awaited before the files are closed."""
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
         drawing.cancel()
@@ -353,7 +353,7 @@ class CancelTests(DrawCase):
         self.assertEqual(self.written(), b"")
 
     def test_while_the_reader_ends(self) -> None:
-        """A child that has ended well is not drawn for nobody."""
+        """If a waveform is cancelled after the child's success, no document is written."""
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
         self.spawner.last.die()
@@ -364,7 +364,7 @@ class CancelTests(DrawCase):
         self.assertEqual(self.written(), b"")
 
     def test_while_it_is_written(self) -> None:
-        """The output is left alone only when the writer is done with it."""
+        """The output is released only when the writer has ended."""
         works: list[Callable[[], object]] = []
 
         def in_thread(work: Callable[[], object]) -> Deferred[Any]:
@@ -382,16 +382,16 @@ class CancelTests(DrawCase):
         self.spawner.last.say(samples(1, 2))
         self.spawner.last.die()
         self.threads.run()
-        # The reader, the writer, and the end of what was kept in between.
+        # The reader, the writer, and the removal of the blocks.
         self.assertEqual(len(works), 3)
         self.failureResultOf(drawing, CancelledError)
         self.assertEqual(len(read_drawing(self.written()).values), 8)
 
 
 class CountingEvent(Event):
-    """An event that counts how often somebody looks whether it is set.
+    """Event that counts the checks whether it is set.
 
-    :ivar made: the one that was made last.
+    :ivar made: the last instance.
     """
 
     made: CountingEvent
@@ -402,23 +402,23 @@ class CountingEvent(Event):
         CountingEvent.made = self
 
     def is_set(self) -> bool:
-        """Count, and answer."""
+        """Count the check, and return the state."""
         self.looks += 1
         return super().is_set()
 
 
 class ThreadTests(TestCase):
-    """A drawing on a real thread"""
+    """Waveforms with a real thread"""
 
     async def test_slow_child(self) -> None:
-        """A child that is silent for longer than a reader's patience is waited for."""
+        """A child that is silent for longer than the reader's poll interval is awaited."""
         self.patch(drawing_module, "_PATIENCE", 1)
         self.patch(waveforms, "Event", CountingEvent)
         spawner, frames = FakeSpawner(), noisy_frames(20_000, 2)
         encoder = Encoder(Launcher(spawner, reactor, {}))
         output = os.open(self.mktemp(), os.O_RDWR | os.O_CREAT)
         self.addCleanup(os.close, output)
-        # By then the reactor and its threads have what they keep.
+        # After this call the reactor and its threads hold their permanent descriptors.
         await deferToThread(lambda: None)
         before = open_descriptors()
         drawing = Deferred.fromCoroutine(
@@ -429,11 +429,11 @@ class ThreadTests(TestCase):
         for part in (frames[:9_999], frames[9_999:]):
             looks = CountingEvent.made.looks
             await until(lambda looks=looks: CountingEvent.made.looks > looks + 3, "some looks")
-            # More than fits into a pipe would wait for the reader, here and now.
+            # Data that exceeds the pipe would block this thread until the reader reads.
             spawner.last.say(part.tobytes())
         spawner.last.die()
         await drawing
         found = read_drawing(os.pread(output, 100_000, 0))
         self.assertEqual(found.values, render_waveform(frames, 10_000, 2))
-        # The thread may be a moment behind its result.
+        # The thread may end a moment after its result.
         await until(lambda: open_descriptors() == before, "everything to be closed")
