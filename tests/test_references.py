@@ -1,0 +1,125 @@
+"""References in comments, docstrings and documents lead to docs/decisions.md and to files."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = "audioproxy bench deploy docs examples tests tools twisted".split()
+TEXT = {".cfg", ".conf", ".css", ".html", ".md", ".mjs", ".py", ".service", ".sh", ".yaml", ".yml"}
+
+#: A decision, and the row of one. Longer words such as SHA-256 digests are none.
+DECISION = re.compile(r"(?<![\w%/.-])D(\d{1,2})\b(?![-%])")
+DECISION_ROW = re.compile(r"^\| D(\d+) \|", re.MULTILINE)
+
+#: The title of a section of the contract's rules.
+TITLE = r"([A-Z][A-Za-z-]*(?: [A-Za-z-]+){0,6})"
+#: What may follow in the parentheses.
+DECISIONS = r"(?:;\s[^()]*)?\)"
+#: A rule of the contract: a section, and numbers of its rules or statuses of errors.
+RULE = re.compile(rf"\({TITLE},\s+(\d[\d, and\s-]*?){DECISIONS}")
+#: A section alone, at the end of a docstring or of its first line; COALESCED is none.
+SECTION = re.compile(rf'\((?![A-Z]+\)){TITLE}{DECISIONS}\.(?:"""|\n\n)')
+#: A number of a rule without a section.
+BARE = re.compile(
+    r"\b(?:[Rr]ules?|[Nn]otes?) \d|[Cc]ontract: [A-Z]"
+    r'|\(\d{1,2}(?:(?:, | and )\d{1,2})*(?:; ?D\d+(?:, D\d+)*)?\)[.,:;]*"""'
+)
+#: A file of the project.
+PLACE = re.compile(rf"\b((?:{'|'.join(FOLDERS)})/[\w./-]+\.(?:cfg|md|mjs|py|sh|yaml))\b")
+
+
+def sections() -> dict[str, str]:
+    """Return the text of each section of rules in docs/decisions.md by its title."""
+    rules = (ROOT / "docs/decisions.md").read_text().partition("## Rules of the contract\n")[2]
+    titles_and_texts = re.split(r"^### (.+)\n", rules, flags=re.MULTILINE)[1:]
+    return dict(zip(titles_and_texts[::2], titles_and_texts[1::2], strict=True))
+
+
+def numbers(section: str) -> set[str]:
+    """Return the numbers that a section gives to its rules, and the statuses in its table."""
+    return {
+        rule or status
+        for rule, status in re.findall(r"^(?:(\d+)\. |\| (\d+) \|)", section, re.MULTILINE)
+    }
+
+
+def prose(path: Path) -> str:
+    """Return the text of a document, or the comments and docstrings of a Python file."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return text
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return "\n".join(
+        token.string
+        for token in tokens
+        if token.type == tokenize.COMMENT or token.string.startswith(('"""', 'r"""'))
+    )
+
+
+def documents() -> Iterator[tuple[str, str]]:
+    """Yield the path and the prose of each source file and document."""
+    places = [ROOT / name for name in ("Makefile", "README.md", "CONTRIBUTING.md", "setup.cfg")]
+    for folder in FOLDERS:
+        places += (place for place in (ROOT / folder).rglob("*") if place.suffix in TEXT)
+    for place in places:
+        if "node_modules" not in place.parts and place != Path(__file__).resolve():
+            yield str(place.relative_to(ROOT)), prose(place)
+
+
+def dead_references(text: str, decisions: set[str], rules: dict[str, str]) -> Iterator[str]:
+    """Yield each reference in a text that leads to no decision and no rule."""
+    for match in DECISION.finditer(text):
+        if match[1] not in decisions:
+            yield match[0]
+    for match in RULE.finditer(text):
+        title = " ".join(match[1].split())
+        cited = set(re.findall(r"\d+", match[2]))
+        if title not in rules or not cited <= numbers(rules[title]):
+            yield match[0]
+    for match in SECTION.finditer(text):
+        if match[1] not in rules:
+            yield match[0]
+    for match in BARE.finditer(text):
+        yield f"{match[0]} without the section of the contract"
+
+
+class ReferenceTests(SynchronousTestCase):
+    """References lead to what they name."""
+
+    def test_decisions_and_rules(self) -> None:
+        """Every decision and every rule of the contract that is cited is in docs/decisions.md."""
+        text = (ROOT / "docs/decisions.md").read_text()
+        decisions, rules = set(DECISION_ROW.findall(text)), sections()
+        dead = [
+            f"{path}: {reference}"
+            for path, document in documents()
+            for reference in dead_references(document, decisions, rules)
+        ]
+        self.assertEqual([], dead, "\n".join(dead))
+
+    def test_files(self) -> None:
+        """Every file of the project that a comment, docstring or document names exists."""
+        dead = [
+            f"{path}: {name}"
+            for path, document in documents()
+            for name in PLACE.findall(document)
+            if not (ROOT / name).exists()
+        ]
+        self.assertEqual([], dead)
+
+    def test_finds_dead_references(self) -> None:
+        """Unknown decisions, sections and rules are found, and rules without a section."""
+        rules = {"Errors": "| 415 | x |\n\n1. One.\n2. Two.\n"}
+        good = "D5 (D5) (Errors) (Errors, 1 and 2; D5) (Errors, 415) %D7 (RFC 9110, 14.2)"
+        self.assertEqual([], list(dead_references(good, {"5"}, rules)))
+        for dead in ("D6", "(Errors, 3)", "(Errors, 1 and 3)", "(Info, 1)", "(rule 5)"):
+            self.assertEqual(1, len(list(dead_references(dead, {"5"}, rules))), dead)
+        for dead in ("It fails (4).", "It fails (Info)."):
+            self.assertEqual(1, len(list(dead_references(f'{dead}"""', {"5"}, rules))), dead)
