@@ -19,7 +19,7 @@ DECISION = re.compile(r"(?<![\w%/.-])D(\d{1,2})\b(?![-%])")
 DECISION_ROW = re.compile(r"^\| D(\d+) \|", re.MULTILINE)
 
 #: The title of a section of the contract's rules.
-TITLE = r"([A-Z][A-Za-z-]*(?: [A-Za-z-]+){0,6})"
+TITLE = r"([A-Z][A-Za-z-]*(?:\s+[A-Za-z-]+){0,6})"
 #: What may follow in the parentheses.
 DECISIONS = r"(?:;\s[^()]*)?\)"
 #: A rule of the contract: a section, and numbers of its rules or statuses of errors.
@@ -57,7 +57,7 @@ def prose(path: Path) -> str:
         return text
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return "\n".join(
-        token.string
+        token.string.lstrip("#: ")
         for token in tokens
         if token.type == tokenize.COMMENT or token.string.startswith(('"""', 'r"""'))
     )
@@ -84,7 +84,7 @@ def dead_references(text: str, decisions: set[str], rules: dict[str, str]) -> It
         if title not in rules or not cited <= numbers(rules[title]):
             yield match[0]
     for match in SECTION.finditer(text):
-        if match[1] not in rules:
+        if " ".join(match[1].split()) not in rules:
             yield match[0]
     for match in BARE.finditer(text):
         yield f"{match[0]} without the section of the contract"
