@@ -13,10 +13,10 @@ from tests.support.wire import ClientCase, reply
 
 
 class ExactUrlTests(ClientCase):
-    """Requests that reach the wire"""
+    """The requests that `ExactUrlAgent` sends"""
 
     def get(self, url: str, seen: str = "http://other.test/") -> Deferred[object]:
-        """Begin a request of treq for a URL, of which treq sees another one."""
+        """Start a treq request for ``url``; treq itself is given the URL ``seen``."""
         client = HTTPClient(self.client.agent(url))
         answered = client.get(
             seen,
@@ -29,7 +29,7 @@ class ExactUrlTests(ClientCase):
         return answered
 
     def test_byte_for_byte(self) -> None:
-        """Characters that treq or Twisted encode, drop or change reach the wire unchanged."""
+        """Characters that treq or Twisted would encode, drop or change are sent unchanged."""
         for target in (
             "/a[1]",
             "/a|b",
@@ -51,20 +51,20 @@ class ExactUrlTests(ClientCase):
                 self.assertEqual("1", asked.headers["x-test"])
 
     def test_host_with_underscore(self) -> None:
-        """A host name that hyperlink and IDNA reject is connected to."""
+        """The client connects to a host name that hyperlink and IDNA reject."""
         self.network.answers.append(reply(200))
         self.successResultOf(self.get("http://my_service:4000/a"))
         self.assertEqual([("my_service", 4000)], self.network.destinations)
 
     def test_no_encoding(self) -> None:
-        """gzip is not asked for, and not decoded where it is sent all the same."""
+        """Requests have no Accept-Encoding, and a gzip body is passed on undecoded."""
         self.network.answers.append(reply(200, b"\x1f\x8b", {"Content-Encoding": "gzip"}))
         response = self.successResultOf(self.get("http://audio.test/"))
         self.assertNotIn("accept-encoding", self.network.requests[-1].headers)
         self.assertEqual(b"\x1f\x8b", self.successResultOf(readBody(response)))
 
     def test_cancelled(self) -> None:
-        """A cancelled request fails with CancelledError at every stage, and is disconnected."""
+        """A request cancelled at any stage fails with CancelledError; its connection is closed."""
         silent = self.get("http://audio.test/")
         self.network.silent = True
         connecting = self.get("http://other.test/")
@@ -75,7 +75,7 @@ class ExactUrlTests(ClientCase):
         self.assertEqual([True], [peer.over for peer in self.network.peers])
 
     def test_interface(self) -> None:
-        """The agent implements Twisted's interface, where headers are optional."""
+        """The agent implements Twisted's IAgent, in which headers are optional."""
         agent = self.client.agent("http://audio.test/a;")
         self.assertTrue(verifyObject(IAgent, agent))
         self.network.answers.append(reply(200))

@@ -198,7 +198,7 @@ class BodyStreamTests(BodyStreamCase):
             self.assert_sent(sending, b"hello")
 
     def test_until_closed_and_of_no_size(self) -> None:
-        """A body of unknown size that ends with its connection fails.
+        """A body of unknown size that ends with its cleartext connection fails.
 
         Without a length, the end of the body looks the same as a broken connection.
         """
@@ -301,7 +301,7 @@ class PauseTests(BodyStreamCase):
         self.assert_sent(sending, b"hello")
 
     def test_resumed_before_registering(self) -> None:
-        """Resuming a stream that was not started changes nothing."""
+        """Pausing and resuming a stream before it has a consumer changes nothing."""
         flow = self.answer(reply(200, length=5), b"hello").stream(5)
         flow.pauseProducing()
         flow.resumeProducing()

@@ -1,4 +1,4 @@
-"""Clients by the CA bundle that they trust."""
+"""HTTP clients, one for each CA bundle."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ class HttpClientsTests(SynchronousTestCase):
         Path(self.empty).touch()
 
     def make(self, ssl_cert_file: str | None = None) -> ClientsByBundle:
-        """Return clients of a service with this SSL_CERT_FILE."""
+        """Return the clients of a service with this SSL_CERT_FILE."""
         return ClientsByBundle(MemoryReactorClock(), ssl_cert_file)
 
     def test_shared(self) -> None:
-        """One bundle has one client, be it named by SSL_CERT_FILE or by another variable."""
+        """One bundle has one client, whether SSL_CERT_FILE or another variable names it."""
         clients = self.make(self.bundle)
         self.assertIs(clients.client(), clients.client())
         self.assertIs(clients.client(), clients.client(self.bundle, "AP_S3_CA_BUNDLE"))
 
     def test_separate(self) -> None:
-        """A bundle of its own has a client of its own: no other server is trusted by it."""
+        """Another CA bundle has its own client, so that only its own servers are trusted by it."""
         clients = self.make()
         self.assertIsNot(clients.client(), clients.client(self.bundle, "AP_S3_CA_BUNDLE"))
 
     def test_ca_file(self) -> None:
-        """SSL_CERT_FILE is the file that ffmpeg trusts too."""
+        """`ca_file`, which ffmpeg is given, is SSL_CERT_FILE."""
         self.assertEqual(self.bundle, self.make(self.bundle).ca_file)
 
     def test_unusable(self) -> None:
-        """The error of a bundle that cannot be used names its variable, and what is required."""
+        """The error of an unusable bundle names its variable and what is required."""
         for clients, bundle, name in (
             (self.make(self.empty), None, "SSL_CERT_FILE"),
             (self.make(), self.empty, "AP_S3_CA_BUNDLE"),
@@ -55,12 +55,12 @@ class HttpClientsTests(SynchronousTestCase):
             self.assertTrue(str(error).endswith("a file of certificates in PEM form is required"))
 
     def test_light(self) -> None:
-        """Neither TLS nor Twisted's HTTP client is imported where no client is made."""
+        """Importing the backends imports neither OpenSSL nor Twisted's HTTP client."""
         code = (
             "import sys, audioproxy.backends, audioproxy._twisted;"
             "print([name for name in ('OpenSSL', 'twisted.web.client') if name in sys.modules])"
         )
-        # An installed package would be another tree's.
+        # An installed package could belong to another working tree.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         ran = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, check=True, env=environment

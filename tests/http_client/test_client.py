@@ -1,4 +1,4 @@
-"""Requests to other machines: what is sent is what was asked for, and every wait has an end."""
+"""Outbound HTTP: requests are sent exactly as given, and every wait has a timeout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.http import Log
 from tests.support.strategies import PROMISE
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
 
-#: A target is what follows the host. Each of these is one spelling among several of the same.
+#: Request targets (the URL after the host). Each has other spellings that servers may treat alike.
 TARGETS = """
     / //a /a//b/ /./a/../b/. /a%2Fb /a%2fb /%41 /a;b /;p/q /a;b/c;d /?a /?a?b /a?b;c&d=%20+e;
     /a|b^c`d /a"b<c>d /a[b]{c}\\d /% /%zz /~a /a:b@c /a?b=http://c//d
@@ -36,7 +36,7 @@ TARGETS = """
 
 
 class RequestTests(ClientCase):
-    """`HttpClient.request`: what is sent"""
+    """`HttpClient.request`: the bytes of a request"""
 
     def sent(
         self, url: str, headers: dict[str, str] | None = None, method: str = "GET"
@@ -50,7 +50,7 @@ class RequestTests(ClientCase):
         return [f"{request.method} {request.target}", *sorted(lines)]
 
     def test_whole(self) -> None:
-        """Nothing is sent but what was asked for, who we are and to whom: no Accept-Encoding."""
+        """A request has only the given headers, Host and User-Agent, and no Accept-Encoding."""
         given = {"Range": "bytes=0-9", "X-Amz-Date": "20130524T000000Z", "if-match": '"a, b"'}
         self.assertEqual(
             self.sent("http://s3.test/a", given, "HEAD"),
@@ -65,31 +65,31 @@ class RequestTests(ClientCase):
         )
 
     def test_values(self) -> None:
-        """Values of headers are sent as they are, whatever a parser could make of them."""
+        """Header values are sent unchanged."""
         for value in ("", 'a; b="c, d"', "attachment; filename*=UTF-8''%E2%82%AC", "a  b"):
             self.assertIn(f"X-A: {value}", self.sent("http://s3.test/", {"x-a": value}))
 
     def test_spelling(self) -> None:
-        """A URL travels as it is spelled, since a signature covers the spelling."""
+        """A URL is sent exactly as it is spelled, since a signature covers the spelling."""
         for target in TARGETS:
             self.assertEqual(self.sent(f"http://s3.test{target}")[0], f"GET {target}")
 
     def test_spelling_of_parts_without_text(self) -> None:
-        """The same goes for parameters of a path in which there is nothing."""
+        """Empty path parameters, as in ``/a;``, are sent as they are spelled."""
         for target in ("/a;", "/a;?b", "/a;b;", "/;"):
             self.assertEqual(self.sent(f"http://s3.test{target}")[0], f"GET {target}")
 
     @PROMISE
     @given(st.text("/.;?&=%2Fab|~", max_size=12).map(lambda text: f"/{text}"))
     def test_any_spelling(self, target: str) -> None:
-        """Any target at all travels as it is spelled; only an empty query may lose its mark."""
+        """Any target is sent as it is spelled, except that a final ``?`` may be dropped."""
         self.assertIn(
             self.sent(f"http://s3.test{target}")[0],
             (f"GET {target}", f"GET {target[:-1]}") if target.endswith("?") else (f"GET {target}",),
         )
 
     def test_hosts(self) -> None:
-        """The host is sent as the URL has it, and connected to: names, addresses and ports."""
+        """Host is sent as the URL spells it, and the client connects to that name or address."""
         for netloc, host, port in (
             ("s3.test", "127.0.0.1", 80),
             ("s3.test:9000", "127.0.0.1", 9000),
@@ -102,12 +102,12 @@ class RequestTests(ClientCase):
             self.assertEqual(self.network.destinations[-1], (host, port))
 
     def test_hosts_that_are_no_names_of_idna(self) -> None:
-        """Names that DNS has and IDNA has not are names: underscores, hyphens in a row."""
+        """Hosts that IDNA rejects are accepted: underscores and repeated hyphens."""
         for host in ("under_score.s3.test", "r3---sn-4g5e.s3.test", "my--bucket.s3.test"):
             self.assertIn(f"Host: {host}", self.sent(f"http://{host}/a"))
 
     def test_bodiless_methods(self) -> None:
-        """A POST and a PUT without a body say so; others say nothing of one."""
+        """POST and PUT without a body send ``Content-Length: 0``; other methods send none."""
         for method in ("POST", "PUT"):
             lines = self.sent("http://s3.test/?uploads=", {}, method)
             self.assertIn("Content-Length: 0", lines)
@@ -117,15 +117,15 @@ class RequestTests(ClientCase):
 
 
 class ResponseTests(ClientCase):
-    """What a server says is what a caller gets"""
+    """Responses are returned to the caller unchanged"""
 
     def get(self, *packets: bytes, method: str = "GET") -> Response:
-        """Return the answer that a server gave."""
+        """Return the client's response for these packets of the server."""
         self.network.answers.append(packets)
         return self.result_of(self.client.request(method, "http://s3.test/a", {}))
 
     def test_status(self) -> None:
-        """No status is acted upon, be it a redirect, a challenge or a thing unheard of."""
+        """Every status is returned as it is: no redirect is followed, no challenge answered."""
         for status in (200, 206, 301, 302, 307, 308, 401, 403, 407, 416, 500, 503, 599, 799):
             headers = {"Location": "http://elsewhere.test/", "WWW-Authenticate": "Basic"}
             answer = self.get(reply(status, b"as it is", headers))
@@ -135,20 +135,20 @@ class ResponseTests(ClientCase):
         self.assertEqual(self.network.names, ["s3.test"] * len(self.network.names))
 
     def test_no_cookies(self) -> None:
-        """What a server would like to be told again is not kept."""
+        """Cookies of a response are not sent with the next request."""
         self.result_of(self.get(reply(200, b"", {"Set-Cookie": "a=b; Path=/"})).discard())
         self.result_of(self.get(reply(200)).discard())
         self.assertNotIn("cookie", self.network.requests[-1].headers)
 
     def test_not_decoded(self) -> None:
-        """A body that comes compressed is handed on so, with what says that it is."""
+        """A gzip body is returned undecoded, together with its Content-Encoding."""
         body = gzip.compress(b"a" * 1000)
         answer = self.get(reply(200, body, {"Content-Encoding": "gzip"}))
         self.assertEqual((answer.length, answer.header("content-encoding")), (len(body), "gzip"))
         self.assertEqual(self.result_of(answer.read(len(body))), body)
 
     def test_headers(self) -> None:
-        """A header is found by its name in any case; several are one list, and none is None."""
+        """Header names ignore case, repeated headers are joined, and a missing header is None."""
         answer = self.get(
             b'HTTP/1.1 200 OK\r\nETAG:  "x" \r\nVary: a\r\nvary: b\r\nX-L: \xe9\r\n'
             b"Content-Length: 0\r\n\r\n"
@@ -160,7 +160,7 @@ class ResponseTests(ClientCase):
         self.result_of(answer.discard())
 
     def test_length(self) -> None:
-        """The length is what the server says, of a HEAD too, and None where it says nothing."""
+        """`Response.length` is the Content-Length, for HEAD too, or None without one."""
         for length in (0, 5, 10**15):
             answer = self.get(reply(200, length=length), method="HEAD")
             self.assertEqual((answer.length, answer.is_head), (length, True))
@@ -176,37 +176,37 @@ class ResponseTests(ClientCase):
             self.result_of(answer.discard())
 
     def test_length_that_is_none(self) -> None:
-        """What a HEAD says of its length that is not a number is as good as nothing."""
+        """`Response.length` is None if the Content-Length for a HEAD request is no whole number."""
         for text in ("", "-1", "5, 6", "0x10", "1e3", "²", "five", "+5", "5.0"):
             head = reply_without_length(200, b"", {"Content-Length": text})
             self.assertIsNone(self.get(head, method="HEAD").length, text)
 
     def test_length_beyond_measure(self) -> None:
-        """So is a number longer than any length, which no interpreter takes for one."""
+        """`Response.length` is None for a Content-Length with too many digits for `int`."""
         head = reply_without_length(200, b"", {"Content-Length": "9" * 5000})
         self.assertIsNone(self.get(head, method="HEAD").length)
 
     def test_body_of_a_head(self) -> None:
-        """There is none, whatever the headers say, and the connection is free for the next."""
+        """A response to HEAD has no body, and its connection serves the next request."""
         answer = self.get(reply(200, length=5), method="HEAD")
         self.assertEqual(self.result_of(answer.read(5)), b"")
         self.result_of(self.get(reply(200), method="HEAD").discard())
         self.assertEqual(len(self.network.peers), 1)
 
     def test_interim_answers(self) -> None:
-        """What a server says beforehand is not the answer."""
+        """The client skips interim responses (1xx)."""
         answer = self.get(b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n", reply(200, b"hello"))
         self.assertEqual((answer.status, self.result_of(answer.read(5))), (200, b"hello"))
 
     def test_in_small_packets(self) -> None:
-        """An answer may come in packets of any size."""
+        """A response may arrive one byte at a time."""
         data = reply(206, b"hello", {"ETag": '"x"'})
         answer = self.get(*(data[n : n + 1] for n in range(len(data))))
         self.assertEqual((answer.status, answer.header("etag")), (206, '"x"'))
         self.assertEqual(self.result_of(answer.read(5)), b"hello")
 
     def test_not_http(self) -> None:
-        """What is no HTTP/1.1 is no answer, and its connection is not used again."""
+        """Malformed HTTP/1.1 is a TransportError, and the connection is closed."""
         for data in (
             b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
             b"HTTP/1.1 OK\r\n\r\n",
@@ -226,7 +226,7 @@ class ResponseTests(ClientCase):
     @PROMISE
     @given(st.lists(st.binary(max_size=40), max_size=4))
     def test_any_answer(self, packets: list[bytes]) -> None:
-        """Whatever bytes a server sends before it hangs up, the outcome is an answer or why not."""
+        """Any bytes from a server result in a response or a TransportError."""
 
         def speak(peer: Peer, _: object) -> None:
             peer.say(b"HTTP/1.1 ", *packets)
@@ -241,7 +241,7 @@ class ResponseTests(ClientCase):
         self.network.run()
 
     def test_too_long(self) -> None:
-        """A body that is longer than anyone wants is not read to its end."""
+        """Reading stops with BodyTooLarge at a body longer than the limit."""
         answer = self.get(reply(200, length=100_000), b"x" * 5)
         reading = self.begin(answer.read(10))
         self.network.peers[-1].say(b"x" * 50_000)
@@ -251,18 +251,18 @@ class ResponseTests(ClientCase):
 
 
 class ConnectionTests(ClientCase):
-    """Connections are used again, and none is left"""
+    """Connections are reused and closed"""
 
     def ask(self, method: str = "GET") -> Deferred[Response]:
-        """Begin a request."""
+        """Start a request."""
         return self.begin(self.client.request(method, "http://s3.test/a", {}))
 
     def ask_and_read(self, method: str = "GET") -> bytes:
-        """Return the body of an answer."""
+        """Return the body of the response to a new request."""
         return self.result_of(self.successResultOf(self.ask(method)).read(100))
 
     def test_used_again(self) -> None:
-        """After an answer was read, its connection serves the next request."""
+        """Once a response is read, its connection serves the next request."""
         self.network.answers += [reply(200, b"one"), reply(404, b"two"), reply(200, length=9)]
         self.assertEqual(self.ask_and_read(), b"one")
         self.assertEqual(self.ask_and_read(), b"two")
@@ -270,7 +270,7 @@ class ConnectionTests(ClientCase):
         self.assertEqual(len(self.network.peers), 1)
 
     def test_one_for_each_at_a_time(self) -> None:
-        """Requests beside each other have a connection each."""
+        """Concurrent requests have a connection each."""
         asking = [self.ask() for _ in range(3)]
         self.assertEqual(len(self.network.peers), 3)
         for peer in self.network.peers:
@@ -280,14 +280,14 @@ class ConnectionTests(ClientCase):
             self.result_of(self.successResultOf(each).discard())
 
     def test_not_used_again(self) -> None:
-        """A server that says that it will close its connection is asked on another one."""
+        """After a response with ``Connection: close``, the next request uses a new connection."""
         self.network.answers += [reply(200, b"one", {"Connection": "close"}), reply(200, b"two")]
         self.assertEqual((self.ask_and_read(), self.ask_and_read()), (b"one", b"two"))
         self.assertEqual(len(self.network.peers), 2)
         self.assertTrue(self.network.peers[0].over)
 
     def test_idle(self) -> None:
-        """One that nobody uses is closed after a while, earlier than servers close theirs."""
+        """Idle connections close after 15 seconds, before servers close them."""
         self.network.answers.append(reply(200))
         self.ask_and_read()
         self.network.advance(14.9)
@@ -296,7 +296,7 @@ class ConnectionTests(ClientCase):
         self.assertTrue(self.network.peers[0].over)
 
     def test_dropped(self) -> None:
-        """A long answer that is dropped is not read: its connection is broken off."""
+        """Discarding a long response aborts its connection instead of reading the body."""
         for head in (reply(200, length=10**9), reply_without_length(200)):
             self.network.answers.append((head, b"x" * 1000))
             self.result_of(self.successResultOf(self.ask()).discard())
@@ -304,14 +304,14 @@ class ConnectionTests(ClientCase):
             self.assertTrue(self.network.peers[-1].aborted)
 
     def test_dropped_and_short(self) -> None:
-        """A short one is read for the sake of its connection, which serves the next request."""
+        """Discarding a short response reads it, so that its connection serves the next request."""
         self.network.answers += [(reply(206, length=2), b"x", b"y"), reply(200)]
         self.result_of(self.successResultOf(self.ask()).discard())
         self.ask_and_read()
         self.assertEqual(len(self.network.peers), 1)
 
     def test_dropped_and_broken(self) -> None:
-        """One that does not come to its end is nobody's loss, and is not waited for for ever."""
+        """Discarding a short response ends without an error if its body is cut off or late."""
         self.network.answers += [(reply(206, length=2), b"x")] * 2
         dropping = [self.begin(self.successResultOf(self.ask()).discard()) for _ in range(2)]
         self.network.peers[0].break_off()
@@ -320,7 +320,7 @@ class ConnectionTests(ClientCase):
             self.successResultOf(each)
 
     def test_closed(self) -> None:
-        """Closing the client closes the idle ones, at once."""
+        """Closing the client closes its idle connections at once."""
         askings = [self.ask(), self.ask()]
         for peer, asking in zip(self.network.peers, askings, strict=True):
             peer.say(reply(200))
@@ -332,7 +332,7 @@ class ConnectionTests(ClientCase):
         self.assertEqual(self.network.getDelayedCalls(), [])
 
     def test_stale(self) -> None:
-        """A kept connection that the server was just closing costs a HEAD or a GET nothing."""
+        """GET, HEAD and DELETE are retried if the server closes a reused connection."""
         for method in ("GET", "HEAD", "DELETE"):
             self.network.answers += [reply(200), lambda peer, _: peer.break_off(), reply(404)]
             self.ask_and_read()
@@ -341,20 +341,20 @@ class ConnectionTests(ClientCase):
             self.result_of(answer.discard())
 
     def test_stale_with_a_body(self) -> None:
-        """What is not safe to send twice is not."""
+        """POST is not retried if the server closes a reused connection."""
         self.network.answers += [reply(200), lambda peer, _: peer.break_off(), reply(200)]
         self.ask_and_read()
         self.exactly(self.ask("POST"), TransportError)
         self.network.answers.clear()
 
     def test_fresh_and_lost(self) -> None:
-        """A new connection that breaks is no stale one: the server has its reasons."""
+        """A request is not retried if a new connection closes."""
         self.network.answers.append(lambda peer, _: peer.hang_up())
         self.exactly(self.ask(), TransportError)
         self.assertEqual(len(self.network.peers), 1)
 
     def test_quiet(self) -> None:
-        """Connections that come and go are no news for the log."""
+        """Opening, closing and refused connections log nothing."""
         log = Log()
         self.addCleanup(log.keep())
         self.network.answers += [reply(200), reply(200, b"", {"Connection": "close"})]
@@ -368,37 +368,37 @@ class ConnectionTests(ClientCase):
 
 
 class DeadlineTests(ClientCase):
-    """Every wait has an end"""
+    """Every wait has a timeout"""
 
     def ask(self, url: str = "http://s3.test/a") -> Deferred[Response]:
-        """Begin a request."""
+        """Start a request."""
         return self.begin(self.client.request("GET", url, {}))
 
     def assert_late(self, asking: Deferred[Response], seconds: float) -> None:
-        """Require that a request is given up after so many seconds, and not before."""
+        """Assert that a request fails after exactly this many seconds."""
         self.network.advance(seconds - 0.1)
         self.assertNoResult(asking)
         self.network.advance(0.1)
         self.exactly(asking, TransportError)
 
     def test_connecting(self) -> None:
-        """A host that does not answer has five seconds."""
+        """Connecting to a host times out after 5 seconds."""
         self.network.silent = True
         self.assert_late(self.ask(), 5)
 
     def test_answer(self) -> None:
-        """A server that was asked has fifteen for the headers, and the connection is closed."""
+        """Waiting for the headers times out after 15 seconds, and the connection is aborted."""
         asking = self.ask()
         self.assert_late(asking, 15)
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_patience(self) -> None:
-        """Who can wait longer says so."""
+        """A caller can set a longer timeout for the headers."""
         asking = self.begin(self.client.request("GET", "http://s3.test/a", {}, timeout=600))
         self.assert_late(asking, 600)
 
     def test_half_an_answer(self) -> None:
-        """The headers have to come to their end in that time, drop by drop or not."""
+        """All headers must arrive within 15 seconds; a slow trickle does not extend the timeout."""
         asking = self.ask()
         self.network.peers[0].say(b"HTTP/1.1 200 OK\r\n")
         for n in range(14):
@@ -409,13 +409,13 @@ class DeadlineTests(ClientCase):
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_handshake(self) -> None:
-        """A server that does not begin to speak TLS has no more time than another."""
+        """The 15 seconds for the headers include the TLS handshake."""
         asking = self.ask("https://s3.test/")
         self.assert_late(asking, 15)
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_endless(self) -> None:
-        """Headers without an end are not read for so long, nor kept in memory."""
+        """Endless headers fail before 1 MiB of them is read."""
         asking = self.ask()
         peer = self.network.peers[0]
         peer.say(b"HTTP/1.1 200 OK\r\n", b"X-Filler: %b\r\n" % (b"x" * 8000) * 1000)
@@ -426,7 +426,7 @@ class DeadlineTests(ClientCase):
         self.assertLess(said - peer.unread, 1024 * 1024)
 
     def test_many(self) -> None:
-        """Headers of any reasonable number are taken, one answer after the other."""
+        """Responses with 100 KB of headers are accepted, several on one connection."""
         for _ in range(10):
             head = reply(200, b"hello", {f"X-{n}": "x" * 1000 for n in range(100)})
             self.network.answers.append(head)
@@ -436,7 +436,7 @@ class DeadlineTests(ClientCase):
         self.assertEqual(len(self.network.peers), 1)
 
     def test_stale(self) -> None:
-        """Time that was lost on a connection which turned out to be stale counts."""
+        """The 15 seconds for the headers include the time spent on a stale connection."""
         self.network.answers.append(reply(200))
         self.result_of(self.successResultOf(self.ask()).read(0))
         asking = self.ask()
@@ -447,7 +447,7 @@ class DeadlineTests(ClientCase):
         self.assert_late(asking, 5)
 
     def test_body(self) -> None:
-        """A small body has fifteen seconds from its beginning to its end."""
+        """Reading a small body times out after 15 seconds in all."""
         self.network.answers.append((reply(200, length=100), b"x"))
         reading = self.begin(self.successResultOf(self.ask()).read(100))
         for _ in range(14):
@@ -460,7 +460,7 @@ class DeadlineTests(ClientCase):
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_in_time(self) -> None:
-        """What was in time leaves no deadline behind."""
+        """A response that arrives in time leaves no timer behind."""
         self.network.answers.append(reply(200, b"hello"))
         answer = self.successResultOf(self.ask())
         self.network.advance(14)
@@ -468,42 +468,42 @@ class DeadlineTests(ClientCase):
 
 
 class CancelledTests(ClientCase):
-    """One who does not want to wait gets away, and the connection is closed"""
+    """Cancelled requests end at once, and their connections are closed"""
 
     def cancel(self, asking: Deferred[Any]) -> None:
-        """Cancel a request and see what becomes of it."""
+        """Cancel a request and assert that it fails with CancelledError."""
         self.assertNoResult(asking)
         asking.cancel()
         self.network.run()
         self.exactly(asking, CancelledError)
 
     def test_connecting(self) -> None:
-        """Before there is a connection there will be none."""
+        """A request cancelled before it starts opens no connection."""
         for url in ("http://s3.test/", "https://s3.test/"):
             asking = Deferred.fromCoroutine(self.client.request("GET", url, {}))
             self.cancel(asking)
         self.assertEqual(self.network.peers, [])
 
     def test_waiting(self) -> None:
-        """While the server thinks about it the connection is broken off."""
+        """Cancelling a request before the response begins aborts the connection."""
         self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_again(self) -> None:
-        """A request on a kept connection is not sent a second time then."""
+        """Cancelling a request on a reused connection does not cause a retry."""
         self.network.answers.append(reply(200))
         self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).read(0))
         self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
         self.assertEqual(len(self.network.requests), 2)
 
     def test_half_an_answer(self) -> None:
-        """So it is in the midst of the headers."""
+        """Cancelling a request in the middle of the headers aborts the connection."""
         self.network.answers.append(b"HTTP/1.1 200 OK\r\nETag:")
         self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_reading(self) -> None:
-        """And in the midst of a body."""
+        """Cancelling the read of a body aborts the connection."""
         self.network.answers.append((reply(200, length=5), b"he"))
         answer = self.result_of(self.client.request("GET", "http://s3.test/", {}))
         self.cancel(self.begin(answer.read(5)))
@@ -514,20 +514,20 @@ class RefusedTests(ClientCase):
     """Servers that cannot be reached"""
 
     def test_refused(self) -> None:
-        """A refused connection is told as what it is."""
+        """A refused connection is a TransportError that says so."""
         self.network.refusal = ConnectionRefusedError()
         asking = self.begin(self.client.request("GET", "http://s3.test/", {}))
         self.network.advance(1)
         self.assertIn("refused", str(self.exactly(asking, TransportError)))
 
     def test_unknown(self) -> None:
-        """So is a name that nobody has."""
+        """An unknown host is a TransportError that names the host."""
         self.network.unknown.add("s3.test")
         error = self.error_of(self.client.request("GET", "http://s3.test/", {}), TransportError)
         self.assertIn("s3.test", str(error))
 
     def test_hangs_up(self) -> None:
-        """A server that closes the connection in place of an answer gave none."""
+        """A connection that closes before the headers are complete is a TransportError."""
         for packets in ((), (b"HTTP/1.1 200 OK\r\nContent-Le",)):
 
             def speak(peer: Peer, _: object, packets: tuple[bytes, ...] = packets) -> None:
@@ -538,7 +538,7 @@ class RefusedTests(ClientCase):
             self.error_of(self.client.request("POST", "http://s3.test/", {}), TransportError)
 
     def test_names_that_tls_has_none_of(self) -> None:
-        """A name that cannot be in any certificate is no reason to fall over."""
+        """A host name that no certificate can contain is a TransportError, not a crash."""
         for host in ("under_score.s3.test", "r3---sn.s3.test", "-a.s3.test", "a..b"):
             asking = self.begin(self.client.request("GET", f"https://{host}/", {}))
             for peer in self.network.peers:
@@ -549,27 +549,27 @@ class RefusedTests(ClientCase):
 
 
 class TrustCase(ClientCase):
-    """Servers that speak TLS, with a certificate of a private authority or of none."""
+    """TLS servers with a certificate of a private CA."""
 
     AUTHORITY = trustme.CA()
 
     def setUp(self) -> None:
         super().setUp()
-        # Twisted 26.10 gathers small writes on the clock of the global reactor, with nothing public
-        # to say that it be another.
+        # Twisted 26.10 batches small TLS writes with the global reactor's clock and has no public
+        # setting for another clock.
         self.patch(tls, "_get_default_clock", lambda: self.network)
         bundle = self.mktemp()
         self.AUTHORITY.cert_pem.write_to_path(bundle)
         self.client = HttpClient(self.network, load_trust_root(bundle))
 
     def serve(self, certificate: trustme.LeafCert) -> None:
-        """Let servers have a certificate."""
+        """Use TLS with this certificate for all servers."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         certificate.configure_cert(context)
         self.network.context = context
 
     def get(self, host: str = "s3.test") -> Deferred[bytes]:
-        """Begin to get what is there."""
+        """Start a request, and return its body."""
 
         async def get() -> bytes:
             answer = await self.client.request("GET", f"https://{host}/a", {})
@@ -579,24 +579,24 @@ class TrustCase(ClientCase):
 
 
 class TrustTests(TrustCase):
-    """Certificates are verified, always"""
+    """Certificates are always verified"""
 
     def assert_untrusted(self, host: str = "s3.test") -> str:
-        """Require that a server is not believed and told nothing; return why."""
+        """Assert that a server's certificate is rejected and no request is sent; return why."""
         asked = self.get(host)
         self.network.run()
         self.assertEqual(self.network.requests, [])
         return str(self.exactly(asked, UntrustedCertificate))
 
     def test_trusted(self) -> None:
-        """A server with the right certificate is asked, by name and by address."""
+        """The client accepts a certificate for the server's name, wildcard or IP address."""
         self.serve(self.AUTHORITY.issue_cert("s3.test", "*.s3.test", "127.0.0.1", "::1"))
         for host in ("s3.test", "bucket.s3.test", "127.0.0.1:8443", "[::1]:8443"):
             self.network.answers.append(reply(200, b"hello"))
             self.assertEqual(self.successResultOf(self.get(host)), b"hello")
 
     def test_used_again(self) -> None:
-        """A connection that was verified serves the next request."""
+        """A verified TLS connection is reused for the next request."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
         self.network.answers += [reply(200, b"one"), reply(200, b"two")]
         self.assertEqual(self.successResultOf(self.get()), b"one")
@@ -604,18 +604,18 @@ class TrustTests(TrustCase):
         self.assertEqual(len(self.network.peers), 1)
 
     def test_of_nobody(self) -> None:
-        """A certificate of an authority that nobody trusts, or of its own making, is refused."""
+        """A certificate of an unknown CA is rejected."""
         self.serve(trustme.CA().issue_cert("s3.test"))
         self.assertEqual(self.assert_untrusted(), "the certificate is not trusted")
 
     def test_for_another_name(self) -> None:
-        """A certificate for another name is refused, be it a near one."""
+        """A certificate for another name or address is rejected."""
         self.serve(self.AUTHORITY.issue_cert("s3.test", "*.s3.test", "192.0.2.7"))
         for host in ("other.test", "a.b.s3.test", "s3.test.other", "192.0.2.8"):
             self.assertEqual(self.assert_untrusted(host), "the certificate is for another name")
 
     def test_expired(self) -> None:
-        """A certificate that was good until yesterday is refused."""
+        """An expired certificate is rejected."""
         yesterday = datetime.now(UTC) - timedelta(days=1)
         past = self.AUTHORITY.issue_cert(
             "s3.test", not_before=yesterday - timedelta(days=9), not_after=yesterday
@@ -624,27 +624,27 @@ class TrustTests(TrustCase):
         self.assertEqual(self.assert_untrusted(), "the certificate is not trusted")
 
     def test_not_tls(self) -> None:
-        """A server that speaks no TLS is unreachable: there is nothing to trust or not."""
+        """A server that does not speak TLS is a TransportError, not an UntrustedCertificate."""
         asked = self.get()
         self.network.peers[0].say(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         self.network.run()
         self.exactly(asked, TransportError)
 
     def test_hangs_up(self) -> None:
-        """One that closes in the midst of the handshake is unreachable."""
+        """A connection that closes during the TLS handshake is a TransportError."""
         asked = self.get()
         self.network.peers[0].hang_up()
         self.network.run()
         self.exactly(asked, TransportError)
 
     def test_system(self) -> None:
-        """What the system trusts is no private authority."""
+        """A private CA is rejected if only the system's CAs are trusted."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
         self.client = HttpClient(self.network, load_trust_root(None))
         self.assertEqual(self.assert_untrusted(), "the certificate is not trusted")
 
     def test_closed(self) -> None:
-        """Closing the client closes an idle connection over TLS in good order."""
+        """Closing the client closes its idle TLS connections."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
         self.network.answers.append(reply(200))
         self.successResultOf(self.get())
@@ -652,7 +652,7 @@ class TrustTests(TrustCase):
         self.assertTrue(self.network.peers[0].over)
 
     def test_closed_without_a_word(self) -> None:
-        """A server that never says goodbye does not keep the client from closing."""
+        """The client closes even if a server never sends TLS's close_notify."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
         self.network.answers.append(reply(200))
         self.successResultOf(self.get())
@@ -666,7 +666,7 @@ class TrustTests(TrustCase):
         self.successResultOf(closing)
 
     def test_body_that_is_cut(self) -> None:
-        """A connection that ends without leave-taking, as an attacker ends it, ends no body."""
+        """A framed body cut off by the end of the connection fails over TLS too."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
         for packets in (
             (reply(200, length=10), b"hello"),
@@ -685,13 +685,13 @@ class ReadTrustTests(SynchronousTestCase):
     ONE, OTHER = trustme.CA(), trustme.CA()
 
     def write(self, data: bytes) -> str:
-        """Return the path of a file."""
+        """Write a file and return its path."""
         path = Path(self.mktemp())
         path.write_bytes(data)
         return str(path)
 
     def test_several(self) -> None:
-        """Every certificate in a bundle is trusted, whatever stands between them."""
+        """Every certificate of a bundle is trusted; text and keys between them are ignored."""
         one, other = (each.cert_pem.bytes() for each in (self.ONE, self.OTHER))
         for data in (
             one + other,
@@ -703,36 +703,36 @@ class ReadTrustTests(SynchronousTestCase):
             self.assertEqual(len(trust._caCerts), 2)
 
     def test_nothing(self) -> None:
-        """A file without a certificate is no bundle: nobody would be trusted, silently."""
+        """A file without a certificate raises ValueError."""
         for data in (b"", b"nothing\n", self.ONE.private_key_pem.bytes(), b"\x30\x82" * 99):
             self.assertRaises(ValueError, load_trust_root, self.write(data))
 
     def test_broken(self) -> None:
-        """One broken certificate spoils the whole, rather than being left out."""
+        """One invalid certificate makes the whole bundle a ValueError."""
         whole = self.ONE.cert_pem.bytes()
         begin, end = b"-----BEGIN CERTIFICATE-----\n", b"-----END CERTIFICATE-----\n"
         for block in (begin + end, begin + b"AAAA\n" + end, begin + b"!\n" + end):
             self.assertRaises(ValueError, load_trust_root, self.write(whole + block))
 
     def test_torn(self) -> None:
-        """A bundle of which the end is missing is broken too."""
+        """A bundle that ends inside a certificate raises ValueError."""
         whole = self.ONE.cert_pem.bytes()
         self.assertRaises(ValueError, load_trust_root, self.write(whole + whole[: len(whole) // 2]))
 
     def test_missing(self) -> None:
-        """A file that cannot be read says so as the system does."""
+        """A bundle that cannot be read raises the system's OSError."""
         missing = self.mktemp()
         self.assertRaises(FileNotFoundError, load_trust_root, missing)
         Path(missing).mkdir()
         self.assertRaises(IsADirectoryError, load_trust_root, missing)
 
     def test_system(self) -> None:
-        """Without a file it is the system's own."""
+        """Without a bundle the system's CAs are trusted."""
         self.assertIs(type(load_trust_root(None)), type(platformTrust()))
 
 
 class Visit(Protocol):
-    """A server's connection: says what it was told to when it is asked, and listens."""
+    """Server side of a connection, which sends the test's response to any data."""
 
     def __init__(self, server: RealTests) -> None:
         self.server = server
@@ -750,7 +750,7 @@ class Visit(Protocol):
 
 
 class RealTests(TestCase):
-    """Real sockets do what those in memory do"""
+    """Real sockets behave like the simulated ones"""
 
     timeout = 10
 
@@ -767,7 +767,7 @@ class RealTests(TestCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(self.client.close()))
 
     async def test_used_again_and_closed(self) -> None:
-        """One connection serves two requests, and is closed with the client."""
+        """One TCP connection serves two requests, and closes with the client."""
         for _ in range(2):
             answer = await self.client.request("GET", self.url, {})
             self.assertEqual(await answer.read(5), b"hello")
@@ -776,13 +776,13 @@ class RealTests(TestCase):
         self.assertIsInstance(await self.visits[0].ended, ConnectionDone)
 
     async def test_refused(self) -> None:
-        """A port at which nobody listens is unreachable."""
+        """A connection to a closed port is a TransportError."""
         await self.port.stopListening()
         with self.assertRaises(TransportError):
             await self.client.request("GET", self.url, {})
 
     async def test_cancelled(self) -> None:
-        """A server hears at once that nobody waits for its answer any more."""
+        """Cancelling a request closes its TCP connection at once."""
         self.answer = b"HTTP/1.1 200 OK\r\n"
         asking = Deferred.fromCoroutine(self.client.request("GET", self.url, {}))
         while not self.visits:
@@ -793,13 +793,13 @@ class RealTests(TestCase):
         await self.visits[0].ended
 
     async def test_dropped(self) -> None:
-        """A server hears at once that nobody wants its body."""
+        """Discarding a long response closes its TCP connection at once."""
         self.answer = reply(200, length=10**9) + b"x" * 1000
         await (await self.client.request("GET", self.url, {})).discard()
         await self.visits[0].ended
 
     async def test_slow_reader(self) -> None:
-        """A server writes no more than the kernel's buffers hold while nobody reads."""
+        """While the consumer is paused, a server can send only as much as the kernel buffers."""
         size = 64 * 1024 * 1024
         self.answer = reply(200, length=size)
         answer = await self.client.request("GET", self.url, {})
@@ -808,7 +808,7 @@ class RealTests(TestCase):
         server = self.visits[0].transport
         server.write(bytes(size))
         left, turns = size, 0
-        # It has come to a stand where many turns of the reactor have moved nothing.
+        # The transfer is blocked once 200 reactor iterations have moved nothing.
         while turns < 200:
             await turn()
             now = len(server.dataBuffer) - server.offset + server._tempDataLen
@@ -823,7 +823,7 @@ class RealTests(TestCase):
 
 
 def turn() -> Deferred[None]:
-    """Let the reactor turn once."""
+    """Wait for one iteration of the reactor."""
     turned: Deferred[None] = Deferred()
     reactor.callLater(0, turned.callback, None)
     return turned

@@ -1,4 +1,4 @@
-"""Errors of outbound requests, translated from those of Twisted's client."""
+"""The translation of Twisted's client errors to those of `HttpClient`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ UNTRUSTED = TlsError([("SSL routines", "", "certificate verify failed")])
 
 
 def wrapped(*errors: BaseException) -> Exception:
-    """Wrap errors as Twisted's client does, one of them twice."""
+    """Wrap errors as Twisted's client does, the first one twice."""
     first, *others = errors
     inner = ResponseNeverReceived([Failure(first)])
     return ResponseFailed([Failure(inner), *(Failure(error) for error in others)])
 
 
 class QueryTests(SynchronousTestCase):
-    """`translate_error`: what a server repeats of a request"""
+    """`translate_error`: quotes of a request in an error"""
 
     def test_query(self) -> None:
-        """The query of an address is in no translation, which the log may quote (D47)."""
+        """A translated error contains no URL query, since it may be logged (D47)."""
         said = b"GET https://a.test/b?hmac=s3cret is no answer"
         error = ResponseFailed([Failure(ParseError("wrong number of parts", said))])
         text = str(translate_error(error))
@@ -44,22 +44,22 @@ class TranslateErrorTests(SynchronousTestCase):
     """`translate_error`"""
 
     def translated(self, error: BaseException | None, expired: bool = False) -> tuple[type, str]:
-        """Return the class and the text of an translation."""
+        """Return the class and the text of a translated error."""
         translation = translate_error(error, expired)
         return type(translation), str(translation)
 
     def test_late(self) -> None:
-        """What was called off for want of progress is late, however it ended."""
+        """With ``expired``, every error is a TransportError about a missed timeout."""
         for error in (CancelledError(), wrapped(CancelledError()), ConnectionLost(), None):
             self.assertEqual(self.translated(error, True), (TransportError, "no response in time"))
 
     def test_cancelled(self) -> None:
-        """What the caller called off is no failure of the other side."""
+        """A request that the caller cancelled fails with CancelledError."""
         for error in (CancelledError(), wrapped(CancelledError(), ConnectionDone())):
             self.assertEqual(self.translated(error), (CancelledError, ""))
 
     def test_untrusted(self) -> None:
-        """A certificate that proves nothing is told from a connection that broke, and how."""
+        """A rejected certificate is an UntrustedCertificate that says what is wrong."""
         for error, text in (
             (VerificationError([]), "the certificate is for another name"),
             (UNTRUSTED, "the certificate is not trusted"),
@@ -68,19 +68,19 @@ class TranslateErrorTests(SynchronousTestCase):
                 self.assertEqual(self.translated(given), (UntrustedCertificate, text))
 
     def test_other_troubles_of_tls(self) -> None:
-        """A server that does not speak TLS as one should is unreachable, and not untrusted."""
+        """Any other TLS error is a TransportError with OpenSSL's text."""
         error = TlsError([("SSL routines", "", "wrong version number")])
         kind, text = self.translated(wrapped(error))
         self.assertIs(kind, TransportError)
         self.assertIn("wrong version number", text)
 
     def test_cause(self) -> None:
-        """The text names the cause at the bottom, and not what was wrapped around it."""
+        """The text names the original error, not the errors that wrap it."""
         kind, text = self.translated(wrapped(ConnectionRefusedError()))
         self.assertIs(kind, TransportError)
         self.assertIn("Connection was refused by other side", text)
         self.assertIn("ConnectionRefusedError", text)
 
     def test_cause_without_words(self) -> None:
-        """A cause that says nothing is named by its class."""
+        """An original error without a text is named by its class."""
         self.assertEqual(self.translated(wrapped(KeyError())), (TransportError, "KeyError"))

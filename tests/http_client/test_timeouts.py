@@ -1,4 +1,4 @@
-"""Timeouts: for progress of a transfer, and for a coroutine as a whole."""
+"""Timeouts for the progress of a transfer, and for a whole coroutine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ProgressTimeoutTests(SynchronousTestCase):
         )
 
     def test_expires(self) -> None:
-        """At its time, not before and only once, it calls off what it watches, and says so."""
+        """After the timeout the callback is called once, and `expired` is True."""
         self.clock.advance(9.9)
         self.assertEqual((self.called, self.timeout.expired), ([], False))
         self.clock.advance(0.1)
@@ -32,7 +32,7 @@ class ProgressTimeoutTests(SynchronousTestCase):
         self.assertEqual((self.called, self.timeout.expired), ([10], True))
 
     def test_extended(self) -> None:
-        """Every bit of progress gives it all of its time again."""
+        """Each reset restarts the whole timeout."""
         for _ in range(5):
             self.clock.advance(9)
             self.timeout.reset()
@@ -42,7 +42,7 @@ class ProgressTimeoutTests(SynchronousTestCase):
         self.assertEqual(self.called, [55])
 
     def test_stopped(self) -> None:
-        """What is over is watched no more, whatever is heard of it, and nothing is left behind."""
+        """A cancelled timeout never expires, a reset does not restart it, and no timer is left."""
         self.timeout.cancel()
         self.timeout.cancel()
         self.timeout.reset()
@@ -51,7 +51,7 @@ class ProgressTimeoutTests(SynchronousTestCase):
         self.assertEqual((self.called, self.timeout.expired), ([], False))
 
     def test_after_the_end(self) -> None:
-        """Progress that comes too late changes nothing."""
+        """Resetting or cancelling an expired timeout does nothing."""
         self.clock.advance(10)
         self.timeout.reset()
         self.timeout.cancel()
@@ -67,15 +67,15 @@ class WithTimeoutTests(SynchronousTestCase):
         self.step: Deferred[str] = Deferred()
 
     def begin(self, work: Coroutine[Any, Any, str], seconds: float = 10) -> Deferred[str]:
-        """Begin some work."""
+        """Start a coroutine with a timeout."""
         return Deferred.fromCoroutine(with_timeout(self.clock, seconds, work))
 
     async def work(self) -> str:
-        """Wait for one step."""
+        """Wait for `step`."""
         return await self.step
 
     def test_in_time(self) -> None:
-        """A result or an error in time is that of the work, and no timer is left."""
+        """A result or an error in time is passed on, and no timer is left."""
         working = self.begin(self.work())
         self.clock.advance(9.9)
         self.step.callback("done")
@@ -87,7 +87,7 @@ class WithTimeoutTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_late(self) -> None:
-        """At its time and not before, the work is cancelled, with Python's own TimeoutError."""
+        """After exactly the timeout the coroutine is cancelled, and TimeoutError is raised."""
         for seconds in (10, 0, -1):
             self.step = Deferred()
             working = self.begin(self.work(), seconds)
@@ -98,14 +98,14 @@ class WithTimeoutTests(SynchronousTestCase):
             self.assertEqual(f"{seconds} seconds have passed", str(error))
 
     def test_cancelled(self) -> None:
-        """A caller that is cancelled has not timed out, and no timer is left."""
+        """If the caller is cancelled, CancelledError is raised, and no timer is left."""
         working = self.begin(self.work())
         working.cancel()
         self.failureResultOf(working, CancelledError)
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_cleanup(self) -> None:
-        """The end of work that cannot be stopped is waited for, past its time too."""
+        """TimeoutError is raised only after a coroutine that ignores cancellation has ended."""
 
         async def work() -> str:
             return await await_uncancelled(self.step)
@@ -122,7 +122,7 @@ class WithTimeoutTests(SynchronousTestCase):
             self.failureResultOf(working, CancelledError if cancelled else TimeoutError)
 
     def test_error_of_the_cleanup(self) -> None:
-        """Work that fails or succeeds although it was cancelled is not called late."""
+        """If a coroutine handles its cancellation, its own result or error is passed on."""
 
         async def work() -> str:
             try:
