@@ -26,14 +26,14 @@ def main() -> int:
         "--seconds", type=float, default=60.0, help="seconds for all targets together"
     )
     parser.add_argument("--engine", choices=ENGINES, help="engine to use; default both")
-    parser.add_argument("--seed", type=int, help="seed that makes a run of Hypothesis repeatable")
+    parser.add_argument("--seed", type=int, help="seed of both engines; default random")
     parser.add_argument("--target", action="append", choices=sorted(TARGETS), help="fuzz only this")
     given = parser.parse_args()
     # The targets examine what the service logs; do not print it.
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     engines = [given.engine] if given.engine else list(ENGINES)
     if "atheris" in engines and not has_atheris():
-        print("atheris is not installed: skip coverage-guided fuzzing")
+        print("atheris is not installed; coverage-guided fuzzing is skipped")
         engines.remove("atheris")
     names = given.target or list(TARGETS)
     first_seed = secrets.randbelow(2**31) if given.seed is None else given.seed

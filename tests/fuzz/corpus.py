@@ -1,4 +1,4 @@
-"""Corpus: valid inputs, significant words, and strategies that mix words into valid inputs."""
+"""Corpus: seeds (valid and nearly valid inputs), dictionary words, and Hypothesis strategies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PATHS = (
     b"hls/insecure/f:mp3/plain/local://a.mp3/index.m3u8",
 )
 
-# The path of the variant whose ETag the word TAG stands for.
+# Path of a variant. In inputs, the word TAG stands for the ETag of this variant.
 _TAGGED = b"insecure/plain/local://a.mp3"
 _LINES = (
     b"Range: bytes=0-9",
@@ -92,7 +92,7 @@ REQUESTS = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET /\r\n\r\n",
 )
-#: Input bytes that set up a service: the first option of each choice.
+#: Input bytes that select the first value of each setting of `FuzzFixture`.
 PLAIN_HOUSE = bytes(FURNISHING)
 
 
@@ -206,7 +206,7 @@ SETTING_WORDS = (
 
 @st.composite
 def spoiled(draw: st.DrawFn, seeds: Sequence[bytes], words: Sequence[bytes]) -> bytes:
-    """Draw a valid input in which words or random bytes replace a few short slices."""
+    """Draw a seed in which words or random bytes replace a few short slices."""
     data = draw(st.sampled_from(seeds))
     for _ in range(draw(st.integers(0, 6))):
         at = draw(st.integers(0, len(data)))

@@ -44,8 +44,8 @@ def check_words(words: str, longest: int = 600) -> None:
     assert len(words) <= longest, words
 
 
-#: Whether messages may quote control characters of a segment as they are. JSON escapes them. Set
-#: this to False to require messages that are safe to print without JSON's escapes.
+#: Whether messages may contain control characters of a path segment unescaped. JSON escapes them in
+#: error documents. Set this to False to require messages that are safe to print without that.
 RAW_CONTROLS_QUOTED = True
 
 

@@ -18,7 +18,8 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from tests.fuzz.targets import TARGETS, Target
 
 ENGINES = ("hypothesis", "atheris")
-# Examples in one run of Hypothesis, which is short; the deadline is checked between runs.
+# Examples in one run of Hypothesis. A run has to be short, because the deadline is checked only
+# between runs.
 _BATCH = 300
 # Seconds for shrinking a failing input.
 _SHRINK = 20.0
@@ -42,7 +43,7 @@ class Result:
 
 
 def has_atheris() -> bool:
-    """Return whether atheris is installed; it has no wheel for every Python version."""
+    """Return whether atheris is installed; some Python versions have no wheel of it."""
     return importlib.util.find_spec("atheris") is not None
 
 
@@ -56,7 +57,7 @@ def breaks(check: Callable[[bytes], None], data: bytes) -> str:
 
 
 def run_hypothesis(target: Target, seconds: float, first_seed: int, build: Path) -> Result:
-    """Fuzz for so many seconds; start with inputs that failed in earlier runs."""
+    """Fuzz for the given number of seconds; start with inputs that failed in earlier runs."""
     runs = 0
     failed: list[bytes] = []
     deadline = time.monotonic() + seconds
@@ -119,7 +120,7 @@ def run_atheris(name: str, seconds: int, first_seed: int, build: Path) -> Result
 
 
 def shrink(check: Callable[[bytes], None], data: bytes, seconds: float = _SHRINK) -> bytes:
-    """Return a shorter input that still breaks the promise, by removing slices of it."""
+    """Remove slices of an input while it still breaks the promise; return the rest."""
     deadline = time.monotonic() + seconds
     length = len(data)
     while length and time.monotonic() < deadline:

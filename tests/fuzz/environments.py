@@ -21,7 +21,7 @@ Load = Callable[[Mapping[str, str]], tuple[Config, tuple[str, ...]]]
 
 
 def check_environment(data: bytes, load: Load = load) -> None:
-    """Assert that settings load or are reported, one printable line for each problem, no secrets.
+    """Assert that settings load, or that their problems are printable lines without secrets.
 
     :param data: lines such as ``AP_PORT=4000``.
     """
@@ -51,7 +51,8 @@ def environment(data: bytes) -> dict[str, str]:
             half = len(value) // 4 * 2
             value = value[:half] + CANARY + value[half:]
         elif name in URLS and "@" in value and not value.startswith("file:///"):
-            # A password with a slash looks like a host up to the slash; that part is secret, too.
+            # If a password contains a slash, the text before the slash looks like a host. It is
+            # secret, too.
             value = value.replace("://", f"://{CANARY}", 1)
         environ[name] = value
     return environ

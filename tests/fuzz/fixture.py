@@ -27,7 +27,7 @@ from tests.support.http import (
     ResourceHarness,
 )
 
-#: Bytes of an input that set up a service: one for each choice in `FuzzFixture`.
+#: Number of input bytes that set up a service: one for each choice in `FuzzFixture`.
 FURNISHING = 10
 ORIGINS = (None, "*", "https://app.example")
 #: Last digits of the keys that are stored.
@@ -61,10 +61,10 @@ _COMPLAINT = b"Invalid data found when processing input"
 
 
 class FuzzFixture(ResourceHarness):
-    """Service with a source for every name and a variant for some keys, as its input chooses.
+    """Service whose source, stored variants, renders and client behavior are chosen by an input.
 
     :ivar asked: the method of each request that reached the resource, in order.
-    :ivar leaves: the client leaves before the response is complete.
+    :ivar leaves: whether the client leaves before the response is complete.
     :ivar piece: bytes that the client sends at a time, or 0 for all at once.
     :ivar window: bytes after which the client pauses reading, or None.
     """

@@ -1,6 +1,6 @@
 """One target under atheris: ``python -m tests.fuzz.guided TARGET CORPUS [libFuzzer options]``.
 
-It ends when libFuzzer ends, which writes a failing input to a file.
+libFuzzer writes a failing input to a file, and ends the process.
 """
 
 from __future__ import annotations

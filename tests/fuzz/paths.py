@@ -1,4 +1,4 @@
-"""Request paths: any bytes name a variant with one key or an info document, or are refused."""
+"""Request paths: any path is refused, or names an info document or a variant with one key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from audioproxy.grammar.values import percent_encode
 from tests.fuzz.draws import check_refusal, check_words, outcome
 
 _LONGEST_URL = 2048
-# A number with a redundant zero, sign or dot (D3); names and texts are escaped or contain letters.
+# A number with a redundant zero, sign or dot (D3). The texts of cb and dl are not numbers. All
+# other values that are not numbers contain letters, and do not match.
 _NOT_MINIMAL = re.compile(
     r"(?:^|/)(?!cb|dl)[a-z_]+:(?:[^/]*:)?(?:\+|-0(?:[:/]|$)|-?0\d|\d+\.(?:\d*0)?(?:[:/]|$))"
 )
@@ -28,7 +29,7 @@ ReadSource = Callable[[bytes, bytes], Source]
 def check_path(
     data: bytes, options: ReadOptions = read_options, source: ReadSource = read_source
 ) -> None:
-    """Assert the promises of the grammar about any path.
+    """Assert that the options and the source of a path are refused, or have one canonical form.
 
     :param data: the path without its leading slash.
     """
@@ -47,7 +48,7 @@ def check_path(
 
 
 def check_options(segments: Sequence[bytes], read: ReadOptions) -> VariantOptions | None:
-    """Assert the promises about option segments; return the options, None if refused."""
+    """Assert that options are refused, or have one canonical form; return them, or None."""
     found = outcome(lambda: read(segments), InvalidOptions)
     expiry = read_expiry(segments)
     forms = {_form(found)}
@@ -75,7 +76,7 @@ def check_options(segments: Sequence[bytes], read: ReadOptions) -> VariantOption
 
 
 def check_source(form: bytes, raw: bytes, read: ReadSource) -> bytes | None:
-    """Assert the promises about a source; return its canonical form, or None if it is refused."""
+    """Assert that a source is refused, or has one canonical form; return that form, or None."""
     found = outcome(lambda: read(form, raw), NotFound)
     if isinstance(found, Exception):
         check_refusal(found)
@@ -89,8 +90,9 @@ def check_source(form: bytes, raw: bytes, read: ReadSource) -> bytes | None:
                 again = outcome(lambda text=spelling: read(b"enc", _encoded(text)), NotFound)
                 assert again == found, f"{spelling!r} is {again!r}, not {found!r}"
     if len(canonical) > _LONGEST_URL and isinstance(found, HttpsSource):
-        # A URL near the length limit grew: it got its root path, or its address became longer. Its
-        # canonical form is then too long to be parsed again.
+        # Normalization can lengthen a URL: it adds the root path, or writes an IP address in a
+        # longer form. The canonical form of a URL near the length limit is then too long to be
+        # parsed again.
         return canonical
     spellings = (
         (b"plain", percent_encode(canonical).encode("ascii")),

@@ -1,4 +1,4 @@
-"""Output of ffprobe and ffmpeg: any text is understood or refused, and reveals no secret."""
+"""Output of ffprobe and ffmpeg: any text is parsed or refused, and reveals no secret."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.fuzz.draws import Draws, check_refusal, outcome
 NOTICES = (b"", b"[mp3 @ 0x5] Estimating duration from bitrate, this may be inaccurate\n")
 # Credentials that must not appear in the log.
 PASSWORD, SIGNATURE = "pAsSwOrD", "sIgNaTuRe"
-# Characters that a URL may contain in these places (RFC 3986, 3); ffmpeg also accepts an @ in a
-# password.
+# Characters that the host, the userinfo and the query of a URL may contain (RFC 3986, 3). ffmpeg
+# also accepts an @ in the userinfo.
 _UNRESERVED = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~%!$&'()*+,;=:"
 _AUTHORITY = _UNRESERVED + b"@"
 _QUERY = _AUTHORITY + b"/?"
@@ -49,7 +49,7 @@ def check_probe(data: bytes, read: Callable[..., Probe] = read_probe) -> None:
     assert 0 < found.channels <= 64, found.channels
     assert found.bit_depth > 0
     check_document(found.description.document(None))
-    # The functions that process every probe result next.
+    # Call the functions that process every probe result next.
     options = VariantOptions()
     assert needs_measuring(options, found) in (False, True)
     outcome(lambda: find_sample_range(options, found), InvalidOptions)

@@ -40,7 +40,7 @@ _MOST_TURNS = 1000
 
 
 def check_front(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixture) -> None:
-    """Assert the promises about any bytes that a client sends.
+    """Assert that any bytes get valid responses, each with a log line, and leak nothing.
 
     :param data: the setup of the service, then the bytes of one connection.
     """
@@ -110,7 +110,7 @@ def check_answers(
         response = read_response(rest, method, closed)
         if response is None:
             assert last and not rest, f"no response to request {index}: {rest!r}"
-            # A client that leaves early gets a log entry, but no response.
+            # The request of a client that left early is logged with 499, but has no response.
             assert unfinished, "a request got no response"
             assert unread.pop().status == 499
             break
@@ -152,7 +152,7 @@ def _check_answer_here(
 
 
 def check_answer(response: Response, method: bytes, record: AccessLogEntry) -> None:
-    """Assert the promises about each response."""
+    """Assert that the status, headers and body of a response fit together and fit its log entry."""
     assert response.status in STATUSES, response
     assert response["cache-control"], f"no Cache-Control: {response}"
     for name, value in response.headers:

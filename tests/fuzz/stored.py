@@ -28,7 +28,7 @@ _MORE = 1 << 20
 
 
 def sealed(body: bytes, record: bytes) -> bytes:
-    """Return a stored file with any record, whose checksum is right (architecture.md)."""
+    """Return a stored file with a given record and the right checksum of it (architecture.md)."""
     return body + record + struct.pack(">II", len(record), zlib.crc32(record)) + _MAGIC
 
 
@@ -46,10 +46,10 @@ def _store(root: str) -> FileVariantStore:
 
 
 def check_stored(data: bytes, store: Store = _store) -> None:
-    """Assert that the store finds a variant in a file exactly if the file holds one.
+    """Assert that the store finds a valid variant, and returns only what a file contains.
 
-    :param data: kind of the file, then its content. A file has arbitrary bytes; or is a valid file
-        with one slice replaced; or has an arbitrary record with a right checksum.
+    :param data: the kind of the file, then its content. The kinds are arbitrary bytes, a valid file
+        with one slice replaced, and a valid body with an arbitrary record and its right checksum.
     """
     draws = Draws(data)
     kind = draws.one_of(("any", "mutated", "sealed"))

@@ -21,8 +21,8 @@ class Target:
     """A promise that holds for any bytes.
 
     :ivar check: raises an exception, usually AssertionError, if the input breaks the promise.
-    :ivar inputs: strategy whose bytes are often nearly valid.
-    :ivar seeds: valid inputs, with which a coverage-guided fuzzer starts.
+    :ivar inputs: strategy that often draws nearly valid bytes.
+    :ivar seeds: valid and nearly valid inputs, with which a coverage-guided fuzzer starts.
     :ivar words: dictionary of a coverage-guided fuzzer.
     :ivar longest: longest input of a coverage-guided fuzzer, in bytes.
     """

@@ -25,7 +25,7 @@ SHORT = settings(
 )
 
 
-#: For a target whose examples are much slower than those of the others.
+#: Settings for a target whose examples are much slower than those of the others.
 SHORTER = settings(SHORT, max_examples=60)
 
 
@@ -97,7 +97,7 @@ class FoundTests(SynchronousTestCase):
     """Regression tests of bugs that fuzzing found."""
 
     def test_quotes_in_a_query(self) -> None:
-        """A quote in the query of a URL does not end it: the rest of the query stays secret."""
+        """A quote in the query of a URL does not end the query: the rest of it stays secret."""
         check_diagnostic(b"opening\nuser\nh\n'\nfailed")
 
     def test_at_signs_in_a_password(self) -> None:

@@ -38,7 +38,7 @@ GET = corpus.request(b"GET", b"insecure/plain/local://a")
 
 
 class GrammarTargetTests(SynchronousTestCase):
-    """`check_path`"""
+    """Broken grammars that `check_path` detects."""
 
     def test_order(self) -> None:
         """`check_path` detects options whose meaning depends on their order."""
@@ -70,7 +70,7 @@ class GrammarTargetTests(SynchronousTestCase):
             check_path(b"s/plain/local://%252541", source=twice)
 
     def test_crash(self) -> None:
-        """`check_path` passes on errors that are not refusals."""
+        """`check_path` fails with the same error if a parser raises one that is not a refusal."""
 
         def crash(segments: Sequence[bytes]) -> tuple[VariantOptions, int | None]:
             raise KeyError("f")
@@ -80,7 +80,7 @@ class GrammarTargetTests(SynchronousTestCase):
 
 
 class FrontTargetTests(SynchronousTestCase):
-    """`check_front`"""
+    """Broken services that `check_front` detects."""
 
     def refused(self, harness: Any, sent: bytes = GET) -> None:
         """Assert that `check_front` accepts the correct service and rejects a broken one."""
@@ -89,7 +89,7 @@ class FrontTargetTests(SynchronousTestCase):
             check_front(corpus.PLAIN_HOUSE + sent, harness)
 
     def test_furniture(self) -> None:
-        """The setup reads exactly `PLAIN_HOUSE`, and leaves the request behind it complete."""
+        """`FuzzFixture` reads exactly `PLAIN_HOUSE`, and leaves the following request unread."""
         draws = Draws(corpus.PLAIN_HOUSE + GET)
         FuzzFixture(draws)
         self.assertEqual(draws.rest, GET)
@@ -173,7 +173,7 @@ class FrontTargetTests(SynchronousTestCase):
 
 
 class ReaderTargetTests(SynchronousTestCase):
-    """The targets of single parsers"""
+    """Broken parsers that the targets of single parsers detect."""
 
     def test_range(self) -> None:
         """`check_range` detects a range that is one byte too long, and a missing 416."""
@@ -197,7 +197,7 @@ class ReaderTargetTests(SynchronousTestCase):
             check_conditions(b"W/TAG", applies=lambda header, tag: tag in (header or b""))
 
     def test_probe(self) -> None:
-        """`check_probe` detects an estimate marked as exact, and passes on unexpected errors."""
+        """`check_probe` detects an estimate marked as exact, and lets unexpected errors through."""
 
         def exact(stdout: bytes, stderr: bytes, *, cut_off: bool) -> Probe:
             return replace(read_probe(stdout, stderr, cut_off=cut_off), exact=True)
@@ -242,7 +242,7 @@ class ReaderTargetTests(SynchronousTestCase):
             check_stored(b"\1\0\0\5", lambda root: Trusting(root, BlockingCalls(Clock(), execute)))
 
     def test_shrink(self) -> None:
-        """`shrink` returns the shortest input that still breaks the promise."""
+        """`shrink` removes all bytes that are not needed to break the promise."""
 
         def check(data: bytes) -> None:
             assert not (b"a" in data and b"z" in data)

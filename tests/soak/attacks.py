@@ -24,7 +24,7 @@ Harm = Callable[[bytes, Random], bytes]
 
 _SOURCE = "fd/3"
 _LOOK = 0.01
-# Longer, in seconds, than requests can join a render that has ended.
+# Seconds after which requests can no longer join a render whose variant is stored.
 _LINGER = 1.3
 
 
@@ -32,7 +32,7 @@ def find_child(node: Node, program: str, source: Path) -> int | None:
     """Return a pidfd of a child that runs a program on a source; None if there is no such child.
 
     Before ``exec``, a child still holds all descriptors of the node, so the program is checked
-    first. A pidfd keeps naming the same process even if its process id is reused.
+    first. A pidfd refers to the same process even if its process id is reused.
     """
     for pid in node.children():
         with suppress(OSError):
@@ -89,14 +89,20 @@ class Attacks:
         self._version = 0
 
     async def attack(self, over: list[bool], chance: Random) -> None:
-        """Run the attacks one after the other, so that even a short run has each of them."""
+        """Run the attacks in a fixed order until the run is over.
+
+        A random order could leave one of them out of a short run.
+        """
         for act in cycle([self.hurt, self.change, self.hurt, self.damage, self.hurt]):
             if over:
                 return
             await act(self._rig, chance)
 
     async def hurt(self, _rig: Rig, chance: Random) -> None:
-        """Request a variant of a victim source, and kill, stop or pause the child working on it."""
+        """Request a variant through a new link to its source, and attack the child that reads it.
+
+        The child is killed, stopped or paused.
+        """
         rig = self._rig
         sentence = next(self._sentences)
         # Only node A, which is never restarted, can show that it ends a stopped child in time.
@@ -192,7 +198,7 @@ class Attacks:
             await pause(0.03)
 
     async def damage(self, _rig: Rig, chance: Random) -> None:
-        """Damage stored variants, each in another way; the service must not serve them again."""
+        """Damage several stored variants in different ways; the service must not serve them."""
         await together(*(self._damage(name, harm, chance) for name, harm in DAMAGES))
 
     async def _damage(self, name: str, harm: Harm, chance: Random) -> None:
@@ -201,7 +207,8 @@ class Attacks:
         path = rig.store / (asked.key or "")[:2] / (asked.key or "")
         if not await _stored(rig, asked):
             return
-        # Until then requests join the finished render, and the service does not read the file.
+        # Before this wait ends, requests still join the finished render, and the service does not
+        # read the file.
         await pause(_LINGER)
         disturbed = rig.journal.disturbed
         try:
@@ -212,7 +219,7 @@ class Attacks:
             # it.
             os.replace(replacement, path)
         except FileNotFoundError:
-            return  # the store is away at this moment
+            return  # the store has been moved away for a while
         rig.journal.faults[f"store: variant {name}"] += 1
         visit = await rig.attend(rig.a, asked, f"{name} variant")
         if visit.state == "HIT" and disturbed == rig.journal.disturbed:

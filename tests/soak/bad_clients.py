@@ -166,7 +166,7 @@ class Squatters:
         self._rig.journal.faults["client: idle connection"] += missing
 
     async def stall(self, seconds: float) -> None:
-        """Begin to read two large responses, then stop reading for so many seconds."""
+        """Begin to read two large responses, stop reading for the given time, then abort."""
         kinds = [LARGE, LONG_RENDER]
         await together(*(self._stall(self._rig.variant(*kind), seconds) for kind in kinds))
 

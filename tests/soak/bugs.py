@@ -1,4 +1,4 @@
-"""Bugs that the fault suite has to detect, each a small change of the service."""
+"""Bugs that the tests have to detect, each a small change of the service."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class Bug:
     """Change of one source file that breaks a promise of the service.
 
-    :ivar path: of the changed file, relative to the package.
+    :ivar path: path of the changed file, relative to the package.
     :ivar old: source text that the bug replaces; it occurs exactly once in the file.
-    :ivar sight: check of a fault run that has to fail. Where a short run cannot provoke the bug,
-        the test module that has to fail.
+    :ivar sight: name of the check of a fault run that has to fail. If a short run cannot provoke
+        the bug, this is the test module that has to fail.
     """
 
     name: str
@@ -67,7 +67,7 @@ BUGS = [
         "responses",
     ),
     Bug(
-        "an endless request body is read on",
+        "the service keeps reading an endless request body",
         "server/request.py",
         "            if self._body_length > _LONGEST_BODY:\n",
         "            if self._body_length > 1 << 40:\n",
@@ -85,14 +85,14 @@ BUGS = [
     Bug(
         "a client that leaves the queue keeps its place",
         "render/render.py",
-        "        if not self._subscribers and self.state not in _ENDED and not self._runs_on:\n",
+        "        if not self._subscribers and self.state not in _ENDED and not self._continues:\n",
         "        if not self._subscribers and self.state is State.STREAMING:\n",
         "rehearsal",
     ),
     Bug(
-        "one client that leaves ends the render for all",
+        "a client that leaves ends the render for all clients",
         "render/render.py",
-        "        if not self._subscribers and self.state not in _ENDED and not self._runs_on:\n",
+        "        if not self._subscribers and self.state not in _ENDED and not self._continues:\n",
         "        if self.state not in _ENDED:\n",
         "responses",
     ),
@@ -154,7 +154,7 @@ BUGS = [
         "responses",
     ),
     Bug(
-        "one render more runs than there are slots",
+        "one more render runs than there are slots",
         "process/slots.py",
         "        if self.held < self.capacity:\n",
         "        if self.held <= self.capacity:\n",

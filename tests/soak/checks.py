@@ -38,11 +38,11 @@ def check_answers(journal: Journal) -> Check:
     wrong = [f"{what}: {visit}" for visit in journal.visits for what in visit.complaints]
     excused = sum(bool(visit.causes) for visit in journal.visits)
     figures = f"{len(journal.visits)} requests, {journal.compared / 1e6:.1f} MB compared"
-    return Check("responses", f"{figures}, {excused} with a cause to fail", wrong)
+    return Check("responses", f"{figures}, {excused} of them allowed to fail", wrong)
 
 
 def check_remarks(journal: Journal) -> Check:
-    """Check that no remarks were made during the run."""
+    """Check that the run recorded no errors besides those of single requests."""
     return Check("remarks", f"{len(journal.remarks)} remarks", list(journal.remarks))
 
 
@@ -209,7 +209,7 @@ async def check_store(journal: Journal, store: Path) -> Check:
 
 
 def check_end(store: Path, codes: dict[str, int | None]) -> Check:
-    """Check that both nodes exit with status 0 and leave no scratch folder."""
+    """Check that both nodes exit with status 0 and leave the scratch folder empty."""
     wrong = [f"node {name} ended with {code}" for name, code in codes.items() if code != 0]
     scratch = store / ".scratch"
     left = os.listdir(scratch) if scratch.exists() else []

@@ -48,7 +48,11 @@ def alarms(log: str) -> list[str]:
 
 
 def mismatches(visits: list[Visit], logged: list[Entry]) -> Iterator[str]:
-    """Yield the differences between log and visits: each request has exactly one line."""
+    """Yield the differences between log and visits.
+
+    A request that certainly arrived has exactly one line, and a request without complete headers
+    has none. Requests of `QUIET` endpoints may have any number of lines.
+    """
     lines = defaultdict(list)
     for entry in logged:
         lines[entry.request_id].append(entry)

@@ -64,7 +64,7 @@ async def _fill(rig: Rig, node: Node, check: Check) -> None:
     await pause(0.5)
     again = await rig.attend(node, asked, "room again")
     if again.state != "HIT":
-        check.complaints.append("the store had room again, but stored nothing")
+        check.complaints.append("nothing was stored, although the store had room again")
     check.complaints += [
         f"{what}: {visit}" for visit in rig.journal.visits[first:] for what in visit.complaints
     ]

@@ -1,7 +1,7 @@
-"""``python -m tests.soak.guards``: check that the fault suite detects known bugs.
+"""``python -m tests.soak.guards``: check that the tests detect known bugs.
 
-Each bug of `BUGS` is put into a copy of the tree, and a short run of that copy has to fail. A run
-of a copy without a bug has to pass.
+Each bug of `BUGS` is put into a copy of the tree. A short fault run of that copy, or the test
+module that the bug names, has to fail. A run of a copy without a bug has to pass.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.support.service import PROJECT
 _PARTS = ("audioproxy", "tests", "twisted", "setup.cfg", "pyproject.toml")
 _JUNK = shutil.ignore_patterns("__pycache__", "node_modules", "_trial_temp*")
 _SECONDS = 14
-# A run that takes longer, in seconds, has failed.
+# Seconds after which a run counts as failed.
 _LONGEST = 150
 _ROW = re.compile(r"^\| ([a-z ]+) \| ([0-9]+|good) \| .+ \|$", re.MULTILINE)
-_BROKE = "the run broke"
+_BROKE = "the run gave no result"
 
 
 def spoil(bug: Bug, tree: Path) -> None:
@@ -35,12 +35,14 @@ def spoil(bug: Bug, tree: Path) -> None:
     path = tree / "audioproxy" / bug.path
     text = path.read_text(encoding="utf-8")
     if text.count(bug.old) != 1:
-        raise ValueError(f"{bug.path} has the text of {bug.name!r} {text.count(bug.old)} times")
+        raise ValueError(
+            f"{bug.path} has the text of {bug.name!r} {text.count(bug.old)} times, not once"
+        )
     path.write_text(text.replace(bug.old, bug.new), encoding="utf-8")
 
 
 def failed_checks(bug: Bug | None, seed: int) -> list[str]:
-    """Run a copy of the tree and return the names of the failed checks."""
+    """Test a copy of the tree; return the names of the failed checks, or the failed test module."""
     with tempfile.TemporaryDirectory(prefix="guards-") as folder:
         tree = Path(folder, "tree")
         tree.mkdir()
@@ -66,7 +68,7 @@ def failed_checks(bug: Bug | None, seed: int) -> list[str]:
                 timeout=_LONGEST,
             )
         except subprocess.TimeoutExpired:
-            return [f"{_BROKE}: no end in {_LONGEST} s"]
+            return [f"{_BROKE}: it did not end within {_LONGEST} s"]
         if ended.returncode == 0:
             return []
         if not report.exists():
@@ -88,13 +90,13 @@ def failed_tests(module: str, tree: Path) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    """Print a table; return 0 if every bug was detected and the tree without a bug passed."""
+    """Print a table; return 0 if each bug fails its check and the unchanged tree passes."""
     parser = argparse.ArgumentParser("python -m tests.soak.guards", description=__doc__)
     parser.add_argument("--only", default="", help="try only bugs whose names contain this")
     parser.add_argument("--seed", type=int, default=5)
     given = parser.parse_args(words)
     chosen = [bug for bug in BUGS if given.only in bug.name]
-    print("| Bug | In | Expected to be seen by | Seen by |\n|---|---|---|---|", flush=True)
+    print("| Bug | In | Expected failure | Failed |\n|---|---|---|---|", flush=True)
     unseen = 0
     for bug in [None, *chosen]:
         found = failed_checks(bug, given.seed)
@@ -105,7 +107,7 @@ def main(words: list[str]) -> int:
             seen = ", ".join(found) or "**NOTHING**"
             print(f"| {bug.name} | {bug.path} | {bug.sight} | {seen} |", flush=True)
             unseen += bug.sight not in found
-    print(f"\n{len(chosen)} bugs, {unseen} surprises")
+    print(f"\n{len(chosen)} bugs, {unseen} unexpected results")
     return 1 if unseen else 0
 
 

@@ -70,7 +70,7 @@ class Journal:
         return response
 
     def flag(self, visit: Visit, what: str) -> None:
-        """Add a complaint about a visit that its response alone does not show."""
+        """Add a complaint that the response alone does not reveal."""
         visit.complaints.append(what)
 
     def at(self, node: str) -> Iterable[Visit]:

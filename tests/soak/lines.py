@@ -15,7 +15,7 @@ from tests.support.service import PATIENCE, Client, reactor
 
 
 async def pause(seconds: float) -> None:
-    """Wait for so many seconds."""
+    """Wait for the given number of seconds."""
     await deferLater(reactor, seconds)
 
 
@@ -111,7 +111,7 @@ async def patient(line: Line, visit: Visit) -> None:
 
 
 def leaving(seconds: float, size: int, gently: bool) -> Manner:
-    """Leave after so many seconds or bytes, whichever comes first."""
+    """Leave after the given time or number of received bytes, whichever comes first."""
 
     async def behave(line: Line, visit: Visit) -> None:
         await line.wait(lambda: len(line.received) > size, seconds)
@@ -130,7 +130,7 @@ def leaving(seconds: float, size: int, gently: bool) -> Manner:
 
 
 def stalling(size: int, seconds: float) -> Manner:
-    """Stop reading after so many bytes; continue after so many seconds."""
+    """Stop reading after the given number of bytes; continue after the given time."""
 
     async def behave(line: Line, visit: Visit) -> None:
         if not await line.wait(lambda: len(line.received) > size):
@@ -145,7 +145,7 @@ def stalling(size: int, seconds: float) -> Manner:
 
 
 def half_closing(seconds: float) -> Manner:
-    """Half-close after so many seconds; the service treats that as a client that left."""
+    """Half-close after the given time; the service treats that as a client that left."""
 
     async def behave(line: Line, visit: Visit) -> None:
         await line.wait(lambda: False, seconds)

@@ -25,7 +25,7 @@ from tests.support.service import (
 _METRICS = re.compile(r"metrics on \S+ port (\d+)")
 _SAMPLE = re.compile(r"(\w+)(?:\{(.*)\})? ([0-9.e+]+|NaN)")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-# Parts of a link that differ between files, sockets or pipes of the same kind.
+# Parts of a descriptor's target that differ between files, sockets or pipes of the same kind.
 _NUMBERS = re.compile(r"[0-9a-f]{32,}|(?<=\[)\d+")
 
 Labels = tuple[tuple[str, str], ...]
@@ -162,7 +162,7 @@ class Metrics:
         return sum(self.each(name, **labels).values())
 
     def each(self, name: str, **labels: str) -> dict[Labels, float]:
-        """Return the samples with this name and these labels, by all of their labels."""
+        """Return the samples with this name and these labels; the keys are all their labels."""
         full = f"audio_proxy_{name}"
         wanted = set(labels.items())
         return {k: v for (n, k), v in self.values.items() if n == full and wanted <= set(k)}

@@ -65,11 +65,11 @@ def document(source: Path) -> dict[str, object]:
     return probe(source).description.document(source.stat().st_size)
 
 
-def _draw(samples: bytes, shape: WaveformSpec) -> bytes:
+def _draw(samples: bytes, spec: WaveformSpec) -> bytes:
     with TemporaryFile() as spool:
-        reduction = Reduction(shape, spool)
+        reduction = Reduction(spec, spool)
         reduction.add(np.frombuffer(samples, SAMPLE))
-        return b"".join(serialize(reduction.finish(), shape))
+        return b"".join(serialize(reduction.finish(), spec))
 
 
 def _run(source: Path, arguments: list[str]) -> subprocess.CompletedProcess[bytes]:

@@ -44,10 +44,11 @@ SHIFTING = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "aac", "m4a")]
 class Terms:
     """Parameters of a run.
 
-    :ivar seconds: of load.
-    :ivar timeout: seconds, as AP_RENDER_TIMEOUT.
-    :ivar probe_timeout: seconds, as AP_PROBE_TIMEOUT.
-    :ivar clients: number of concurrent clients, besides those that cause one particular fault.
+    :ivar seconds: duration of the load.
+    :ivar timeout: AP_RENDER_TIMEOUT, in seconds.
+    :ivar probe_timeout: AP_PROBE_TIMEOUT, in seconds.
+    :ivar clients: number of concurrent clients with random actions, without those that cause one
+        particular fault.
     :ivar idle: number of idle connections.
     :ivar short: renders of short sources, as in `SHORT`.
     :ivar shifting: renders of the source that changes, as in `SHIFTING`.
@@ -81,10 +82,10 @@ class Terms:
 
 @dataclass
 class Rig:
-    """Everything that a run works with.
+    """The nodes, sources, references and journal of a run.
 
-    :ivar restarts: lock for restarts of a node and for taking the store away, because no node boots
-        without the store.
+    :ivar restarts: lock for restarts of a node and for taking the store away, because a node does
+        not start without the store.
     """
 
     terms: Terms
@@ -99,7 +100,7 @@ class Rig:
 
     @classmethod
     def build(cls, terms: Terms, base: Path) -> Rig:
-        """Create the folders, the sources and the references; start nothing."""
+        """Create the folders, the sources and the references; the nodes are not started."""
         for name in ("root", "store", "attic"):
             (base / name).mkdir(parents=True)
         sounds = Sounds(base / "root", base / "attic", 150 if terms.seconds >= 60 else 90)
@@ -157,7 +158,7 @@ class Rig:
         return Asked(signed(f"/info/plain/local://{source}"), self._wanted[where], "info")
 
     def reference(self, options: str, source: str) -> Wanted:
-        """Return the expected response to a GET of a variant; ffmpeg runs once for each."""
+        """Return the expected response to a GET of a variant; each is rendered only once."""
         where = (options, source)
         if where not in self._wanted:
             made = references.render(self.sounds.path(source), options)
@@ -179,7 +180,11 @@ class Rig:
         manner: Manner = patient,
         causes: set[str] | None = None,
     ) -> Visit:
-        """Make a request on a new connection, with a client behavior, and judge the response."""
+        """Make a request on a new connection and judge the response.
+
+        :param manner: what the client does after it has sent the request.
+        :param causes: injected faults that may affect the response.
+        """
         visit = self.journal.begin(node.name, asked, kind, causes)
         line = await self.connect(node, asked.method)
         if line is None:
@@ -190,7 +195,10 @@ class Rig:
         return visit
 
     async def talk(self, line: Line, visit: Visit, manner: Manner) -> None:
-        """Make a request on an open connection, with a client behavior, and judge the response."""
+        """Make a request on an open connection and judge the response.
+
+        :param manner: what the client does after it has sent the request.
+        """
         line.write(visit.asked.head(visit.request_id))
         line.began = lambda: setattr(visit, "begun", True)
         await manner(line, visit)

@@ -144,7 +144,7 @@ class Run:
 
     async def _look_back(self, before: Level, quiet: bool) -> None:
         rig, outcome, journal = self._rig, self.outcome, self._rig.journal
-        # Measure before the metrics are read, because that takes a connection.
+        # Measure before the metrics are read, because reading them opens a connection.
         after = Level.of(rig.a)
         leaks = checks.check_leaks(rig.a, before, after, self._peaks["descriptors"])
         if not quiet:
@@ -153,7 +153,7 @@ class Run:
         if self._peaks["encoders"] > CAPACITY:
             slots.complaints.append(f"{self._peaks['encoders']} encoders ran on {CAPACITY} slots")
         metrics = await rig.a.metrics()
-        # The log arrives through a pipe.
+        # Wait for the last log lines, which arrive through a pipe.
         await pause(0.5)
         logged = entries(rig.a.log)
         outcome.checks += [

@@ -1,4 +1,4 @@
-"""Sources of a run: valid ones, broken ones, one that changes, and ones that are attacked."""
+"""Sources of a run: valid ones, broken ones, one that changes, and hard links for attacks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Sounds:
         return self.root / source
 
     def link(self, source: str) -> str:
-        """Add a hard link to a source, and return its name: it identifies the child reading it."""
+        """Add a hard link to a source; return its name, which identifies the child reading it."""
         name = f"victim-{next(self._numbers)}-{source}"
         os.link(self.root / source, self.root / name)
         return name
@@ -63,8 +63,9 @@ class Sounds:
     def write_half(self, version: int, half: int) -> None:
         """Write one half of a version into the source that changes, in place.
 
-        Wait longer than a tick of the file system's clock between the two halves. Otherwise both
-        writes give the same modification time, and a reader between them cannot notice the second.
+        The caller has to wait longer than a tick of the file system's clock between the two halves.
+        Otherwise both writes give the same modification time, and a reader between them cannot
+        notice the second.
         """
         data = self.versions[version]
         middle = len(data) // 2

@@ -1,4 +1,4 @@
-"""The bugs of the guard suite still fit the current source code."""
+"""The bugs of `tests.soak.bugs` still fit the current source code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.service import PROJECT
 
 
 class BugTests(SynchronousTestCase):
-    """Bugs can be put into the sources."""
+    """Bugs can be put into the source code."""
 
     def test_places(self) -> None:
         """The text that a bug replaces occurs exactly once in its module."""

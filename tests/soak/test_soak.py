@@ -14,7 +14,7 @@ SECONDS, SEED = "3", "11"
 
 
 class SoakTests(TestCase):
-    """The whole fault suite for a few seconds, with half of the variants of a longer run."""
+    """A fault run of a few seconds, with about half of the short variants of a longer run."""
 
     timeout = 120
 

@@ -1,4 +1,4 @@
-"""The judge of the fault suite detects every kind of wrong response and log line."""
+"""The checks of the fault suite detect wrong responses and wrong log lines."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AnswerTests(SynchronousTestCase):
         self.assert_good(visit("child killed"), got)
 
     def test_mixture(self) -> None:
-        """Only with a changed source may the bytes of a broken-off body match no reference."""
+        """The bytes of a broken-off body may be wrong only if the source changed."""
         got = response(body=b"mixture", complete=False)
         self.assert_good(visit("source changed"), got)
         for cause in EXCUSES.keys() - {"source changed"}:

@@ -28,7 +28,7 @@ class Troubles:
         self._away = rig.base / "store-away"
 
     async def trouble_store(self, over: list[bool], chance: Random) -> None:
-        """Take the store away and clear it, in turns, until the run is over."""
+        """Take the store away and clear it, alternately, until the run is over."""
         way = 0
         while not over:
             await pause(chance.uniform(1, 3) if way < 2 else chance.uniform(4, 9))
@@ -43,7 +43,7 @@ class Troubles:
             await self._see_recovery(chance)
 
     async def trouble_node(self, over: list[bool], chance: Random) -> None:
-        """Kill node B and drain it, in turns, until the run is over."""
+        """Kill node B and drain it, alternately, until the run is over."""
         way = 0
         while not over:
             await pause(chance.uniform(1, 2.5) if way < 2 else chance.uniform(3, 9))
@@ -52,11 +52,11 @@ class Troubles:
                 await self.kill()
             else:
                 await self.drain()
-        # The last boot has to remove everything that was left behind.
+        # The last start has to remove the scratch files that earlier processes left behind.
         await self.kill()
 
     async def kill(self) -> None:
-        """Kill the node, whose children have to die with it, and start it again."""
+        """Kill the node and start it again; its children have to die with it."""
         rig, node = self._rig, self._rig.b
         # This makes sure that at least one encoder runs, and keeps running for a while.
         (arriving,) = await self._have_arriving("doomed")
@@ -88,7 +88,7 @@ class Troubles:
         orphans = node.children()
         code = await node.stop(rig.terms.timeout + 15)
         if code != 0:
-            rig.journal.remarks.append(f"SIGTERM ended a node with {code}")
+            rig.journal.remarks.append(f"after SIGTERM a node had the exit status {code}")
             await node.kill()
         if any(alive(pid) for pid in orphans):
             rig.journal.remarks.append("children outlived a node that SIGTERM ended")
@@ -100,7 +100,6 @@ class Troubles:
         coming = rig.attend(rig.b, rig.variant(*LONG_RENDER), kind)
         arriving = Deferred.fromCoroutine(coming)
         await wait_for(lambda: self._arrives(kind), rig.terms.timeout, 0.01)
-        # A coroutine that returns a Deferred itself would be waited for; in a list it is not.
         return [arriving]
 
     def _arrives(self, kind: str) -> bool:
@@ -123,7 +122,9 @@ class Troubles:
             os.rename(rig.store, self._away)
             await pause(seconds)
             if rig.store.exists():
-                rig.journal.remarks.append("the service created a store while it was away")
+                rig.journal.remarks.append(
+                    "the service created a store while the real one was away"
+                )
                 shutil.rmtree(rig.store)
             os.rename(self._away, rig.store)
         finally:

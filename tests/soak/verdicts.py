@@ -14,14 +14,14 @@ _STATES = (b"MISS", b"COALESCED", b"HIT")
 def complaints(visit: Visit, response: Response | None, longest_wait: int) -> Iterator[str]:
     """Yield what is wrong with a response.
 
-    :param response: the part that arrived; None if not even the headers did.
+    :param response: the part that arrived; None if the headers did not arrive completely.
     :param longest_wait: the largest valid Retry-After, in seconds.
     """
     if visit.hung:
         yield "the response did not end within the deadline"
     if response is None:
         if not any(excuse.silences for excuse in visit.excuses()):
-            yield "no response, and no cause for that"
+            yield "no response, without a cause"
         return
     wanted = visit.asked.wanted
     echo = response["x-request-id"] or b""

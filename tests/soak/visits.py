@@ -10,7 +10,7 @@ Error = tuple[int, str]
 
 @dataclass(frozen=True)
 class Wanted:
-    """Expected response: right without any excuse.
+    """Expected response of a request that no fault affects.
 
     :ivar bodies: the right complete bodies; empty if any body is right.
     :ivar document: the right JSON body.
@@ -55,11 +55,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Excuse:
-    """Failures of a response that a cause excuses.
+    """Differences from the expected response that one cause permits.
 
     :ivar errors: errors that may replace the expected response.
     :ivar cuts: the response may be broken off.
-    :ivar mixes: the bytes of a broken-off body may match no reference.
+    :ivar mixes: the bytes of a broken-off body may differ from every reference.
     :ivar silences: there may be no response at all.
     """
 
