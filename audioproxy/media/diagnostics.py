@@ -14,7 +14,7 @@ from audioproxy.errors import (
 
 # Failures of the service itself. They are checked before those of sources: an encoder that ran out
 # of disk space may have reported an error of the source earlier.
-_OURS = (
+_SERVICE_FAILURES = (
     b"No space left on device",
     b"Cannot allocate memory",
     b"Too many open files",
@@ -28,7 +28,7 @@ _OURS = (
 
 # A local source that exists but cannot be opened, because its content is broken. A broken header
 # may state sizes that need absurd amounts of memory, or offsets past the end of the file.
-_UNOPENED = re.compile(
+_OPEN_FAILURES = re.compile(
     rb"^file:/dev/fd/\d+: (?:Cannot allocate memory|Input/output error|Invalid argument"
     rb"|Numerical (?:argument|result) out of (?:domain|range)|Operation not permitted"
     rb"|Result too large|Value too large for defined data type)$",
@@ -36,7 +36,7 @@ _UNOPENED = re.compile(
 )
 
 # Messages about a source without audio, or without audio that this ffmpeg can decode.
-_SOURCES = (
+_SOURCE_FAILURES = (
     b"Invalid data found when processing input",
     b"Format not on whitelist",
     b"moov atom not found",
@@ -99,7 +99,7 @@ CUT_SHORT = re.compile(
 _END_LOST = re.compile(rb"^(?:\[[^\]\n]*\] )?Error (?:writing trailer|closing file)", re.MULTILINE)
 
 # Printed under `-abort_on empty_output` for an output without a single packet.
-_NOTHING = b"Empty output"
+_EMPTY_OUTPUT = b"Empty output"
 
 # A URL may contain quotes. A quote at its very end belongs to the message around the URL.
 _QUERY = re.compile(r"\?\S*?(?=['\"]?(?:\s|$))")
@@ -110,17 +110,17 @@ _LONGEST = 500
 
 def classify(stderr: bytes) -> type[Refusal] | None:
     """Return the refusal for a fault of the source, or None where no such fault is recognized."""
-    if _UNOPENED.search(stderr):
+    if _OPEN_FAILURES.search(stderr):
         return UndecodableSource
-    if any(phrase in stderr for phrase in _OURS):
+    if any(phrase in stderr for phrase in _SERVICE_FAILURES):
         return None
     for pattern, refusal in _REMOTE:
         if pattern.search(stderr):
             return refusal
-    if _NOTHING in stderr:
+    if _EMPTY_OUTPUT in stderr:
         return NothingDecoded
-    heard = _PICTURE.sub(b"", stderr)
-    if any(phrase in heard for phrase in _SOURCES):
+    without_cover_art = _PICTURE.sub(b"", stderr)
+    if any(phrase in without_cover_art for phrase in _SOURCE_FAILURES):
         return UndecodableSource
     return None
 

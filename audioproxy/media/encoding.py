@@ -33,25 +33,26 @@ class FormatEncoding:
     :ivar quality: arguments for ``br``, for ``q``, or for neither; the encoder's own default is
         never used (D9).
     :ivar muxer: arguments that select the container.
-    :ivar empty: the most bytes of container headers in an output without audio.
-    :ivar ends_well_empty: for an output without audio, ffmpeg exits with 0, since this encoder ends
-        with a packet without samples. With all other encoders, ffmpeg reports an empty output.
+    :ivar header_bytes: the most bytes of container headers in an output without audio.
+    :ivar exits_zero_when_empty: for an output without audio, ffmpeg exits with 0, since this
+        encoder ends with a packet without samples. With all other encoders, ffmpeg reports an empty
+        output.
     """
 
     codec: Callable[[str], list[str]]
     quality: Callable[[VariantOptions], list[str]]
     muxer: tuple[str, ...]
-    empty: int
-    ends_well_empty: bool = False
+    header_bytes: int
+    exits_zero_when_empty: bool = False
 
-    def put_nothing(self, size: int) -> bool:
+    def encoded_nothing(self, size: int) -> bool:
         """Return whether an encoder that exited with 0 after ``size`` bytes encoded no audio.
 
-        The size of the headers varies: ``empty`` bytes may also be a short output with small
+        The size of the headers varies: ``header_bytes`` bytes may also be a short output with small
         headers and some audio. So the size decides only for encoders whose empty output ffmpeg does
         not report.
         """
-        return size == 0 or (self.ends_well_empty and size <= self.empty)
+        return size == 0 or (self.exits_zero_when_empty and size <= self.header_bytes)
 
 
 def _bitrate(kbps: int) -> list[str]:
@@ -90,9 +91,9 @@ def _flac_quality(options: VariantOptions) -> list[str]:
 
 
 # Microseconds of audio in each page. No audio reaches a client before the second page is complete.
-# Compared with half a second, the default of one second delays the first audio by some 10 ms, and a
-# fifth of a second makes it 4 ms earlier. A fifth of a second makes the file 1 % larger; half a
-# second makes it larger by a quarter of that.
+# Compared with half a second, the default of one second delays the first audio by some 10 ms. A
+# fifth of a second makes it only 4 ms earlier. Compared with the default, a fifth of a second makes
+# the file 1 % larger, and half a second makes it a quarter of a percent larger.
 _PAGES = ("-page_duration", "500000")
 
 _FLAC_DEPTHS = {"16": ["-sample_fmt", "s16"], "24": ["-sample_fmt", "s32"]}
@@ -131,7 +132,7 @@ ENCODERS = {
         _flac_quality,
         ("-metadata_header_padding", "0", "-f", "flac"),
         64,
-        ends_well_empty=True,
+        exits_zero_when_empty=True,
     ),
     "wav": FormatEncoding(
         lambda depth: ["-c:a", _WAV_DEPTHS[depth]], lambda options: [], ("-f", "wav"), 80
@@ -164,12 +165,15 @@ def check_bitrate(options: VariantOptions, probe: Probe) -> None:
         return
     rate, channels = output_rate(options, probe), output_channels(options, probe)
     bounds = bitrate_bounds(options.f, rate, channels)
-    shape = f"f:{options.f} at {rate} Hz with {channels} channel{'s' * (channels > 1)}"
+    output_form = f"f:{options.f} at {rate} Hz with {channels} channel{'s' * (channels > 1)}"
     if bounds is None:
-        raise InvalidOptions(f'"br:{options.br}" is not accepted: {shape} has no bitrate to set.')
+        raise InvalidOptions(
+            f'"br:{options.br}" is not accepted: {output_form} has no bitrate to set.'
+        )
     if not bounds[0] <= options.br <= bounds[1]:
         raise InvalidOptions(
-            f'"br:{options.br}" is not accepted: {shape} takes {bounds[0]} to {bounds[1]} kbps.'
+            f'"br:{options.br}" is not accepted: {output_form} takes {bounds[0]} to {bounds[1]}'
+            " kbps."
         )
 
 
@@ -181,14 +185,14 @@ def encoder_arguments(
     :raises InvalidOptions: for options that do not fit this source.
     """
     check_bitrate(options, probe)
-    region = find_sample_range(options, probe)
-    chain = filter_chain(options, probe, region)
+    sample_range = find_sample_range(options, probe)
+    chain = filter_chain(options, probe, sample_range)
     encoder = ENCODERS[options.f]
     return [
         ffmpeg,
         *_QUIET,
         source.verbosity,
-        *source.encoder_arguments(str(region.seek) if region.seek else None),
+        *source.encoder_arguments(str(sample_range.seek) if sample_range.seek else None),
         *_AUDIO_ONLY,
         *_BIT_EXACT,
         *(["-af", chain] if chain else []),

@@ -34,8 +34,8 @@ _PAIRS = (("FL", "FR"), ("SL", "SR"), ("BL", "BR"), ("FLC", "FRC"))
 
 _LOUDNORM_RATE = 192_000
 _SAMPLES_TO_NORMALIZE = 100
-# libswresample outputs nothing for fewer samples than its filter has taps. These are 33 samples at
-# the lower of the input's and the output's rate (measured on ffmpeg 5.1).
+# libswresample outputs nothing for fewer samples than its filter has taps. The least is 33 samples
+# at the lower of the input's and the output's rate (measured on ffmpeg 5.1).
 _SAMPLES_TO_RESAMPLE = 64
 
 
@@ -43,8 +43,8 @@ def output_channels(options: VariantOptions, probe: Probe) -> int:
     """Return the number of channels that ffmpeg outputs: ``ch``, else the source's, at most 2.
 
     For peaks of a stereo source, it is 2 if no stage but trimming is requested. If one channel is
-    requested, the reduction (`audioproxy.media.waveform`) mixes them, bit for bit as audiowaveform
-    does.
+    requested, the reduction (`audioproxy.media.waveform`) mixes the two, bit for bit as
+    audiowaveform does.
     """
     if options.f == "peaks" and probe.channels == 2 and not _processes(options):
         return 2
@@ -71,7 +71,7 @@ def _processes(options: VariantOptions) -> bool:
     return any(stage is not None for stage in stages)
 
 
-def filter_chain(options: VariantOptions, probe: Probe, region: SampleRange) -> str:
+def filter_chain(options: VariantOptions, probe: Probe, sample_range: SampleRange) -> str:
     """Return the chain for ``-af``; it is empty where no filter is needed.
 
     The sample rate is pinned to the source's around every stage that could change it. Otherwise
@@ -81,32 +81,34 @@ def filter_chain(options: VariantOptions, probe: Probe, region: SampleRange) -> 
     """
     rate = probe.sample_rate
     pin = f"aformat=sample_rates={rate}"
-    stages = list(_stages(options, probe, region, pin))
+    stages = list(_stages(options, probe, sample_range, pin))
     if stages and stages[-1] != pin:
         stages.append(pin)
-    stages += _lengthen(output_rate(options, probe), probe, region)
+    stages += _lengthen(output_rate(options, probe), probe, sample_range)
     return ",".join(stages)
 
 
-def _stages(options: VariantOptions, probe: Probe, region: SampleRange, pin: str) -> Iterator[str]:
+def _stages(
+    options: VariantOptions, probe: Probe, sample_range: SampleRange, pin: str
+) -> Iterator[str]:
     channels = output_channels(options, probe)
     if _lacks_layout(probe):
         # The filters of `enhance` need a layout.
         yield _pan(probe.channels, channels)
-    if region.start or region.end is not None:
+    if sample_range.start or sample_range.end is not None:
         yield pin
-        yield from _trim(region)
+        yield from _trim(sample_range)
     if options.enhance is not None:
         yield pin
         yield from _enhance(options.enhance, probe.sample_rate)
     if not _lacks_layout(probe):
         yield from _mix(probe.channels, channels)
     if options.norm is not None:
-        yield from _normalize(options.norm, probe, region, pin)
+        yield from _normalize(options.norm, probe, sample_range, pin)
     if options.gain is not None:
         yield f"volume=volume={print_decimal(options.gain)}dB:precision=double:eval=once"
     if options.fade is not None:
-        yield from _fades(options.fade, region, probe.sample_rate)
+        yield from _fades(options.fade, sample_range, probe.sample_rate)
 
 
 def _lacks_layout(probe: Probe) -> bool:
@@ -163,9 +165,9 @@ def _pan(source: int, channels: int) -> str:
     return f"pan={_LAYOUTS[channels]}|" + "|".join(mixes)
 
 
-def _trim(region: SampleRange) -> Iterator[str]:
-    end = "" if region.end is None else f":end_sample={region.end}"
-    yield f"atrim=start_sample={region.start}{end}"
+def _trim(sample_range: SampleRange) -> Iterator[str]:
+    end = "" if sample_range.end is None else f":end_sample={sample_range.end}"
+    yield f"atrim=start_sample={sample_range.start}{end}"
     yield "asetpts=PTS-STARTPTS"
 
 
@@ -184,7 +186,7 @@ def _check_rate(segment: str, rate: int, highest: int | None) -> None:
     )
 
 
-def _normalize(norm: Loudness, probe: Probe, region: SampleRange, pin: str) -> Iterator[str]:
+def _normalize(norm: Loudness, probe: Probe, sample_range: SampleRange, pin: str) -> Iterator[str]:
     """Yield the filters that change the loudness and nothing else.
 
     loudnorm works at its own rate. Resampling there and back shortens an input of a few samples. At
@@ -195,10 +197,10 @@ def _normalize(norm: Loudness, probe: Probe, region: SampleRange, pin: str) -> I
     rate = probe.sample_rate
     _check_rate(f"norm:{norm}", rate, highest=None)
     enough = _SAMPLES_TO_NORMALIZE * -(-rate // _LOUDNORM_RATE)
-    length = None if region.end is None else region.end - region.start
+    length = None if sample_range.end is None else sample_range.end - sample_range.start
     yield pin
-    if probe.measured and region.length is not None and region.length < enough:
-        length = region.length
+    if probe.measured and sample_range.length is not None and sample_range.length < enough:
+        length = sample_range.length
         yield f"apad=whole_len={enough}"
     yield (
         f"loudnorm=I={print_decimal(norm.integrated)}:TP={print_decimal(norm.true_peak)}"
@@ -209,7 +211,7 @@ def _normalize(norm: Loudness, probe: Probe, region: SampleRange, pin: str) -> I
         yield f"atrim=end_sample={length}"
 
 
-def _lengthen(output: int, probe: Probe, region: SampleRange) -> Iterator[str]:
+def _lengthen(output: int, probe: Probe, sample_range: SampleRange) -> Iterator[str]:
     """Yield the filters that pad a short input for the resampler and cut its output (D13).
 
     Only a measured length is used. If a source gives no samples, padding it with silence would make
@@ -217,7 +219,7 @@ def _lengthen(output: int, probe: Probe, region: SampleRange) -> Iterator[str]:
 
     :param output: the output's rate in Hz.
     """
-    rate, length = probe.sample_rate, region.length
+    rate, length = probe.sample_rate, sample_range.length
     enough = _SAMPLES_TO_RESAMPLE * -(-rate // output)
     if output == rate or not probe.measured or length is None or length >= enough:
         return
@@ -226,12 +228,12 @@ def _lengthen(output: int, probe: Probe, region: SampleRange) -> Iterator[str]:
     yield f"atrim=end_sample={max(1, round(length * output / rate))}"
 
 
-def _fades(fade: Fade, region: SampleRange, rate: int) -> Iterator[str]:
+def _fades(fade: Fade, sample_range: SampleRange, rate: int) -> Iterator[str]:
     fade_in = round(fade.fade_in * rate)
     if fade_in:
         yield f"afade=t=in:ss=0:ns={fade_in}:curve=tri"
     # A fade-out that is longer than the output covers all of it.
     fade_out = round(fade.fade_out * rate)
-    if fade_out and region.length is not None:
-        fade_out = min(fade_out, region.length)
-        yield f"afade=t=out:ss={region.length - fade_out}:ns={fade_out}:curve=tri"
+    if fade_out and sample_range.length is not None:
+        fade_out = min(fade_out, sample_range.length)
+        yield f"afade=t=out:ss={sample_range.length - fade_out}:ns={fade_out}:curve=tri"

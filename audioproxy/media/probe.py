@@ -90,18 +90,18 @@ def read_probe(
 ) -> Probe:
     """Parse the output of an ffprobe that did not fail.
 
-    :param cut_off: the output was longer than its limit, and this is its beginning.
-    :param seekable: ffprobe could read the end of the source. Without that, its estimates of
-        duration and bit rate are worthless.
+    :param cut_off: the output was longer than its limit, and ``stdout`` is its beginning.
+    :param seekable: ffprobe could read the end of the source. Otherwise its estimates of duration
+        and bit rate are worthless.
     :raises VideoSource: for a genuine video stream; embedded cover art is not video.
     :raises UndecodableSource: where no audio stream can be decoded.
     :raises ValueError: for output that does not have the form of ffprobe's.
     """
     text = stdout.decode("utf-8", "replace")
     try:
-        answer = json.loads(_mend(text) if cut_off else text)
-        container = dict(answer.get("format", {}))
-        streams = [dict(stream) for stream in answer.get("streams", [])]
+        output = json.loads(_close_brackets(text) if cut_off else text)
+        container = dict(output.get("format", {}))
+        streams = [dict(stream) for stream in output.get("streams", [])]
         video = any(_is_video(stream) for stream in streams)
     except (AttributeError, RecursionError, TypeError) as error:
         raise ValueError("the output does not have the form of ffprobe's") from error
@@ -136,7 +136,7 @@ def read_probe(
     )
 
 
-def _mend(text: str) -> str:
+def _close_brackets(text: str) -> str:
     """Return the whole lines of output that was cut off, with all brackets and braces closed.
 
     ffprobe writes each field, bracket and brace on a line of its own.

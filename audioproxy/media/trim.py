@@ -48,7 +48,7 @@ _STATED_MARGIN = 1
 
 # Seconds. For a shorter input, `norm` needs the exact length. loudnorm shortens inputs of up to 100
 # samples, which are 0.1 s at its lowest accepted rate, 1000 Hz.
-_BRIEF = Decimal("0.1")
+_SHORT_INPUT = Decimal("0.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def needs_measuring(options: VariantOptions, probe: Probe) -> bool:
         return False
     start, end = _bounds(options)
     if options.norm is not None and any(
-        stop is not None and stop - start < _BRIEF for stop in (end, probe.duration)
+        stop is not None and stop - start < _SHORT_INPUT for stop in (end, probe.duration)
     ):
         return True
     if probe.duration is None or not probe.exact:

@@ -3,8 +3,9 @@
 The length of a pixel depends on the length of the source, which is known only at its end. So the
 samples are reduced to *blocks* as they arrive. Blocks are short at first. Whenever there are too
 many blocks, every two neighbors are merged into one. At the end, a pixel is a whole number of
-blocks. The number of blocks is so large that this makes a pixel at most 1 % longer than necessary
-(D26). It is also limited, so their memory does not grow with the length of the source.
+blocks. There are so many blocks that rounding makes a pixel at most 1 % longer than necessary
+(D26). The number of blocks is also limited, so their memory does not grow with the length of the
+source.
 
 "Extremes" are an array of ``int16`` of the shape ``(n, channels, 2)``: the minimum and the maximum
 of each channel in each of ``n`` blocks or pixels.
@@ -65,22 +66,22 @@ class Waveform:
 class Reduction:
     """Reduces decoded samples to the blocks of a waveform, in one pass."""
 
-    def __init__(self, shape: WaveformSpec, spool: IO[bytes]) -> None:
+    def __init__(self, spec: WaveformSpec, spool: IO[bytes]) -> None:
         """Begin without samples.
 
         :param spool: an empty seekable file, which the caller closes. It holds the blocks: up to
             200 for each pixel, or 256 Ki where that is more.
         """
-        self._decoded = shape.decoded
-        self._channels = shape.channels
-        self._pixels = pixels = shape.pixels
+        self._decoded = spec.decoded
+        self._channels = spec.channels
+        self._pixels = pixels = spec.pixels
         self._spool = spool
         # Even, so that every block has a neighbor to be merged with.
         self._capacity = max(2 * _BLOCKS_IN_PIXEL * pixels, _LEAST_CAPACITY)
         self._frames_in_block = 1
         self._blocks = 0
         # The extremes of the last block, which is not complete yet.
-        self._open = self._empty(1)
+        self._open = self._new_extremes(1)
         self._open_frames = 0
 
     @property
@@ -100,10 +101,10 @@ class Reduction:
             frames = _mean(frames)
         while len(frames):
             room = (self._capacity - self._blocks) * self._frames_in_block - self._open_frames
-            self._take(frames[:room])
+            self._reduce_frames(frames[:room])
             frames = frames[room:]
             if self._blocks == self._capacity:
-                self._merge_neighbours()
+                self._merge_neighbors()
 
     def finish(self) -> Waveform:
         """Return the waveform of all samples that were added.
@@ -121,17 +122,17 @@ class Reduction:
         extremes = np.zeros((self._pixels, self._channels, 2), np.int16)
         piece = blocks_in_pixel * max(1, _PIECE // blocks_in_pixel)
         for at in range(0, blocks, piece):
-            some = self._read(at, min(piece, blocks - at))
-            starts = np.arange(0, len(some), blocks_in_pixel)
+            batch = self._read(at, min(piece, blocks - at))
+            starts = np.arange(0, len(batch), blocks_in_pixel)
             first = at // blocks_in_pixel
-            _reduce(*_split(some), starts, extremes[first : first + len(starts)])
+            _reduce(*_split(batch), starts, extremes[first : first + len(starts)])
         return Waveform(blocks_in_pixel * self._frames_in_block, extremes)
 
-    def _take(self, frames: NDArray[np.int16]) -> None:
+    def _reduce_frames(self, frames: NDArray[np.int16]) -> None:
         """Reduce frames to blocks; the caller passes no more frames than there is room for."""
         missing = self._frames_in_block - self._open_frames
         starts = np.concatenate(([0], np.arange(missing, len(frames), self._frames_in_block)))
-        blocks = self._empty(len(starts))
+        blocks = self._new_extremes(len(starts))
         _reduce(frames, frames, starts, blocks)
         if self._open_frames:
             both = np.concatenate((self._open, blocks[:1]))
@@ -141,17 +142,17 @@ class Reduction:
         self._write(self._blocks, blocks[:whole])
         self._blocks += whole
 
-    def _merge_neighbours(self) -> None:
+    def _merge_neighbors(self) -> None:
         """Merge every two neighboring blocks, at the capacity, when all blocks are complete."""
         for at in range(0, self._blocks, _PIECE):
-            some = self._read(at, min(_PIECE, self._blocks - at))
-            merged = self._empty(len(some) // 2)
-            _reduce(*_split(some), np.arange(0, len(some), 2), merged)
+            batch = self._read(at, min(_PIECE, self._blocks - at))
+            merged = self._new_extremes(len(batch) // 2)
+            _reduce(*_split(batch), np.arange(0, len(batch), 2), merged)
             self._write(at // 2, merged)
         self._blocks //= 2
         self._frames_in_block *= 2
 
-    def _empty(self, blocks: int) -> Extremes:
+    def _new_extremes(self, blocks: int) -> Extremes:
         return np.empty((blocks, self._channels, 2), np.int16)
 
     def _write(self, at: int, blocks: Extremes) -> None:
@@ -189,7 +190,7 @@ def _reduce(
     np.maximum.reduceat(high, starts, axis=0, out=maxima)
 
 
-def serialize(waveform: Waveform, shape: WaveformSpec) -> Iterator[bytes]:
+def serialize(waveform: Waveform, spec: WaveformSpec) -> Iterator[bytes]:
     """Yield the document of a waveform, in pieces that each take little time.
 
     Both serializations are version 2 of those that BBC's audiowaveform writes (D25).
@@ -198,22 +199,20 @@ def serialize(waveform: Waveform, shape: WaveformSpec) -> Iterator[bytes]:
     """
     values = waveform.extremes.reshape(-1)
     pieces = (values[at : at + _VALUES] for at in range(0, len(values), _VALUES))
-    if shape.bits == 8:
+    if spec.bits == 8:
         # Truncated toward zero, which `//` does not do.
         pieces = (np.fix(piece / 256).astype(np.int8) for piece in pieces)
-    return _SERIALIZERS[shape.serialization](waveform.frames_per_pixel, shape, pieces)
+    return _SERIALIZERS[spec.serialization](waveform.frames_per_pixel, spec, pieces)
 
 
-def _json(
-    pixel: int, shape: WaveformSpec, pieces: Iterator[NDArray[np.integer]]
-) -> Iterator[bytes]:
+def _json(pixel: int, spec: WaveformSpec, pieces: Iterator[NDArray[np.integer]]) -> Iterator[bytes]:
     facts = {
         "version": _VERSION,
-        "channels": shape.channels,
-        "sample_rate": shape.sample_rate,
+        "channels": spec.channels,
+        "sample_rate": spec.sample_rate,
         "samples_per_pixel": pixel,
-        "bits": shape.bits,
-        "length": shape.pixels,
+        "bits": spec.bits,
+        "length": spec.pixels,
     }
     before = json.dumps(facts, separators=(",", ":"))[:-1] + ',"data":['
     for piece in pieces:
@@ -222,14 +221,14 @@ def _json(
     yield b"]}"
 
 
-def _dat(pixel: int, shape: WaveformSpec, pieces: Iterator[NDArray[np.integer]]) -> Iterator[bytes]:
+def _dat(pixel: int, spec: WaveformSpec, pieces: Iterator[NDArray[np.integer]]) -> Iterator[bytes]:
     if pixel > _LONGEST_PIXEL:
         raise InvalidOptions(
-            f'"pts:{shape.pixels}" is not accepted: pk_fmt:dat holds pixels of at most'
+            f'"pts:{spec.pixels}" is not accepted: pk_fmt:dat holds pixels of at most'
             f" {_LONGEST_PIXEL} frames, and these would have {pixel}."
         )
-    flags = _EIGHT_BITS if shape.bits == 8 else 0
-    yield _HEADER.pack(_VERSION, flags, shape.sample_rate, pixel, shape.pixels, shape.channels)
+    flags = _EIGHT_BITS if spec.bits == 8 else 0
+    yield _HEADER.pack(_VERSION, flags, spec.sample_rate, pixel, spec.pixels, spec.channels)
     for piece in pieces:
         yield piece.astype(piece.dtype.newbyteorder("<")).tobytes()
 

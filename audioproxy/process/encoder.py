@@ -52,7 +52,7 @@ class Encoder:
         descriptors: Mapping[int, int],
         output: int,
         timeout: float,
-        grown: Callable[[], bool],
+        check_output: Callable[[], bool],
         limit: int,
     ) -> None:
         """Run an encoder and return when it has succeeded.
@@ -62,8 +62,9 @@ class Encoder:
 
         :param output: the descriptor that becomes the child's stdout.
         :param timeout: seconds.
-        :param grown: called repeatedly while the child runs, and once after its end. It returns
-            whether the output has audio yet. If it raises a `Refusal`, the child is stopped.
+        :param check_output: called repeatedly while the child runs, and once after its end. It
+            returns whether the output has audio yet. If it raises a `Refusal`, the child is
+            stopped.
         :param limit: bytes; the kernel stops a child that writes more (D52).
         :raises OutputTooLarge: past ``limit``.
         :raises RenderTimeout: past ``timeout``.
@@ -71,7 +72,7 @@ class Encoder:
         :raises RenderFailed: for every other failure.
         """
         child = self._launch(arguments, {**descriptors, 1: output}, output_limit=limit)
-        watch = _Watch(self._launcher.clock, child, grown)
+        watch = _Watch(self._launcher.clock, child, check_output)
         try:
             ended = await child.wait(timeout)
         except ChildTimeout:
@@ -83,11 +84,11 @@ class Encoder:
             raise _stopped(watch.refusal)
         _check(ended)
         try:
-            grown()
+            check_output()
         except Refusal as refusal:
             raise _stopped(refusal) from None
 
-    async def pour(
+    async def run_to_pipe(
         self, arguments: Sequence[str], descriptors: Mapping[int, int], pipe: int, timeout: float
     ) -> None:
         """Run ffmpeg with a pipe as its stdout, and return when it has succeeded.
@@ -165,24 +166,24 @@ def _refusal(ended: Exit) -> Refusal:
     if ended.signal == signal.SIGXFSZ or passed_limit(ended.stderr):
         return _stopped(OutputTooLarge())
     # The stderr of a child that a signal ended explains nothing.
-    blamed = classify(ended.stderr) if ended.signal is None else None
+    refusal_type = classify(ended.stderr) if ended.signal is None else None
     how, diagnostic = describe_exit(ended), redact(ended.stderr)
-    if blamed is NothingDecoded:
+    if refusal_type is NothingDecoded:
         # The caller may know the cause and try again, so the caller logs the failure.
         return NothingDecoded(f"{how}: {diagnostic}")
     log = _log.error if ended.never_ran else _log.warn
     log("the encoder failed ({how}): {diagnostic}", how=how, diagnostic=diagnostic)
-    return (blamed or RenderFailed)()
+    return (refusal_type or RenderFailed)()
 
 
 class _Watch:
     """Checks a growing file repeatedly until it is stopped."""
 
-    def __init__(self, clock: IReactorTime, child: Child, grown: Callable[[], bool]) -> None:
+    def __init__(self, clock: IReactorTime, child: Child, check_output: Callable[[], bool]) -> None:
         self.refusal: Refusal | None = None
         self._clock = clock
         self._child = child
-        self._grown = grown
+        self._check_output = check_output
         self._next: IDelayedCall | None = clock.callLater(_FIRST_LOOK, self._look)
 
     def stop(self) -> None:
@@ -194,9 +195,9 @@ class _Watch:
     def _look(self) -> None:
         self._next = None
         try:
-            heard = self._grown()
+            has_audio = self._check_output()
         except Refusal as refusal:
             self.refusal = refusal
             self._child.stop()
         else:
-            self._next = self._clock.callLater(_NEXT_LOOK if heard else _FIRST_LOOK, self._look)
+            self._next = self._clock.callLater(_NEXT_LOOK if has_audio else _FIRST_LOOK, self._look)

@@ -16,19 +16,19 @@ from audioproxy.media.waveform_spec import WaveformSpec
 # Bytes that are reduced at a time: whole frames, and few enough for a CPU's cache.
 _CHUNK = 256 * 1024
 # Milliseconds without a sample after which `read` checks whether the child has ended.
-_PATIENCE = 500
+_POLL_TIMEOUT = 500
 
 
 class WaveformReader:
     """Reads the samples of one waveform from a pipe, and writes its document."""
 
-    def __init__(self, shape: WaveformSpec, spool: IO[bytes]) -> None:
+    def __init__(self, spec: WaveformSpec, spool: IO[bytes]) -> None:
         """Begin without samples.
 
         :param spool: see `Reduction`.
         """
-        self._shape = shape
-        self._reduction = Reduction(shape, spool)
+        self._spec = spec
+        self._reduction = Reduction(spec, spool)
 
     def read(self, pipe: RawIOBase, ended: Event) -> None:
         """Read and reduce samples from a pipe until its end.
@@ -44,7 +44,7 @@ class WaveformReader:
         filled = 0
         while True:
             over = ended.is_set()
-            if not poll.poll(_PATIENCE):
+            if not poll.poll(_POLL_TIMEOUT):
                 if over:
                     break
                 continue
@@ -69,7 +69,7 @@ class WaveformReader:
         """
         size = 0
         with open(output, "wb", closefd=False) as document:
-            for piece in serialize(self._reduction.finish(), self._shape):
+            for piece in serialize(self._reduction.finish(), self._spec):
                 size += len(piece)
                 if size > limit:
                     raise OutputTooLarge

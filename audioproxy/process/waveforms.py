@@ -46,7 +46,7 @@ class Waveforms:
         descriptors: Mapping[int, int],
         output: int,
         timeout: float,
-        shape: WaveformSpec,
+        spec: WaveformSpec,
         limit: int,
     ) -> None:
         """Decode a source once, and write the document of its waveform.
@@ -62,9 +62,9 @@ class Waveforms:
         """
         spool = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
         try:
-            read = partial(_read_pipe, shape, spool)
-            drawing = await self._decode(arguments, descriptors, timeout, read)
-            await await_uncancelled(self._in_thread(partial(drawing.write, output, limit)))
+            read = partial(_read_pipe, spec, spool)
+            reader = await self._decode(arguments, descriptors, timeout, read)
+            await await_uncancelled(self._in_thread(partial(reader.write, output, limit)))
         except OutputTooLarge as refusal:
             _log.warn("a waveform was dropped: {why}", why=refusal.message)
             raise
@@ -97,27 +97,25 @@ class Waveforms:
             raise
         refusal: Refusal | None = None
         try:
-            await self._encoder.pour(arguments, descriptors, writable, timeout)
+            await self._encoder.run_to_pipe(arguments, descriptors, writable, timeout)
         except Refusal as failed:
             refusal = failed
         finally:
             ended.set()
             # The reader's own failure is raised first: ffmpeg reports it only as a broken pipe.
-            drawing = await await_uncancelled(reading)
+            reader = await await_uncancelled(reading)
         if refusal is not None:
             raise refusal
-        return drawing
+        return reader
 
 
-def _read_pipe(
-    shape: WaveformSpec, spool: IO[bytes], readable: int, ended: Event
-) -> WaveformReader:
+def _read_pipe(spec: WaveformSpec, spool: IO[bytes], readable: int, ended: Event) -> WaveformReader:
     # Any failure here closes the pipe, which ends the decoder.
     with open(readable, "rb", buffering=0) as pipe:
         # Imported late, so that a service without waveforms does not load numpy. That saves a fifth
         # of its memory and of its start time.
         from audioproxy.process.waveform_reader import WaveformReader
 
-        drawing = WaveformReader(shape, spool)
-        drawing.read(pipe, ended)
-    return drawing
+        reader = WaveformReader(spec, spool)
+        reader.read(pipe, ended)
+    return reader

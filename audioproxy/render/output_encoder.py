@@ -30,12 +30,12 @@ class OutputEncoder:
         command: list[str],
         output: RenderOutput,
         deadline: Deadline,
-        grown: Callable[[], bool],
+        check_output: Callable[[], bool],
     ) -> None:
         """Run a command, and return when ``output`` is complete.
 
-        :param grown: see `Encoder.encode`; it is not called for waveforms, which are written at the
-            end.
+        :param check_output: see `Encoder.encode`; it is not called for waveforms, which are written
+            at the end.
         :raises NothingDecoded: where the output holds no audio.
         :raises Refusal: for every other failure.
         """
@@ -52,7 +52,7 @@ class OutputEncoder:
             output.grow()
         else:
             await self.encoder.encode(
-                command, preparation.descriptors, output.descriptor, left, grown, limit
+                command, preparation.descriptors, output.descriptor, left, check_output, limit
             )
-        if ENCODERS[options.f].put_nothing(output.size):
+        if ENCODERS[options.f].encoded_nothing(output.size):
             raise NothingDecoded

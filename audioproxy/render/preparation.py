@@ -63,7 +63,8 @@ class Preparer:
     async def prepare(self, request: VariantRequest) -> Preparation:
         """Open and probe the source of a request.
 
-        If the probe alone decides a refusal, no slot is taken and the whole source is not read.
+        A refusal that follows from the probe alone is raised here, before the render takes a slot
+        or measures the source.
 
         :raises Refusal: for a source, or options, that cannot be rendered.
         """
@@ -110,7 +111,7 @@ class Preparation:
         opened = await self.input(deadline)
         return encoder_arguments(self._preparer.ffmpeg, opened, self._options, self.probe)
 
-    async def command_after_nothing(self, deadline: Deadline) -> list[str]:
+    async def retry_command(self, deadline: Deadline) -> list[str]:
         """Return the command line of a second attempt, for a source whose render gave no audio.
 
         The source is measured, unless that cannot change the outcome.

@@ -106,11 +106,11 @@ class Render:
         A render that has its slot and can be stored continues.
         """
         self._subscribers -= 1
-        if not self._subscribers and self.state not in _ENDED and not self._runs_on:
+        if not self._subscribers and self.state not in _ENDED and not self._continues:
             self.cancel()
 
     @property
-    def _runs_on(self) -> bool:
+    def _continues(self) -> bool:
         return self.state in _HAS_SLOT and self._write_back.possible
 
     def cancel(self) -> None:
@@ -181,7 +181,7 @@ class Render:
             try:
                 output = await self._run_encoder(command, preparation, deadline)
             except NothingDecoded:
-                other = await preparation.command_after_nothing(deadline)
+                other = await preparation.retry_command(deadline)
                 if other == command or self.state is State.STREAMING:
                     raise
                 output = await self._run_encoder(other, preparation, deadline)
@@ -208,7 +208,7 @@ class Render:
         """
         output = await self._create_output(deadline)
         await self._context.encoder.encode(
-            self._request.options, preparation, command, output, deadline, self._output_grown
+            self._request.options, preparation, command, output, deadline, self._check_output
         )
         return output
 
@@ -226,7 +226,7 @@ class Render:
         self._output = RenderOutput(scratch, self._context.limits.max_variant)
         return self._output
 
-    def _output_grown(self) -> bool:
+    def _check_output(self) -> bool:
         """Check the output, and return whether it has audio or the render has ended."""
         output = self._output
         assert output is not None
@@ -236,7 +236,7 @@ class Render:
             # The refusal does not wait for the child, which may take some time to die.
             self._fail(refusal)
             raise refusal
-        if self.state is State.ENCODING and size > ENCODERS[self._request.options.f].empty:
+        if self.state is State.ENCODING and size > ENCODERS[self._request.options.f].header_bytes:
             self._enter(State.STREAMING)
             self._readable.fire(output)
         return self.state is not State.ENCODING

@@ -235,12 +235,12 @@ class EmptyTests(SynchronousTestCase):
                 ended = run(encoder_arguments("ffmpeg", local_input(), options, found), source)
                 most = max(most, len(ended.stdout))
                 if ended.code == 0:
-                    self.assertTrue(encoder.put_nothing(len(ended.stdout)), form)
+                    self.assertTrue(encoder.encoded_nothing(len(ended.stdout)), form)
                 else:
                     self.assertIn(b"Empty output", ended.stderr, form)
-            self.assertLessEqual(most, encoder.empty, form)
+            self.assertLessEqual(most, encoder.header_bytes, form)
             # The bound is close to the largest header: clients wait until there is more output.
-            self.assertLessEqual(encoder.empty, most * 1.25, form)
+            self.assertLessEqual(encoder.header_bytes, most * 1.25, form)
 
     def test_one_sample(self) -> None:
         """A source of one sample is rendered in every format, and not refused as empty (D13)."""

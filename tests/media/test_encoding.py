@@ -273,12 +273,12 @@ class TableTests(SynchronousTestCase):
             for depth in FORMATS[token].depths or ("",):
                 self.assertEqual(encoder.codec(depth)[0], "-c:a")
 
-    def test_put_nothing(self) -> None:
+    def test_encoded_nothing(self) -> None:
         """Only for FLAC does the output's size reveal that there was no audio (D11)."""
         for token, encoder in ENCODERS.items():
-            self.assertTrue(encoder.put_nothing(0))
-            self.assertIs(encoder.put_nothing(1), token == "flac")
-            self.assertIs(encoder.put_nothing(encoder.empty + 1), False)
+            self.assertTrue(encoder.encoded_nothing(0))
+            self.assertIs(encoder.encoded_nothing(1), token == "flac")
+            self.assertIs(encoder.encoded_nothing(encoder.header_bytes + 1), False)
 
 
 class MeasureTests(SynchronousTestCase):

@@ -38,13 +38,13 @@ from tests.support.waveforms import (
 )
 
 STEREO = Probe("wav", "pcm_s16le", Decimal(10), True, sample_rate=44100, channels=2)
-SHAPE = WaveformSpec(44100, 1, 1, 800, 16, "json")
+SPEC = WaveformSpec(44100, 1, 1, 800, 16, "json")
 FIXTURES = Path(__file__).parents[1] / "data" / "waveform"
 
 
-def reduce(frames: Frames, shape: WaveformSpec, cuts: list[int] | None = None) -> Waveform:
+def reduce(frames: Frames, spec: WaveformSpec, cuts: list[int] | None = None) -> Waveform:
     """Return the waveform of frames that arrive in pieces, split at the cuts."""
-    reduction = Reduction(shape, BytesIO())
+    reduction = Reduction(spec, BytesIO())
     ends = sorted({0, *(cuts or ()), len(frames)})
     for start, end in pairwise(ends):
         reduction.add(frames[start:end].reshape(-1))
@@ -57,13 +57,13 @@ def values(waveform: Waveform) -> list[int]:
     return list(waveform.extremes.reshape(-1).tolist())
 
 
-class ShapeTests(SynchronousTestCase):
+class WaveformSpecTests(SynchronousTestCase):
     """`WaveformSpec.of`"""
 
     def test_defaults(self) -> None:
         """The default is 800 pairs of 16 bits for one channel, as JSON (Peaks options)."""
-        shape = WaveformSpec(44100, 2, 1, 800, 16, "json")
-        self.assertEqual(WaveformSpec.of(read("f:peaks"), STEREO), shape)
+        spec = WaveformSpec(44100, 2, 1, 800, 16, "json")
+        self.assertEqual(WaveformSpec.of(read("f:peaks"), STEREO), spec)
 
     def test_chosen(self) -> None:
         """Every option of peaks has an effect (Peaks options)."""
@@ -75,8 +75,8 @@ class ShapeTests(SynchronousTestCase):
     def test_rate(self) -> None:
         """The sample rate is the source's, even an unusual one (Peaks options, 3)."""
         for rate in (1, 7919, 384_000, 5_644_800):
-            shape = WaveformSpec.of(read("f:peaks"), replace(STEREO, sample_rate=rate))
-            self.assertEqual(shape.sample_rate, rate)
+            spec = WaveformSpec.of(read("f:peaks"), replace(STEREO, sample_rate=rate))
+            self.assertEqual(spec.sample_rate, rate)
 
     def test_mixed_where(self) -> None:
         """Two unprocessed channels are mixed here, all others by ffmpeg (Peaks options)."""
@@ -89,14 +89,14 @@ class ShapeTests(SynchronousTestCase):
             ("ch:2", 1, 2),
             ("ch:2", 6, 2),
         ):
-            shape = WaveformSpec.of(read(f"f:peaks/{text}"), replace(STEREO, channels=channels))
+            spec = WaveformSpec.of(read(f"f:peaks/{text}"), replace(STEREO, channels=channels))
             wanted = (decoded, int(text[3]))
-            self.assertEqual((shape.decoded, shape.channels), wanted, (text, channels))
+            self.assertEqual((spec.decoded, spec.channels), wanted, (text, channels))
 
     def test_without_defaults(self) -> None:
         """Options that were not parsed from a URL have the same defaults."""
-        shape = WaveformSpec.of(VariantOptions(f="peaks"), STEREO)
-        self.assertEqual(shape, WaveformSpec(44100, 2, 1, 800, 16, "json"))
+        spec = WaveformSpec.of(VariantOptions(f="peaks"), STEREO)
+        self.assertEqual(spec, WaveformSpec(44100, 2, 1, 800, 16, "json"))
 
 
 class ReductionTests(SynchronousTestCase):
@@ -105,23 +105,23 @@ class ReductionTests(SynchronousTestCase):
     def test_by_hand(self) -> None:
         """A pixel is the minimum and the maximum of its frames; the last may have fewer."""
         frames = frames_of([1, -2, 3, 0, 0, 0, -7, -8, -9, 4])
-        waveform = reduce(frames, replace(SHAPE, pixels=4))
+        waveform = reduce(frames, replace(SPEC, pixels=4))
         self.assertEqual(waveform.frames_per_pixel, 3)
         self.assertEqual(values(waveform), [-2, 3, 0, 0, -9, -7, 4, 4])
 
     def test_past_the_end(self) -> None:
         """There are always as many pixels as requested, and pixels past the end are 0, 0 (D26)."""
         frames = frames_of([5, -6, 7, -8, 9])
-        waveform = reduce(frames, replace(SHAPE, pixels=4))
+        waveform = reduce(frames, replace(SPEC, pixels=4))
         self.assertEqual(values(waveform), [-6, 5, -8, 7, 9, 9, 0, 0])
-        waveform = reduce(frames, replace(SHAPE, pixels=7))
+        waveform = reduce(frames, replace(SPEC, pixels=7))
         self.assertEqual(values(waveform), [5, 5, -6, -6, 7, 7, -8, -8, 9, 9, 0, 0, 0, 0])
         self.assertEqual(waveform.frames_per_pixel, 1)
 
     def test_channels(self) -> None:
         """Each channel has a pair in every pixel, the left channel first (Peaks options, 3)."""
         frames = frames_of([1, -10, 2, -20, 3, -30, 4, -40], 2)
-        waveform = reduce(frames, replace(SHAPE, decoded=2, channels=2, pixels=2))
+        waveform = reduce(frames, replace(SPEC, decoded=2, channels=2, pixels=2))
         self.assertEqual(values(waveform), [1, 2, -20, -10, 3, 4, -40, -30])
 
     def test_mean(self) -> None:
@@ -141,25 +141,25 @@ class ReductionTests(SynchronousTestCase):
             (-32768, -32767, -32767),
             (-32768, 32767, 0),
         ):
-            shape = replace(SHAPE, decoded=2, pixels=1)
-            waveform = reduce(frames_of([left, right], 2), shape)
+            spec = replace(SPEC, decoded=2, pixels=1)
+            waveform = reduce(frames_of([left, right], 2), spec)
             self.assertEqual(values(waveform), [middle, middle], (left, right))
 
     def test_little_endian(self) -> None:
         """Samples are little-endian on every machine, as ffmpeg outputs them."""
-        reduction = Reduction(replace(SHAPE, pixels=1), BytesIO())
+        reduction = Reduction(replace(SPEC, pixels=1), BytesIO())
         reduction.add(np.frombuffer(b"\x01\x02\xff\xff", SAMPLE))
         self.assertEqual(values(reduction.finish()), [-1, 0x201])
 
     def test_frame_bytes(self) -> None:
         """A frame has two bytes for each decoded channel."""
         for decoded, channels in ((1, 1), (2, 1), (2, 2)):
-            shape = replace(SHAPE, decoded=decoded, channels=channels)
-            self.assertEqual(Reduction(shape, BytesIO()).frame_bytes, 2 * decoded)
+            spec = replace(SPEC, decoded=decoded, channels=channels)
+            self.assertEqual(Reduction(spec, BytesIO()).frame_bytes, 2 * decoded)
 
     def test_nothing(self) -> None:
         """A source without frames is refused (Errors, 415)."""
-        reduction = Reduction(SHAPE, BytesIO())
+        reduction = Reduction(SPEC, BytesIO())
         error = self.assertRaises(NothingDecoded, reduction.finish)
         self.assertIsInstance(error, UndecodableSource)
         reduction.add(np.empty(0, SAMPLE))
@@ -169,7 +169,7 @@ class ReductionTests(SynchronousTestCase):
     def test_one_frame(self) -> None:
         """A single frame is enough, for any number of pixels."""
         for pixels in (1, 2, 800, 65536):
-            waveform = reduce(frames_of([-5]), replace(SHAPE, pixels=pixels))
+            waveform = reduce(frames_of([-5]), replace(SPEC, pixels=pixels))
             self.assertEqual(waveform.frames_per_pixel, 1)
             self.assertEqual(values(waveform), [-5, -5] + [0, 0] * (pixels - 1))
 
@@ -203,9 +203,9 @@ class ReductionTests(SynchronousTestCase):
         )
         try:
             decoded, channels = kind
-            shape = WaveformSpec(8000, decoded, channels, pixels, 16, "json")
+            spec = WaveformSpec(8000, decoded, channels, pixels, 16, "json")
             frames = noisy_frames(count, decoded, seed)
-            waveform = reduce(frames, shape, [cut for cut in cuts if cut < count])
+            waveform = reduce(frames, spec, [cut for cut in cuts if cut < count])
         finally:
             for patch in patches:
                 patch.restore()
@@ -231,8 +231,8 @@ class ReductionTests(SynchronousTestCase):
         patch = self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         try:
             frames = noisy_frames(count)
-            shape = replace(SHAPE, pixels=pixels)
-            waveform = reduce(frames, shape, [cut for cut in cuts if cut < count])
+            spec = replace(SPEC, pixels=pixels)
+            waveform = reduce(frames, spec, [cut for cut in cuts if cut < count])
         finally:
             patch.restore()
         least, most = bounds(count, pixels)
@@ -250,7 +250,7 @@ class ReductionTests(SynchronousTestCase):
             for pixels in (1, 2, 3):
                 for piece in (1, 3):
                     cuts = list(range(0, count, piece))
-                    waveform = reduce(frames, replace(SHAPE, pixels=pixels), cuts)
+                    waveform = reduce(frames, replace(SPEC, pixels=pixels), cuts)
                     expected = render_waveform(frames, waveform.frames_per_pixel, pixels)
                     self.assertEqual(values(waveform), expected, (count, pixels, piece))
 
@@ -268,8 +268,8 @@ class ReductionTests(SynchronousTestCase):
             (65536, 700_000),
         ):
             frames = everything[:count]
-            shape = replace(SHAPE, decoded=2, channels=2, pixels=pixels)
-            waveform = reduce(frames, shape, list(range(65_536, count, 65_536)))
+            spec = replace(SPEC, decoded=2, channels=2, pixels=pixels)
+            waveform = reduce(frames, spec, list(range(65_536, count, 65_536)))
             least, most = bounds(count, pixels)
             self.assertTrue(least <= waveform.frames_per_pixel <= most, (pixels, count))
             expected = render_waveform(frames, waveform.frames_per_pixel, pixels)
@@ -278,9 +278,9 @@ class ReductionTests(SynchronousTestCase):
     def test_most_pixels_of_a_long_source(self) -> None:
         """The most pixels, of a source so long that blocks are merged, are exact (D26)."""
         frames = noisy_frames(14_000_000)
-        shape = replace(SHAPE, pixels=65536)
+        spec = replace(SPEC, pixels=65536)
         with tempfile.SpooledTemporaryFile(4096) as spool:
-            reduction = Reduction(shape, spool)
+            reduction = Reduction(spec, spool)
             for at in range(0, len(frames), 131_072):
                 reduction.add(frames[at : at + 131_072].reshape(-1))
             waveform = reduction.finish()
@@ -293,7 +293,7 @@ class ReductionTests(SynchronousTestCase):
         """The memory for a source does not grow with its length (D26)."""
         self.patch(waveform_module, "_LEAST_CAPACITY", 64)
         spool = BytesIO()
-        reduction = Reduction(replace(SHAPE, pixels=1), spool)
+        reduction = Reduction(replace(SPEC, pixels=1), spool)
         for _ in range(1000):
             reduction.add(noisy_frames(1000).reshape(-1))
         self.assertEqual(reduction.frames, 1_000_000)
@@ -306,15 +306,15 @@ class ReductionTests(SynchronousTestCase):
 class DocumentTests(SynchronousTestCase):
     """`serialize`"""
 
-    def document(self, shape: WaveformSpec, pixel: int, *extremes: int) -> bytes:
+    def document(self, spec: WaveformSpec, pixel: int, *extremes: int) -> bytes:
         """Return the document of a waveform."""
-        table = np.array(extremes, np.int16).reshape(-1, shape.channels, 2)
-        return b"".join(serialize(Waveform(pixel, table), shape))
+        table = np.array(extremes, np.int16).reshape(-1, spec.channels, 2)
+        return b"".join(serialize(Waveform(pixel, table), spec))
 
     def test_json(self) -> None:
         """The JSON document has exactly seven keys, and whole numbers (Peaks options, 3; D25)."""
-        shape = WaveformSpec(8000, 2, 2, 2, 16, "json")
-        document = self.document(shape, 3, -1, 1, -32768, 32767, -2, 2, 0, 0)
+        spec = WaveformSpec(8000, 2, 2, 2, 16, "json")
+        document = self.document(spec, 3, -1, 1, -32768, 32767, -2, 2, 0, 0)
         self.assertEqual(
             document,
             b'{"version":2,"channels":2,"sample_rate":8000,"samples_per_pixel":3,"bits":16,'
@@ -324,8 +324,8 @@ class DocumentTests(SynchronousTestCase):
 
     def test_dat(self) -> None:
         """The binary document is six fields and 16-bit values (Peaks options, 4; D25)."""
-        shape = WaveformSpec(8000, 1, 1, 2, 16, "dat")
-        document = self.document(shape, 0x102, -1, 1, -32768, 0x7FFE)
+        spec = WaveformSpec(8000, 1, 1, 2, 16, "dat")
+        document = self.document(spec, 0x102, -1, 1, -32768, 0x7FFE)
         self.assertEqual(
             document.hex(" ", 4),
             "02000000 00000000 401f0000 02010000 02000000 01000000 ffff0100 0080fe7f",
@@ -333,8 +333,8 @@ class DocumentTests(SynchronousTestCase):
 
     def test_dat_of_8_bits(self) -> None:
         """With 8 bits the flag is 1 and a value is one byte (Peaks options, 4; D25)."""
-        shape = WaveformSpec(8000, 2, 2, 1, 8, "dat")
-        document = self.document(shape, 3, -32768, 32767, -256, 256)
+        spec = WaveformSpec(8000, 2, 2, 1, 8, "dat")
+        document = self.document(spec, 3, -32768, 32767, -256, 256)
         self.assertEqual(
             document.hex(" ", 4),
             "02000000 01000000 401f0000 03000000 01000000 02000000 807fff01",
@@ -348,9 +348,9 @@ class DocumentTests(SynchronousTestCase):
         cases |= {-32512: -127, -32513: -127, -32767: -127, -32768: -128}
         low, high = list(cases), list(cases.values())
         for serialization in ("json", "dat"):
-            shape = WaveformSpec(8000, 1, 1, len(cases), 8, serialization)
+            spec = WaveformSpec(8000, 1, 1, len(cases), 8, serialization)
             pairs = [value for value in low for _ in range(2)]
-            drawing = read_drawing(self.document(shape, 1, *pairs))
+            drawing = read_drawing(self.document(spec, 1, *pairs))
             self.assertEqual((drawing.bits, drawing.values[::2]), (8, high))
 
     def test_every_value(self) -> None:
@@ -358,8 +358,8 @@ class DocumentTests(SynchronousTestCase):
         everything = range(-32768, 32768)
         expected = [abs(value) // 256 * (-1 if value < 0 else 1) for value in everything]
         for serialization in ("json", "dat"):
-            shape = WaveformSpec(8000, 1, 1, 32768, 8, serialization)
-            drawing = read_drawing(self.document(shape, 1, *everything))
+            spec = WaveformSpec(8000, 1, 1, 32768, 8, serialization)
+            drawing = read_drawing(self.document(spec, 1, *everything))
             self.assertEqual(drawing.values, expected)
 
     def test_same_values(self) -> None:
@@ -368,10 +368,10 @@ class DocumentTests(SynchronousTestCase):
             for channels in (1, 2):
                 for bits in (8, 16):
                     frames = noisy_frames(pixels, channels)
-                    shape = WaveformSpec(48000, channels, channels, pixels, bits, "json")
-                    waveform = reduce(frames, shape)
+                    spec = WaveformSpec(48000, channels, channels, pixels, bits, "json")
+                    waveform = reduce(frames, spec)
                     one, two = (
-                        read_drawing(b"".join(serialize(waveform, replace(shape, serialization=s))))
+                        read_drawing(b"".join(serialize(waveform, replace(spec, serialization=s))))
                         for s in ("json", "dat")
                     )
                     self.assertEqual(one, two)
@@ -383,24 +383,24 @@ class DocumentTests(SynchronousTestCase):
     def test_in_pieces(self) -> None:
         """A large document is never in memory as a whole."""
         for serialization in ("json", "dat"):
-            shape = replace(SHAPE, pixels=65536, serialization=serialization)
-            pieces = list(serialize(reduce(noisy_frames(65536), shape), shape))
+            spec = replace(SPEC, pixels=65536, serialization=serialization)
+            pieces = list(serialize(reduce(noisy_frames(65536), spec), spec))
             self.assertGreater(len(pieces), 30)
             self.assertLess(max(map(len, pieces)), 40_000)
 
     def test_longest_pixel(self) -> None:
         """A pixel too long for the binary header is a 422 that names ``pts`` (D13)."""
-        shape = WaveformSpec(8000, 1, 1, 1, 16, "dat")
-        document = self.document(shape, 2**31 - 1, 0, 0)
+        spec = WaveformSpec(8000, 1, 1, 1, 16, "dat")
+        document = self.document(spec, 2**31 - 1, 0, 0)
         self.assertEqual(struct.unpack_from("<i", document, 12), (2**31 - 1,))
-        error = self.assertRaises(InvalidOptions, self.document, shape, 2**31, 0, 0)
+        error = self.assertRaises(InvalidOptions, self.document, spec, 2**31, 0, 0)
         self.assertEqual(
             error.message,
             '"pts:1" is not accepted: pk_fmt:dat holds pixels of at most 2147483647 frames,'
             " and these would have 2147483648.",
         )
         # JSON can represent it.
-        document = self.document(replace(shape, serialization="json"), 2**31, 0, 0)
+        document = self.document(replace(spec, serialization="json"), 2**31, 0, 0)
         self.assertEqual(read_drawing(document).pixel, 2**31)
 
 
@@ -410,8 +410,8 @@ class AudiowaveformTests(SynchronousTestCase):
     def drawn(self, channels: int, bits: int, serialization: str) -> bytes:
         """Return the document of the fixture's audio."""
         frames = frames_of_wav((FIXTURES / "stereo.wav").read_bytes(), 2)
-        shape = WaveformSpec(8000, 2, channels, 96, bits, serialization)
-        return b"".join(serialize(reduce(frames, shape), shape))
+        spec = WaveformSpec(8000, 2, channels, 96, bits, serialization)
+        return b"".join(serialize(reduce(frames, spec), spec))
 
     def test_dat(self) -> None:
         """The binary documents are identical, byte for byte (D25)."""

@@ -43,7 +43,7 @@ class EncoderCase(SynchronousTestCase):
         self.refusal: Refusal | None = None
         self.limit = 1000
 
-    def grown(self) -> int:
+    def check_output(self) -> int:
         """Record the size of the output; refuse it past the limit."""
         size = os.fstat(self.output).st_size
         self.looks.append((self.clock.seconds(), size))
@@ -54,7 +54,7 @@ class EncoderCase(SynchronousTestCase):
     def encode(self, timeout: float = 100) -> Deferred[None]:
         """Start a run."""
         return Deferred.fromCoroutine(
-            self.encoder.encode(["ffmpeg"], {}, self.output, timeout, self.grown, 1000)
+            self.encoder.encode(["ffmpeg"], {}, self.output, timeout, self.check_output, 1000)
         )
 
     def refused(self, encoding: Deferred[object], refusal: type[Refusal]) -> Refusal:
@@ -228,8 +228,8 @@ class EncodeTests(EncoderCase):
         self.assertEqual(open_descriptors(), before)
 
 
-class PourTests(EncoderCase):
-    """`Encoder.pour`"""
+class RunToPipeTests(EncoderCase):
+    """`Encoder.run_to_pipe`"""
 
     def setUp(self) -> None:
         EncoderCase.setUp(self)
@@ -239,20 +239,22 @@ class PourTests(EncoderCase):
         self.addCleanup(lambda: self.assertEqual(open_descriptors(), before))
         self.addCleanup(os.close, self.reading)
 
-    def pour(self, timeout: float = 100) -> Deferred[None]:
+    def run_to_pipe(self, timeout: float = 100) -> Deferred[None]:
         """Start a run."""
-        return Deferred.fromCoroutine(self.encoder.pour(["ffmpeg"], {}, self.writing, timeout))
+        return Deferred.fromCoroutine(
+            self.encoder.run_to_pipe(["ffmpeg"], {}, self.writing, timeout)
+        )
 
     def test_success(self) -> None:
         """The child's stdout is the pipe; pipe and run end with the child."""
-        pouring = self.pour()
+        running = self.run_to_pipe()
         self.assertEqual(self.spawner.last.piped, {2})
         self.spawner.last.say(b"abc")
         self.assertEqual(os.read(self.reading, 9), b"abc")
-        self.assertNoResult(pouring)
+        self.assertNoResult(running)
         self.spawner.last.die()
         self.assertEqual(os.read(self.reading, 9), b"")
-        self.successResultOf(pouring)
+        self.successResultOf(running)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
     def test_bad_end(self) -> None:
@@ -265,34 +267,34 @@ class PourTests(EncoderCase):
             (b"Invalid data found when processing input", 0, 11, RenderFailed),
         ):
             self.writing = os.open(os.devnull, os.O_WRONLY)
-            pouring = self.pour()
+            running = self.run_to_pipe()
             self.spawner.last.complain(stderr)
             self.spawner.last.die(code, number)
-            self.refused(pouring, refusal)
+            self.refused(running, refusal)
 
     def test_timeout(self) -> None:
         """A run past its time is a 504, raised when the child is dead."""
-        pouring = self.pour(timeout=3)
+        running = self.run_to_pipe(timeout=3)
         self.clock.advance(3)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
-        self.assertNoResult(pouring)
+        self.assertNoResult(running)
         self.spawner.last.die(signal=15)
-        self.refused(pouring, RenderTimeout)
+        self.refused(running, RenderTimeout)
 
     def test_missing_program(self) -> None:
         """Without ffmpeg the run is a 500, and the pipe's reader gets the end at once (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        self.refused(self.pour(), RenderFailed)
+        self.refused(self.run_to_pipe(), RenderFailed)
         self.assertEqual(os.read(self.reading, 9), b"")
 
     def test_cancelled(self) -> None:
         """Cancelling stops the child, and returns when the child is dead."""
-        pouring = self.pour()
-        pouring.cancel()
+        running = self.run_to_pipe()
+        running.cancel()
         self.assertEqual(self.spawner.last.signals, ["TERM"])
-        self.assertNoResult(pouring)
+        self.assertNoResult(running)
         self.spawner.last.die(signal=15)
-        self.failureResultOf(pouring, CancelledError)
+        self.failureResultOf(running, CancelledError)
 
 
 class MeasureTests(EncoderCase):
@@ -345,14 +347,14 @@ class CutShortTests(EncoderCase):
     def runs(self) -> list[Callable[[], Deferred[Any]]]:
         """Return functions that start each kind of run."""
 
-        def pour() -> Deferred[None]:
+        def run_to_pipe() -> Deferred[None]:
             pipe = os.open(os.devnull, os.O_WRONLY)
-            return Deferred.fromCoroutine(self.encoder.pour(["ffmpeg"], {}, pipe, 100))
+            return Deferred.fromCoroutine(self.encoder.run_to_pipe(["ffmpeg"], {}, pipe, 100))
 
         def measure() -> Deferred[Decimal]:
             return Deferred.fromCoroutine(self.encoder.measure(["ffmpeg"], {}, 100))
 
-        return [self.encode, pour, measure]
+        return [self.encode, run_to_pipe, measure]
 
     def end(self, stderr: bytes, code: int = 0) -> None:
         """End a run that has written its output."""

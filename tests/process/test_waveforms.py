@@ -25,7 +25,7 @@ from audioproxy.errors import (
 )
 from audioproxy.media import waveform as waveform_module
 from audioproxy.media.waveform_spec import WaveformSpec
-from audioproxy.process import waveform_reader as drawing_module
+from audioproxy.process import waveform_reader as reader_module
 from audioproxy.process import waveforms
 from audioproxy.process.encoder import Encoder
 from audioproxy.process.spawn import Launcher
@@ -69,7 +69,7 @@ class DrawCase(SynchronousTestCase):
 
     def start(
         self,
-        shape: WaveformSpec = STEREO,
+        spec: WaveformSpec = STEREO,
         timeout: float = 100,
         output: int | None = None,
         in_thread: Callable[[Any], Any] | None = None,
@@ -77,7 +77,7 @@ class DrawCase(SynchronousTestCase):
     ) -> Deferred[None]:
         """Start a waveform."""
         drawing = Waveforms(self.encoder, in_thread or self.threads.in_thread).render_waveform(
-            ["ffmpeg"], {}, self.output if output is None else output, timeout, shape, limit
+            ["ffmpeg"], {}, self.output if output is None else output, timeout, spec, limit
         )
         return Deferred.fromCoroutine(drawing)
 
@@ -131,7 +131,7 @@ class GoodEndTests(DrawCase):
 
     def test_chunks(self) -> None:
         """Samples that arrive in odd pieces, over many chunks, are joined correctly."""
-        self.patch(drawing_module, "_CHUNK", 12)
+        self.patch(reader_module, "_CHUNK", 12)
         frames = noisy_frames(100, 2)
         data = frames.tobytes()
         for size in (1, 3, 5, 12, 24, 399):
@@ -174,7 +174,7 @@ class GoodEndTests(DrawCase):
 
     def test_pipe_that_stays_open(self) -> None:
         """A grandchild that keeps the pipe open delays nothing."""
-        self.patch(drawing_module, "_PATIENCE", 1)
+        self.patch(reader_module, "_POLL_TIMEOUT", 1)
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
         held = os.dup(self.spawner.last.inherited[1])
@@ -199,7 +199,7 @@ class GoodEndTests(DrawCase):
                     os.write(held, samples(3, 4))
                 return super().is_set()
 
-        self.patch(drawing_module, "_PATIENCE", 1)
+        self.patch(reader_module, "_POLL_TIMEOUT", 1)
         self.patch(waveforms, "Event", Late)
         drawing = self.start()
         held = os.dup(self.spawner.last.inherited[1])
@@ -324,7 +324,7 @@ class BadEndTests(DrawCase):
 
     def test_reader_that_crashes(self) -> None:
         """An unexpected exception is passed on, and nothing is written."""
-        self.patch(drawing_module, "SAMPLE", "no type")
+        self.patch(reader_module, "SAMPLE", "no type")
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
         self.spawner.last.die()
@@ -412,7 +412,7 @@ class ThreadTests(TestCase):
 
     async def test_slow_child(self) -> None:
         """A child that is silent for longer than the reader's poll interval is awaited."""
-        self.patch(drawing_module, "_PATIENCE", 1)
+        self.patch(reader_module, "_POLL_TIMEOUT", 1)
         self.patch(waveforms, "Event", CountingEvent)
         spawner, frames = FakeSpawner(), noisy_frames(20_000, 2)
         encoder = Encoder(Launcher(spawner, reactor, {}))

@@ -106,7 +106,7 @@ class GoodEndTests(RenderCase):
     def test_first_byte(self) -> None:
         """Clients receive no byte while the output has only container headers."""
         client, encoder = self.harness.render("f:wav")
-        empty = ENCODERS["wav"].empty
+        empty = ENCODERS["wav"].header_bytes
         encoder.say(b"h" * empty)
         self.harness.look()
         self.assertFalse(client.began)
@@ -414,7 +414,7 @@ class RefusalTests(RenderCase):
     def test_nothing_decoded(self) -> None:
         """A source without a decodable sample is a 415, even if ffmpeg exits with 0."""
         _, encoder = self.harness.render("f:flac")
-        encoder.say(b"h" * ENCODERS["flac"].empty)
+        encoder.say(b"h" * ENCODERS["flac"].header_bytes)
         encoder.die()
         self.assertEqual(self.harness.clients[0].data, b"")
         self.assertIsInstance(self.harness.clients[0].outcome, UndecodableSource)

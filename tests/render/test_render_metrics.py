@@ -58,7 +58,7 @@ class OutcomeTests(MetricsCase):
                 self.make()
                 _, encoder = self.harness.render(f"f:{form}")
                 self.harness.clock.advance(2.5)
-                encoder.say(b"x" * (ENCODERS[form].empty + 1))
+                encoder.say(b"x" * (ENCODERS[form].header_bytes + 1))
                 encoder.die()
                 self.assert_counted("success", 2.5, form)
 
@@ -84,7 +84,7 @@ class OutcomeTests(MetricsCase):
         self.harness.clock.advance(5)
         other.die(1)
         self.harness.clock.advance(6)
-        self.harness.encoder().say(b"x" * (ENCODERS["ogg"].empty + 1))
+        self.harness.encoder().say(b"x" * (ENCODERS["ogg"].header_bytes + 1))
         self.harness.encoder().die()
         self.harness.clock.advance(7)
         durations = self.counts.of("render_duration_seconds_sum")

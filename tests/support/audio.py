@@ -155,7 +155,7 @@ def render(source: bytes, text: str) -> bytes:
 def _encode(command: Sequence[str], source: bytes, options: VariantOptions) -> bytes:
     ended = run(command, source)
     refusal = (classify(ended.stderr) or RenderFailed) if ended.code else None
-    if ended.code == 0 and ENCODERS[options.f].put_nothing(len(ended.stdout)):
+    if ended.code == 0 and ENCODERS[options.f].encoded_nothing(len(ended.stdout)):
         refusal = NothingDecoded
     if refusal is None:
         return ended.stdout
