@@ -64,7 +64,7 @@ from audioproxy.web.variant import VariantHandler
 # Seconds that a stop waits for renders and responses (D39).
 _DRAIN = 30.0
 # Minimum number of seconds that a stop waits for the store's disk.
-_LAST_WAIT = 1.0
+_MIN_CLOSE_TIMEOUT = 1.0
 # The longest wait for a probe slot, in seconds. The probe pool has no queue, so this only
 # determines Retry-After: a probe is short (D21).
 _PROBE_RETRY = 1.0
@@ -226,7 +226,7 @@ class AudioProxy(Service):
         left = deadline - self._reactor.seconds()
         await self.resource.active.wait_until_idle(self._reactor, left)
         if self.store is not None:
-            await self.store.close(max(_LAST_WAIT, deadline - self._reactor.seconds()))
+            await self.store.close(max(_MIN_CLOSE_TIMEOUT, deadline - self._reactor.seconds()))
         await self._backends.close()
 
 
@@ -311,10 +311,10 @@ def make_resource(config: Config, reactor: Any) -> AudioProxy:
     The settings of listeners and of the log have no effect here: both belong to the application.
 
     :param config: constructed in code, or by `audioproxy.config.load`.
-    :returns: mount its ``resource``, and its ``metrics`` elsewhere if needed: they respond at
-        ``/metrics`` below their mount point. Call its ``startService`` before the first request and
-        wait for the Deferred, which fails with `BootError` where the store is not writable. Call
-        its ``stopService`` at the end and wait for that Deferred too.
+    :returns: the service. Mount its ``resource``, and its ``metrics`` elsewhere if needed: they
+        respond at ``/metrics`` below their mount point. Call its ``startService`` before the first
+        request and wait for the Deferred, which fails with `BootError` where the store is not
+        writable. Call its ``stopService`` at the end and wait for that Deferred too.
     :raises BootError: for a configuration that cannot be served, such as an empty CA bundle.
     """
     return AudioProxy(config, reactor)

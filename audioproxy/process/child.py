@@ -229,7 +229,7 @@ class _StderrTail:
             del self.kept[_KEPT_LIMIT:]
         del self.data[:excess]
 
-    def whole_words(self) -> bytes:
+    def kept_output(self) -> bytes:
         """Return the kept lines and the end of stderr.
 
         If stderr was cut, the first word of its end is dropped: it may be a part of a secret.
@@ -282,7 +282,7 @@ class _ChildProtocol(ProcessProtocol):
                 code=getattr(value, "exitCode", None),
                 signal=getattr(value, "signal", None),
                 stdout=bytes(self._stdout.data),
-                stderr=self._stderr.whole_words(),
+                stderr=self._stderr.kept_output(),
                 overflowed=self._stdout.overflowed,
             )
         )

@@ -51,14 +51,14 @@ class Programs:
 
     async def find_missing(self) -> list[str]:
         """Return what is missing, as text: unusable programs, or else encoders and filters."""
-        return await self.find_unusable() or await self.find_lacking()
+        return await self.find_unusable() or await self.find_missing_features()
 
     async def find_unusable(self) -> list[str]:
         """Return why programs cannot be run, as text; an empty list if both can."""
         runs = [await self._run_for_version(program) for program in (self.ffmpeg, self.ffprobe)]
         return [run.failure for run in runs if run.failure]
 
-    async def find_lacking(self) -> list[str]:
+    async def find_missing_features(self) -> list[str]:
         """Return which encoders and filters ffmpeg lacks, as text."""
         missing = []
         for flag, kind, needed in LISTS:
@@ -159,7 +159,7 @@ class ProgramsMonitor:
                 logged = True
             await self._pause()
         self._report(True)
-        if lacking := await self._programs.find_lacking():
+        if lacking := await self._programs.find_missing_features():
             _log_missing(lacking)
 
     async def _pause(self) -> None:

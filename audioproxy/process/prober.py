@@ -27,16 +27,16 @@ from audioproxy.shared_result import SharedResult
 
 # Bytes of ffprobe's output. A file may hold thousands of streams and very long tags. The needed
 # fields come first.
-_ANSWER_LIMIT = 1024 * 1024
+_OUTPUT_LIMIT = 1024 * 1024
 
 # Probe results in the cache. Each takes some kilobytes, most of it for tags, whose number and
 # length `read_source_info` limits.
-_KNOWN = 512
+_CACHE_SIZE = 512
 
 _log = Logger()
 
 
-class Examined(Protocol):
+class ProbeSource(Protocol):
     """The part of an open source that a probe needs."""
 
     @property
@@ -55,9 +55,9 @@ class Prober:
         self._slots = slots
         self._timeout = timeout
         self._running: dict[bytes, SharedResult[Probe]] = {}
-        self._known: LRUCache[tuple[bytes, bytes], Probe] = LRUCache(_KNOWN)
+        self._cache: LRUCache[tuple[bytes, bytes], Probe] = LRUCache(_CACHE_SIZE)
 
-    async def probe(self, identity: bytes, source: Examined) -> Probe:
+    async def probe(self, identity: bytes, source: ProbeSource) -> Probe:
         """Return the probe of a source: cached, shared with a running probe, or new.
 
         A cached probe is used while the source's fingerprint is the same. Requests for a source
@@ -69,8 +69,8 @@ class Prober:
         :raises ProbeFailed, ProbeTimeout: where the probe fails or takes too long.
         """
         fingerprint = source.fingerprint()
-        if fingerprint and (known := self._known.get((identity, fingerprint))) is not None:
-            return known
+        if fingerprint and (cached := self._cache.get((identity, fingerprint))) is not None:
+            return cached
         shared = self._running.get(identity)
         if shared is None:
             shared = self._start(identity, fingerprint, source)
@@ -80,7 +80,9 @@ class Prober:
         """Return the command line that probes an opened source."""
         return probe_arguments(self._ffprobe, opened)
 
-    def _start(self, identity: bytes, fingerprint: bytes, source: Examined) -> SharedResult[Probe]:
+    def _start(
+        self, identity: bytes, fingerprint: bytes, source: ProbeSource
+    ) -> SharedResult[Probe]:
         """Start a probe that several requests can share; it is cancelled with the last of them."""
 
         def unregister() -> None:
@@ -98,18 +100,20 @@ class Prober:
 
         shared: SharedResult[Probe] = SharedResult(abandon)
         self._running[identity] = shared
-        running = Deferred.fromCoroutine(self._learn(identity, fingerprint, source))
+        running = Deferred.fromCoroutine(self._probe_and_cache(identity, fingerprint, source))
         running.addBoth(finish)
         return shared
 
-    async def _learn(self, identity: bytes, fingerprint: bytes, source: Examined) -> Probe:
+    async def _probe_and_cache(
+        self, identity: bytes, fingerprint: bytes, source: ProbeSource
+    ) -> Probe:
         probe = await self._probe(source)
         # The source may have been modified during the probe.
         if fingerprint and source.fingerprint() == fingerprint:
-            self._known[identity, fingerprint] = probe
+            self._cache[identity, fingerprint] = probe
         return probe
 
-    async def _probe(self, source: Examined) -> Probe:
+    async def _probe(self, source: ProbeSource) -> Probe:
         async with self._slots.hold():
             deadline = self._launcher.clock.seconds() + self._timeout
             try:
@@ -120,7 +124,7 @@ class Prober:
                 child = self._launcher.launch(
                     self.arguments(opened),
                     source.descriptors,
-                    stdout_limit=_ANSWER_LIMIT,
+                    stdout_limit=_OUTPUT_LIMIT,
                     keep_pattern=CUT_SHORT,
                     parent_death_signal=False,
                 )

@@ -42,7 +42,7 @@ class Slots:
         self._rejected = rejected
         self._queue: OrderedDict[Deferred[None], None] = OrderedDict()
         self._mean_hold = 1.0
-        self._passing = 0
+        self._pending_releases = 0
 
     @property
     def depth(self) -> int:
@@ -77,39 +77,39 @@ class Slots:
             return
         if self.depth >= self.queue_size:
             raise self._reject()
-        turn: Deferred[None] = Deferred()
-        self._queue[turn] = None
+        waiter: Deferred[None] = Deferred()
+        self._queue[waiter] = None
         self._depth_changed(self.depth)
         try:
-            await turn.addTimeout(self._longest_wait, self._clock)
+            await waiter.addTimeout(self._longest_wait, self._clock)
         except DeferredTimeout:
-            self._leave(turn)
+            self._leave(waiter)
             raise self._reject() from None
         except CancelledError:
-            self._leave(turn)
+            self._leave(waiter)
             raise
 
     def _reject(self) -> QueueFull:
         self._rejected()
         return QueueFull(self.retry_after())
 
-    def _leave(self, turn: Deferred[None]) -> None:
-        del self._queue[turn]
+    def _leave(self, waiter: Deferred[None]) -> None:
+        del self._queue[waiter]
         self._depth_changed(self.depth)
 
     def _release(self) -> None:
-        self._passing += 1
-        if self._passing > 1:
+        self._pending_releases += 1
+        if self._pending_releases > 1:
             # This call is nested in the callback below: the holder that was just resumed has
             # released its slot at once. The loop in the outer call passes the slot on. Recursion
             # would exceed Python's limit for a long queue of such holders.
             return
-        while self._passing:
+        while self._pending_releases:
             if self._queue:
                 # The slot passes to the first waiter without becoming free in between.
-                turn, _ = self._queue.popitem(last=False)
+                waiter, _ = self._queue.popitem(last=False)
                 self._depth_changed(self.depth)
-                turn.callback(None)
+                waiter.callback(None)
             else:
                 self.held -= 1
-            self._passing -= 1
+            self._pending_releases -= 1

@@ -48,7 +48,7 @@ class RenderOutput:
         if readable > self.size:
             self.size = readable
             self._scratch.grown(readable)
-            self._tell()
+            self._notify()
         return size
 
     def end(self, failure: Refusal | None = None) -> None:
@@ -56,7 +56,7 @@ class RenderOutput:
         if not self.ended:
             self.ended = True
             self.failure = failure
-            self._tell()
+            self._notify()
 
     def read(self, offset: int, limit: int) -> bytes:
         """Return up to ``limit`` bytes from ``offset``; ``b""`` where there are none yet."""
@@ -83,7 +83,7 @@ class RenderOutput:
         if not self._holders:
             self._scratch.close()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         # A notified follower may add or remove others.
         for token, follower in list(self._followers.items()):
             if token in self._followers:

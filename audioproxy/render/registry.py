@@ -20,7 +20,7 @@ from audioproxy.shared_result import SharedResult
 _LINGER = 1.0
 
 # Seconds after the time limit of the drain, for children to die and write-backs to end.
-_LAST_WAIT = 5.0
+_CANCEL_TIMEOUT = 5.0
 
 # Seconds for Retry-After during a drain. By then another node, or this one after its restart, may
 # accept the request.
@@ -105,7 +105,7 @@ class RenderRegistry:
         await self._in_flight.wait_until_idle(clock, seconds)
         for render in list(self._alive):
             render.cancel()
-        await self._in_flight.wait_until_idle(clock, _LAST_WAIT)
+        await self._in_flight.wait_until_idle(clock, _CANCEL_TIMEOUT)
 
     async def _run(self, key: str, render: Render) -> None:
         try:

@@ -246,7 +246,7 @@ class HungDiskTests(ActorCase):
         self.patch(files_module, "_COMMIT_TIMEOUT", 1.0)
         self.patch(child_module, "_TERM_GRACE", 0.1)
         self.patch(child_module, "_KILL_GRACE", 0.1)
-        self.patch(registry_module, "_LAST_WAIT", 0.2)
+        self.patch(registry_module, "_CANCEL_TIMEOUT", 0.2)
         self.guards: list[int] = []
         self.log = Log()
         self.addCleanup(self.log.keep())

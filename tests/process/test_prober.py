@@ -140,7 +140,7 @@ class MemoryTests(ProberCase):
         """The cache is bounded, and keeps the sources that were requested last."""
         for number in range(2000):
             self.learn(b"1", b"%d" % number)
-        self.assertLess(len(self.prober._known), 1000)
+        self.assertLess(len(self.prober._cache), 1000)
         self.successResultOf(self.ask(b"1999", self.opened(b"1")))
         self.learn(b"1", b"0")
 
@@ -215,7 +215,7 @@ class AnswerTests(ProberCase):
 
     def test_endless_answer(self) -> None:
         """Endless output without a result is stopped, and is a 500 `probe_failed`."""
-        self.refused(self.cut_off(b" " * (prober_module._ANSWER_LIMIT + 1)), ProbeFailed)
+        self.refused(self.cut_off(b" " * (prober_module._OUTPUT_LIMIT + 1)), ProbeFailed)
 
     def test_too_many_streams(self) -> None:
         """A source with too many streams to check is a 415: there may be video."""
@@ -224,7 +224,7 @@ class AnswerTests(ProberCase):
 
     def test_book_of_tags(self) -> None:
         """Of a source with too many tags, everything before the tags is known."""
-        tags = {"title": "x", "lyrics": "la " * prober_module._ANSWER_LIMIT, "artist": "y"}
+        tags = {"title": "x", "lyrics": "la " * prober_module._OUTPUT_LIMIT, "artist": "y"}
         container = {"format_name": "mp3", "duration": "10.0", "tags": tags}
         text = json.dumps({"streams": [AUDIO], "format": container}, indent=4).encode()
         probe = self.successResultOf(self.cut_off(text))
