@@ -127,7 +127,7 @@ browser: $(NODE_MODULES)/.package-lock.json player
 
 player: $(PLAYER_MODULES)/.package-lock.json
 
-# For tests only: a load balancer. The package as installed listens nowhere.
+# For tests only: a load balancer. The installed package listens on no port.
 haproxy:
 	@command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || tools/system-package haproxy
 

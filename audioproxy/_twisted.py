@@ -37,8 +37,8 @@ def request_with_target(
 
     Twisted 26.10: ``Agent.request`` serializes the URL again and so loses a ``;`` at the end of a
     path. With Python 3.13 it turns two slashes at the beginning of a path into four. A signature
-    covers the target as it was. Unnecessary when ``Agent`` accepts a target, or keeps the URL as
-    given.
+    covers the target exactly as it was given. Unnecessary when ``Agent`` accepts a target, or keeps
+    the URL as given.
     """
     key = (uri.scheme, uri.host, uri.port)
     sent: Deferred[IResponse] = agent._requestWithEndpoint(
@@ -150,8 +150,8 @@ def first_environment(fallback: Mapping[str, str]) -> dict[str, str]:
     """Return the environment that the process was started with.
 
     Twisted 26.10: importing ``twisted.internet.endpoints`` removes the variables of systemd's
-    socket activation from ``os.environ``, to use them for endpoints of its own. Unnecessary when it
-    leaves them.
+    socket activation from ``os.environ``, to use them for endpoints of its own. Unnecessary when
+    the import keeps these variables.
 
     :param fallback: returned where the system does not provide the environment.
     """
@@ -188,7 +188,8 @@ class HookedChannel(HTTPChannel):
     def command(self) -> bytes:
         """The method of the request whose body is received.
 
-        The request has no ``method`` before its body is complete. Unnecessary when it has.
+        The request has no ``method`` before its body is complete. Unnecessary when it has one
+        earlier.
         """
         return self._command
 

@@ -85,7 +85,7 @@ class Backends:
         self.sources = SourceDispatcher(allowlist, backends)
 
     def open(self) -> None:
-        """Allow outbound requests, after `close` too."""
+        """Allow outbound requests, also after `close`."""
         self._clients.open()
 
     async def close(self) -> None:
@@ -128,8 +128,8 @@ class Backends:
     ) -> ObjectStore:
         """Return an object store.
 
-        :param endpoint_prefix: of the variables that set its endpoint and addressing.
-        :param bundle_prefix: of the variable that sets its CA bundle.
+        :param endpoint_prefix: the prefix of the variables that set its endpoint and addressing.
+        :param bundle_prefix: the prefix of the variable that sets its CA bundle.
         """
         from audioproxy.s3.objects import ObjectStore
 

@@ -27,7 +27,7 @@ class Refusal(Exception):
 class BadRequest(Refusal):
     """The received bytes are not HTTP, or exceed the limits of a request.
 
-    The contract has no row for this error: there is no complete request that it could describe.
+    The contract in docs/decisions.md has no row for this error: no complete request was received.
     """
 
     status = 400

@@ -27,7 +27,7 @@ _BATCH_SECONDS = 0.05
 _BATCH_LINES = 500
 
 
-class Record(Protocol):
+class LogEntry(Protocol):
     """The values of one access log line."""
 
     @property
@@ -51,8 +51,8 @@ class LineObserver:
     ) -> None:
         """Write events of at least a level to a stream.
 
-        :param later: calls a function after some seconds; access log lines are written in batches
-            then. None writes each line at once.
+        :param later: calls a function after some seconds, to write access log lines in batches.
+            None writes each line at once.
         """
         self._stream = stream
         self._shown = {each for each in LogLevel.iterconstants() if each >= LEVELS[level]}
@@ -76,17 +76,18 @@ class LineObserver:
         self._waiting.append(f"{stamp} {request_id}[{_name(level)}] {text}\n")
         self.flush()
 
-    def request(self, record: Record) -> None:
-        """Write an access log line: soon, or at once if its level is a warning or above.
+    def request(self, entry: LogEntry) -> None:
+        """Write an access log line: soon if its level is info, else at once.
 
         The line equals that of an event with the same text, but skips the event's formatting.
         """
-        level = record.level
+        level = entry.level
         if level not in self._shown:
             return
         stamp = self._stamp(time.time())
-        self._waiting.append(f"{stamp} request_id={record.request_id} [{_name(level)}] {record}\n")
-        # An operator who looks for an error finds the lines before it already written.
+        self._waiting.append(f"{stamp} request_id={entry.request_id} [{_name(level)}] {entry}\n")
+        # An error is written at once, after the waiting lines, so that an operator finds it in the
+        # log with all lines before it.
         at_once = self._later is None or level is not LogLevel.info
         if at_once or len(self._waiting) >= _BATCH_LINES:
             self.flush()
@@ -94,7 +95,7 @@ class LineObserver:
             self._expected = True
             self._later(_BATCH_SECONDS, self._flush_as_expected)
 
-    def settle(self) -> None:
+    def write_through(self) -> None:
         """Write the waiting lines, and later lines at once: the process may end at any moment."""
         self._later = None
         self.flush()

@@ -47,7 +47,7 @@ from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.scratch_files import AnonymousSpace
 from audioproxy.server.fast_path import FastPath
-from audioproxy.server.listener import Listener, most_clients
+from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
 from audioproxy.threads import thread_per_call
 from audioproxy.variants.files import FileVariantStore
@@ -67,7 +67,7 @@ _DRAIN = 30.0
 _MIN_CLOSE_TIMEOUT = 1.0
 # The longest wait for a probe slot, in seconds. The probe pool has no queue, so this only
 # determines Retry-After: a probe is short (D21).
-_PROBE_RETRY = 1.0
+_PROBE_LONGEST_WAIT = 1.0
 # Connections to the metrics listener. Prometheus needs one; the others are for manual requests.
 _MOST_SCRAPERS = 64
 
@@ -83,7 +83,7 @@ class AudioProxy(Service):
     :ivar resource: to be mounted in a site, at its root or below it.
     :ivar metrics: the resource for ``/metrics``, for a site that the public cannot reach.
     :ivar fast_path: the fast path, for a site that has the resource at its root.
-    :ivar patience: seconds that a stop waits for renders and responses.
+    :ivar drain_timeout: seconds that a stop waits for renders and responses.
     :ivar store: the variant store, or None.
     :ivar bucket_sources: the sources in an object store, or None.
     :ivar programs: ffmpeg and ffprobe.
@@ -98,7 +98,7 @@ class AudioProxy(Service):
         """
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
-        self.patience = min(_DRAIN, config.render_timeout)
+        self.drain_timeout = min(_DRAIN, config.render_timeout)
         threads = thread_per_call(reactor)
         blocking_calls = BlockingCalls(reactor, threads)
         space = AnonymousSpace(blocking_calls.run_detached)
@@ -130,7 +130,7 @@ class AudioProxy(Service):
             metrics.render_rejected,
         )
         metrics.watch(slots)
-        probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_RETRY)
+        probe_slots = Slots(reactor, config.max_probe_concurrency, 0, _PROBE_LONGEST_WAIT)
         encoder = Encoder(reporting)
         sources = self._backends.sources
         prober = Prober(reporting, ffprobe, probe_slots, config.probe_timeout)
@@ -218,11 +218,11 @@ class AudioProxy(Service):
             self._monitor.start()
 
     async def _stop(self) -> None:
-        deadline = self._reactor.seconds() + self.patience
+        deadline = self._reactor.seconds() + self.drain_timeout
         if self._starting is not None:
             self._starting.cancel()
         await self._monitor.stop()
-        await self._renders.drain(self.patience)
+        await self._renders.drain(self.drain_timeout)
         left = deadline - self._reactor.seconds()
         await self.resource.active.wait_until_idle(self._reactor, left)
         if self.store is not None:
@@ -255,10 +255,10 @@ class ProxyService(Service):
         self._reactor = reactor
         self._given = listening
         self._proxy = AudioProxy(config, reactor, access_log)
-        most = most_clients(config.max_concurrency + config.max_probe_concurrency)
+        most = max_clients(config.max_concurrency + config.max_probe_concurrency)
         site = ProxySite(self._proxy.resource, reactor, most, self._proxy.fast_path)
         self._main = Listener(reactor, site)
-        self._scrapes = Listener(reactor, ProxySite(self._proxy.metrics, reactor, _MOST_SCRAPERS))
+        self._metrics_listener = Listener(reactor, ProxySite(self._proxy.metrics, reactor, _MOST_SCRAPERS))
         self._starting: Deferred[None] | None = None
 
     def startService(self) -> Deferred[None]:
@@ -276,14 +276,14 @@ class ProxyService(Service):
         bind = self._config.metrics_bind
         try:
             with _naming("AP_METRICS_PORT", f"{bind} port {self.metrics_port}", "AP_METRICS_BIND"):
-                self.metrics_port = self._scrapes.open(self.metrics_port, bind)
+                self.metrics_port = self._metrics_listener.open(self.metrics_port, bind)
             if self._given is not None:
                 self.port = self._main.adopt(self._given)
             else:
                 with _naming("AP_PORT", f"port {self.port}"):
                     self.port = self._main.open(self.port)
         except BootError:
-            self._scrapes.give_up()
+            self._metrics_listener.close_now()
             self._proxy.abandon()
             raise
         _log.info("metrics on {bind} port {port}", bind=bind, port=self.metrics_port)
@@ -294,7 +294,7 @@ class ProxyService(Service):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        deadline = self._reactor.seconds() + self._proxy.patience
+        deadline = self._reactor.seconds() + self._proxy.drain_timeout
         Service.stopService(self)
         if self._starting is not None:
             self._starting.cancel()
@@ -302,7 +302,7 @@ class ProxyService(Service):
         await self._proxy.stopService()
         await self._main.wait_until_closed(deadline - self._reactor.seconds())
         # Metrics stay available until the last render has ended.
-        await self._scrapes.close()
+        await self._metrics_listener.close()
 
 
 def make_resource(config: Config, reactor: Any) -> AudioProxy:

@@ -32,7 +32,7 @@ def find_socket(environ: Mapping[str, str], pid: int) -> socket.socket | None:
         return None
     if count != "1":
         fault = f"{count} sockets" if count.isdecimal() else "not a number"
-        raise _refused(f"{fault}; one is required, so one ListenStream= in the socket unit")
+        raise _refused(f"{fault}; one is required: keep one ListenStream= in the socket unit")
     try:
         given = socket.socket(fileno=_FIRST)
     except OSError as error:

@@ -109,7 +109,7 @@ class _TwistdService(ProxyService):
         """Let requests finish; a second signal ends the process at once (D39)."""
         self._options.notify("STOPPING=1")
         if self._lines is not None:
-            self._lines.settle()
+            self._lines.write_through()
         _set_handlers(signal.SIG_DFL)
         forget_exit_signal(self._reactor)
         return super().stopService()

@@ -8,5 +8,5 @@ _OUTWARD = re.compile(r"\[([^\]]+)\]\(\.\./([^)#]+)[^)]*\)")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace each such link by its text and path. `tests.test_docs` checks the path."""
+    """Replace each link out of docs/ by its text and path. `tests.test_docs` checks the path."""
     return _OUTWARD.sub(r"\1 (`\2`)", markdown)

@@ -41,10 +41,10 @@ from audioproxy.cli.reactor import run
 from audioproxy.service import AudioProxy, BootError, make_resource
 
 _DESCRIPTION = """\
-Check everything that the service needs, as the service would use it: the settings, ffmpeg and
-the encoders and filters that it was built with, the sources, the variant store (an object or a file
-is written, found, fetched through a presigned URL and removed again), certificates, the clock, open
-files, room for temporary files, and the ports. One line for each, with the problem and what would
+Check everything that the service needs, as the service would use it: the settings, ffmpeg with its
+encoders and filters, the sources, the variant store, certificates, the clock, open files, room for
+temporary files, and the ports. In the variant store, an object or a file is written, found, fetched
+through a presigned URL and removed again. Each check prints a line, with the problem and what would
 be right. No secret is printed, and nothing is changed.
 
 Run it as the user of the service, since file permissions and limits depend on the user.

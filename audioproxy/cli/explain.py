@@ -43,9 +43,9 @@ from audioproxy.variants.files import variant_path
 
 _DESCRIPTION = """\
 Explain a URL: the verdict on its signature, each option with its meaning, the canonical options
-and source, the cache key, and the commands that a render of it runs. For these the source is
-probed, as the service would probe it, with the service's settings; nothing is rendered or stored.
-Credentials are removed from the output.
+and source, the cache key, and the commands that a render of it runs. To find the commands, the
+source is probed as the service would probe it, with the service's settings. Nothing is rendered or
+stored. Credentials are removed from the output.
 
 examples:
   audioproxy explain http://127.0.0.1:4000/insecure/f:opus/t:30:15/plain/local://piece.wav

@@ -115,7 +115,7 @@ class _ByteCounter:
 
 
 def redact_url(url: str) -> str:
-    """Return the part of a URL after the signature, which must not be printed."""
+    """Return the part of a URL after the signature. The signature must not be printed."""
     try:
         return parse_url(url).signed.decode("ascii").removeprefix("/")
     except UsageError:

@@ -35,7 +35,7 @@ exit status:
 _COMMANDS = {
     "sign": "create signed URLs",
     "verify": "check signed URLs",
-    "explain": "show what a URL means and runs",
+    "explain": "show what a URL means, and the commands of its render",
     "warm": "fetch URLs, so that they are stored before clients request them",
     "doctor": "check the settings and the machine",
     "completion": "print a shell completion script",

@@ -39,8 +39,8 @@ def configure(parser: ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="local://PATH, s3://BUCKET/KEY or an https URL, percent-encoded only if the name"
-        " itself is; - reads sources from the standard input, one per line",
+        help="local://PATH, s3://BUCKET/KEY or an https URL, without added percent-encoding;"
+        " - reads sources from the standard input, one per line",
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument(

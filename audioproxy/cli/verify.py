@@ -17,8 +17,8 @@ from audioproxy.grammar.segments import SignedPath, split_target
 
 _DESCRIPTION = """\
 Check whether the service would accept each URL: its signature, its expiry, its options and the
-syntax of its source. The source itself is not read. For a wrong signature, the output names the
-common signing mistake that it was made with.
+syntax of its source. The source itself is not read. If a common signing mistake made the signature
+wrong, the output names the mistake.
 
 examples:
   audioproxy verify https://audio.example/Gx3k.../f:opus/plain/local://piece.wav

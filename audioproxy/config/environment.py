@@ -51,7 +51,9 @@ def _variant_store(text: str) -> FileStore | BucketStore:
     if text.startswith("file:///"):
         # The path is not percent-decoded: a % is a %.
         return FileStore(writable_directory(text.removeprefix("file://")))
-    fault = "a host or no path after file://" if text.startswith("file://") else "an unknown scheme"
+    fault = (
+        "a host, or no path, after file://" if text.startswith("file://") else "an unknown scheme"
+    )
     raise ValueError(f"{fault}; file:///<absolute path> or s3://<bucket> is required")
 
 
@@ -97,7 +99,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
 #: All variables that are read.
 VARIABLES = tuple(_READERS)
 
-# Fields of S3Config; with a prefix and in capitals they are variables.
+# Fields of S3Config. In capitals and after a prefix, they are names of variables.
 _REACH = ("endpoint", "addressing", "ca_bundle")
 _IDENTITY = ("access_key_id", "secret_access_key", "region", "session_token")
 
@@ -153,7 +155,7 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     unsigned = [*signing_problems(judged.get("AP_KEY"), judged.get("AP_SALT"), insecure)]
     problems += unsigned
     problems += _incomplete(present)
-    # `Config` raises for other values. An acceptable key and salt allow the other checks.
+    # `Config` raises for an invalid key or salt. With acceptable ones, the other checks can run.
     signed = not unsigned and failed.isdisjoint(("AP_KEY", "AP_SALT", "AP_ALLOW_INSECURE"))
     config = _assemble(values if signed else values | _ACCEPTABLE)
     for variables, conflict in _CONFLICTS:

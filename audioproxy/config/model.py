@@ -84,7 +84,7 @@ class Config:
     unset variable. The constructor checks key, salt and ``allow_insecure`` in every configuration.
     `load` checks the text of the other settings and the conflicts between them.
 
-    :ivar key: signs URLs, with ``salt``; None only where ``insecure`` alone is accepted.
+    :ivar key: signs URLs, with ``salt``; None where only the word ``insecure`` is accepted.
     :ivar salt: prepended to every path that is signed.
     :ivar allow_insecure: whether the word ``insecure`` is accepted as a signature.
     :ivar port: of the service's own listener; 0 means any free port.
@@ -97,14 +97,14 @@ class Config:
     :ivar max_src_bytes: larger sources are refused.
     :ivar max_variant_bytes: a render with more output is stopped; when omitted, ``max_src_bytes``.
     :ivar max_concurrency: simultaneous renders; when omitted, the number of CPUs.
-    :ivar max_probe_concurrency: simultaneous probes; when omitted, four times the renders.
+    :ivar max_probe_concurrency: simultaneous probes; when omitted, four times ``max_concurrency``.
     :ivar queue_size: renders that may wait.
     :ivar ready_queue_threshold: waiting renders that make the node not ready; 0 means never.
     :ivar render_timeout: seconds for a render, and for the wait before it.
     :ivar probe_timeout: seconds for a probe; when omitted, 10, or half of ``render_timeout`` where
         that is 10 or less (D50).
-    :raises ConfigError: for a key or a salt that is too short or not bytes, and for a missing one
-        where ``allow_insecure`` does not replace both.
+    :raises ConfigError: for a key or a salt that is too short or not bytes, and for a missing one,
+        unless both are missing and ``allow_insecure`` is set.
     """
 
     key: bytes | None = field(default=None, repr=False)

@@ -198,14 +198,14 @@ def allowlist(text: str) -> tuple[str, ...]:
     """Parse comma-separated entries; blanks around each are ignored."""
     if not text.strip():
         raise ValueError(
-            "set but empty, which would allow every bucket; set names with commas between them,"
+            "set but empty, which would allow every bucket; set names separated by commas,"
             " set * for everything, or unset the variable"
         )
     entries = tuple(entry.strip() for entry in text.split(","))
     if "" in entries:
         raise ValueError(
-            f"entry {entries.index('') + 1} of {len(entries)} is empty; names with a comma "
-            "between each two are required"
+            f"entry {entries.index('') + 1} of {len(entries)} is empty; names "
+            "separated by single commas are required"
         )
     return entries
 

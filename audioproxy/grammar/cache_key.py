@@ -19,7 +19,7 @@ def cache_key(options: VariantOptions, canonical_source: bytes) -> str:
 
 
 def source_identity(canonical_source: bytes, validator: bytes) -> bytes:
-    """Return a hash that two states of a source share only if their bytes are the same.
+    """Return the identity of a state of a source: equal identities mean equal bytes.
 
     :param validator: changes with the bytes; its form depends on the storage.
     """

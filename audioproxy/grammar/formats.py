@@ -1,7 +1,7 @@
 """The table of output formats: which options a URL may combine with each.
 
 The bounds of ``br`` are those that the encoders honor (D6). The ranges of ``q`` are those of the
-contract.
+contract (Format and encoding options).
 """
 
 from __future__ import annotations

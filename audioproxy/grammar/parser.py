@@ -23,7 +23,7 @@ from audioproxy.grammar.values import percent_decode, read_decimal, read_integer
 _LONGEST = 999_999_999
 _LAST_SECOND = 253_402_300_799
 _TEXT_LIMIT = 255
-# Quoted segments are cut here, so that no message is longer than its request.
+# The most characters of a segment that are quoted, so that no message is longer than its request.
 _QUOTE_LIMIT = 80
 
 

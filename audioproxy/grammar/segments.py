@@ -21,7 +21,7 @@ class SignedPath:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The parts of a signed path: option segments and a source, or a source for info."""
+    """The parts of a signed path: option segments and a source, or an info document's source."""
 
     info: bool
     options: tuple[bytes, ...]

@@ -27,9 +27,9 @@ _PRINTABLE = re.compile(rb"[!-~]*")
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?")
 _HTTPS_PORT = 443
 
-# Bytes that a log line percent-encodes: all except visible ASCII, and the escape character itself,
-# so that two sources never look alike. The percent-encoding of an https URL is part of its
-# spelling.
+# Bytes that a log line percent-encodes: every byte outside visible ASCII, and the % sign, so that
+# two sources never look alike. An https URL is not encoded again: its percent-encoding is part of
+# its spelling.
 _ESCAPED = re.compile(rb"[^!-$&-~]")
 _QUERY_DIGITS = 8
 
@@ -187,7 +187,7 @@ def parse_https(url: bytes) -> HttpsSource:
 
 
 def _fold_host(host: str) -> tuple[str, str]:
-    """Return the normalized host, bare and as it stands in a URL."""
+    """Return the normalized host, without brackets and as it stands in a URL."""
     if host.startswith("["):
         address = ipaddress.IPv6Address(host[1:-1])
         folded = _print_ipv6(address)

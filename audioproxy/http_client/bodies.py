@@ -120,7 +120,7 @@ class BodyStream(Protocol):
         self._consumer = consumer
         consumer.registerProducer(self, True)
         if self._done.called:
-            # The consumer had gone before the call, and has called stopProducing.
+            # The consumer was gone before this call, so the registration has called stopProducing.
             self.discard()
             return self._done
         if not self._paused:
@@ -151,7 +151,8 @@ class BodyStream(Protocol):
         """End the transfer: the body has ended, or the connection was lost."""
         complete = reason.check(ResponseDone) is not None
         if reason.check(PotentialDataLoss):
-            # The connection's end marks the end of the body, so a truncated body looks complete.
+            # Only the end of the connection marks the end of the body, so a truncated body looks
+            # complete.
             complete = self._size is not None or self._closed_securely()
         if not complete:
             self._end(translate_error(reason.value))

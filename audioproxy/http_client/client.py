@@ -157,7 +157,7 @@ class Response:
 
     @property
     def length(self) -> int | None:
-        """The body's length in bytes, for HEAD that of a GET; None if it is not stated."""
+        """The body's length in bytes (for HEAD, that of a GET); None if it is not stated."""
         if not self.is_head:
             length = self._response.length
             return None if length is UNKNOWN_LENGTH else int(length)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from audioproxy.s3.objects import ObjectStore, StoreError
 
-# Each hint by the part of the error's text that it is for.
+# Hints, by the part of an error's text that identifies the error.
 _HINTS = {
     "RequestTimeTooSkewed": "a correct clock is required",
-    "certificate is not trusted": "AP_S3_CA_BUNDLE, or AP_VARIANT_S3_CA_BUNDLE, with the authority"
-    " of its certificate is required",
+    "certificate is not trusted": "AP_S3_CA_BUNDLE or AP_VARIANT_S3_CA_BUNDLE with the CA of"
+    " its certificate is required",
     "certificate is for another name": "AP_S3_ADDRESSING=path, or the endpoint's name as in its"
     " certificate, is required",
 }
@@ -17,7 +17,7 @@ _HINTS = {
 def hint_for(store: ObjectStore, error: StoreError, otherwise: str) -> str:
     """Return a hint: what the failed request needs to succeed.
 
-    :param otherwise: the hint for any error without one of its own.
+    :param otherwise: the hint for an error that has no hint of its own.
     """
     hint = next((hint for text, hint in _HINTS.items() if text in str(error)), otherwise)
     if "RequestTimeTooSkewed" in str(error):

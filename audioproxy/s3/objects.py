@@ -245,8 +245,8 @@ def element_texts(document: bytes) -> dict[str, str]:
             name = element.tag.rpartition("}")[2]
             texts[name] = texts.get(name) or element.text or ""
     except (SyntaxError, ValueError, LookupError):
-        # These are: ParseError, constructs that defusedxml forbids, and encodings unknown to
-        # Python.
+        # The exceptions are ParseError, those of defusedxml for forbidden constructs, and those for
+        # encodings unknown to Python.
         if _ERROR_TAG.search(document):
             texts.setdefault("Error", "")
     return texts

@@ -102,7 +102,7 @@ class ProxyChannel(HookedChannel):
         if self.phase in IGNORING_INPUT:
             return
         if self.phase is Phase.IDLE:
-            if self._answer_at_once(data):
+            if self._respond_on_fast_path(data):
                 return
             self._enter(Phase.READING)
         waiting = len(self.unparsed) if self.paused else 0
@@ -111,27 +111,27 @@ class ProxyChannel(HookedChannel):
             return
         HTTPChannel.dataReceived(self, data)
 
-    def _answer_at_once(self, data: bytes) -> bool:
+    def _respond_on_fast_path(self, data: bytes) -> bool:
         """Send the fast path's response, and return whether it has one for the data."""
         site = self.site
         if site.fast_path is None or site.stopping or self.unparsed or not self.all_sent:
             return False
-        answer = site.fast_path.answer(data)
-        if answer is None:
+        response = site.fast_path.respond(data)
+        if response is None:
             return False
         self.phase_since = site.seconds()
-        site.connections.answered_at_once(self)
+        site.connections.served_by_fast_path(self)
         if self.is_plain_tcp:
-            answer = send_now(self.transport, answer)
-        if answer:
-            self.transport.write(answer)
+            response = send_now(self.transport, response)
+        if response:
+            self.transport.write(response)
         return True
 
     def rawDataReceived(self, data: bytes) -> None:
         """Process bytes of a body, or of requests that are pipelined behind the current one."""
         if self.phase in IGNORING_INPUT:
             return
-        if self.phase is Phase.ANSWERING:
+        if self.phase is Phase.RESPONDING:
             self._pipelined_bytes += len(data)
             if self._pipelined_bytes > _MOST_PIPELINED:
                 self.abortConnection()
@@ -141,7 +141,7 @@ class ProxyChannel(HookedChannel):
     def allContentReceived(self) -> None:
         """Start the response, unless the body was too long."""
         if self.phase not in IGNORING_INPUT:
-            self._enter(Phase.ANSWERING)
+            self._enter(Phase.RESPONDING)
             HTTPChannel.allContentReceived(self)
 
     def checkPersistence(self, request: Any, version: bytes) -> bool:
@@ -160,7 +160,7 @@ class ProxyChannel(HookedChannel):
         self._pipelined_bytes = 0
         self._in_a_row += 1
         self.paused = self.stalled_since is not None or self._in_a_row >= _MOST_IN_A_ROW
-        if self.phase is Phase.ANSWERING:
+        if self.phase is Phase.RESPONDING:
             self._enter(Phase.IDLE)
         if self.site.stopping:
             self.persistent = False
@@ -168,7 +168,7 @@ class ProxyChannel(HookedChannel):
         if not self.unparsed:
             self._in_a_row = 0
         if self.persistent:
-            self._go_on_later()
+            self._resume_later()
 
     def loseConnection(self) -> None:
         """Close when everything is sent.
@@ -199,7 +199,7 @@ class ProxyChannel(HookedChannel):
         if self.phase is Phase.REFUSED:
             # Twisted 26.10 forgets an earlier call of loseConnection if it resumes a producer.
             self.loseConnection()
-        self._go_on_later()
+        self._resume_later()
 
     def headerReceived(self, line: bytes) -> bool:
         """Process a header line."""
@@ -243,11 +243,11 @@ class ProxyChannel(HookedChannel):
             self.requests.append(self.requestFactory(self, False))
         self.requests[-1].reject(refusal or BadRequest())
 
-    def _go_on_later(self) -> None:
+    def _resume_later(self) -> None:
         if self._next_turn is None and self.paused and self.stalled_since is None:
-            self._next_turn = self.site.call_soon(self._go_on)
+            self._next_turn = self.site.call_soon(self._resume)
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._next_turn = None
         self.paused = self.stalled_since is not None
         if not self.paused and self.phase not in IGNORING_INPUT:

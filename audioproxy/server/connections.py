@@ -30,7 +30,7 @@ class Phase(Enum):
 
     IDLE = "waits for a request"
     READING = "has a part of a request"
-    ANSWERING = "has a whole request, and its response is under way"
+    RESPONDING = "has a whole request, and its response is under way"
     REFUSED = "was refused, and its input is ignored"
     CLOSING = "is closed once all is sent"
     ABORTED = "is closed at once"
@@ -40,7 +40,7 @@ class Phase(Enum):
 CLOSABLE = (Phase.IDLE, Phase.READING, Phase.REFUSED, Phase.CLOSING)
 
 #: The time limit of each phase in seconds. A response has no time limit.
-LIMITS: Mapping[Phase, float] = {
+PHASE_TIMEOUTS: Mapping[Phase, float] = {
     Phase.IDLE: 60.0,
     Phase.READING: 60.0,
     Phase.REFUSED: 5.0,
@@ -49,7 +49,7 @@ LIMITS: Mapping[Phase, float] = {
 
 #: Seconds for which a client may receive nothing although bytes are ready for it. This happens
 #: while a player is paused.
-STALL = 600.0
+STALL_TIMEOUT = 600.0
 
 
 class Connection(Protocol):
@@ -88,10 +88,10 @@ class Connections:
         """Begin without connections.
 
         :param most: the most connections, or None for no limit. At the limit, a new connection
-            evicts the one that has been closable longest, of those that have sent everything. If
-            there is none, it evicts the first closable or else the first stalled connection, if
-            that has made no progress for more than half a minute. Otherwise the new connection is
-            refused.
+            evicts the connection that has been closable longest and has sent everything. If there
+            is none, it evicts the connection that has been closable longest, or else the one that
+            has been stalled longest. Either must have made no progress for more than half a minute.
+            Otherwise the new connection is refused.
         """
         self._clock = clock
         self._most = most
@@ -114,7 +114,7 @@ class Connections:
         if connection is None:
             self._log_no_room()
             return False
-        # Once everything is sent, neither a close in order nor an abort loses any byte.
+        # Once everything is sent, neither an orderly close nor an abort loses any byte.
         _close(connection, in_order=connection.all_sent)
         return True
 
@@ -136,7 +136,7 @@ class Connections:
         else:
             self._stalled.pop(connection, None)
 
-    def answered_at_once(self, connection: Connection) -> None:
+    def served_by_fast_path(self, connection: Connection) -> None:
         """Move a connection to the end of the closable ones: the fast path has just answered it."""
         del self._closable[connection]
         self._closable[connection] = None
@@ -186,9 +186,9 @@ class Connections:
     def _close_expired(self) -> None:
         self._next_check = self._clock.callLater(_CHECK_INTERVAL, self._close_expired)
         for connection in list(self._open):
-            limit = LIMITS.get(connection.phase)
+            limit = PHASE_TIMEOUTS.get(connection.phase)
             if connection.stalled_since is not None and connection.phase is not Phase.CLOSING:
-                limit = STALL
+                limit = STALL_TIMEOUT
                 over = self._waited(connection)
             else:
                 over = self._clock.seconds() - connection.phase_since

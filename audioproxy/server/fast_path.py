@@ -52,7 +52,7 @@ _STATUS_LINES = {
 _UNCONDITIONAL = Conditions(b"GET")
 _CACHE_STATES = {"": b"", "HIT": b"X-Audio-Proxy: HIT\r\n"}
 # Header names that Twisted does not spell with a capital at each part.
-_SPELLINGS = {b"etag": b"ETag"}
+_HEADER_NAMES = {b"etag": b"ETag"}
 
 
 class FastPath:
@@ -71,17 +71,17 @@ class FastPath:
         """
         self._find = verified_paths.find
         self._small_variants = small_variants
-        # Looked up once: `answer` runs some ten thousand times a second.
+        # Looked up once: `respond` runs some ten thousand times a second.
         self._now = variants.now
         self._presign_ttl = variants.presign_ttl
         self._seconds = instrumentation.seconds
         self._metrics = instrumentation.metrics
         self._access_log = instrumentation.access_log
         self._server = b"Server: %s\r\n" % version
-        self._cors = _spell(instrumentation.cors.headers())
+        self._cors = _format_headers(instrumentation.cors.headers())
         self._dated = (0, b"")
 
-    def answer(self, packet: bytes) -> bytes | None:
+    def respond(self, packet: bytes) -> bytes | None:
         """Return the whole response to a request, or None to leave it to the ordinary path.
 
         :param packet: all bytes that were received since the last request.
@@ -128,7 +128,7 @@ class FastPath:
                 request.tag,
                 b"\r\n",
                 _CACHE_STATES[plan.cache_state],
-                _spell(plan.headers),
+                _format_headers(plan.headers),
                 b"\r\n",
                 body,
             )
@@ -155,7 +155,7 @@ class FastPath:
         plan = plan_response(request, conditions, now, lookup)
         if plan.outcome is not Outcome.HIT:
             return None
-        start, stop = plan.part
+        start, stop = plan.byte_range
         return plan, data[start:stop]
 
     def _date(self, now: float) -> bytes:
@@ -180,13 +180,13 @@ def _read_headers(lines: bytes) -> dict[bytes, bytes] | None:
     return relevant
 
 
-def _spell(headers: Mapping[bytes, bytes]) -> bytes:
-    return _spell_lines(*headers.items())
+def _format_headers(headers: Mapping[bytes, bytes]) -> bytes:
+    return _format_lines(*headers.items())
 
 
 # Most requests are for few variants, and the headers of a variant are the same each time.
 @lru_cache(4096)
-def _spell_lines(*headers: tuple[bytes, bytes]) -> bytes:
+def _format_lines(*headers: tuple[bytes, bytes]) -> bytes:
     return b"".join(
-        b"%s: %s\r\n" % (_SPELLINGS.get(name) or name.title(), value) for name, value in headers
+        b"%s: %s\r\n" % (_HEADER_NAMES.get(name) or name.title(), value) for name, value in headers
     )

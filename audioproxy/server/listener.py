@@ -66,14 +66,14 @@ class Listener:
         """Wait until all responses are sent, for ``seconds`` at most."""
         await self._site.connections.wait_until_closed(seconds)
 
-    def give_up(self) -> None:
+    def close_now(self) -> None:
         """Close the port at once, after a boot that failed."""
         listening, self._listening = self._listening, None
         if listening is not None:
             listening.stopListening()
 
 
-def most_clients(children: int) -> int:
+def max_clients(children: int) -> int:
     """Return how many connections leave enough descriptors for renders and probes.
 
     A service without free descriptors can open no source and start no child.

@@ -116,7 +116,7 @@ class OpenHttpsSource:
         )
 
     def fingerprint(self) -> bytes:
-        """Return nothing: ffmpeg may read another version than the one that was opened.
+        """Return ``b""``: ffmpeg may read another version than the one that was opened.
 
         Some origins have several entity tags for one version, so reads cannot require one of them.
         """

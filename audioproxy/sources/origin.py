@@ -49,11 +49,11 @@ class OriginState:
 
     :ivar source: the address at the end of all redirects.
     :ivar size: bytes, or None where it is not stated.
-    :ivar etag: the entity tag, or nothing.
-    :ivar modified: the value of Last-Modified, or nothing.
+    :ivar etag: the entity tag; empty where it is not stated.
+    :ivar modified: the value of Last-Modified; empty where it is not stated.
     :ivar ranges: whether a range was served; None where none was requested.
     :ivar unsized: a GET returns the whole body without its length.
-    :ivar unreadable: why the body cannot be read as a source; nothing where it can.
+    :ivar unreadable: why the body cannot be read as a source; empty where it can.
     """
 
     source: HttpsSource

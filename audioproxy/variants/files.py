@@ -198,8 +198,9 @@ class FileVariantStore:
     ) -> None:
         """Append the trailer to a finished scratch file and rename it to its final name.
 
-        The bytes are flushed before the rename, so that a crash of the machine leaves no name
-        without bytes. A commit past its timeout still completes or does nothing.
+        The bytes are flushed before the rename, so that after a crash of the machine no name lacks
+        its bytes. After its timeout, a commit may still store the variant; otherwise it stores
+        nothing.
 
         :raises OSError: where the store fails, or does not respond within 2 minutes.
         """

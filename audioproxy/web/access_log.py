@@ -63,9 +63,9 @@ class AccessLogEntry(NamedTuple):
 AccessLog = Callable[[AccessLogEntry], None]
 
 
-def log_request(record: AccessLogEntry) -> None:
+def log_request(entry: AccessLogEntry) -> None:
     """Write an entry to the log of the application that runs the resource."""
-    _log.emit(record.level, "{record}", record=record, request_id=record.request_id)
+    _log.emit(entry.level, "{record}", record=entry, request_id=entry.request_id)
 
 
 # Enough for the sources that a busy node serves repeatedly. The longest are some hundred bytes.

@@ -52,8 +52,8 @@ class BaseResource(Resource):
     def render(self, request: Any) -> int:
         """Respond to any method on any path; Twisted itself would respond with 405 and HTML."""
         exchange = self._begin(request)
-        answering = Deferred.fromCoroutine(self._answer(exchange, _relative_path(request)))
-        exchange.finished.addCallback(lambda _: answering.cancel())
+        responding = Deferred.fromCoroutine(self._respond(exchange, _relative_path(request)))
+        exchange.finished.addCallback(lambda _: responding.cancel())
         return NOT_DONE_YET
 
     def reject(self, request: Any, refusal: Refusal) -> None:
@@ -66,7 +66,7 @@ class BaseResource(Resource):
         exchange.finished.addCallback(lambda _: self.active.end())
         return exchange
 
-    async def _answer(self, exchange: Exchange, path: bytes) -> None:
+    async def _respond(self, exchange: Exchange, path: bytes) -> None:
         set_request_id(exchange.request_id)
         try:
             await self.route(exchange, path)

@@ -43,11 +43,11 @@ class Cors:
 
         :param requested: the value of Access-Control-Request-Headers.
         """
-        answer = {
+        response_headers = {
             b"access-control-allow-methods": _METHODS,
             b"access-control-max-age": _MAX_AGE,
             b"cache-control": b"no-store",
         }
         if requested is not None:
-            answer[b"access-control-allow-headers"] = requested
-        return answer
+            response_headers[b"access-control-allow-headers"] = requested
+        return response_headers

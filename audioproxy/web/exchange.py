@@ -20,7 +20,7 @@ from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.response_plan import Conditions
 
 # Headers that may be set before a request is refused, and that do not apply to a refusal.
-_OF_A_VARIANT = (
+_VARIANT_HEADERS = (
     b"accept-ranges",
     b"content-disposition",
     b"content-range",
@@ -135,7 +135,7 @@ class Exchange:
             abort(self._request.channel)
             return
         headers = self._request.responseHeaders
-        for name in _OF_A_VARIANT:
+        for name in _VARIANT_HEADERS:
             headers.removeHeader(name)
         self._cache = None
         headers.setRawHeaders(b"cache-control", [refusal.cache_control.encode("ascii")])
@@ -145,16 +145,16 @@ class Exchange:
             headers.setRawHeaders(b"retry-after", [b"%d" % refusal.retry_after])
         self.respond_json(refusal.status, {"error": refusal.code, "message": refusal.message})
 
-    async def stream(self, status: int, flow: ByteStream) -> None:
+    async def stream(self, status: int, stream: ByteStream) -> None:
         """Respond with a byte stream, at the pace of the client.
 
         :raises Refusal: where the stream fails, after the response has begun.
         """
         if not self._open:
-            flow.discard()
+            stream.discard()
             return
         self._set_status(status)
-        await flow.send(self._request)
+        await stream.send(self._request)
         if self._open:
             self._request.finish()
 
@@ -187,10 +187,10 @@ class Exchange:
         )
 
 
-def choose_request_id(theirs: bytes) -> bytes:
+def choose_request_id(client_id: bytes) -> bytes:
     """Return the request id: the client's own if it is valid, else a new one (D27)."""
-    if _REQUEST_ID.fullmatch(theirs):
-        return theirs
+    if _REQUEST_ID.fullmatch(client_id):
+        return client_id
     return os.urandom(_ID_BYTES).hex().encode("ascii")
 
 

@@ -14,10 +14,9 @@ class Readiness:
     """Whether the node should receive new work.
 
     The node is ready until the render queue reaches ``threshold``, and ready again once the queue
-    has fallen to half of that. The node is also not ready while ffmpeg or ffprobe cannot run (D34).
-    With a threshold of 0, it is always ready. Every change of the depth is reported here, so the
-    state does not depend on how often clients ask. One excursion of the queue to the threshold is
-    one period of not being ready.
+    has fallen to half of that. In between, the state does not change. The node is also not ready
+    while ffmpeg or ffprobe cannot run (D34). With a threshold of 0, it is always ready. Every
+    change of the depth is reported here, so the state does not depend on how often clients ask.
     """
 
     def __init__(self, threshold: int) -> None:
@@ -42,13 +41,13 @@ class Readiness:
             self._queue_is_short = True
 
 
-def answer_health(exchange: Exchange) -> None:
+def respond_health(exchange: Exchange) -> None:
     """Respond that the process is alive, whatever the load (D23)."""
     exchange.set_headers(_NO_STORE)
     exchange.respond_json(200, {"status": "ok", "version": __version__})
 
 
-def answer_ready(exchange: Exchange, readiness: Readiness, depth: Callable[[], int]) -> None:
+def respond_ready(exchange: Exchange, readiness: Readiness, depth: Callable[[], int]) -> None:
     """Respond whether new work should be routed to this node."""
     exchange.set_headers(_NO_STORE)
     document = {

@@ -24,7 +24,7 @@ class InfoHandler:
     sources: SourceStore
     prober: Prober
 
-    async def answer(self, exchange: Exchange, request: InfoRequest) -> None:
+    async def respond(self, exchange: Exchange, request: InfoRequest) -> None:
         """Respond to a request whose signature is verified.
 
         :raises Refusal: for every response that is not the document.

@@ -35,15 +35,15 @@ def read_range(header: bytes | None, size: int) -> tuple[int, int] | None:
     return _offset(first), min(_offset(last) + 1, size) if match[2] else size
 
 
-def length_headers(part: tuple[int, int] | None, size: int) -> dict[bytes, bytes]:
+def length_headers(byte_range: tuple[int, int] | None, size: int) -> dict[bytes, bytes]:
     """Return the headers that state the length of a body.
 
-    :param part: for a range, the offset of its first byte and the offset after its last one.
+    :param byte_range: for a range, the offset of its first byte and the offset after its last one.
     :param size: of the variant, in bytes.
     """
-    if part is None:
+    if byte_range is None:
         return {b"content-length": b"%d" % size}
-    start, stop = part
+    start, stop = byte_range
     return {
         b"content-length": b"%d" % (stop - start),
         b"content-range": b"bytes %d-%d/%d" % (start, stop - 1, size),

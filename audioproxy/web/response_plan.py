@@ -50,7 +50,7 @@ class ResponsePlan(NamedTuple):
     """The plan of one response.
 
     :ivar headers: of the response, besides ETag, X-Audio-Proxy and the headers of every response.
-    :ivar part: for a HIT, the offset of the first byte to send and the offset after the last one.
+    :ivar byte_range: for a HIT, the offset of the first byte to send and the offset after the last one.
     :ivar redirect_seconds: lifetime of the presigned URL of a redirect.
     :ivar cache_state: the value of X-Audio-Proxy; empty where the response has none.
     """
@@ -58,7 +58,7 @@ class ResponsePlan(NamedTuple):
     outcome: Outcome
     status: int = 200
     headers: Mapping[bytes, bytes] = MappingProxyType({})
-    part: tuple[int, int] = (0, 0)
+    byte_range: tuple[int, int] = (0, 0)
     redirect_seconds: int = 0
     cache_state: str = ""
 
@@ -120,16 +120,16 @@ def _plan_redirect(
 def _plan_hit(
     request: VariantRequest, conditions: Conditions, size: int, headers: dict[bytes, bytes]
 ) -> ResponsePlan:
-    part = None
+    byte_range = None
     has_range = conditions.range is not None and conditions.method == b"GET"
     if has_range and range_applies(conditions.if_range, request.tag):
         try:
-            part = read_range(conditions.range, size)
+            byte_range = read_range(conditions.range, size)
         except RangeNotSatisfiable:
             return ResponsePlan(Outcome.UNSATISFIABLE, RangeNotSatisfiable.status)
-    headers.update(length_headers(part, size))
-    status = 206 if part else 200
-    return ResponsePlan(Outcome.HIT, status, headers, part or (0, size), 0, _FROM_STORE)
+    headers.update(length_headers(byte_range, size))
+    status = 206 if byte_range else 200
+    return ResponsePlan(Outcome.HIT, status, headers, byte_range or (0, size), 0, _FROM_STORE)
 
 
 def miss_headers(request: VariantRequest, now: float) -> dict[bytes, bytes]:

@@ -8,7 +8,7 @@ from audioproxy.grammar.segments import is_info, split_signature
 from audioproxy.process.slots import Slots
 from audioproxy.web.base_resource import BaseResource
 from audioproxy.web.exchange import Exchange
-from audioproxy.web.health import Readiness, answer_health, answer_ready
+from audioproxy.web.health import Readiness, respond_health, respond_ready
 from audioproxy.web.info import InfoHandler
 from audioproxy.web.instrumentation import Instrumentation
 from audioproxy.web.variant import VariantHandler
@@ -54,20 +54,20 @@ class AudioProxyResource(BaseResource):
             exchange.respond(204)
         elif path == b"/health":
             exchange.endpoint = "health"
-            answer_health(exchange)
+            respond_health(exchange)
         elif path == b"/ready":
             exchange.endpoint = "ready"
-            answer_ready(exchange, self._readiness, lambda: self._slots.depth)
+            respond_ready(exchange, self._readiness, lambda: self._slots.depth)
         else:
-            await self._answer_signed(exchange, path)
+            await self._respond_signed(exchange, path)
 
-    async def _answer_signed(self, exchange: Exchange, path: bytes) -> None:
+    async def _respond_signed(self, exchange: Exchange, path: bytes) -> None:
         request = self._read(exchange, path)
         if isinstance(request, InfoRequest):
-            await self._infos.answer(exchange, request)
+            await self._infos.respond(exchange, request)
         else:
             exchange.set_log_subject(request.source.canonical, request.canonical)
-            await self._variants.answer(exchange, request)
+            await self._variants.respond(exchange, request)
 
     def _read(self, exchange: Exchange, path: bytes) -> VariantRequest | InfoRequest:
         """Parse and verify a path, and set the endpoint class for the log.

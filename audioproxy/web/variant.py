@@ -36,7 +36,7 @@ class VariantHandler:
     now: Callable[[], float]
     presign_ttl: int | None = None
 
-    async def answer(self, exchange: Exchange, request: VariantRequest) -> None:
+    async def respond(self, exchange: Exchange, request: VariantRequest) -> None:
         """Respond to a request whose signature is verified and that has not expired.
 
         :raises Refusal: for every response that is an error document.
@@ -56,13 +56,13 @@ class VariantHandler:
                 if plan.outcome is Outcome.RENDER:
                     subscription = self.renders.join(request, admitted)
         if stored is not None:
-            await self._answer_stored(exchange, request, stored, conditions)
+            await self._respond_stored(exchange, request, stored, conditions)
         elif subscription is not None:
-            await self._answer_render(exchange, request, subscription)
+            await self._respond_render(exchange, request, subscription)
         else:
-            await self._answer_head_of_miss(exchange, request)
+            await self._respond_head_of_miss(exchange, request)
 
-    async def _answer_stored(
+    async def _respond_stored(
         self,
         exchange: Exchange,
         request: VariantRequest,
@@ -85,20 +85,20 @@ class VariantHandler:
                 exchange.set_headers(plan.headers)
                 exchange.respond(plan.status)
             else:
-                stream = await stored.open_range(*plan.part)
+                stream = await stored.open_range(*plan.byte_range)
                 exchange.set_headers(plan.headers)
                 await exchange.stream(plan.status, stream)
         finally:
             stored.close()
 
-    async def _answer_head_of_miss(self, exchange: Exchange, request: VariantRequest) -> None:
+    async def _respond_head_of_miss(self, exchange: Exchange, request: VariantRequest) -> None:
         source = await self.preparer.open(request.source)
         source.close()
         exchange.set_cache_state("MISS")
         exchange.set_headers(miss_headers(request, self.now()))
         exchange.respond(200)
 
-    async def _answer_render(
+    async def _respond_render(
         self, exchange: Exchange, request: VariantRequest, subscription: Subscription
     ) -> None:
         count = self.metrics.miss if subscription.started else self.metrics.coalesced

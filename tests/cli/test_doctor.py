@@ -246,7 +246,7 @@ class MachineTests(DoctorCase):
         results = await self.run_checks(TMPDIR="/nowhere")
         first, second = [each for each in results if each.check == "temporary files"]
         self.assertEqual((NOTE, GOOD), (first.verdict, second.verdict))
-        self.assertRegex(first.text, "TMPDIR is /nowhere, which is not writable, so they are in /")
+        self.assertRegex(first.text, "TMPDIR is /nowhere, which is not writable, so /.* is used")
 
     async def test_no_temporary_files(self) -> None:
         """`doctor` reports an error if no folder can hold temporary files."""

@@ -446,7 +446,7 @@ class PathTests(ConfigCase):
         for values, wanted in (
             (
                 ("file://", "file://host/srv", "file://srv", "file://localhost/", "file://./x"),
-                "a host or no path after file://; file:///<absolute path> or s3://<bucket>",
+                "a host, or no path, after file://; file:///<absolute path> or s3://<bucket>",
             ),
             (
                 ("/srv", "srv", "FILE:///srv", "S3://bucket", "https://x.example", "file:/srv"),

@@ -22,7 +22,7 @@ from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.ca_bundles import ClientsByBundle
 from audioproxy.http_client.errors import TransportError
 from audioproxy.scratch_files import AnonymousFile
-from audioproxy.server.listener import Listener, most_clients
+from audioproxy.server.listener import Listener, max_clients
 from audioproxy.server.site import ProxySite
 from audioproxy.service import AudioProxy
 from audioproxy.tap import raise_descriptor_limit
@@ -59,8 +59,8 @@ async def check_programs(proxy: AudioProxy) -> AsyncIterator[CheckResult]:
     else:
         yield note(
             "setpriv",
-            "not found, so encoders may outlive a service that is killed; that of util-linux is"
-            " required: apt-get install util-linux",
+            "not found, so encoders may outlive a service that is killed; the setpriv of"
+            " util-linux is required: apt-get install util-linux",
         )
 
 
@@ -118,8 +118,8 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
     if chosen and os.path.abspath(chosen) != folder:
         yield note(
             "temporary files",
-            f"TMPDIR is {chosen}, which is not writable, so they are in {folder}; set it to a"
-            " directory that this user may write to",
+            f"TMPDIR is {chosen}, which is not writable, so {folder} is used; set TMPDIR to"
+            " a directory that this user may write to",
         )
     renders, needed, files = config.max_concurrency, 0, []
     if not isinstance(config.variant_store, FileStore):
@@ -141,7 +141,7 @@ async def check_open_files(config: Config) -> AsyncIterator[CheckResult]:
     """Check the limit of open files, which determines the maximum number of clients."""
     raise_descriptor_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    clients = most_clients(config.max_concurrency + config.max_probe_concurrency)
+    clients = max_clients(config.max_concurrency + config.max_probe_concurrency)
     most = "without limit" if limit == resource.RLIM_INFINITY else f"{limit} at most"
     text = f"{most}, which is enough for {format_count(clients, 'client')} at a time"
     advice = "raise it: LimitNOFILE=16384 in the service's unit, or ulimit -Hn 16384"

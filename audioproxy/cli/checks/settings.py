@@ -70,8 +70,8 @@ def _drop_invalid(environment: Mapping[str, str]) -> tuple[Config, frozenset[str
             return load(kept)[0], frozenset(refused)
         except ConfigError as error:
             problems = error.problems
-        # A problem begins with the name of a setting, which is omitted. If that setting is not set,
-        # every setting that the problem names is omitted.
+        # Each problem begins with the name of a setting, which is omitted if it is set. If none of
+        # them is set, every setting that the problems name is omitted.
         blamed = _changeable(kept, {problem.partition(":")[0] for problem in problems})
         blamed = blamed or _changeable(kept, set(_NAMES.findall("\n".join(problems))))
         if not blamed:

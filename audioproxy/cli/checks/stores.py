@@ -187,7 +187,7 @@ def _is_shared(config: Config) -> bool:
 def _clock_ahead(proxy: AudioProxy) -> int | None:
     """Return the seconds by which this machine's clock is ahead of a store's; None if unknown.
 
-    The variant store is preferred to the bucket sources.
+    The clock of the variant store is preferred to that of the bucket sources.
     """
     owners = (proxy.store, proxy.bucket_sources)
     stores = [each.object_store for each in owners if isinstance(each, S3VariantStore | S3Sources)]
