@@ -17,7 +17,7 @@ NODES = {"one": 80, "two": 81}
 
 
 class NarrowNginx(Nginx):
-    """An nginx that serves one client, and has no connection left for a node."""
+    """An nginx that can accept one client, and then has no connection left for a node."""
 
     connections = 3
 
@@ -64,7 +64,7 @@ class BalancerTests(TestCase):
                 self.assertNotIn(level, said)
 
     async def test_nginx_tells_no_url(self) -> None:
-        """When no node can be reached, nginx logs no URL that works.
+        """When no node can be reached, nothing that nginx writes contains a signature.
 
         nginx's own error messages quote the request. They are disabled, even when a node is down or
         nginx runs out of connections, which nginx logs at a higher level than errors.

@@ -120,7 +120,7 @@ class SchemaTests(SynchronousTestCase):
                 kubernetes_validate.validate(wrong, RELEASES[-1], strict=True)
 
     def test_all_are_applied(self) -> None:
-        """What is applied together exists; the rest is optional, or the reader's to fill in."""
+        """Every manifest is either applied by the kustomization or optional."""
         (kustomization,) = manifests()["kustomization.yaml"]
         optional = {"ingress.yaml", "servicemonitor.yaml", "secret.example.yaml"}
         applied = set(kustomization["resources"])
@@ -206,7 +206,7 @@ class PodTests(SynchronousTestCase):
         """A pod that is stopped has time for its last renders, and for the balancer (D39)."""
         words = container()["lifecycle"]["preStop"]["exec"]["command"]
         self.assertEqual("sleep", words[0])
-        drain = make_resource(configuration(), reactor).patience
+        drain = make_resource(configuration(), reactor).drain_timeout
         self.assertGreater(pod()["terminationGracePeriodSeconds"], int(words[1]) + drain + 10)
 
     def test_readiness_is_lost_late(self) -> None:
@@ -250,7 +250,7 @@ class NetworkTests(SynchronousTestCase):
     """The network access to the pods."""
 
     def test_selectors(self) -> None:
-        """Every selector of pods selects these pods."""
+        """Every selector has the labels of the Deployment's pods."""
         labels = only("Deployment")["spec"]["template"]["metadata"]["labels"]
         (spread,) = pod()["topologySpreadConstraints"]
         self.assertEqual(labels, spread["labelSelector"]["matchLabels"])
@@ -264,7 +264,7 @@ class NetworkTests(SynchronousTestCase):
             self.assertEqual(labels, selector)
 
     def test_names_of_ports(self) -> None:
-        """Each port name is one of the pods'."""
+        """The Services and the NetworkPolicy name exactly the ports of the pods."""
         ports = {row["name"] for row in container()["ports"]}
         named = [
             row["targetPort"]
@@ -291,7 +291,7 @@ class NetworkTests(SynchronousTestCase):
         self.assertEqual(["http"], exposed)
 
     def test_scaling(self) -> None:
-        """Enough pods run that one can stop, and the Deployment sets no number of replicas."""
+        """The autoscaler keeps a spare pod, and the Deployment sets no number of replicas."""
         scaling = only("HorizontalPodAutoscaler")["spec"]
         only(scaling["scaleTargetRef"]["kind"], scaling["scaleTargetRef"]["name"])
         self.assertNotIn("replicas", only("Deployment")["spec"])
@@ -307,7 +307,7 @@ class NetworkTests(SynchronousTestCase):
         }
         self.assertEqual(("$uri", "off"), (notes["upstream-hash-by"], notes["proxy-buffering"]))
         self.assertEqual("false", notes["enable-access-log"])
-        # As for nginx in deploy/nginx.
+        # deploy/nginx retries under the same conditions.
         asked_again = ("error timeout invalid_header", notes["proxy-read-timeout"])
         self.assertEqual(
             asked_again, (notes["proxy-next-upstream"], notes["proxy-next-upstream-timeout"])

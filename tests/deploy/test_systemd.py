@@ -118,7 +118,7 @@ class SettingsTests(SynchronousTestCase):
     """`audioproxy.env`"""
 
     def setUp(self) -> None:
-        """Read the file, and replace the unit's store by one that exists here."""
+        """Read the file, and replace the unit's store folder by one that exists here."""
         self.store = Path(self.mktemp()).resolve()
         self.store.mkdir()
         (directory,) = unit("audioproxy.service")["StateDirectory"]
