@@ -24,7 +24,7 @@ from tests.support.strategies import (
     sources,
 )
 
-# Each key was made by `printf '1\n'OPTIONS'\n'SOURCE | sha256sum`; 1 is the byte revision.
+# Each key is the output of `printf '1\n'OPTIONS'\n'SOURCE | sha256sum`; 1 is the byte revision.
 VECTORS = (
     (
         "f:mp3",
@@ -43,7 +43,7 @@ VECTORS = (
     ),
 )
 
-# Requests of clients as raw bytes, and their keys.
+# Request paths as raw bytes, with their keys.
 REQUESTS = (
     ([], b"plain", b"local://a.mp3", VECTORS[0][2]),
     ([b"f:mp3"], b"enc", b"bG9jYWw6Ly9hLm1wMw", VECTORS[0][2]),
@@ -54,7 +54,7 @@ REQUESTS = (
 )
 
 
-#: Each key was made by `printf SOURCE'\n'VALIDATOR | sha256sum`.
+#: Each key is the output of `printf SOURCE'\n'VALIDATOR | sha256sum`.
 INFO_VECTORS = (
     (
         b"local://a.mp3",
@@ -186,7 +186,7 @@ class InfoKeyTests(SynchronousTestCase):
     def test_other_state(self, one: tuple[bytes, bytes], other: tuple[bytes, bytes]) -> None:
         """A different source or validator gives a different identity and key.
 
-        No storage has a newline in its validator: an HTTP header cannot contain one.
+        No validator contains a newline: an HTTP header cannot contain one.
         """
         first, second = (
             (read_source(b"enc", encoded(source)).canonical, validator.replace(b"\n", b""))
@@ -197,7 +197,7 @@ class InfoKeyTests(SynchronousTestCase):
         self.assertNotEqual(info_key(source_identity(*first)), info_key(source_identity(*second)))
 
     def test_newline_in_a_name(self) -> None:
-        """A file name with a newline never has the identity of another file in another state."""
+        """A file name with a newline never has the identity of another file."""
         tricky = source_identity(b"local://a\n5-5", b"1-1")
         self.assertNotEqual(tricky, source_identity(b"local://a", b"5-5"))
         self.assertNotEqual(tricky, source_identity(b"local://a\n5-5\n1-1", b""))

@@ -16,7 +16,7 @@ from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import split_target
 from tests.support.strategies import PROMISE, expiries, junk, option_segments
 
-#: For each key: the segments that it requires, a value and another value.
+#: For each key: the segments that it requires, a valid value, and another valid value.
 KEYS = {
     "f": ("", "mp3", "wav"),
     "br": ("", "128", "96"),
@@ -46,7 +46,7 @@ def cut(text: str) -> list[bytes]:
 
 
 def beside(key: str, value: str) -> str:
-    """Return an options string in which ``key`` has ``value``."""
+    """Return an options string with this value for ``key``, and the segments that it requires."""
     return "/".join(filter(None, [KEYS[key][0], f"{key}:{value}"]))
 
 
@@ -54,21 +54,21 @@ class OptionsCase(SynchronousTestCase):
     """Assertions on options strings that are accepted or refused."""
 
     def assert_canonical(self, rows: Iterable[tuple[str, str]]) -> None:
-        """Assert that each options string has the canonical string beside it."""
+        """Assert that each options string has the canonical string that is paired with it."""
         for text, canonical in rows:
             self.assertEqual(read_options(cut(text))[0].canonical(), canonical, text)
 
     def assert_refused(self, rows: Iterable[tuple[str, str, str]]) -> None:
-        """Assert that each options string is refused for a segment, with these words."""
+        """Assert that each options string is refused because of a segment, with these words."""
         for text, segment, words in rows:
             self.refuse(cut(text), segment, words)
 
     def refuse(self, segments: list[bytes], segment: str, words: str) -> None:
-        """Assert that segments are refused because of one of them, with these words."""
+        """Assert that one of the segments is refused, with a message that contains these words."""
         self.assertIn(words, self.why(segments, segment), segments)
 
     def why(self, segments: list[bytes], segment: str) -> str:
-        """Return the words with which segments are refused because of one of them."""
+        """Return the reason with which one of the segments is refused."""
         error = self.assertRaises(InvalidOptions, read_options, segments)
         self.assertEqual((error.status, error.code), (422, "invalid_options"))
         start, _, rest = error.message.partition(" is not accepted: ")
@@ -90,7 +90,7 @@ class SegmentTests(OptionsCase):
         self.assertEqual(listed, sorted(KEYS))
 
     def test_none(self) -> None:
-        """A URL without options is an mp3 (Format and encoding options; D1)."""
+        """A URL without options requests an mp3 (Format and encoding options; D1)."""
         self.assertEqual(read_options([]), (VariantOptions(f="mp3"), None))
         self.assert_canonical([("", "f:mp3")])
 
@@ -862,5 +862,5 @@ class InfoTests(SynchronousTestCase):
         if target.options:
             self.assertTrue(self.why(list(target.options)).startswith('"'))
         else:
-            # The source began at once, since the segment is plain or enc.
+            # The first segment is plain or enc, so the source starts there.
             self.assertIn(segments[0].split(b"/")[0], (b"plain", b"enc"))

@@ -21,7 +21,7 @@ def mac(key: bytes, text: bytes) -> bytes:
 
 
 def encode(digest: bytes) -> bytes:
-    """Return a digest as a signature is spelled."""
+    """Return a digest in the form of a signature: unpadded base64url."""
     return base64.urlsafe_b64encode(digest).rstrip(b"=")
 
 

@@ -292,7 +292,7 @@ class HttpsTests(SourceCase):
             self.refuse(b"https://h:" + port + b"/", "")
 
     def test_host(self) -> None:
-        """``host`` has no brackets, port or root dot (Source allowlist)."""
+        """`host` has no brackets, port or root dot (Source allowlist)."""
         for source, host in (
             (b"https://Example.COM.:8443/a", "example.com"),
             (b"https://[0:0::1]:8443/a", "::1"),
@@ -581,7 +581,7 @@ class LogNameTests(SynchronousTestCase):
 
     def test_https(self) -> None:
         """A digest replaces a query; the rest of the address is logged as it is (D47)."""
-        # printf 'a=b?c' | sha256sum
+        # The digest is the start of the output of `printf 'a=b?c' | sha256sum`.
         for url, shown in (
             (b"https://h/a%20b", "https://h/a%20b"),
             (b"https://h/a?a=b?c", "https://h/a?d7905a7a"),
