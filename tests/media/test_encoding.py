@@ -211,9 +211,9 @@ class ShapeTests(SynchronousTestCase):
     """The sample rate and the bit depth of the output."""
 
     def test_rate(self) -> None:
-        """The rate is the source's, or the codec's nearest.
+        """Without ``sr`` the rate is the source's, else the next higher, else the highest (D8).
 
-        (Format and encoding options, 2; D8)
+        The limit of 48000 Hz is for ``sr`` only (Format and encoding options, 2).
         """
         for text, source, rate in (
             ("f:mp3", 44100, 44100),
@@ -231,7 +231,10 @@ class ShapeTests(SynchronousTestCase):
             self.assertEqual(output_rate(read(text), replace(CD, sample_rate=source)), rate, text)
 
     def test_depth(self) -> None:
-        """The depth is the source's, or else the format's next (Format and encoding options)."""
+        """The default depth is the lowest that holds the source's, or else the highest.
+
+        (Format and encoding options)
+        """
         for text, source, depth in (
             ("f:flac", 8, "16"),
             ("f:flac", 16, "16"),
@@ -274,7 +277,7 @@ class TableTests(SynchronousTestCase):
                 self.assertEqual(encoder.codec(depth)[0], "-c:a")
 
     def test_encoded_nothing(self) -> None:
-        """Only for FLAC does the output's size reveal that there was no audio (D11)."""
+        """Only for FLAC does an output of headers alone mean that there was no audio (D11)."""
         for token, encoder in ENCODERS.items():
             self.assertTrue(encoder.encoded_nothing(0))
             self.assertIs(encoder.encoded_nothing(1), token == "flac")

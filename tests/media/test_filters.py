@@ -32,7 +32,7 @@ class ChainTests(SynchronousTestCase):
     """`filter_chain`"""
 
     def test_nothing(self) -> None:
-        """A source that is not changed has no filter."""
+        """Options that ffmpeg applies without a filter give an empty chain."""
         for text in ("f:mp3", "f:wav/sr:8000", "f:flac/bd:16", "f:opus/br:64/ch:2", "t:0"):
             self.assertEqual(chain(text), "", text)
 
@@ -105,7 +105,7 @@ class ChainTests(SynchronousTestCase):
             self.assertEqual(chain(text), f"{PIN},loudnorm={targets}:{LOUDNESS},{PIN}")
 
     def test_norm_of_a_few_samples(self) -> None:
-        """Audio too short for loudnorm, and nothing else, is padded and cut again (D13)."""
+        """Audio too short for loudnorm is padded before it, and cut afterwards (D13)."""
         after = f"loudnorm=I=-16:TP=-1.5:LRA=11:{LOUDNESS},{PIN}"
         brief = replace(STEREO, measured=True)
         for duration, length in (("0.000023", 1), ("0.002245", 99)):
@@ -210,7 +210,7 @@ class ChannelTests(SynchronousTestCase):
                 self.assertEqual(output_channels(read(text), probe), count)
 
     def test_peaks(self) -> None:
-        """ffmpeg mixes the one channel of peaks only if another stage than trimming is used."""
+        """ffmpeg mixes stereo down for peaks only if there is a stage other than trimming."""
         for text in ("f:peaks", "f:peaks/ch:1/t:1:2", "f:peaks/ch:2"):
             self.assertEqual(output_channels(read(text), STEREO), 2, text)
             self.assertNotIn("mono", chain(text), text)
@@ -278,7 +278,7 @@ class ChannelTests(SynchronousTestCase):
             self.assertEqual(found, f"pan=stereo|c0=c0|c1=c0,{PIN}")
 
     def test_enhance_comes_first(self) -> None:
-        """``enhance`` hears each channel of the source (enhance; D51)."""
+        """``enhance`` precedes the mixing of channels (Time-domain and preview options; D51)."""
         voice = ",".join(PRESETS["voice"](44100))
         for text, channels, layout, mix in (
             ("ch:1", 1, None, ""),

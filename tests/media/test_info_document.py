@@ -165,7 +165,7 @@ class FormatTests(SynchronousTestCase):
                 self.assertEqual({"format": row.token}, found)
 
     def test_ogg(self) -> None:
-        """Ogg is opus or ogg by its codec; other containers are not."""
+        """An Ogg file is opus or ogg, depending on its codec; other containers ignore the codec."""
         for names, codec, expected in (
             ("ogg", "opus", "opus"),
             ("ogg", "vorbis", "ogg"),

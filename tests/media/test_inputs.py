@@ -87,7 +87,7 @@ class RemoteTests(SynchronousTestCase):
     def test_cleartext(self) -> None:
         """A development endpoint may use cleartext, and has no TLS options.
 
-        ffmpeg would end because of an unknown option.
+        For http, ffmpeg would reject a TLS option as unknown, and exit.
         """
         source = remote_input("http://127.0.0.1:9000/b/k", "us/1", "/ca.pem")
         expected = [
@@ -111,7 +111,7 @@ class RemoteTests(SynchronousTestCase):
             self.assertEqual(self.value(source, "-ca_file"), ca_file)
 
     def test_ranges(self) -> None:
-        """Ranges are requested where the server supports them; then the end is known too."""
+        """Ranges are requested only if the server supports them; only then is the end known."""
         for url in (URL, "http://127.0.0.1/b"):
             for ranges, seekable in ((True, "1"), (False, "0")):
                 source = remote_input(url, "a", ranges=ranges)

@@ -79,7 +79,7 @@ class WaveformSpecTests(SynchronousTestCase):
             self.assertEqual(spec.sample_rate, rate)
 
     def test_mixed_where(self) -> None:
-        """Two unprocessed channels are mixed here, all others by ffmpeg (Peaks options)."""
+        """Two unprocessed channels are mixed by the reduction, others by ffmpeg (Peaks options)."""
         for text, channels, decoded in (
             ("ch:1", 1, 1),
             ("ch:1", 2, 2),
@@ -255,7 +255,7 @@ class ReductionTests(SynchronousTestCase):
                     self.assertEqual(values(waveform), expected, (count, pixels, piece))
 
     def test_real_sizes(self) -> None:
-        """Every pixel is exact where blocks are merged, and with the most pixels (D26)."""
+        """Every pixel is exact at the lengths where blocks merge, and for 65536 pixels (D26)."""
         capacity = 256 * 1024
         everything = noisy_frames(4 * capacity + 1, 2)
         for pixels, count in (
@@ -276,7 +276,7 @@ class ReductionTests(SynchronousTestCase):
             self.assertTrue(values(waveform) == expected, (pixels, count))
 
     def test_most_pixels_of_a_long_source(self) -> None:
-        """The most pixels, of a source so long that blocks are merged, are exact (D26)."""
+        """All 65536 pixels of a source long enough that blocks merge are exact (D26)."""
         frames = noisy_frames(14_000_000)
         spec = replace(SPEC, pixels=65536)
         with tempfile.SpooledTemporaryFile(4096) as spool:

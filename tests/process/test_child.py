@@ -94,7 +94,7 @@ class EndTests(RealCase):
         self.assertEqual(describe_exit(ended), f"ended by signal {number}")
 
     async def test_long_stderr(self) -> None:
-        """The last 8 KiB of stderr are kept, without a word that lost its beginning."""
+        """The last 8 KiB of stderr are kept, from the first whole word."""
         ended = await self.run_python(
             "import sys; sys.stderr.write('x' * 300000 + ' ' + 'y' * 8000 + 'the cause')"
         )

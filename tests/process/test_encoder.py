@@ -69,7 +69,7 @@ class EncodeTests(EncoderCase):
     """`Encoder.encode`"""
 
     def test_success(self) -> None:
-        """A success is a value, and the last check of the size includes the last byte."""
+        """When a run succeeds, the final size of its output has been checked."""
         encoding = self.encode()
         self.spawner.last.say(b"abc")
         self.assertNoResult(encoding)
@@ -101,7 +101,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(len(self.looks), 9)
 
     def test_source_to_blame(self) -> None:
-        """A run that blames the source is a 415; a run without audio has its own error."""
+        """A diagnostic about the source is a 415; that of a run without audio has its own class."""
         for stderr, refusal in (
             (b"x: Invalid data found when processing input", UndecodableSource),
             (b"Empty output", NothingDecoded),
@@ -112,7 +112,7 @@ class EncodeTests(EncoderCase):
             self.refused(encoding, refusal)
 
     def test_nothing_decoded(self) -> None:
-        """The diagnostic of an empty output is left to the caller, which may try again."""
+        """An empty output is not logged here: the caller may render again, or log the failure."""
         log = Log()
         self.addCleanup(log.keep())
         encoding = self.encode()
@@ -146,7 +146,7 @@ class EncodeTests(EncoderCase):
             self.refused(encoding, RenderFailed)
 
     def test_limit(self) -> None:
-        """A write past the limit reports the cap, for SIGXFSZ and for EFBIG (D52)."""
+        """An encoder that ends with SIGXFSZ or EFBIG has exceeded the output limit (D52)."""
         for stderr, code, number in (
             (b"", 0, signal.SIGXFSZ),
             (b"av_interleaved_write_frame(): File too large\nError closing file pipe:1", 1, None),
@@ -183,7 +183,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(len(self.looks), 1)
 
     def test_refusal_and_a_good_end(self) -> None:
-        """A refusal counts even if the child succeeds before it is stopped."""
+        """After a refusal by the check, even a child that exits with 0 is a failed render."""
         encoding = self.encode()
         self.spawner.last.say(b"x" * 1001)
         self.clock.advance(0.01)
@@ -191,7 +191,7 @@ class EncodeTests(EncoderCase):
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_refusal_and_the_deadline(self) -> None:
-        """A refusal counts even if the child is dead only at its deadline."""
+        """After a refusal by the check, a child that dies at its deadline keeps the refusal."""
         encoding = self.encode(timeout=1)
         self.clock.advance(0.9)
         self.spawner.last.say(b"x" * 1001)
@@ -246,7 +246,7 @@ class RunToPipeTests(EncoderCase):
         )
 
     def test_success(self) -> None:
-        """The child's stdout is the pipe; pipe and run end with the child."""
+        """The child's stdout is the pipe; both the pipe and the run end with the child."""
         running = self.run_to_pipe()
         self.assertEqual(self.spawner.last.piped, {2})
         self.spawner.last.say(b"abc")
@@ -305,7 +305,7 @@ class MeasureTests(EncoderCase):
         return Deferred.fromCoroutine(self.encoder.measure(["ffmpeg"], {}, timeout))
 
     def test_last_word(self) -> None:
-        """The last report is the length, to the microsecond."""
+        """The length of the source is ffmpeg's last report, to the microsecond."""
         measuring = self.measure()
         self.spawner.last.say(b"out_time_us=500000\nprogress=continue\nout_time")
         self.spawner.last.say(b"_us=1234567\nout_time_ms=1234567\nprogress=end\n")

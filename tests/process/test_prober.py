@@ -175,7 +175,7 @@ class AnswerTests(ProberCase):
         self.refused(asked, UndecodableSource)
 
     def test_source_to_blame(self) -> None:
-        """A probe that blames the source is a 415."""
+        """A probe whose diagnostic blames the source is a 415."""
         asked = self.ask()
         self.spawner.last.complain(b"x.mp3: Invalid data found when processing input\n")
         self.spawner.last.die(1)
@@ -252,7 +252,7 @@ class RemoteTests(ProberCase):
     URL = "https://a.test/b.mp3"
 
     def test_how_it_is_opened(self) -> None:
-        """A source is opened for the time of a probe, and not necessarily the whole of it."""
+        """For a probe, a source has AP_PROBE_TIMEOUT to be opened, and is not downloaded whole."""
         source = Opened(remote_input(self.URL, "us/1"))
         asked = self.ask(source=source)
         self.assertEqual(source.asked, [(10, False)])
@@ -269,7 +269,7 @@ class RemoteTests(ProberCase):
         self.assertEqual(self.spawner.children, [])
 
     def test_opened_once(self) -> None:
-        """Sharing a probe opens no source, and neither does a request without a slot."""
+        """A request that shares a probe, or finds no free slot, does not open its source."""
         sources = [Opened() for _ in range(3)]
         for source in sources[:2]:
             self.ask(source=source).addErrback(lambda _: None)
@@ -287,7 +287,7 @@ class RemoteTests(ProberCase):
                 self.refused(asked, refusal or ProbeFailed)
 
     def test_cut_short(self) -> None:
-        """A probe that exits with 0 after half a source has no result."""
+        """A probe of a source that was cut short is refused, although ffprobe exits with 0."""
         for stderr in CUT_SHORT:
             asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
             self.spawner.last.say(answer(AUDIO))
@@ -334,7 +334,7 @@ class SharingTests(ProberCase):
             self.refused(each, ProbeFailed)
 
     def test_two_sources(self) -> None:
-        """Two sources have two children."""
+        """Two sources are probed by two child processes."""
         one, two = self.ask(b"a"), self.ask(b"b")
         first, second = self.spawner.children
         first.die(1)
@@ -389,7 +389,7 @@ class SharingTests(ProberCase):
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_one_comes_while_all_are_told(self) -> None:
-        """A request that one result triggers, before the others have it, starts a new probe."""
+        """A request that starts while waiters receive a result starts a new probe."""
         later: list[Deferred[Probe]] = []
         first = self.ask().addErrback(lambda _: later.append(self.ask()))
         second = self.ask()

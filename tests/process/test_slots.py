@@ -175,7 +175,7 @@ class SlotsTests(SlotsCase):
         self.assertEqual(len(rejections), 2)
 
     def test_a_place_that_is_left(self) -> None:
-        """The place of a cancelled waiter is free at once, at the end of the queue."""
+        """A cancelled waiter frees a place in the queue, and the next request joins at the end."""
         slots = self.make(queue=3)
         holder, first, second, third = [self.come(slots) for _ in range(4)]
         self.assertIsInstance(self.come(slots).outcome, QueueFull)
@@ -187,7 +187,7 @@ class SlotsTests(SlotsCase):
             self.assertTrue(next_one.holds)
 
     def test_each_its_own_patience(self) -> None:
-        """Each waiter has its own AP_RENDER_TIMEOUT, whichever waiters gave up before."""
+        """Each waiter waits a full AP_RENDER_TIMEOUT, even if earlier waiters timed out."""
         slots = self.make(queue=3, longest=10)
         holder, first = self.come(slots), self.come(slots)
         self.clock.advance(6)
@@ -284,7 +284,10 @@ class AnyOrderTests(SlotsCase):
         ),
     )
     def test_nobody_is_lost(self, capacity: int, queue: int, steps: list[tuple[str, int]]) -> None:
-        """In any order of events, slots are never exceeded or idle, and all requests end."""
+        """In any order of events, all requests end, and slots are never exceeded.
+
+        No slot is free while a request waits.
+        """
         self.setUp()
         slots = self.make(capacity, queue, longest=10)
         everyone = self.everyone

@@ -75,7 +75,7 @@ class DrawCase(SynchronousTestCase):
         in_thread: Callable[[Any], Any] | None = None,
         limit: int = 1_000_000,
     ) -> Deferred[None]:
-        """Start a waveform."""
+        """Start to render a waveform."""
         drawing = Waveforms(self.encoder, in_thread or self.threads.in_thread).render_waveform(
             ["ffmpeg"], {}, self.output if output is None else output, timeout, spec, limit
         )
@@ -173,7 +173,7 @@ class GoodEndTests(DrawCase):
         self.assertEqual(found.values, render_waveform(frames, found.pixel, 2))
 
     def test_pipe_that_stays_open(self) -> None:
-        """A grandchild that keeps the pipe open delays nothing."""
+        """A grandchild that keeps the pipe open does not delay the result."""
         self.patch(reader_module, "_POLL_TIMEOUT", 1)
         drawing = self.start()
         self.spawner.last.say(samples(1, 2))
