@@ -258,7 +258,9 @@ class ProxyService(Service):
         most = max_clients(config.max_concurrency + config.max_probe_concurrency)
         site = ProxySite(self._proxy.resource, reactor, most, self._proxy.fast_path)
         self._main = Listener(reactor, site)
-        self._metrics_listener = Listener(reactor, ProxySite(self._proxy.metrics, reactor, _MOST_SCRAPERS))
+        self._metrics_listener = Listener(
+            reactor, ProxySite(self._proxy.metrics, reactor, _MOST_SCRAPERS)
+        )
         self._starting: Deferred[None] | None = None
 
     def startService(self) -> Deferred[None]:

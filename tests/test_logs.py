@@ -243,7 +243,7 @@ class BatchTests(SynchronousTestCase):
         """Once the service begins to stop, lines are written at once, so that none is lost."""
         observer = self.observer()
         observer.request(self.RECORD)
-        observer.settle()
+        observer.write_through()
         observer.request(self.RECORD)
         self.assertEqual(self.stream.getvalue().count("\n"), 2)
 
@@ -263,7 +263,7 @@ class BatchTests(SynchronousTestCase):
         observer = self.observer("warning")
         observer.request(self.RECORD)
         observer.request(self.RECORD._replace(status=500, error_code="render_failed"))
-        observer.settle()
+        observer.write_through()
         self.assertEqual(self.stream.getvalue().count("\n"), 1)
 
 

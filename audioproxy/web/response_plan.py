@@ -50,7 +50,8 @@ class ResponsePlan(NamedTuple):
     """The plan of one response.
 
     :ivar headers: of the response, besides ETag, X-Audio-Proxy and the headers of every response.
-    :ivar byte_range: for a HIT, the offset of the first byte to send and the offset after the last one.
+    :ivar byte_range: for a HIT, the offset of the first byte to send and the offset after the last
+        one.
     :ivar redirect_seconds: lifetime of the presigned URL of a redirect.
     :ivar cache_state: the value of X-Audio-Proxy; empty where the response has none.
     """

@@ -188,7 +188,7 @@ class NodeTests(SynchronousTestCase):
     def test_time_to_end(self) -> None:
         """A node that is stopped has time for its last renders (D39)."""
         grace = int(node()["stop_grace_period"].removesuffix("s"))
-        self.assertGreater(grace, make_resource(configuration(), reactor).patience + 10)
+        self.assertGreater(grace, make_resource(configuration(), reactor).drain_timeout + 10)
 
     def test_store(self) -> None:
         """The store has the nodes' buckets, and grants the rights that nodes need."""

@@ -284,7 +284,7 @@ class PipelineTests(LineCase):
         )
         for target in targets:
             connection.send(target)
-        self.assertEqual([200], [answer.status for answer in answers(connection)])
+        self.assertEqual([200], [response.status for response in answers(connection)])
         self.finish(MISS)
         self.assertEqual([200, 200, 404, 200, 200], [got.status for got in answers(connection)])
         self.assertEqual([b"sound", DATA], [answers(connection)[at].body for at in (1, 3)])
@@ -382,7 +382,7 @@ class PipelineTests(LineCase):
         self.assertIn(count(connection), range(1, 50))
         self.turn()
         self.assertEqual(500, count(connection))
-        self.assertEqual({200}, {answer.status for answer in answers(connection)})
+        self.assertEqual({200}, {response.status for response in answers(connection)})
 
     def test_last_request(self) -> None:
         """Requests after one that closes the connection are dropped."""

@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from audioproxy.server.connections import LIMITS, STALL, Connections, Phase
+from audioproxy.server.connections import PHASE_TIMEOUTS, STALL_TIMEOUT, Connections, Phase
 from tests.support.http import Log
 
 
@@ -73,7 +73,7 @@ class ConnectionsTests(SynchronousTestCase):
     def test_answered_at_once(self) -> None:
         """A connection that has just sent a response is evicted after those that wait longer."""
         first, second = self.connect(), self.connect()
-        self.table.answered_at_once(first)
+        self.table.served_by_fast_path(first)
         self.assertTrue(self.table.make_room())
         self.assertEqual(("", "in order"), (first.end, second.end))
 
@@ -81,7 +81,7 @@ class ConnectionsTests(SynchronousTestCase):
         """Connections with a response in progress stay; a lack of room is logged once a minute."""
         log = Log()
         self.addCleanup(log.keep())
-        busy = [self.connect(Phase.ANSWERING) for _ in range(2)]
+        busy = [self.connect(Phase.RESPONDING) for _ in range(2)]
         self.assertFalse(self.table.make_room())
         self.assertFalse(self.table.make_room())
         self.assertEqual(["", ""], [connection.end for connection in busy])
@@ -93,7 +93,7 @@ class ConnectionsTests(SynchronousTestCase):
         waiting.all_sent = False
         self.assertTrue(self.table.make_room())
         self.assertEqual(("", "in order"), (waiting.end, free.end))
-        self.connect(Phase.ANSWERING)
+        self.connect(Phase.RESPONDING)
         self.assertFalse(self.table.make_room())
         self.clock.advance(30)
         self.assertTrue(self.table.make_room())
@@ -101,7 +101,7 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_stalled(self) -> None:
         """A client that reads nothing of its response for half a minute can be evicted."""
-        stalled, _ = self.connect(Phase.ANSWERING), self.connect(Phase.ANSWERING)
+        stalled, _ = self.connect(Phase.RESPONDING), self.connect(Phase.RESPONDING)
         stalled.stall()
         self.clock.advance(30)
         self.assertFalse(self.table.make_room())
@@ -110,26 +110,26 @@ class ConnectionsTests(SynchronousTestCase):
         self.assertEqual("aborted", stalled.end)
 
     def test_limits(self) -> None:
-        """Every phase except ANSWERING has a time limit, after which the connection is closed."""
-        for phase, seconds in LIMITS.items():
+        """Every phase except RESPONDING has a time limit, after which the connection is closed."""
+        for phase, seconds in PHASE_TIMEOUTS.items():
             connection = self.connect(phase)
             self.clock.advance(seconds)
             self.assertEqual("", connection.end, phase)
             self.clock.advance(5.1)
             waits = phase in (Phase.IDLE, Phase.READING)
             self.assertEqual("in order" if waits else "aborted", connection.end, phase)
-        answering = self.connect(Phase.ANSWERING)
+        answering = self.connect(Phase.RESPONDING)
         self.clock.pump([5] * 1000)
         self.assertEqual("", answering.end)
         answering.stall()
-        self.clock.pump([5] * int(STALL / 5))
+        self.clock.pump([5] * int(STALL_TIMEOUT / 5))
         self.assertEqual("", answering.end)
         self.clock.advance(5)
         self.assertEqual("aborted", answering.end)
 
     def test_close_idle(self) -> None:
         """At shutdown idle connections are closed, and the last response ends the wait."""
-        idle, busy = self.connect(), self.connect(Phase.ANSWERING)
+        idle, busy = self.connect(), self.connect(Phase.RESPONDING)
         self.table.close_idle()
         self.assertEqual(("in order", ""), (idle.end, busy.end))
         waiting = Deferred.fromCoroutine(self.table.wait_until_closed(30))

@@ -56,9 +56,9 @@ UNCOMMON: tuple[dict[str, bytes | list[bytes]], ...] = (
 )
 
 
-def comparable(answer: bytes) -> bytes:
+def comparable(response: bytes) -> bytes:
     """Return a response with fixed values in place of its Date and its generated request id."""
-    return _OUR_ID.sub(b"ours", _DATE.sub(b"\r\nDate\r\n", answer))
+    return _OUR_ID.sub(b"ours", _DATE.sub(b"\r\nDate\r\n", response))
 
 
 class FastPathCase(SynchronousTestCase):
@@ -91,8 +91,8 @@ class FastPathCase(SynchronousTestCase):
     ) -> ResourceHarness:
         """Assert that responses and metrics are equal; return the service with the fast path."""
         plain, fast = harnesses
-        answers = [comparable(self.raw(harness, **headers).received) for harness in harnesses]
-        self.assertEqual(*answers)
+        responses = [comparable(self.raw(harness, **headers).received) for harness in harnesses]
+        self.assertEqual(*responses)
         self.assertEqual(exposition(plain.metrics.registry), exposition(fast.metrics.registry))
         return fast
 
@@ -117,8 +117,8 @@ class SameTests(FastPathCase):
                 harness.store_variant(path, DATA, disposition="attachment; filename=x")
                 harness.ask_signed(path)
                 harness.calls.clear()
-            answers = [comparable(self.raw(harness, path).received) for harness in harnesses]
-            self.assertEqual(*answers)
+            responses = [comparable(self.raw(harness, path).received) for harness in harnesses]
+            self.assertEqual(*responses)
             self.assertEqual(harnesses[1].touched(), ["read_small"])
 
     def test_lines(self) -> None:
@@ -188,12 +188,12 @@ class LeftTests(FastPathCase):
             b"GET %s HTTP/2.0\r\n\r\n" % path,
             b"OPTIONS %s HTTP/1.1\r\n\r\n" % path,
         ):
-            answers = []
+            responses = []
             for harness in self.harnesses:
                 connection = harness.connect()
                 connection.send_raw(request)
-                answers.append((comparable(connection.received), connection.closed))
-            self.assertEqual(*answers, request)
+                responses.append((comparable(connection.received), connection.closed))
+            self.assertEqual(*responses, request)
             self.assertNotIn("read_small", self.harnesses[1].touched(), request)
 
     def test_unknown(self) -> None:
@@ -252,13 +252,13 @@ class LeftTests(FastPathCase):
         """Arbitrary bytes get the same response with and without the fast path."""
         request = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % self.harnesses[0].path(PATH)
         request = request[:at] + noise + request[at:] + more
-        answers = []
+        responses = []
         for harness in self.harnesses:
             connection = harness.connect()
             connection.send_raw(request)
             harness.line_clock.advance(0)
-            answers.append((comparable(connection.received), connection.closed))
-        self.assertEqual(*answers)
+            responses.append((comparable(connection.received), connection.closed))
+        self.assertEqual(*responses)
 
 
 class SendTests(FastPathCase):

@@ -9,7 +9,7 @@ from unittest import skipUnless
 from twisted.internet.error import ConnectError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from audioproxy.server.listener import Listener, most_clients
+from audioproxy.server.listener import Listener, max_clients
 from tests.server.test_channel import MISS
 from tests.support.http import ResourceHarness
 from tests.support.service import ask, reactor, send, until
@@ -30,7 +30,7 @@ class MostClientsTests(SynchronousTestCase):
     def most(self, limit: int, children: int) -> int:
         """Return the maximum number of clients under a limit of file descriptors."""
         self.patch(resource, "getrlimit", lambda which: (limit, limit))
-        return most_clients(children)
+        return max_clients(children)
 
     def test_limits(self) -> None:
         """Each client may use two descriptors; 256, and 8 for each child process, stay free."""
@@ -56,7 +56,7 @@ class ListenerTests(TestCase):
         """Build a listener without opening its port."""
         self.harness = ResourceHarness()
         self.listener = Listener(reactor, self.harness.site)
-        self.addCleanup(self.listener.give_up)
+        self.addCleanup(self.listener.close_now)
 
     async def assert_closed(self, port: int) -> None:
         """Assert that connections to a port are refused."""
@@ -84,7 +84,7 @@ class ListenerTests(TestCase):
             with socket.create_connection(("::1", port), timeout=5):
                 await until(lambda: len(self.harness.site.connections), "the connection")
             await until(lambda: not len(self.harness.site.connections), "the connection to close")
-            listener.give_up()
+            listener.close_now()
 
     async def test_refused(self) -> None:
         """A port in use and an address of another machine raise OSError."""
@@ -119,10 +119,10 @@ class ListenerTests(TestCase):
         self.listener.open(0)
         await self.listener.close()
         await self.listener.close()
-        self.listener.give_up()
+        self.listener.close_now()
 
     async def test_give_up(self) -> None:
         """Giving up a start leaves no port open."""
         port = self.listener.open(0)
-        self.listener.give_up()
+        self.listener.close_now()
         await self.assert_closed(port)

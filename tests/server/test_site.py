@@ -142,7 +142,7 @@ class BadRequestTests(LineCase):
         """A malformed request that is pipelined gets its 400 after the earlier responses."""
         connection = self.connect()
         connection.send_raw(HEALTH + BAD_LINES["SSH"] + HEALTH)
-        self.assertEqual([200, 400], [answer.status for answer in answers(connection)])
+        self.assertEqual([200, 400], [response.status for response in answers(connection)])
         self.assert_refused(connection, None, "")
 
     def test_behind_a_render(self) -> None:
@@ -168,7 +168,7 @@ class BadRequestTests(LineCase):
             self.elapse(500)
             connection.resume()
             self.turn()
-        self.assertEqual([200, 400], [answer.status for answer in answers(connection)])
+        self.assertEqual([200, 400], [response.status for response in answers(connection)])
         self.assertEqual(DATA, connection.response.body)
 
     def test_old_versions(self) -> None:
@@ -212,7 +212,7 @@ class BodyTests(LineCase):
         ):
             connection = self.send(head, *parts)
             connection.send_raw(HEALTH)
-            self.assertEqual([200, 200], [answer.status for answer in answers(connection)])
+            self.assertEqual([200, 200], [response.status for response in answers(connection)])
             self.assertEqual(DATA, connection.response.body)
 
     def test_too_long(self) -> None:

@@ -292,8 +292,8 @@ BUGS = [
     Bug(
         "a stalled response has no timeout",
         "server/connections.py",
-        "STALL = 600.0\n",
-        "STALL = 600e9\n",
+        "STALL_TIMEOUT = 600.0\n",
+        "STALL_TIMEOUT = 600e9\n",
         "tests.server.test_channel",
     ),
     Bug(

@@ -424,7 +424,7 @@ class FakeOutput(RenderOutput):
         """Append bytes and notify the followers."""
         self._data += data
         self.size = len(self._data)
-        self._tell()
+        self._notify()
 
     def read(self, offset: int, limit: int) -> bytes:
         """Return bytes from an offset."""

@@ -66,7 +66,9 @@ class PlanTests(SynchronousTestCase):
         """A stored variant is sent completely, with its stored headers."""
         for method in (GET, HEAD):
             plan = self.plan(HIT, method)
-            self.assertEqual((Outcome.HIT, 200, (0, 100)), (plan.outcome, plan.status, plan.part))
+            self.assertEqual(
+                (Outcome.HIT, 200, (0, 100)), (plan.outcome, plan.status, plan.byte_range)
+            )
             self.assertEqual(
                 [
                     TYPE,
@@ -82,14 +84,14 @@ class PlanTests(SynchronousTestCase):
         """A range of a GET is sent if If-Range is absent or has the variant's tag."""
         for condition in (None, request().tag):
             plan = self.plan(HIT, range=b"bytes=10-19", if_range=condition)
-            self.assertEqual((206, (10, 20)), (plan.status, plan.part))
+            self.assertEqual((206, (10, 20)), (plan.status, plan.byte_range))
             self.assertEqual(b"bytes 10-19/100", plan.headers[b"content-range"])
             self.assertEqual(b"10", plan.headers[b"content-length"])
         for plan in (
             self.plan(HIT, range=b"bytes=10-19", if_range=b'"other"'),
             self.plan(HIT, HEAD, range=b"bytes=10-19"),
         ):
-            self.assertEqual((200, (0, 100)), (plan.status, plan.part))
+            self.assertEqual((200, (0, 100)), (plan.status, plan.byte_range))
 
     def test_unsatisfiable(self) -> None:
         """A range after the variant's end is a 416."""
