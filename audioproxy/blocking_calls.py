@@ -42,7 +42,7 @@ class BlockingCalls:
 
         :param undo: called with a result that arrives after the timeout, or after the caller was
             cancelled.
-        :raises TimeoutError: after ``seconds``, or at once while an earlier call is overdue.
+        :raises TimeoutError: after ``seconds``, or at once while new calls are refused.
         :raises OSError: raised by the call, or where no thread can be started.
         """
         if self._overdue:

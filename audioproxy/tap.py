@@ -147,7 +147,7 @@ def makeService(options: Options) -> ProxyService:
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit of open descriptors as far as the system allows without privileges.
+    """Raise the soft limit of open descriptors to the hard limit, or to 16,384 if that is less.
 
     The usual limit, 1024, protects programs that use select(), which this service does not.
     """

@@ -36,7 +36,8 @@ class Input:
 
     :ivar protocols: the protocol whitelist, derived from the kind of source alone.
     :ivar options: arguments for the source's protocol, such as the trusted certificates.
-    :ivar bounded: its length is known, so that a connection that ends early is recognized.
+    :ivar bounded: the source is a file, or its server is known to serve ranges. Only then is a
+        connection that ends early recognized.
     """
 
     url: str
