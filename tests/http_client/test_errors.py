@@ -21,7 +21,7 @@ UNTRUSTED = TlsError([("SSL routines", "", "certificate verify failed")])
 
 
 def wrapped(*errors: BaseException) -> Exception:
-    """Wrap errors as Twisted's client does, the first one twice."""
+    """Wrap errors as Twisted's client does, the first one in two layers."""
     first, *others = errors
     inner = ResponseNeverReceived([Failure(first)])
     return ResponseFailed([Failure(inner), *(Failure(error) for error in others)])
@@ -49,7 +49,7 @@ class TranslateErrorTests(SynchronousTestCase):
         return type(translation), str(translation)
 
     def test_late(self) -> None:
-        """With ``expired``, every error is a TransportError about a missed timeout."""
+        """With ``expired``, any error is translated to a TransportError: no response in time."""
         for error in (CancelledError(), wrapped(CancelledError()), ConnectionLost(), None):
             self.assertEqual(self.translated(error, True), (TransportError, "no response in time"))
 
