@@ -87,7 +87,7 @@ class WithTimeoutTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_late(self) -> None:
-        """After exactly the timeout the coroutine is cancelled, and TimeoutError is raised."""
+        """After exactly the timeout the coroutine is cancelled; Python's TimeoutError is raised."""
         for seconds in (10, 0, -1):
             self.step = Deferred()
             working = self.begin(self.work(), seconds)
