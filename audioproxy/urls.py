@@ -151,7 +151,7 @@ class Variant:
 
     def __post_init__(self) -> None:
         segments = [
-            _option_bytes(f"{row.name}:{_spell(row.name, value)}")
+            _option_bytes(f"{row.name}:{_format_value(row.name, value)}")
             for row in fields(self)
             if row.init and (value := getattr(self, row.name)) is not None
         ]
@@ -325,11 +325,11 @@ def _numbers(value: Any) -> Any:
     return value
 
 
-def _spell(name: str, value: object) -> str:
+def _format_value(name: str, value: object) -> str:
     """Return a field's value as a segment spells it; the parser refuses invalid values."""
     if name in ("dl", "cb") and isinstance(value, str | bytes):
         return percent_encode(_option_bytes(value))
     if isinstance(value, tuple):
-        parts = [_spell("", part) for part in value]
+        parts = [_format_value("", part) for part in value]
         return ":".join(["ebu", *parts] if name == "norm" else parts)
     return format(value, "f") if isinstance(value, Decimal) else str(value)

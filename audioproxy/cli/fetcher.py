@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from audioproxy.cli.exit_status import UsageError
 from audioproxy.cli.http import get
-from audioproxy.cli.url_input import encode_invisible, parse_url
+from audioproxy.cli.url_input import parse_url, percent_encode_typed
 from audioproxy.http_client.bodies import BodyTooLarge
 from audioproxy.http_client.client import HttpClient, Response
 from audioproxy.http_client.errors import TransportError
@@ -132,7 +132,7 @@ def _normalize(url: str) -> str:
     except ValueError as error:
         raise FetchFailed(f"no valid host or port ({error})") from None
     scheme, host, path, query = match[1].lower(), match[2], match[3] or "/", match[4] or ""
-    return scheme + host + encode_invisible(path + query)
+    return scheme + host + percent_encode_typed(path + query)
 
 
 def _retry_delay(response: Response) -> float:

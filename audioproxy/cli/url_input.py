@@ -26,7 +26,7 @@ def parse_url(text: str) -> SignedPath:
     :raises UsageError: for a path with fewer than two segments.
     """
     path = re.split("[?#]", _ORIGIN.sub("", text.strip()), maxsplit=1)[0]
-    raw = encode_invisible(path).encode("ascii")
+    raw = percent_encode_typed(path).encode("ascii")
     segments = raw.split(b"/")
     end = next((i for i, part in enumerate(segments) if part in SOURCE_FORMS), len(segments))
     start = next((i for i in range(1, end) if _SIGNATURE.fullmatch(segments[i])), 1)
@@ -38,7 +38,7 @@ def parse_url(text: str) -> SignedPath:
     return found
 
 
-def encode_invisible(text: str) -> str:
+def percent_encode_typed(text: str) -> str:
     """Return a typed URL as clients send it: everything except visible ASCII is percent-encoded."""
     return quote(text, safe=_VISIBLE, errors="surrogateescape")
 

@@ -100,8 +100,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
 VARIABLES = tuple(_READERS)
 
 # Fields of S3Config. In capitals and after a prefix, they are names of variables.
-_REACH = ("endpoint", "addressing", "ca_bundle")
-_IDENTITY = ("access_key_id", "secret_access_key", "region", "session_token")
+_ENDPOINT_FIELDS = ("endpoint", "addressing", "ca_bundle")
+_IDENTITY_FIELDS = ("access_key_id", "secret_access_key", "region", "session_token")
 
 # The second name of the region's variable, which is used only if the first is unset.
 _ALIASES = {"AWS_DEFAULT_REGION": "AWS_REGION"}
@@ -150,9 +150,9 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     present = {_ALIASES.get(name, name) for name in given}
     values = {_ALIASES.get(name, name): value for name, value in values.items()}
     # A value that could not be parsed is already reported; an acceptable value replaces it here.
-    judged = values | {name: _ACCEPTABLE[name] for name in failed & _ACCEPTABLE.keys()}
+    to_check = values | {name: _ACCEPTABLE[name] for name in failed & _ACCEPTABLE.keys()}
     insecure = "AP_ALLOW_INSECURE" in failed or values.get("AP_ALLOW_INSECURE", False)
-    unsigned = [*signing_problems(judged.get("AP_KEY"), judged.get("AP_SALT"), insecure)]
+    unsigned = [*signing_problems(to_check.get("AP_KEY"), to_check.get("AP_SALT"), insecure)]
     problems += unsigned
     problems += _incomplete(present)
     # `Config` raises for an invalid key or salt. With acceptable ones, the other checks can run.
@@ -170,10 +170,10 @@ def load(environ: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
 
 
 def _assemble(values: Mapping[str, Any]) -> Config:
-    shared_identity = _pick(values, "AWS_", _IDENTITY)
-    own_identity = _pick(values, "AP_VARIANT_S3_", _IDENTITY)
-    shared = S3Config(**_pick(values, "AP_S3_", _REACH), **shared_identity)
-    own = _pick(values, "AP_VARIANT_S3_", _REACH)
+    shared_identity = _pick(values, "AWS_", _IDENTITY_FIELDS)
+    own_identity = _pick(values, "AP_VARIANT_S3_", _IDENTITY_FIELDS)
+    shared = S3Config(**_pick(values, "AP_S3_", _ENDPOINT_FIELDS), **shared_identity)
+    own = _pick(values, "AP_VARIANT_S3_", _ENDPOINT_FIELDS)
     inherited: dict[str, Any] = {"ca_bundle": shared.ca_bundle}
     if "endpoint" not in own:
         # If the variant store has an endpoint of its own, its addressing follows from that

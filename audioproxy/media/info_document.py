@@ -52,7 +52,7 @@ class SourceInfo:
 
         :param size: bytes, as the source's storage reports them, or None where it reports no size.
         """
-        answers: dict[str, object] = {
+        fields: dict[str, object] = {
             "format": self.format,
             "duration": None if self.duration is None else float(self.duration),
             "sample_rate": self.sample_rate,
@@ -62,7 +62,7 @@ class SourceInfo:
             "size": size or self.size,
             "tags": dict(self.tags) or None,
         }
-        return {name: answer for name, answer in answers.items() if answer is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
 
 def read_source_info(container: Mapping[str, Any], audio: Mapping[str, Any]) -> SourceInfo:

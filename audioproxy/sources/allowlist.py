@@ -14,7 +14,7 @@ class Allowlist:
 
     entries: Sequence[str] | None = None
 
-    def admits(self, source: Source) -> bool:
+    def allows(self, source: Source) -> bool:
         """Return whether a source may be read; local files are confined by their root alone."""
         if isinstance(source, LocalSource):
             return True

@@ -32,7 +32,7 @@ class SourceDispatcher:
             AP_LOCAL_ROOT.
         :raises NotConfigured: for an allowed remote source of a kind without a backend.
         """
-        if not self._allowlist.admits(source):
+        if not self._allowlist.allows(source):
             if self._allowlist.entries is None:
                 self._log_once(
                     "an https source was requested, but AP_SOURCE_ALLOWLIST is not set, so every"

@@ -29,7 +29,7 @@ from audioproxy.sources.origin import (
     content_range,
     is_unsized,
     read_state,
-    wire_url,
+    request_url,
 )
 
 _CHANGED = "The source changed while it was read."
@@ -112,7 +112,7 @@ class OpenHttpsSource:
             return local_input()
         assert self._ranges is not None
         return remote_input(
-            wire_url(self._state.source), USER_AGENT, self._ca_file, ranges=self._ranges
+            request_url(self._state.source), USER_AGENT, self._ca_file, ranges=self._ranges
         )
 
     def fingerprint(self) -> bytes:

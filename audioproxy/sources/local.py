@@ -25,7 +25,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_C
 
 # Errors that do not tell whether the file exists. A 404, which may be cached for a while, would be
 # wrong.
-_OWN_ERRORS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
+_UNCERTAIN_ERRORS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 
 # Seconds after which a change must show in a file's times: the coarsest file systems have ticks of
 # two seconds.
@@ -125,7 +125,7 @@ class LocalSources:
             root = os.path.realpath(self._root)
             descriptor = _open_resolved(root, _resolve(root, source.path))
         except OSError as error:
-            if error.errno in _OWN_ERRORS:
+            if error.errno in _UNCERTAIN_ERRORS:
                 raise UpstreamUnavailable from error
             if error.errno in (errno.EACCES, errno.EPERM):
                 self._report_denied(source, error)

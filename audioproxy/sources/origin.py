@@ -135,7 +135,7 @@ class OriginClient:
     async def _send(self, method: str, source: HttpsSource, headers: dict[str, str]) -> Response:
         try:
             return await self.client.request(
-                method, wire_url(source), {"accept-encoding": "identity", **headers}
+                method, request_url(source), {"accept-encoding": "identity", **headers}
             )
         except UntrustedCertificate as error:
             _log.warn("the origin {host} is not trusted: {error}", host=source.host, error=error)
@@ -153,7 +153,7 @@ class OriginClient:
         except ValueError as error:
             # The error may quote the address, whose query stays out of the log (D47).
             raise NotFound("a redirect to an address that is not https") from error
-        if not self.allowlist.admits(target):
+        if not self.allowlist.allows(target):
             raise NotFound("a redirect to a host that is not on the allowlist")
         return target
 
@@ -194,7 +194,7 @@ def content_range(response: Response) -> tuple[int, int, int] | None:
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
-def wire_url(source: HttpsSource) -> str:
+def request_url(source: HttpsSource) -> str:
     """Return a source's URL as it is sent."""
     return _UNSAFE.sub(lambda match: f"%{ord(match[0]):02X}", source.url)
 

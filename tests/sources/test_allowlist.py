@@ -12,35 +12,35 @@ class AllowlistTests(SynchronousTestCase):
     """`Allowlist`"""
 
     def assert_buckets(self, entry: str, admitted: str, refused: str) -> None:
-        """Assert which buckets an entry admits and refuses; names are separated by spaces."""
+        """Assert which buckets an entry allows and refuses; names are separated by spaces."""
         for names, verdict in ((admitted, True), (refused, False)):
             for name in names.split():
-                admits = Allowlist((entry,)).admits(S3Source(name, b"k"))
-                self.assertIs(admits, verdict, (entry, name))
+                allows = Allowlist((entry,)).allows(S3Source(name, b"k"))
+                self.assertIs(allows, verdict, (entry, name))
 
     def assert_hosts(self, entry: str, admitted: str, refused: str) -> None:
-        """Assert which hosts an entry admits and refuses; names are separated by spaces."""
+        """Assert which hosts an entry allows and refuses; names are separated by spaces."""
         for names, verdict in ((admitted, True), (refused, False)):
             for name in names.split():
-                admits = Allowlist((entry,)).admits(HttpsSource(f"https://{name}/", name))
-                self.assertIs(admits, verdict, (entry, name))
+                allows = Allowlist((entry,)).allows(HttpsSource(f"https://{name}/", name))
+                self.assertIs(allows, verdict, (entry, name))
 
     def test_unset(self) -> None:
         """Without an allowlist, every bucket is admitted and every https host refused."""
         allowlist = Allowlist(None)
-        self.assertTrue(allowlist.admits(S3Source("any", b"k")))
-        self.assertFalse(allowlist.admits(HttpsSource("https://a.example/", "a.example")))
+        self.assertTrue(allowlist.allows(S3Source("any", b"k")))
+        self.assertFalse(allowlist.allows(HttpsSource("https://a.example/", "a.example")))
 
     def test_empty(self) -> None:
         """An empty allowlist refuses every bucket and every https host."""
         allowlist = Allowlist(())
-        self.assertFalse(allowlist.admits(S3Source("any", b"k")))
-        self.assertFalse(allowlist.admits(HttpsSource("https://a.example/", "a.example")))
+        self.assertFalse(allowlist.allows(S3Source("any", b"k")))
+        self.assertFalse(allowlist.allows(HttpsSource("https://a.example/", "a.example")))
 
     def test_local(self) -> None:
         """The allowlist does not restrict local sources."""
         for entries in (None, (), ("other",)):
-            self.assertTrue(Allowlist(entries).admits(LocalSource(b"a.mp3")))
+            self.assertTrue(Allowlist(entries).allows(LocalSource(b"a.mp3")))
 
     def test_exact_name(self) -> None:
         """An exact name matches a bucket case-sensitively and a host case-insensitively."""
@@ -93,4 +93,4 @@ class AllowlistTests(SynchronousTestCase):
             (HttpsSource("https://a/", "a"), True),
             (HttpsSource("https://bb/", "bb"), False),
         ):
-            self.assertIs(allowlist.admits(source), verdict, source)
+            self.assertIs(allowlist.allows(source), verdict, source)
