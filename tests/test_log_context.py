@@ -19,7 +19,7 @@ class RequestIdTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
 
     def ids(self) -> list[object]:
         """Return the request id of each event, in order."""

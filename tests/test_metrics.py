@@ -29,7 +29,7 @@ from audioproxy.metrics import Metrics
 from audioproxy.process.slots import Slots
 from audioproxy.web.metrics_resource import exposition
 from tests.support.http import ResourceHarness
-from tests.support.strategies import PROMISE, encoded, junk, option_segments, sources
+from tests.support.strategies import DETERMINISTIC, encoded, junk, option_segments, sources
 
 #: Type and labels of each metric (Metrics).
 TABLE = {
@@ -344,7 +344,7 @@ class RejectionTests(SynchronousTestCase):
 class FixedSetTests(SynchronousTestCase):
     """Fixed sets of label values (Metrics endpoint, 3)."""
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         st.sampled_from((b"GET", b"HEAD", b"OPTIONS", b"POST", b"BREW", b"get")),
         st.one_of(
@@ -371,7 +371,7 @@ class FixedSetTests(SynchronousTestCase):
         connection.send(harness.path(path) if signed else path, method)
         # The test does not wait for renders and probes to end.
         connection.leave()
-        harness.spawner.put_down()
+        harness.spawner.kill_all()
         self.assertEqual(before.keys(), read(exposition(harness.metrics.registry)).keys())
         self.assertEqual([1], list(counts.of("http_requests_total").values()))
         self.assertLessEqual(sum(counts.of("cache_lookups_total").values()), 1)

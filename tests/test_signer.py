@@ -20,7 +20,7 @@ from audioproxy.urls import Expired, InvalidOptions, NotFound, Signer, Variant
 from tests.browser.node import program
 from tests.support.http import KEY, NOW, SALT
 from tests.support.service import PATIENCE
-from tests.support.strategies import PROMISE, expiries, option_segments, sources
+from tests.support.strategies import DETERMINISTIC, expiries, option_segments, sources
 from tests.test_urls import climbs
 
 BASE = "https://audio.example"
@@ -53,7 +53,7 @@ def source_in(target: Target) -> bytes:
 class SignerTests(SynchronousTestCase):
     """`Signer`"""
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         segments=option_segments(),
         source=sources(),

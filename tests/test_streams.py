@@ -16,7 +16,7 @@ from audioproxy.scratch_files import AnonymousFile
 from audioproxy.streams import ConsumerGone, FileProducer
 from tests.support.consumers import FakeConsumer
 from tests.support.processes import open_descriptors
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 
 CHUNK = 64 * 1024
 
@@ -77,9 +77,9 @@ class RangeTests(FileProducerCase):
     def test_order(self) -> None:
         """The producer registers before the first byte, and unregisters before `done` fires."""
         feed = FileProducer(Bytes(b"abc"), 0, 3)
-        feed.done.addCallback(lambda _: self.consumer.heard.append("done"))
+        feed.done.addCallback(lambda _: self.consumer.calls.append("done"))
         feed.send(self.consumer)
-        self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered", "done"])
+        self.assertEqual(self.consumer.calls, ["registered", "wrote", "unregistered", "done"])
 
     def test_file_that_ends_early(self) -> None:
         """A file that is shorter than the range fails with EOFError."""
@@ -103,7 +103,7 @@ class RangeTests(FileProducerCase):
 
     def test_pauses(self) -> None:
         """Nothing is written to a paused consumer until it resumes (D38)."""
-        self.consumer = FakeConsumer(room=0)
+        self.consumer = FakeConsumer(capacity=0)
         feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
         writes = 1
         while self.consumer.producer is not None:
@@ -117,7 +117,7 @@ class RangeTests(FileProducerCase):
     def test_resumed_while_writing(self) -> None:
         """A consumer that resumes inside of its write method receives each byte exactly once."""
         data = self.DATA * 400
-        self.consumer = FakeConsumer(room=0)
+        self.consumer = FakeConsumer(capacity=0)
         self.consumer.on_write = self.consumer.drain
         feed = self.begin(Bytes(data), 0, len(data))
         self.successResultOf(feed.done)
@@ -135,16 +135,16 @@ class RangeTests(FileProducerCase):
 
     def test_gone(self) -> None:
         """A disconnected consumer ends the producer and receives no further calls."""
-        self.consumer = FakeConsumer(room=0)
+        self.consumer = FakeConsumer(capacity=0)
         feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
-        self.consumer.hang_up()
+        self.consumer.disconnect()
         self.failureResultOf(feed.done, ConsumerGone)
         feed.resumeProducing()
-        self.assertEqual(self.consumer.heard, ["registered", "wrote"])
+        self.assertEqual(self.consumer.calls, ["registered", "wrote"])
 
     def test_gone_while_writing(self) -> None:
         """A consumer may disconnect inside of its write method."""
-        self.consumer.on_write = self.consumer.hang_up
+        self.consumer.on_write = self.consumer.disconnect
         feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
         self.failureResultOf(feed.done, ConsumerGone)
         self.assertEqual(len(self.consumer.writes), 1)
@@ -159,11 +159,11 @@ class RangeTests(FileProducerCase):
         self.consumer = Gone()
         feed = self.begin(Bytes(b"abc"), 0, 3)
         self.failureResultOf(feed.done, ConsumerGone)
-        self.assertEqual(self.consumer.heard, [])
+        self.assertEqual(self.consumer.calls, [])
 
     def test_cancelled(self) -> None:
         """A cancelled producer writes nothing more."""
-        self.consumer = FakeConsumer(room=0)
+        self.consumer = FakeConsumer(capacity=0)
         feed = self.begin(Bytes(self.DATA), 0, len(self.DATA))
         feed.done.cancel()
         self.failureResultOf(feed.done, ConsumerGone)
@@ -218,12 +218,12 @@ class GrowingFileTests(FileProducerCase):
         failure = RenderTimeout()
         self.output.end(failure)
         self.assertIs(self.failureResultOf(feed.done).value, failure)
-        self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered"])
+        self.assertEqual(self.consumer.calls, ["registered", "wrote", "unregistered"])
         self.assert_released()
 
     def test_failure_while_paused(self) -> None:
         """A paused consumer receives the output and then the failure after it resumes."""
-        self.consumer = FakeConsumer(room=0)
+        self.consumer = FakeConsumer(capacity=0)
         feed = self.begin(self.output)
         self.put(b"abc")
         self.put(b"def")
@@ -237,7 +237,7 @@ class GrowingFileTests(FileProducerCase):
 
     def test_stalled(self) -> None:
         """A stalled consumer does not delay the others (D38)."""
-        stalled = FakeConsumer(room=0)
+        stalled = FakeConsumer(capacity=0)
         stuck = FileProducer(self.output)
         stuck.send(stalled)
         feed = self.begin(self.output)
@@ -246,13 +246,13 @@ class GrowingFileTests(FileProducerCase):
         self.output.end()
         self.successResultOf(feed.done)
         self.assertEqual((len(self.consumer.data), len(stalled.data)), (30, 3))
-        stalled.hang_up()
+        stalled.disconnect()
         self.failureResultOf(stuck.done, ConsumerGone)
         self.assert_released()
 
     def test_gone(self) -> None:
         """A disconnected consumer releases the file at once."""
-        for leave in (lambda feed: self.consumer.hang_up(), lambda feed: feed.done.cancel()):
+        for leave in (lambda feed: self.consumer.disconnect(), lambda feed: feed.done.cancel()):
             self.consumer = FakeConsumer()
             feed = self.begin(self.output)
             leave(feed)
@@ -262,9 +262,9 @@ class GrowingFileTests(FileProducerCase):
             self.assertEqual(len(self.consumer.data), had)
         self.assert_released()
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
-        room=st.none() | st.integers(0, 200_000),
+        capacity=st.none() | st.integers(0, 200_000),
         reenters=st.booleans(),
         steps=st.lists(
             st.sampled_from(("drain", "pause", "resume"))
@@ -274,11 +274,11 @@ class GrowingFileTests(FileProducerCase):
         ),
     )
     def test_any_interleaving(
-        self, room: int | None, reenters: bool, steps: list[str | int]
+        self, capacity: int | None, reenters: bool, steps: list[str | int]
     ) -> None:
         """The consumer receives exactly the output in any order of appends, pauses and resumes."""
         output = RenderOutput(AnonymousFile(), 1 << 30)
-        consumer = FakeConsumer(room)
+        consumer = FakeConsumer(capacity)
         if reenters:
             consumer.on_write = lambda: len(consumer.writes) % 2 or consumer.drain()
         feed = FileProducer(output)
@@ -302,5 +302,5 @@ class GrowingFileTests(FileProducerCase):
             consumer.drain()
         self.successResultOf(feed.done)
         self.assertEqual(consumer.data, made)
-        self.assertEqual(consumer.heard[-1], "unregistered")
+        self.assertEqual(consumer.calls[-1], "unregistered")
         output.release()

@@ -20,7 +20,7 @@ from audioproxy.grammar.signature import sign
 from audioproxy.process import ffmpeg_capabilities as ffmpeg_capabilities_module
 from tests.live.test_service import until_hit
 from tests.support.http import KEY, SALT
-from tests.support.service import Process, ServiceCase, ask, short_flac, signed, until
+from tests.support.service import Process, ServiceCase, fetch, short_flac, signed, until
 
 #: Log line with its time (Request log).
 LINE = re.compile(
@@ -32,7 +32,7 @@ LINE = re.compile(
 class TapCase(ServiceCase):
     """Base class with helpers for failed starts and log lines."""
 
-    looks_at_ffmpeg = True
+    checks_ffmpeg = True
 
     async def refusal(self, **variables: str) -> list[str]:
         """Return the lines on stderr of a start that fails."""
@@ -235,15 +235,15 @@ class RunTests(TapCase):
         process = self.twistd(AP_PROT="4000", AP_LOG_LEVEL="debug", AP_ALLOW_ORIGIN="*")
         port = await process.port()
         target = signed("/f:opus/plain/local://a%20b.flac") + b"?secret=1"
-        size = len((await ask(port, target, x_request_id=b"one")).body)
+        size = len((await fetch(port, target, x_request_id=b"one")).body)
         hit = await until_hit(port, target)
-        part = await ask(port, target, x_request_id=b"two", range=b"bytes=0-9")
+        part = await fetch(port, target, x_request_id=b"two", range=b"bytes=0-9")
         self.assertEqual(hit.body[:10], part.body)
-        await ask(port, b"/health", x_request_id=b"three")
-        await ask(port, b"/a/b", x_request_id=b"four")
-        await ask(port, signed("/q:99/plain/local://x"), x_request_id=b"five")
-        await ask(port, signed("/plain/local://none"), b"HEAD", x_request_id=b"six")
-        await ask(port, b"/x", b"OPTIONS", x_request_id=b"seven")
+        await fetch(port, b"/health", x_request_id=b"three")
+        await fetch(port, b"/a/b", x_request_id=b"four")
+        await fetch(port, signed("/q:99/plain/local://x"), x_request_id=b"five")
+        await fetch(port, signed("/plain/local://none"), b"HEAD", x_request_id=b"six")
+        await fetch(port, b"/x", b"OPTIONS", x_request_id=b"seven")
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
         self.assertEqual("", process.stderr)
@@ -280,9 +280,9 @@ class RunTests(TapCase):
         process = self.twistd(AP_LOG_LEVEL="debug")
         port = await process.port()
         (line,) = re.findall(r"\[info\] metrics on 127\.0\.0\.1 port (\d+)\n", process.stdout)
-        await ask(port, signed("/plain/local://short.flac"), x_request_id=b"render")
+        await fetch(port, signed("/plain/local://short.flac"), x_request_id=b"render")
         await until(lambda: "is stored" in process.stdout, "the write-back")
-        body = (await ask(int(line), b"/metrics", x_request_id=b"scrape")).body
+        body = (await fetch(int(line), b"/metrics", x_request_id=b"scrape")).body
         self.assertIn(b'audio_proxy_renders_total{format="mp3",outcome="success"} 1.0\n', body)
         await until(lambda: "request_id=scrape" in process.stdout, "the log line")
         debug = [line for line in self.lines(process) if line["level"] == "debug"]
@@ -303,8 +303,8 @@ class RunTests(TapCase):
         process = self.twistd(f"--logfile={path}", AP_LOG_LEVEL="info")
         await until(lambda: path.exists() and "listening on" in path.read_text(), "the log file")
         (port,) = re.findall(r"listening on port (\d+)", path.read_text())
-        await ask(int(port), b"/health")
-        await ask(int(port), b"/nowhere", x_request_id=b"last")
+        await fetch(int(port), b"/health")
+        await fetch(int(port), b"/nowhere", x_request_id=b"last")
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
         self.assertEqual(("", ""), (process.stdout, process.stderr))
@@ -320,9 +320,9 @@ class RunTests(TapCase):
         process = self.twistd(AP_ALLOW_INSECURE="yes", AP_KEY="", AP_SALT="")
         port = await process.port()
         rest = b"/plain/local://short.flac"
-        self.assertEqual(200, (await ask(port, b"/insecure" + rest, b"HEAD")).status)
+        self.assertEqual(200, (await fetch(port, b"/insecure" + rest, b"HEAD")).status)
         signature = sign(KEY, SALT, rest)
-        self.assertEqual(401, (await ask(port, b"/" + signature + rest, b"HEAD")).status)
+        self.assertEqual(401, (await fetch(port, b"/" + signature + rest, b"HEAD")).status)
         warnings = [line["text"] for line in self.lines(process) if line["level"] == "warning"]
         self.assertTrue(any("AP_ALLOW_INSECURE" in text for text in warnings), warnings)
 
@@ -331,23 +331,23 @@ class RunTests(TapCase):
         self.add("short.flac", short_flac())
         stored = signed("/f:mp3/plain/local://short.flac")
         service = self.start()
-        await ask(service.port, stored)
+        await fetch(service.port, stored)
         await service.stopService()
         empty = self.root / "empty"
         empty.mkdir()
         process = self.twistd(PATH=str(empty))
         port = await process.port()
-        self.assertEqual(b"HIT", (await ask(port, stored))["x-audio-proxy"])
+        self.assertEqual(b"HIT", (await fetch(port, stored))["x-audio-proxy"])
         await until(lambda: "[error]" in process.stdout, "the error line")
         errors = [line["text"] for line in self.lines(process) if line["level"] == "error"]
         self.assertEqual(1, len(errors), errors)
         for program in ("ffmpeg", "ffprobe"):
             self.assertIn(program, errors[0])
         await self.assert_not_ready(port)
-        response = await ask(port, signed("/f:wav/plain/local://short.flac"))
+        response = await fetch(port, signed("/f:wav/plain/local://short.flac"))
         self.assertEqual((500, b"no-store"), (response.status, response["cache-control"]))
         self.assertIn(response.error, ("probe_failed", "render_failed"))
-        missing = await ask(port, signed("/plain/local://none.flac"))
+        missing = await fetch(port, signed("/plain/local://none.flac"))
         self.assertEqual(404, missing.status)
         process.signal(signal.SIGTERM)
         self.assertEqual(0, await process.end())
@@ -355,11 +355,11 @@ class RunTests(TapCase):
 
     async def assert_not_ready(self, port: int) -> None:
         """Assert that a node soon becomes not ready, and that the response has the right form."""
-        while (answer := await ask(port, b"/ready")).status == 200:
+        while (response := await fetch(port, b"/ready")).status == 200:
             pass
-        self.assertEqual(503, answer.status)
-        self.assertEqual({"status": "not_ready", "queued": 0, "threshold": 16}, answer.document)
-        self.assertEqual((b"no-store", None), (answer["cache-control"], answer["retry-after"]))
+        self.assertEqual(503, response.status)
+        self.assertEqual({"status": "not_ready", "queued": 0, "threshold": 16}, response.document)
+        self.assertEqual((b"no-store", None), (response["cache-control"], response["retry-after"]))
 
     async def test_ffmpeg_that_goes_and_comes(self) -> None:
         """A node is ready only while both ffmpeg and ffprobe can run (D34)."""
@@ -371,28 +371,28 @@ class RunTests(TapCase):
             os.symlink(shutil.which(name) or name, programs / name)
         self.patch(os, "environ", {**os.environ, "PATH": str(programs)})
         port = self.start(queue_size=32).port
-        self.assertEqual(200, (await ask(port, b"/ready")).status)
+        self.assertEqual(200, (await fetch(port, b"/ready")).status)
         for name, options in (("ffmpeg", "f:wav/cb:1"), ("ffprobe", "info")):
             target = (programs / name).readlink()
             (programs / name).unlink()
             # The service notices a missing program only when it has to start one.
-            self.assertEqual(200, (await ask(port, b"/ready")).status)
+            self.assertEqual(200, (await fetch(port, b"/ready")).status)
             os.utime(self.root / "short.flac")
-            answer = await ask(port, signed(f"/{options}/plain/local://short.flac"))
-            self.assertEqual(500, answer.status)
+            response = await fetch(port, signed(f"/{options}/plain/local://short.flac"))
+            self.assertEqual(500, response.status)
             await self.assert_not_ready(port)
             os.symlink(target, programs / name)
-            while (await ask(port, b"/ready")).status == 503:
+            while (await fetch(port, b"/ready")).status == 503:
                 pass
-            answer = await ask(port, signed(f"/{options}/plain/local://short.flac"))
-            self.assertEqual(200, answer.status)
+            response = await fetch(port, signed(f"/{options}/plain/local://short.flac"))
+            self.assertEqual(200, response.status)
 
     async def test_without_ffmpeg_and_without_a_threshold(self) -> None:
         """With a threshold of 0 a node is always ready (Readiness states; D34)."""
         process = self.twistd(PATH=str(self.root), AP_READY_QUEUE_THRESHOLD="0")
         port = await process.port()
         await until(lambda: "[error]" in process.stdout, "the error line")
-        self.assertEqual(200, (await ask(port, b"/ready")).status)
+        self.assertEqual(200, (await fetch(port, b"/ready")).status)
 
     async def test_from_anywhere(self) -> None:
         """The service works in the folder in which it was started."""

@@ -46,10 +46,10 @@ class AgentCase(SynchronousTestCase):
 
     def response(self, *packets: bytes) -> Any:
         """Send a request to which the peer responds with these packets, and return the response."""
-        self.network.answers.append(packets)
-        asking = self.agent.request(b"GET", b"http://a.test/")
+        self.network.scripts.append(packets)
+        fetching = self.agent.request(b"GET", b"http://a.test/")
         self.network.run()
-        return self.successResultOf(asking)
+        return self.successResultOf(fetching)
 
     def target(self, sending: Deferred[IResponse]) -> str:
         """Return the request target that the peer receives."""
@@ -162,7 +162,7 @@ class SilenceFactoryTests(SynchronousTestCase):
     def logged(self, factory: Any) -> int:
         """Return the number of lines that a factory logs when it starts and stops."""
         log = Log()
-        forget = log.keep()
+        forget = log.start()
         try:
             factory.doStart()
             factory.doStop()

@@ -25,7 +25,7 @@ from audioproxy.urls import InvalidOptions, NotFound, Signer, Variant, local, s3
 from tests.support.http import KEY, SALT
 from tests.support.service import PATIENCE, PROJECT
 from tests.support.strategies import (
-    PROMISE,
+    DETERMINISTIC,
     encoded,
     junk,
     option_segments,
@@ -189,7 +189,7 @@ class VariantTests(SynchronousTestCase):
             self.assertRaises(InvalidOptions, variant_of, values)
         self.assertRaises(InvalidOptions, Variant.read, "cb:\ud800")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(data=st.data(), segments=option_segments(), source=sources())
     def test_any_options(self, data: st.DataObject, segments: list[bytes], source: bytes) -> None:
         """Typed arguments and parsed segments give the variant that the service reads."""
@@ -202,7 +202,7 @@ class VariantTests(SynchronousTestCase):
             folded = grammar.parse_source(source).canonical
             self.assertEqual(cache_key(options, folded), variant.key(source))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         values=st.dictionaries(
             st.sampled_from("f br q sr ch bd t fade gain norm enhance pts pk_fmt dl cb".split()),
@@ -280,7 +280,7 @@ class SourceTests(SynchronousTestCase):
             self.assertRaises(NotFound, urls.read_source, made)
         self.assertEqual(local("a"), urls.read_source(local("a")))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(text=junk() | sources())
     def test_any_bytes(self, text: bytes) -> None:
         """Bytes are a valid source if the service accepts them and they stay in the root."""

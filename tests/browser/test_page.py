@@ -19,7 +19,7 @@ from twisted.web.static import File
 from audioproxy.service import make_resource
 from tests.browser.node import HERE, LIBRARIES, NodeCase, program
 from tests.live.test_service import until_hit
-from tests.support.service import ask, reactor, signed, until
+from tests.support.service import fetch, reactor, signed, until
 
 RATE = 48_000
 #: Position in seconds to which the pages seek after their waveform was measured. A busy machine has
@@ -130,7 +130,7 @@ class PageTests(NodeCase):
 
     async def render(self, port: int, path: str) -> None:
         """Render a variant, and wait until it is stored."""
-        miss = await ask(port, path.encode())
+        miss = await fetch(port, path.encode())
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
         await until_hit(port, path.encode())
 

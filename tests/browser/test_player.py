@@ -20,7 +20,7 @@ from examples.player.site import LIBRARY
 from tests.browser.node import NodeCase, missing, program
 from tests.examples.test_player import HOSTILE
 from tests.live.test_service import until_hit
-from tests.support.service import PROJECT, Process, ask, reactor, until
+from tests.support.service import PROJECT, Process, fetch, reactor, until
 
 RATE = 44_100
 SECONDS = 6
@@ -109,7 +109,7 @@ class PlayerTests(PlayerCase):
             (status, state), *later = heard["answers"]
             self.assertEqual((200, "MISS"), (status, state), token)
             # A seek sends a range request, which may cover the whole file from its first byte.
-            self.assertEqual({(206, "HIT")}, {tuple(answer) for answer in later}, token)
+            self.assertEqual({(206, "HIT")}, {tuple(response) for response in later}, token)
             # The page shows the duration even if the browser cannot tell the length of a stream.
             self.assertRegex(heard["streamed"]["shown"], r"\A0:06\.[01]\Z", token)
             self.assertRegex(heard["sought"]["shown"], r"\A0:06\.[01]\Z", token)
@@ -182,13 +182,13 @@ class StartTests(PlayerCase):
         process = self.start_player()
         port = urlsplit(await self.address(process)).port
         assert port is not None
-        listed = json.loads((await ask(port, b"/sources")).body)["sources"]
+        listed = json.loads((await fetch(port, b"/sources")).body)["sources"]
         self.assertLessEqual({"melody.wav", "nocturne.flac"}, {row["name"] for row in listed})
-        document = json.loads((await ask(port, b"/sign?source=drone.mp3&f=ogg")).body)
+        document = json.loads((await fetch(port, b"/sign?source=drone.mp3&f=ogg")).body)
         # The page reads the cache state of its audio element's requests from Server-Timing.
         target = document["url"].encode()
         for state, response in (
-            (b"MISS", await ask(port, target)),
+            (b"MISS", await fetch(port, target)),
             (b"HIT", await until_hit(port, target)),
         ):
             self.assertEqual((200, state), (response.status, response["x-audio-proxy"]))

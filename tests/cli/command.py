@@ -17,7 +17,7 @@ SECRETS = {"AP_KEY": bytes(range(32)).hex(), "AP_SALT": "fa11"}
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunResult:
     """Exit status and output of a command."""
 
     status: int
@@ -25,7 +25,7 @@ class Ended:
     err: str
 
 
-def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = "") -> Ended:
+def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = "") -> RunResult:
     """Run the command to its end.
 
     :param environment: all variables of the command.
@@ -42,4 +42,4 @@ def command(*words: str, environment: Mapping[str, str] = SECRETS, stdin: str = 
         except SystemExit as end:
             # argparse exits this way.
             status = int(end.code or 0)
-    return Ended(status, out.getvalue(), err.getvalue())
+    return RunResult(status, out.getvalue(), err.getvalue())

@@ -15,7 +15,7 @@ class GetTests(ClientCase):
 
     def get(self, *packets: bytes) -> Response:
         """Return the response to a request, which arrives in these packets."""
-        self.network.answers.append(packets)
+        self.network.scripts.append(packets)
         return self.result_of(get(self.client, self.network, URL))
 
     def test_request(self) -> None:
@@ -45,7 +45,7 @@ class GetTests(ClientCase):
         """A truncated body raises TransportError, however the connection ends."""
         chunked = reply_without_length(200, headers={"Transfer-Encoding": "chunked"})
         for packets in ((reply(200, b"he", length=5),), (chunked, chunk(b"he"))):
-            for end in (Peer.hang_up, Peer.break_off):
+            for end in (Peer.close, Peer.reset):
                 response = self.get(*packets)
                 reading = self.begin(response.read(10))
                 end(self.network.peers[-1])

@@ -140,11 +140,11 @@ class CompletionTests(SynchronousTestCase):
             (("audioproxy", "exp"), "explain"),
             (("audioproxy", "sign", "--exp"), "--expires-in"),
         ):
-            ask = (
+            fetch = (
                 f"{script}\nCOMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1};"
                 "_shtab_audioproxy; printf '%s\\n' \"${COMPREPLY[@]}\""
             )
             ended = subprocess.run(
-                [bash, "--norc", "-c", ask], capture_output=True, check=False, text=True
+                [bash, "--norc", "-c", fetch], capture_output=True, check=False, text=True
             )
             self.assertIn(expected, ended.stdout.split(), ended.stderr)

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.urls import Signer, Variant
-from tests.cli.command import SECRETS, Ended, command
+from tests.cli.command import SECRETS, RunResult, command
 
 KEY, SALT = bytes.fromhex(SECRETS["AP_KEY"]), bytes.fromhex(SECRETS["AP_SALT"])
 SIGNER = Signer(KEY, SALT, "https://audio.example")
@@ -32,7 +32,7 @@ class SignTests(SynchronousTestCase):
         ended = command("sign", *words, PIECE, "s3://b/k")
         variant = Variant(f="opus", t=(30, 15))
         expected = [SIGNER.url(source, variant) for source in (PIECE, "s3://b/k")]
-        self.assertEqual(Ended(0, "\n".join(expected) + "\n", ""), ended)
+        self.assertEqual(RunResult(0, "\n".join(expected) + "\n", ""), ended)
 
     def test_others(self) -> None:
         """`sign` supports info documents, base64url-encoded sources and given paths."""

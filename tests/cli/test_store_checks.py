@@ -58,9 +58,9 @@ class StoreCase(ClientCase):
             **settings,
         )
 
-    def results(self, check: AsyncIterator[CheckResult], *answers: bytes) -> list[CheckResult]:
+    def results(self, check: AsyncIterator[CheckResult], *responses: bytes) -> list[CheckResult]:
         """Return the results of a check whose requests get these responses."""
-        self.network.answers += answers
+        self.network.scripts += responses
 
         async def collect() -> list[CheckResult]:
             return [result async for result in check]
@@ -71,10 +71,10 @@ class StoreCase(ClientCase):
 class BucketTests(StoreCase):
     """The function `check_bucket`."""
 
-    def check(self, *answers: bytes, **settings: Any) -> list[CheckResult]:
+    def check(self, *responses: bytes, **settings: Any) -> list[CheckResult]:
         """Return the results for a store that sends these responses."""
         return self.results(
-            check_bucket(self.network, self.config(**settings), self.variants), *answers
+            check_bucket(self.network, self.config(**settings), self.variants), *responses
         )
 
     def test_good(self) -> None:
@@ -99,12 +99,12 @@ class BucketTests(StoreCase):
 
     def test_presigned(self) -> None:
         """A presigned URL that fails is reported with the reason, and the object is deleted."""
-        for answer, reason in (
+        for response, reason in (
             (reply(403, error("AccessDenied")), "status 403, AccessDenied"),
             (reply(200, b"something"), "different content from what was written"),
         ):
             for mode, verdict in (("redirect", Verdict.BAD), ("proxy", Verdict.NOTE)):
-                results = self.check(reply(200), reply(200), answer, reply(204), serve_mode=mode)
+                results = self.check(reply(200), reply(200), response, reply(204), serve_mode=mode)
                 self.assertIs(Verdict.GOOD, only(results, "variant store").verdict)
                 result = only(results, "presigned URLs")
                 self.assertIs(verdict, result.verdict)
@@ -125,23 +125,24 @@ class BucketTests(StoreCase):
 class SourceTests(StoreCase):
     """The function `check_bucket_sources`."""
 
-    def check(self, answer: bytes) -> CheckResult:
+    def check(self, response: bytes) -> CheckResult:
         """Return the result for a store that sends this response."""
         config = self.config(source_s3=SETTINGS)
         return only(
-            self.results(check_bucket_sources(config, self.sources), answer), "bucket sources"
+            self.results(check_bucket_sources(config, self.sources), response), "bucket sources"
         )
 
     def test_known(self) -> None:
         """Valid credentials are good, with or without the right to list buckets."""
-        for answer in (
+        for response in (
             reply(200, b"<ListAllMyBucketsResult/>"),
             reply(403, error("AccessDenied")),
             reply(405, error("MethodNotAllowed")),
             reply(501, error("NotImplemented")),
         ):
             self.assertEqual(
-                good("bucket sources", "http://s3.test accepts the credentials"), self.check(answer)
+                good("bucket sources", "http://s3.test accepts the credentials"),
+                self.check(response),
             )
 
     def test_unknown(self) -> None:

@@ -46,9 +46,9 @@ class FetchTests(ClientCase):
         super().setUp()
         self.came: list[int] = []
 
-    def fetch(self, *answers: Any, url: str = URL, tries: int = 3) -> Deferred[str]:
+    def fetch(self, *responses: Any, url: str = URL, tries: int = 3) -> Deferred[str]:
         """Start to fetch a URL, with these responses."""
-        self.network.answers += answers
+        self.network.scripts += responses
         fetcher = Fetcher(self.client, self.network, 600, tries, self.came.append)
         return self.begin(fetcher.fetch(url))
 
@@ -70,9 +70,9 @@ class FetchTests(ClientCase):
                 chunk(b"hello"),
                 chunk(b""),
             )
-            for answer in (reply(200, b"hello", headers), stream):
+            for response in (reply(200, b"hello", headers), stream):
                 del self.came[:]
-                self.assertEqual(came, self.successResultOf(self.fetch(answer)))
+                self.assertEqual(came, self.successResultOf(self.fetch(response)))
                 self.assertEqual(5, sum(self.came))
 
     def test_redirect(self) -> None:
@@ -108,14 +108,14 @@ class FetchTests(ClientCase):
     def test_refused(self) -> None:
         """`warm` reports a refusal with its status and message, and does not retry it."""
         document = b'{"error": "not_found", "message": "There is nothing."}'
-        for answer, words in (
+        for response, words in (
             (reply(404, document), "404 not_found: There is nothing."),
             (reply(413, b"<html>"), "413 Request Entity Too Large"),
             (reply(422, b'["a"]'), "422 Unprocessable Entity"),
             (reply(500, b"{}" * 40_000), "500 Internal Server Error"),
             (reply(599), "599"),
         ):
-            self.assertEqual(words, self.why(self.fetch(answer)))
+            self.assertEqual(words, self.why(self.fetch(response)))
 
     def test_busy(self) -> None:
         """`warm` retries a 429 after Retry-After seconds, as often as --tries allows."""
@@ -161,7 +161,7 @@ class FetchTests(ClientCase):
         """`warm` treats a body that breaks off as a failure, even after a 200 (Errors, 10)."""
         begun = reply_without_length(200, headers=MISS | CHUNKED)
         for packets in ((begun, chunk(b"hello")), (reply(200, b"hello", MISS, 9),)):
-            for end in (Peer.hang_up, Peer.break_off):
+            for end in (Peer.close, Peer.reset):
                 fetching = self.fetch(packets)
                 end(self.network.peers[-1])
                 self.network.run()
@@ -171,7 +171,7 @@ class FetchTests(ClientCase):
         """A fetch fails after 600 seconds without a byte, before or during the body."""
         fetching = self.fetch((reply(200, b"he", MISS, 5),))
         self.network.advance(599)
-        self.network.peers[-1].say(b"l")
+        self.network.peers[-1].send(b"l")
         self.network.advance(599)
         self.assertNoResult(fetching)
         self.network.advance(1)
@@ -423,14 +423,14 @@ class ProgramTests(ServiceCase):
         origin = open_origin(self)
         done = origin.put("/s/plain/a", Status(302, ("X-Audio-Proxy: HIT",), b""))
         process = self.warm("-c", "1", done, origin.put("/s/plain/b", STALL))
-        await until(lambda: origin.asked("/s/plain/b"), "both requests")
+        await until(lambda: origin.requests_for("/s/plain/b"), "both requests")
         process.signal(2)
         self.assertEqual((130, ""), (await process.end(), process.stderr))
         self.assertRegex(process.stdout, r"\Astopped: 1 URL in .+ s: 1 stored already; 0 B\n\Z")
         # This process waits for further lines of its list.
         process = self.warm("-")
         process.transport.write(f"{origin.put('/s/plain/c', STALL)}\n".encode())
-        await until(lambda: origin.asked("/s/plain/c"), "the request")
+        await until(lambda: origin.requests_for("/s/plain/c"), "the request")
         process.signal(2)
         self.assertEqual((130, ""), (await process.end(), process.stderr))
         self.assertRegex(process.stdout, r"\Astopped: 0 URLs in [0-9.]+ s\n\Z")

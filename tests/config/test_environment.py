@@ -15,7 +15,7 @@ from audioproxy.config import environment as module
 from audioproxy.config.values import bucket, parse_origin
 from audioproxy.errors import NotFound
 from audioproxy.grammar.sources import S3Source, read_source
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 
 KEY, SALT = "a1" * 32, "5a17"
 SIGNED = {"AP_KEY": KEY, "AP_SALT": SALT}
@@ -489,7 +489,7 @@ class PathTests(ConfigCase):
             self.assertTrue(problem.startswith(f"AP_VARIANT_STORE: {what} after s3://"), problem)
             self.assertNotIn("hu", problem)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(text=st.text("Aa0._-/%\n", max_size=6) | st.text(max_size=6))
     def test_one_bucket_grammar(self, text: str) -> None:
         """AP_VARIANT_STORE accepts exactly the bucket names that sources accept."""
@@ -790,7 +790,7 @@ class OriginTests(ConfigCase):
         """A host outside ASCII is refused with a message that asks for punycode."""
         self.assert_refused("AP_ALLOW_ORIGIN", ("https://b\u00fccher.example",), "punycode")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         scheme=st.sampled_from(("http", "HTTPS")),
         host=st.text("aB1.:[]-_0x", max_size=12) | st.ip_addresses().map(str),
@@ -928,7 +928,7 @@ class ReportTests(ConfigCase):
         for name, secret in (secrets | {"k": repr(config.key), "s": repr(config.salt)}).items():
             self.assertEqual(secret in shown, name.endswith("REGION"), name)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         environ=st.dictionaries(
             st.sampled_from(
@@ -948,7 +948,7 @@ class ReportTests(ConfigCase):
             reports = error.problems + error.warnings
         self.assertNotIn("hush", "".join(reports))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         environ=st.dictionaries(
             st.sampled_from(KNOWN) | st.text(max_size=9).map("AP_".__add__),

@@ -11,7 +11,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.support.authority import Authority, Certificate
 from tests.support.balancer import Balancer, HAProxy, Nginx, balance, installed, shipped
-from tests.support.service import PROJECT, ask, signed
+from tests.support.service import PROJECT, fetch, signed
 
 NODES = {"one": 80, "two": 81}
 
@@ -75,7 +75,7 @@ class BalancerTests(TestCase):
             gone.bind(("127.0.0.1", 0))
             for kind, status in ((Nginx, 502), (NarrowNginx, 500)):
                 nginx = await balance(self, kind, self.folder, {"one": gone.getsockname()[1]})
-                self.assertEqual(status, (await ask(nginx.port, path)).status)
+                self.assertEqual(status, (await fetch(nginx.port, path)).status)
                 await nginx.stop()
                 self.assertIn(f" {status} ", nginx.log.read_text())
                 files = [each for each in self.folder.rglob("*") if each.is_file()]

@@ -43,7 +43,8 @@ RENAMED = {"mpeg": "mpegps", "s16le": "pcm_s16le"}
 #: Demuxers that only detect the codec of a stream; no container is opened with them.
 RECOGNISED = set("dts h264 hevc loas m4v mpegvideo spdif truehd".split())
 
-#: Components that are included unasked: for every filter graph, and for fragmented MP4.
+#: Components that the list does not name, but every build has, for filter graphs and fragmented
+#: MP4.
 FRAME = set(
     "abuffer abuffersink anull buffer buffersink format hflip null transpose trim vflip".split()
 )
@@ -112,9 +113,9 @@ def listed() -> dict[str, set[str]]:
 
 
 def own(program: str) -> str:
-    """Return the path of the project's own program.
+    """Return the path of a program of the project's own build.
 
-    :raises SkipTest: where another program is under test, unless the own one is required.
+    :raises SkipTest: where another program is under test, unless the own build is required.
     """
     if shutil.which(program) == str(OWN / program):
         return str(OWN / program)
@@ -190,7 +191,8 @@ class BuildTests(SynchronousTestCase):
         protocols = said(program, "-hide_banner", "-protocols").partition("Input:")[2].split()
         self.assertEqual(listed()["protocol"], set(protocols) - {"Output:"})
         self.assertEqual(set(), named(program, "-devices"))
-        # It names some components differently from `configure`, and has no image decoders.
+        # ffmpeg names some decoders differently from `configure`, so they are counted. None decodes
+        # images.
         text = said(program, "-hide_banner", "-decoders").partition("------")[2]
         rows = re.findall(r"^ ([A-Z.]{6}) ", text, re.MULTILINE)
         self.assertEqual({"A"}, {row[0] for row in rows})
@@ -222,7 +224,7 @@ class BuildTests(SynchronousTestCase):
             self.assertEqual({"libc.so.6", "libm.so.6"}, loaded(own(program)))
 
     def test_out_of_reach(self) -> None:
-        """If the archive is unreachable, the check never reports up-to-date programs."""
+        """If the package archive is unreachable, the check exits with 2 and says so."""
         own("ffmpeg")
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
@@ -235,7 +237,7 @@ class BuildTests(SynchronousTestCase):
                 timeout=30,
             )
         self.assertEqual((2, ""), (ended.returncode, ended.stdout))
-        self.assertIn("out of reach", ended.stderr)
+        self.assertIn("cannot be downloaded", ended.stderr)
 
     def test_version(self) -> None:
         """The version is Debian's with a suffix for the build, so nodes can be compared (D44)."""
@@ -246,7 +248,7 @@ class BuildTests(SynchronousTestCase):
         self.assertEqual(ours, said(own("ffprobe"), "-version").split()[2])
 
     def test_start(self) -> None:
-        """The own ffmpeg starts in a tenth of the CPU time of Debian's."""
+        """The project's ffmpeg starts in less than a tenth of the CPU time of Debian's."""
         programs = (own("ffmpeg"), FFMPEG)
         times: dict[str, list[float]] = {program: [] for program in programs}
         for _ in range(5):

@@ -41,7 +41,9 @@ class PlayerCase(SynchronousTestCase):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 
-    def ask(self, target: str, method: bytes = b"GET", host: bytes = b"127.0.0.1:4001") -> Response:
+    def fetch(
+        self, target: str, method: bytes = b"GET", host: bytes = b"127.0.0.1:4001"
+    ) -> Response:
         """Send a request to the application, with a stand-in for the service below /audio."""
         proxy = Resource()
         proxy.putChild(b"variant", Data(b"a variant", "audio/mpeg"))
@@ -55,7 +57,7 @@ class PlayerCase(SynchronousTestCase):
 
     def sign(self, source: str = "a.wav", **parameters: str) -> Response:
         """Request the URLs of a variant."""
-        return self.ask(f"/sign?{urlencode({'source': source, **parameters})}")
+        return self.fetch(f"/sign?{urlencode({'source': source, **parameters})}")
 
     def document(self, source: str = "a.wav", **parameters: str) -> Any:
         """Return the URLs of a variant."""
@@ -67,7 +69,7 @@ class ListingTests(PlayerCase):
 
     def listed(self) -> Any:
         """Return the listing."""
-        response = self.ask("/sources")
+        response = self.fetch("/sources")
         self.assertEqual(b"application/json", response["content-type"])
         return json.loads(response.body)
 
@@ -186,11 +188,11 @@ class SigningTests(PlayerCase):
 
     def test_parameter_given_twice(self) -> None:
         """A repeated parameter returns 422, like a repeated segment."""
-        self.assertEqual(422, self.ask("/sign?source=a.wav&br=96&br=128").status)
+        self.assertEqual(422, self.fetch("/sign?source=a.wav&br=96&br=128").status)
 
     def test_formats(self) -> None:
         """/formats lists the options of each format, and the service's message for the others."""
-        formats = {row["token"]: row for row in json.loads(self.ask("/formats").body)["formats"]}
+        formats = {row["token"]: row for row in json.loads(self.fetch("/formats").body)["formats"]}
         self.assertEqual(set(FORMATS), set(formats))
         self.assertEqual([8, 320], formats["mp3"]["br"])
         self.assertEqual([8000, 12000, 16000, 24000, 48000], formats["opus"]["sr"])
@@ -219,19 +221,19 @@ class SiteTests(PlayerCase):
 
     def test_page(self) -> None:
         """The page's policy allows only its own resources, and scripts by a new nonce each time."""
-        response = self.ask("/")
+        response = self.fetch("/")
         policy = response["content-security-policy"].decode()
         self.assertIn("default-src 'self';", policy)
         nonce = policy.split("'nonce-")[1].split("'")[0]
         self.assertIn(f'nonce="{nonce}"'.encode(), response.body)
-        self.assertNotIn(nonce.encode(), self.ask("/").body)
+        self.assertNotIn(nonce.encode(), self.fetch("/").body)
         for secret in (KEY.hex(), SALT.hex()):
             self.assertNotIn(secret.encode(), response.body)
 
     def test_other_names(self) -> None:
         """A request with a foreign Host header returns 421, which stops DNS rebinding."""
         for host in (b"localhost:4001", b"127.0.0.1"):
-            self.assertEqual(200, self.ask("/formats", host=host).status, host)
+            self.assertEqual(200, self.fetch("/formats", host=host).status, host)
         for host in (b"evil.example", b"127.0.0.1.evil.example:4001", b""):
             for target in (
                 "/",
@@ -240,33 +242,33 @@ class SiteTests(PlayerCase):
                 "/page/main.mjs",
                 "/audio/variant",
             ):
-                self.assertEqual(421, self.ask(target, host=host).status, (host, target))
+                self.assertEqual(421, self.fetch(target, host=host).status, (host, target))
 
     def test_other_methods(self) -> None:
         """Only GET and HEAD are supported; other methods return 405 or 501."""
         for target in ("/", "/sign?source=a.wav", "/sources", "/page/main.mjs"):
-            self.assertEqual(200, self.ask(target, b"HEAD").status, target)
+            self.assertEqual(200, self.fetch(target, b"HEAD").status, target)
             for method in (b"POST", b"PUT", b"DELETE"):
-                self.assertIn(self.ask(target, method).status, (405, 501), (target, method))
+                self.assertIn(self.fetch(target, method).status, (405, 501), (target, method))
 
     def test_head(self) -> None:
         """HEAD returns the headers of GET without a body, and logs nothing."""
         log = Log()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         # The page's nonce changes with each request, but not its length.
         for target in ("/", "/sign?source=a.wav", "/sign?source=", "/formats", "/page", "/none"):
-            whole, head = self.ask(target), self.ask(target, b"HEAD")
+            whole, head = self.fetch(target), self.fetch(target, b"HEAD")
             self.assertEqual(whole.status, head.status, target)
             self.assertEqual(whole["content-length"], head["content-length"], target)
-        self.assertEqual(b"", self.ask("/", b"HEAD", b"evil.example").body)
+        self.assertEqual(b"", self.fetch("/", b"HEAD", b"evil.example").body)
         self.assertEqual([], log.events)
 
     def test_only_what_belongs_to_it(self) -> None:
         """No folder is listed, and only files that the page uses are served."""
         for target in ("/page", "/page/", "/page/index.html", "/page/..%2fsite.py", "/site.py"):
-            self.assertIn(self.ask(target).status, (404, 405), target)
+            self.assertIn(self.fetch(target).status, (404, 405), target)
         for name in ("main.mjs", "style.css", "icon.svg"):
-            response = self.ask(f"/page/{name}", b"HEAD")
+            response = self.fetch(f"/page/{name}", b"HEAD")
             self.assertEqual(
                 (200, b"nosniff"), (response.status, response["x-content-type-options"])
             )

@@ -118,19 +118,19 @@ class FuzzFixture(ResourceHarness):
         """End all running child processes and renders; return whether there were any."""
         children, renders = self.spawner.alive, list(self.rendering.items())
         for child in children:
-            child.say(self._answer)
-            child.complain(_COMPLAINT if self._status else b"")
-            child.die(self._status)
+            child.write_stdout(self._answer)
+            child.write_stderr(_COMPLAINT if self._status else b"")
+            child.exit_and_end(self._status)
         for key, render in renders:
             del self.rendering[key]
             if self._output:
-                render.put_out(self._output)
+                render.write_output(self._output)
             render.end(self._failure)
         return bool(children or renders)
 
     def check_left(self) -> None:
         """Assert that nothing is held once the only client has left."""
-        self.spawner.put_down()
+        self.spawner.kill_all()
         assert self.resource.active.count == 0, (
             f"{self.resource.active.count} requests are still in progress"
         )

@@ -45,7 +45,7 @@ def check_front(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixtu
     :param data: the setup of the service, then the bytes of one connection.
     """
     log = Log()
-    stop = log.keep()
+    stop = log.start()
     try:
         draws = Draws(data)
         fixture = harness(draws)

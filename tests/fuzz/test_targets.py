@@ -202,11 +202,11 @@ class ReaderTargetTests(SynchronousTestCase):
         def exact(stdout: bytes, stderr: bytes, *, cut_off: bool) -> Probe:
             return replace(read_probe(stdout, stderr, cut_off=cut_off), exact=True)
 
-        answer = corpus.PROBES[0][2:]
+        response = corpus.PROBES[0][2:]
         with self.assertRaises(AssertionError):
-            check_probe(b"\0\1" + answer, exact)
+            check_probe(b"\0\1" + response, exact)
         with self.assertRaises(KeyError):
-            check_probe(b"\0\0" + answer, lambda *_, cut_off: {}["format"])
+            check_probe(b"\0\0" + response, lambda *_, cut_off: {}["format"])
 
     def test_diagnostic(self) -> None:
         """`check_diagnostic` detects secrets, second lines and control characters."""

@@ -16,7 +16,7 @@ from audioproxy.grammar.options import VariantOptions
 from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.sources import read_source
 from tests.support.strategies import (
-    PROMISE,
+    DETERMINISTIC,
     encoded,
     escaped,
     expiries,
@@ -107,7 +107,7 @@ class CacheKeyTests(SynchronousTestCase):
         """The ETag is the key as a quoted string (Stored object; D5)."""
         self.assertEqual(etag(VECTORS[0][2]), b'"' + VECTORS[0][2].encode("ascii") + b'"')
 
-    @PROMISE
+    @DETERMINISTIC
     @given(data=st.data(), segments=option_segments(), source=sources())
     def test_any_order(self, data: st.DataObject, segments: list[bytes], source: bytes) -> None:
         """Options in any order and a source in any form give one key (Signed URL grammar)."""
@@ -120,7 +120,7 @@ class CacheKeyTests(SynchronousTestCase):
         self.assertEqual(first, second)
         self.assertRegex(first, r"\A[0-9a-f]{64}\Z")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=option_segments(), exp=expiries(), source=sources())
     def test_exp(self, segments: list[bytes], exp: int, source: bytes) -> None:
         """URLs that differ only in ``exp`` are one variant (Option classes)."""
@@ -129,7 +129,7 @@ class CacheKeyTests(SynchronousTestCase):
         with_exp, _ = read_options([b"exp:%d" % exp, *segments])
         self.assertEqual(cache_key(with_exp, canonical), cache_key(without, canonical))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(one=option_segments(), other=option_segments(), source=sources())
     def test_other_options(self, one: list[bytes], other: list[bytes], source: bytes) -> None:
         """Different options give a different key (Design rules, 2)."""
@@ -137,7 +137,7 @@ class CacheKeyTests(SynchronousTestCase):
         assume(first != second)
         self.assertNotEqual(cache_key(first, source), cache_key(second, source))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=option_segments())
     def test_newline(self, segments: list[bytes]) -> None:
         """No option can contain the newline that separates options from source (D5)."""
@@ -168,7 +168,7 @@ class InfoKeyTests(SynchronousTestCase):
         keys = {info_key(source_identity(source, validator)), cache_key(VariantOptions(), source)}
         self.assertEqual(len(keys), 2)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(data=st.data(), source=sources(), validator=st.binary(max_size=20))
     def test_any_spelling(self, data: st.DataObject, source: bytes, validator: bytes) -> None:
         """All forms and spellings of one source have one identity and one key."""
@@ -178,7 +178,7 @@ class InfoKeyTests(SynchronousTestCase):
         self.assertEqual(identity, source_identity(other, validator))
         self.assertRegex(info_key(identity), r"\A[0-9a-f]{64}\Z")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         one=st.tuples(sources(), st.binary(max_size=9)),
         other=st.tuples(sources(), st.binary(max_size=9)),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.expiry import clamp, expired
-from tests.support.strategies import PROMISE, expiries
+from tests.support.strategies import DETERMINISTIC, expiries
 
 YEAR = 31_536_000
 MOMENTS = st.floats(0, 260_000_000_000)
@@ -73,7 +73,7 @@ class ClampTests(SynchronousTestCase):
         for seconds in (0, 300, YEAR):
             self.assertEqual(clamp(seconds, None, 253_402_300_800.0), seconds)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(seconds=st.integers(0, YEAR), exp=st.none() | expiries(), now=MOMENTS)
     def test_never_outlives(self, seconds: int, exp: int | None, now: float) -> None:
         """No lifetime is negative, or ends after the request or ``exp`` (Request option exp, 3)."""

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions, refusals
 from audioproxy.grammar.parser import read_options
-from tests.support.strategies import PROMISE, option_segments
+from tests.support.strategies import DETERMINISTIC, option_segments
 
 
 class CanonicalTests(SynchronousTestCase):
@@ -81,7 +81,7 @@ class CanonicalTests(SynchronousTestCase):
             },
         )
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=option_segments(), data=st.data())
     def test_inverse(self, segments: list[bytes], data: st.DataObject) -> None:
         """Parsing a canonical string gives the same options and the same string (D4)."""
@@ -94,7 +94,7 @@ class CanonicalTests(SynchronousTestCase):
         self.assertEqual(written, sorted(written, key=lambda segment: segment.partition(b":")[0]))
         self.assertEqual(read_options(data.draw(st.permutations(written)))[0], options)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=option_segments(), data=st.data())
     def test_any_order(self, segments: list[bytes], data: st.DataObject) -> None:
         """The same options in any order give one variant (Signed URL grammar)."""
@@ -168,7 +168,7 @@ class RefusalsTests(SynchronousTestCase):
             expected = [(key, why) for key in ("pts", "pk_fmt", "pk_bits")]
             self.assertEqual(found, [] if token == "peaks" else expected, token)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=option_segments())
     def test_read_options_are_free_of_them(self, segments: list[bytes]) -> None:
         """Options that were parsed from a URL have no conflict (D13)."""

@@ -14,7 +14,7 @@ from audioproxy.grammar.formats import FORMATS
 from audioproxy.grammar.options import Fade, Loudness, Trim, VariantOptions
 from audioproxy.grammar.parser import read_expiry, read_options, refuse_options
 from audioproxy.grammar.segments import split_target
-from tests.support.strategies import PROMISE, expiries, junk, option_segments
+from tests.support.strategies import DETERMINISTIC, expiries, junk, option_segments
 
 #: For each key: the segments that it requires, a valid value, and another valid value.
 KEYS = {
@@ -198,7 +198,7 @@ class SegmentTests(OptionsCase):
         self.refuse([b"x" * 81], "x" * 80 + "...", "the options are")
         self.refuse([b"br:" + b"9" * 5000], "br:" + "9" * 77 + "...", "whole number")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=st.lists(junk(), max_size=4), good=option_segments())
     def test_any_bytes(self, segments: list[bytes], good: list[bytes]) -> None:
         """Any bytes are options, or a 422 that says why in ASCII (D13, D20)."""
@@ -786,7 +786,7 @@ class ExpTests(OptionsCase):
         ):
             self.assertIsNone(read_expiry(cut(text)), text)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=option_segments(), exp=expiries(), data=st.data())
     def test_request_option(self, segments: list[bytes], exp: int, data: st.DataObject) -> None:
         """The options and their canonical string exclude ``exp`` (Option classes)."""
@@ -797,7 +797,7 @@ class ExpTests(OptionsCase):
         self.assertEqual(read_expiry(with_exp), exp)
         self.assertNotIn("exp:", options.canonical().replace("cb:exp:", ""))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=st.lists(junk(), max_size=4))
     def test_any_bytes(self, segments: list[bytes]) -> None:
         """`read_expiry` and the options agree on any bytes, within bounds (Request option exp)."""
@@ -853,7 +853,7 @@ class InfoTests(SynchronousTestCase):
         for second in (1, 253_402_300_799):
             self.assertEqual(self.why([b"exp:%d" % second]), f'"exp:{second}"')
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=st.lists(junk(), min_size=1, max_size=4))
     def test_any_bytes(self, segments: list[bytes]) -> None:
         """Any segment between info and the source is a 422, never a document or a crash."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.signature import sign, verify
-from tests.support.strategies import PROMISE, junk
+from tests.support.strategies import DETERMINISTIC, junk
 
 # Each signature was made without this package, by
 #
@@ -72,7 +72,7 @@ class SignTests(SynchronousTestCase):
         self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a/b"))
         self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a%2fb"))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(key=st.binary(min_size=32, max_size=80), salt=st.binary(min_size=1), path=st.binary())
     def test_definition(self, key: bytes, salt: bytes, path: bytes) -> None:
         """A signature is base64url(HMAC-SHA256(key, salt + path)) (Authentication, 1)."""
@@ -157,7 +157,7 @@ class VerifyTests(SynchronousTestCase):
         for path in (b"/exp:1893456001/plain/local://a", b"/plain/local://a"):
             self.assertFalse(verify(KEY, SALT, path, signature), path)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(path=junk(), other=junk())
     def test_own_path_only(self, path: bytes, other: bytes) -> None:
         """A signature is valid for its own path only (Authentication, 6)."""
@@ -166,7 +166,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertTrue(verify(KEY, SALT, path, signature))
         self.assertFalse(verify(KEY, SALT, other, signature))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         at=st.integers(0, 42),
         byte=st.integers(0, 255),
@@ -179,7 +179,7 @@ class VerifyTests(SynchronousTestCase):
         changed = signature[:at] + bytes([byte]) + signature[at + 1 :] + padding
         self.assertFalse(verify(KEY, SALT, PATH, changed))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(signature=junk())
     def test_junk(self, signature: bytes) -> None:
         """Any other bytes in place of a signature are refused (Authentication, 3)."""

@@ -19,7 +19,7 @@ from audioproxy.grammar.sources import (
     parse_https,
     read_source,
 )
-from tests.support.strategies import PROMISE, encoded, escaped, junk, sources
+from tests.support.strategies import DETERMINISTIC, encoded, escaped, junk, sources
 
 
 def host_of(length: int) -> bytes:
@@ -535,7 +535,7 @@ class PlainTests(SourceCase):
 class SourceProperties(SourceCase):
     """Every source"""
 
-    @PROMISE
+    @DETERMINISTIC
     @given(source=sources(), data=st.data())
     def test_one_canonical_string(self, source: bytes, data: st.DataObject) -> None:
         """Plain and enc forms of one source are one source (Source forms; D15)."""
@@ -546,7 +546,7 @@ class SourceProperties(SourceCase):
         self.assertEqual(read_source(b"enc", padded), first)
         self.assertEqual(read_source(b"enc", encoded(first.canonical)), first)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(form=st.sampled_from((b"plain", b"enc")), raw=junk())
     def test_any_bytes(self, form: bytes, raw: bytes) -> None:
         """Any bytes are a source or a 404 (D13, D16)."""
@@ -557,7 +557,7 @@ class SourceProperties(SourceCase):
                 continue
             self.assertEqual(read_source(b"enc", encoded(source.canonical)), source)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         rest=junk(), scheme=st.sampled_from((b"local://", b"s3://b/", b"https://h", b"https://"))
     )
@@ -588,7 +588,7 @@ class LogNameTests(SynchronousTestCase):
         ):
             self.assertEqual(log_name(read_source(b"enc", encoded(url)).canonical), shown)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(source=sources(), other=sources())
     def test_alike(self, source: bytes, other: bytes) -> None:
         """A name is one word of visible ASCII, and no two sources have one name (D28)."""

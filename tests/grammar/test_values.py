@@ -15,7 +15,7 @@ from audioproxy.grammar.values import (
     read_decimal,
     read_integer,
 )
-from tests.support.strategies import PROMISE, escaped, junk, spell_thousandths
+from tests.support.strategies import DETERMINISTIC, escaped, junk, spell_thousandths
 
 
 class DecimalTests(SynchronousTestCase):
@@ -80,7 +80,7 @@ class DecimalTests(SynchronousTestCase):
         for value, printed in (("1E+3", "1000"), ("1E-3", "0.001"), ("0E+2", "0"), ("-0E-9", "0")):
             self.assertEqual(print_decimal(Decimal(value)), printed, value)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         thousandths=st.integers(-(10**12) + 1, 10**12 - 1),
         fraction=st.integers(0, 3),
@@ -98,7 +98,7 @@ class DecimalTests(SynchronousTestCase):
         )
         self.assertEqual(read_decimal(printed.encode(), -(10**9), 10**9), value)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(text=junk())
     def test_junk(self, text: bytes) -> None:
         """Any bytes are a number within bounds or a ValueError (D3)."""
@@ -164,7 +164,7 @@ class IntegerTests(SynchronousTestCase):
         self.assertEqual(read_integer(b"000000000007", 1, 253_402_300_799), 7)
         self.assertRaises(ValueError, read_integer, b"0000000000007", 1, 253_402_300_799)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(text=junk())
     def test_junk(self, text: bytes) -> None:
         """Any bytes are a whole number within bounds or a ValueError (D3)."""
@@ -216,7 +216,7 @@ class PercentTests(SynchronousTestCase):
         self.assertEqual(percent_encode(bare), bare.decode())
         self.assertEqual(percent_encode(b"a b/c:d%e+\0\xff"), "a%20b%2Fc%3Ad%25e%2B%00%FF")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(value=st.binary(), data=st.data())
     def test_inverse(self, value: bytes, data: st.DataObject) -> None:
         """Escaped bytes decode to the same bytes and have one canonical form (D2, D4)."""

@@ -1,4 +1,4 @@
-"""`ExactUrlAgent`, below treq's client."""
+"""`ExactUrlAgent`, the Twisted agent that treq's client uses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ExactUrlTests(ClientCase):
         ):
             url = f"http://audio.test{target}"
             for seen in ("http://other.test/", url):
-                self.network.answers.append(reply(200))
+                self.network.scripts.append(reply(200))
                 self.successResultOf(self.get(url, seen))
                 asked = self.network.requests[-1]
                 self.assertEqual(("GET", target), (asked.method, asked.target))
@@ -52,13 +52,13 @@ class ExactUrlTests(ClientCase):
 
     def test_host_with_underscore(self) -> None:
         """The client connects to a host name that hyperlink and IDNA reject."""
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         self.successResultOf(self.get("http://my_service:4000/a"))
         self.assertEqual([("my_service", 4000)], self.network.destinations)
 
     def test_no_encoding(self) -> None:
         """Requests have no Accept-Encoding, and a gzip body is passed on undecoded."""
-        self.network.answers.append(reply(200, b"\x1f\x8b", {"Content-Encoding": "gzip"}))
+        self.network.scripts.append(reply(200, b"\x1f\x8b", {"Content-Encoding": "gzip"}))
         response = self.successResultOf(self.get("http://audio.test/"))
         self.assertNotIn("accept-encoding", self.network.requests[-1].headers)
         self.assertEqual(b"\x1f\x8b", self.successResultOf(readBody(response)))
@@ -72,13 +72,13 @@ class ExactUrlTests(ClientCase):
             answered.cancel()
             self.failureResultOf(answered, CancelledError)
         self.network.run()
-        self.assertEqual([True], [peer.over for peer in self.network.peers])
+        self.assertEqual([True], [peer.closed for peer in self.network.peers])
 
     def test_interface(self) -> None:
         """The agent implements Twisted's IAgent, in which headers are optional."""
         agent = self.client.agent("http://audio.test/a;")
         self.assertTrue(verifyObject(IAgent, agent))
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         answered = agent.request(b"GET", b"http://audio.test/a")
         self.network.run()
         self.assertEqual(200, self.successResultOf(answered).code)

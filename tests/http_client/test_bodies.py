@@ -18,7 +18,7 @@ from audioproxy.http_client.errors import TransportError
 from audioproxy.streams import ConsumerGone
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 from tests.support.wire import PACKET, ClientCase, Peer, chunk, error, reply, reply_without_length
 
 CHUNKED = {"Transfer-Encoding": "chunked"}
@@ -34,7 +34,7 @@ class BodyCase(ClientCase):
 
     def answer(self, *packets: bytes) -> Response:
         """Return the response that consists of these packets."""
-        self.network.answers.append(packets)
+        self.network.scripts.append(packets)
         return self.result_of(self.client.request("GET", "http://s3.test/a", {}))
 
 
@@ -53,10 +53,10 @@ class SmallBodyTests(BodyCase):
 
     def test_too_long(self) -> None:
         """Once a body exceeds the limit, the connection is aborted and the rest stays unread."""
-        answer = self.answer(reply_without_length(200))
+        response = self.answer(reply_without_length(200))
         for _ in range(100):
-            self.peer.say(b"x" * PACKET)
-        self.error_of(answer.read(PACKET), BodyTooLarge)
+            self.peer.send(b"x" * PACKET)
+        self.error_of(response.read(PACKET), BodyTooLarge)
         self.assertTrue(self.peer.aborted)
         self.assertGreater(self.peer.unread, 90 * PACKET)
 
@@ -68,7 +68,7 @@ class SmallBodyTests(BodyCase):
             (reply_without_length(200, headers=CHUNKED), b"5\r\nhel"),
             (reply_without_length(200), b"hello"),
         ):
-            for end in (Peer.hang_up, Peer.break_off):
+            for end in (Peer.close, Peer.reset):
                 reading = self.begin(self.answer(*packets).read(100))
                 end(self.peer)
                 self.network.run()
@@ -76,8 +76,8 @@ class SmallBodyTests(BodyCase):
 
     def test_misframed(self) -> None:
         """A body with malformed chunks is a TransportError."""
-        answer = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
-        self.error_of(answer.read(100), TransportError)
+        response = self.answer(reply_without_length(200, headers=CHUNKED), b"zz\r\nhello\r\n")
+        self.error_of(response.read(100), TransportError)
 
     def test_late(self) -> None:
         """Reading a body that does not arrive fails after 15 seconds."""
@@ -113,14 +113,14 @@ class BodyStreamCase(BodyCase):
         """Assert that all data was written and the producer is unregistered."""
         self.assertIsNone(self.successResultOf(sending))
         self.assertEqual(bytes(self.consumer.data), data)
-        self.assertEqual(self.consumer.heard[-1], "unregistered")
+        self.assertEqual(self.consumer.calls[-1], "unregistered")
 
     def assert_broken(self, sending: Deferred[None]) -> str:
         """Assert that the stream failed with a TransportError, and return the error's text."""
         text = str(self.exactly(sending, TransportError))
-        self.assertEqual(self.consumer.heard[-1], "unregistered")
+        self.assertEqual(self.consumer.calls[-1], "unregistered")
         self.network.run()
-        self.assertTrue(self.peer.over)
+        self.assertTrue(self.peer.closed)
         return text
 
 
@@ -150,13 +150,13 @@ class BodyStreamTests(BodyStreamCase):
         """The producer is registered before the first byte, and unregistered before the end."""
         for packets in ((reply(200, b"abc"),), (reply(200, length=3), b"abc")):
             sending = self.send_body(*packets, size=3)
-            self.assertEqual(self.consumer.heard, ["registered", "wrote", "unregistered"])
+            self.assertEqual(self.consumer.calls, ["registered", "wrote", "unregistered"])
             self.successResultOf(sending)
         heard: list[str] = []
-        answer = self.answer(reply(200, b"abc"))
+        response = self.answer(reply(200, b"abc"))
         self.consumer = FakeConsumer()
-        sending = answer.stream(3).send(self.consumer)
-        sending.addCallback(lambda _: heard.extend(self.consumer.heard))
+        sending = response.stream(3).send(self.consumer)
+        sending.addCallback(lambda _: heard.extend(self.consumer.calls))
         self.network.run()
         self.assertEqual(heard, ["registered", "wrote", "unregistered"])
 
@@ -168,16 +168,16 @@ class BodyStreamTests(BodyStreamCase):
         ):
             for size in (0, None):
                 self.assert_sent(self.send_body(*packets, size=size), b"")
-                self.assertEqual(self.consumer.heard, ["registered", "unregistered"])
+                self.assertEqual(self.consumer.calls, ["registered", "unregistered"])
 
-    @PROMISE
+    @DETERMINISTIC
     @given(st.data())
     def test_any_packets(self, data: st.DataObject) -> None:
         """For any packets and any pauses, the consumer receives exactly the body."""
         body = data.draw(st.binary(max_size=300))
         cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=8)))
         pieces = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
-        consumer = FakeConsumer(room=data.draw(st.integers(0, 300)))
+        consumer = FakeConsumer(capacity=data.draw(st.integers(0, 300)))
         if data.draw(st.booleans()):
             packets = [reply(200, length=len(body)), *pieces]
         else:
@@ -191,7 +191,7 @@ class BodyStreamTests(BodyStreamCase):
 
     def test_until_closed(self) -> None:
         """A body that ends with its connection is complete if it has the expected size."""
-        for end in (Peer.hang_up, Peer.break_off):
+        for end in (Peer.close, Peer.reset):
             sending = self.send_body(reply_without_length(200), b"hello", size=5)
             end(self.peer)
             self.network.run()
@@ -203,7 +203,7 @@ class BodyStreamTests(BodyStreamCase):
         Without a length, the end of the body looks the same as a broken connection.
         """
         sending = self.send_body(reply_without_length(200), b"hello")
-        self.peer.hang_up()
+        self.peer.close()
         self.network.run()
         self.assert_broken(sending)
 
@@ -215,7 +215,7 @@ class BodyStreamTests(BodyStreamCase):
             (reply_without_length(200, headers=CHUNKED), b"6\r\nhello"),
             (reply_without_length(200), b"hello"),
         ):
-            for end in (Peer.hang_up, Peer.break_off):
+            for end in (Peer.close, Peer.reset):
                 sending = self.send_body(*packets, size=6)
                 end(self.peer)
                 self.network.run()
@@ -223,7 +223,7 @@ class BodyStreamTests(BodyStreamCase):
                 self.assertEqual(bytes(self.consumer.data), b"hello")
 
     def test_another_size(self) -> None:
-        """A correctly framed body that is shorter than expected fails with both sizes."""
+        """A complete body that is shorter than expected fails with an error with both sizes."""
         for packets in (
             (reply(200, b"hello"),),
             (reply_without_length(200, headers=CHUNKED), chunk(b"hello"), chunk(b"")),
@@ -231,7 +231,7 @@ class BodyStreamTests(BodyStreamCase):
             sending = self.send_body(*packets, size=6)
             error = self.exactly(sending, TransportError)
             self.assertEqual(str(error), "the body has 5 bytes instead of 6")
-            self.assertEqual(self.consumer.heard[-1], "unregistered")
+            self.assertEqual(self.consumer.calls[-1], "unregistered")
 
     def test_too_long(self) -> None:
         """A write that would exceed the expected size is dropped, and the connection is closed."""
@@ -257,7 +257,7 @@ class PauseTests(BodyStreamCase):
     def test_back_pressure(self) -> None:
         """While the consumer is paused, nothing is read from the server or buffered."""
         size = 100 * PACKET
-        consumer = FakeConsumer(room=0)
+        consumer = FakeConsumer(capacity=0)
         sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
         came = len(consumer.data)
         for _ in range(99):
@@ -313,16 +313,16 @@ class PauseTests(BodyStreamCase):
 
     def test_paused_in_the_last_write(self) -> None:
         """A pause during the last write does not delay the end of the stream."""
-        consumer = FakeConsumer(room=0)
+        consumer = FakeConsumer(capacity=0)
         sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.assert_sent(sending, b"hello")
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).discard())
         self.assertEqual(len(self.network.peers), 1)
 
     def test_resumed_while_writing(self) -> None:
         """A consumer may resume the stream from inside a write."""
-        consumer = FakeConsumer(room=0)
+        consumer = FakeConsumer(capacity=0)
         consumer.on_write = consumer.drain
         size = 10 * PACKET
         sending = self.send_body(reply(200, length=size), bytes(size), size=size, consumer=consumer)
@@ -330,20 +330,20 @@ class PauseTests(BodyStreamCase):
 
     def test_over(self) -> None:
         """Producer calls after the end do not affect the next request on the connection."""
-        self.network.answers.append(reply(200, b"hello"))
-        answer = self.result_of(self.client.request("GET", "http://s3.test/", {}))
-        flow = answer.stream(5)
+        self.network.scripts.append(reply(200, b"hello"))
+        response = self.result_of(self.client.request("GET", "http://s3.test/", {}))
+        flow = response.stream(5)
         self.consumer = FakeConsumer()
         sending = flow.send(self.consumer)
         self.network.run()
-        asking = self.begin(self.client.request("GET", "http://s3.test/", {}))
+        fetching = self.begin(self.client.request("GET", "http://s3.test/", {}))
         flow.pauseProducing()
         flow.resumeProducing()
         flow.stopProducing()
         flow.pauseProducing()
-        self.peer.say(reply(200))
+        self.peer.send(reply(200))
         self.network.run()
-        self.result_of(self.successResultOf(asking).discard())
+        self.result_of(self.successResultOf(fetching).discard())
         self.assertEqual(len(self.network.peers), 1)
         self.assert_sent(sending, b"hello")
 
@@ -363,8 +363,8 @@ class StallTests(BodyStreamCase):
 
     def test_patience(self) -> None:
         """A caller can set a longer timeout."""
-        answer = self.answer(reply(200, length=9))
-        sending = answer.stream(9, 600).send(FakeConsumer())
+        response = self.answer(reply(200, length=9))
+        sending = response.stream(9, 600).send(FakeConsumer())
         self.network.advance(599.9)
         self.assertNoResult(sending)
         self.network.advance(0.1)
@@ -383,13 +383,13 @@ class StallTests(BodyStreamCase):
         sending = self.send_body(reply(200, length=20), size=20)
         for _ in range(20):
             self.network.advance(29)
-            self.peer.say(b"x")
+            self.peer.send(b"x")
         self.network.run()
         self.assert_sent(sending, b"x" * 20)
 
     def test_paused(self) -> None:
         """The time during which the consumer is paused does not count as a stall."""
-        consumer = FakeConsumer(room=0)
+        consumer = FakeConsumer(capacity=0)
         sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=consumer)
         self.network.advance(3600)
         self.assertNoResult(sending)
@@ -408,22 +408,22 @@ class GoneTests(BodyStreamCase):
         self.network.run()
         self.exactly(sending, ConsumerGone)
         self.assertTrue(self.peer.aborted)
-        self.assertNotIn("unregistered", self.consumer.heard)
+        self.assertNotIn("unregistered", self.consumer.calls)
 
     def test_gone(self) -> None:
         """If the consumer goes away, the connection is aborted even while the server sends."""
         for room in (None, 0):
             consumer = FakeConsumer(room)
             sending = self.send_body(reply(200, length=10**9), b"x", size=10**9, consumer=consumer)
-            self.peer.say(bytes(PACKET))
-            consumer.hang_up()
+            self.peer.send(bytes(PACKET))
+            consumer.disconnect()
             self.assert_gone(sending)
             self.assertEqual(bytes(consumer.data), b"x")
 
     def test_gone_while_writing(self) -> None:
         """The consumer may call stopProducing from inside a write."""
         consumer = FakeConsumer()
-        consumer.on_write = consumer.hang_up
+        consumer.on_write = consumer.disconnect
         self.assert_gone(
             self.send_body(reply(200, length=10**9), bytes(9), size=10**9, consumer=consumer)
         )
@@ -432,13 +432,13 @@ class GoneTests(BodyStreamCase):
     def test_gone_in_the_last_write(self) -> None:
         """A consumer may stop in the last write; the next request still gets its response."""
         consumer = FakeConsumer()
-        consumer.on_write = consumer.hang_up
+        consumer.on_write = consumer.disconnect
         sending = self.send_body(reply(200, length=5), b"hello", size=5, consumer=consumer)
         self.network.run()
         self.exactly(sending, ConsumerGone)
-        self.network.answers.append(reply(200, b"next"))
-        answer = self.result_of(self.client.request("POST", "http://s3.test/", {}))
-        self.assertEqual(self.result_of(answer.read(4)), b"next")
+        self.network.scripts.append(reply(200, b"next"))
+        response = self.result_of(self.client.request("POST", "http://s3.test/", {}))
+        self.assertEqual(self.result_of(response.read(4)), b"next")
 
     def test_gone_at_once(self) -> None:
         """A consumer that stops in registerProducer gets no data, and the connection is aborted."""
@@ -449,7 +449,7 @@ class GoneTests(BodyStreamCase):
 
         sending = self.send_body(reply(200, length=9), b"hello", size=9, consumer=Gone())
         self.assert_gone(sending)
-        self.assertEqual(self.consumer.heard, [])
+        self.assertEqual(self.consumer.calls, [])
 
     def test_cancelled(self) -> None:
         """Cancelling the stream aborts the connection as if the consumer had gone away."""
@@ -462,9 +462,9 @@ class GoneTests(BodyStreamCase):
     def test_gone_and_broken(self) -> None:
         """After the consumer has gone away, data and errors of the server are ignored."""
         sending = self.send_body(reply(200, length=9), b"hello", size=9)
-        self.consumer.hang_up()
-        self.peer.say(b"too much, far too much")
-        self.peer.break_off()
+        self.consumer.disconnect()
+        self.peer.send(b"too much, far too much")
+        self.peer.reset()
         self.network.advance(60)
         self.assert_gone(sending)
 
@@ -512,7 +512,7 @@ class RequestBodyTests(RequestBodyCase):
         """Each range of a file arrives exactly, with its length as Content-Length."""
         size = len(self.DATA)
         for start, stop in ((0, size), (0, 1), (size - 1, size), (5, 5 + PACKET), (7, 7), (0, 0)):
-            self.network.answers.append(reply(200))
+            self.network.scripts.append(reply(200))
             self.end(self.put(Bytes(self.DATA), start, stop))
             request = self.network.requests[-1]
             self.assertEqual(request.body, self.DATA[start:stop])
@@ -525,17 +525,17 @@ class RequestBodyTests(RequestBodyCase):
         putting = self.put_slowly(source)
         for taken in range(0, len(self.DATA), PACKET):
             self.assertLessEqual(source.read_to, taken + 4 * PACKET)
-            self.peer.take(taken)
+            self.peer.set_window(taken)
             self.network.run()
-        self.network.answers.append(reply(200))
-        self.peer.take(None)
+        self.network.scripts.append(reply(200))
+        self.peer.set_window(None)
         self.network.run()
         self.end(putting)
         self.assertEqual(self.network.requests[-1].body, self.DATA)
 
     def put_slowly(self, source: Bytes) -> Deferred[Response]:
         """Start to upload everything to an object store that accepts nothing yet."""
-        self.network.on_connect = lambda peer: peer.take(0)
+        self.network.on_connect = lambda peer: peer.set_window(0)
         putting = self.put(source, 0, len(source.data))
         self.network.on_connect = lambda peer: None
         return putting
@@ -546,11 +546,11 @@ class RequestBodyTests(RequestBodyCase):
         putting = self.put_slowly(source)
         # The connection's own buffer must drain before more of the file is requested.
         for taken in range(2 * PACKET, len(self.DATA), 2 * PACKET):
-            self.peer.take(taken + 1000)
+            self.peer.set_window(taken + 1000)
             self.network.advance(29)
             self.assertNoResult(putting)
-        self.network.answers.append(reply(200))
-        self.peer.take(None)
+        self.network.scripts.append(reply(200))
+        self.peer.set_window(None)
         self.network.run()
         self.end(putting)
 
@@ -575,7 +575,7 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_over(self) -> None:
         """Producer calls after the end of an upload have no effect."""
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         self.end(self.put(Bytes(b"hello"), 0, 5))
         for _ in range(2):
             self.upload.pauseProducing()
@@ -604,7 +604,7 @@ class RequestBodyTests(RequestBodyCase):
 
     def test_broken_off(self) -> None:
         """If the object store closes the connection, the upload fails and reads no further."""
-        for end in (Peer.hang_up, Peer.break_off):
+        for end in (Peer.close, Peer.reset):
             source = Bytes(self.DATA)
             putting = self.put_slowly(source)
             read_to = source.read_to
@@ -641,7 +641,7 @@ class EarlyResponseTests(RequestBodyCase):
 
     def put_early(self, source: Bytes, speak: Callable[[Peer], object]) -> Deferred[Response]:
         """Upload to an object store that reads 1000 bytes and then does ``speak``."""
-        self.network.on_connect = lambda peer: peer.take(1000)
+        self.network.on_connect = lambda peer: peer.set_window(1000)
         putting = self.put(source, 0, len(source.data))
         self.network.on_connect = lambda peer: None
         speak(self.peer)
@@ -650,37 +650,37 @@ class EarlyResponseTests(RequestBodyCase):
 
     def test_answer(self) -> None:
         """A response before the end of the upload is returned, and the rest is not sent."""
-        putting = self.put_early(Bytes(self.DATA), lambda peer: peer.say(reply(403, self.DENIED)))
-        answer = self.successResultOf(putting)
-        self.assertEqual(answer.status, 403)
-        self.assertEqual(self.result_of(answer.read(1000)), self.DENIED)
+        putting = self.put_early(Bytes(self.DATA), lambda peer: peer.send(reply(403, self.DENIED)))
+        response = self.successResultOf(putting)
+        self.assertEqual(response.status, 403)
+        self.assertEqual(self.result_of(response.read(1000)), self.DENIED)
         self.network.run()
         self.assertEqual(self.peer.requests, [])
-        self.peer.break_off()
-        self.peer.take(None)
+        self.peer.reset()
+        self.peer.set_window(None)
         self.network.run()
 
     def test_answer_and_close(self) -> None:
         """An early response is returned even if the object store then closes the connection."""
 
         def speak(peer: Peer) -> None:
-            peer.say(reply(403, self.DENIED, {"Connection": "close"}))
-            peer.hang_up()
+            peer.send(reply(403, self.DENIED, {"Connection": "close"}))
+            peer.close()
 
-        answer = self.successResultOf(self.put_early(Bytes(self.DATA), speak))
-        self.assertEqual(self.result_of(answer.read(1000)), self.DENIED)
-        self.peer.take(None)
+        response = self.successResultOf(self.put_early(Bytes(self.DATA), speak))
+        self.assertEqual(self.result_of(response.read(1000)), self.DENIED)
+        self.peer.set_window(None)
         self.network.run()
 
     def test_connection(self) -> None:
         """After an early response the connection is closed and the file is read no further."""
         source = Bytes(self.DATA)
-        putting = self.put_early(source, lambda peer: peer.say(reply(403, self.DENIED)))
+        putting = self.put_early(source, lambda peer: peer.send(reply(403, self.DENIED)))
         read_to = source.read_to
         self.end(putting)
         self.network.advance(60)
-        over = self.peer.over
-        self.peer.take(None)
+        over = self.peer.closed
+        self.peer.set_window(None)
         self.network.run()
         self.assertTrue(over, "the connection is still open")
         self.assertEqual(source.read_to, read_to, "the file was read further")
@@ -688,11 +688,11 @@ class EarlyResponseTests(RequestBodyCase):
     def test_file_that_is_closed(self) -> None:
         """A file may be closed after an early response without an error in the log."""
         log = Log()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         source = Bytes(self.DATA)
-        self.end(self.put_early(source, lambda peer: peer.say(reply(403, self.DENIED))))
+        self.end(self.put_early(source, lambda peer: peer.send(reply(403, self.DENIED))))
         source.data, source.error = b"", ValueError("I/O operation on closed file")
-        self.peer.take(None)
+        self.peer.set_window(None)
         self.network.run()
         self.flushLoggedErrors()
         self.assertEqual(log.errors, [])
@@ -701,7 +701,7 @@ class EarlyResponseTests(RequestBodyCase):
         """An early response whose body follows its headers fails the upload within 30 seconds."""
         putting = self.put_early(
             Bytes(self.DATA),
-            lambda peer: peer.say(reply(403, length=len(self.DENIED)), self.DENIED),
+            lambda peer: peer.send(reply(403, length=len(self.DENIED)), self.DENIED),
         )
         self.network.advance(30)
         self.assertTrue(putting.called, "the upload still waits")

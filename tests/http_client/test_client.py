@@ -25,7 +25,7 @@ from audioproxy.http_client.client import USER_AGENT, HttpClient, Response, load
 from audioproxy.http_client.errors import TransportError, UntrustedCertificate
 from tests.support.consumers import FakeConsumer
 from tests.support.http import Log
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 from tests.support.wire import ClientCase, Peer, chunk, reply, reply_without_length
 
 #: Request targets (the URL after the host). Each has other spellings that servers may treat alike.
@@ -42,9 +42,9 @@ class RequestTests(ClientCase):
         self, url: str, headers: dict[str, str] | None = None, method: str = "GET"
     ) -> list[str]:
         """Return the lines of a request as the server read them."""
-        self.network.answers.append(reply(200))
-        answer = self.result_of(self.client.request(method, url, headers or {}))
-        self.result_of(answer.read(0))
+        self.network.scripts.append(reply(200))
+        response = self.result_of(self.client.request(method, url, headers or {}))
+        self.result_of(response.read(0))
         request = self.network.requests[-1]
         lines = [f"{name}: {value}" for name, value in request.lines]
         return [f"{request.method} {request.target}", *sorted(lines)]
@@ -79,7 +79,7 @@ class RequestTests(ClientCase):
         for target in ("/a;", "/a;?b", "/a;b;", "/;"):
             self.assertEqual(self.sent(f"http://s3.test{target}")[0], f"GET {target}")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(st.text("/.;?&=%2Fab|~", max_size=12).map(lambda text: f"/{text}"))
     def test_any_spelling(self, target: str) -> None:
         """Any target is sent as it is spelled, except that a final ``?`` may be dropped."""
@@ -121,17 +121,17 @@ class ResponseTests(ClientCase):
 
     def get(self, *packets: bytes, method: str = "GET") -> Response:
         """Return the client's response for these packets of the server."""
-        self.network.answers.append(packets)
+        self.network.scripts.append(packets)
         return self.result_of(self.client.request(method, "http://s3.test/a", {}))
 
     def test_status(self) -> None:
         """Every status is returned as it is: no redirect is followed, no challenge answered."""
         for status in (200, 206, 301, 302, 307, 308, 401, 403, 407, 416, 500, 503, 599, 799):
             headers = {"Location": "http://elsewhere.test/", "WWW-Authenticate": "Basic"}
-            answer = self.get(reply(status, b"as it is", headers))
-            self.assertEqual(answer.status, status)
-            self.assertEqual(answer.header("location"), "http://elsewhere.test/")
-            self.assertEqual(self.result_of(answer.read(8)), b"as it is")
+            response = self.get(reply(status, b"as it is", headers))
+            self.assertEqual(response.status, status)
+            self.assertEqual(response.header("location"), "http://elsewhere.test/")
+            self.assertEqual(self.result_of(response.read(8)), b"as it is")
         self.assertEqual(self.network.names, ["s3.test"] * len(self.network.names))
 
     def test_no_cookies(self) -> None:
@@ -143,27 +143,29 @@ class ResponseTests(ClientCase):
     def test_not_decoded(self) -> None:
         """A gzip body is returned undecoded, together with its Content-Encoding."""
         body = gzip.compress(b"a" * 1000)
-        answer = self.get(reply(200, body, {"Content-Encoding": "gzip"}))
-        self.assertEqual((answer.length, answer.header("content-encoding")), (len(body), "gzip"))
-        self.assertEqual(self.result_of(answer.read(len(body))), body)
+        response = self.get(reply(200, body, {"Content-Encoding": "gzip"}))
+        self.assertEqual(
+            (response.length, response.header("content-encoding")), (len(body), "gzip")
+        )
+        self.assertEqual(self.result_of(response.read(len(body))), body)
 
     def test_headers(self) -> None:
         """Header names ignore case, repeated headers are joined, and a missing header is None."""
-        answer = self.get(
+        response = self.get(
             b'HTTP/1.1 200 OK\r\nETAG:  "x" \r\nVary: a\r\nvary: b\r\nX-L: \xe9\r\n'
             b"Content-Length: 0\r\n\r\n"
         )
-        self.assertEqual(answer.header("etag"), '"x"')
-        self.assertEqual(answer.header("Vary"), "a, b")
-        self.assertEqual(answer.header("x-l"), "é")
-        self.assertIsNone(answer.header("content-type"))
-        self.result_of(answer.discard())
+        self.assertEqual(response.header("etag"), '"x"')
+        self.assertEqual(response.header("Vary"), "a, b")
+        self.assertEqual(response.header("x-l"), "é")
+        self.assertIsNone(response.header("content-type"))
+        self.result_of(response.discard())
 
     def test_length(self) -> None:
         """`Response.length` is the Content-Length, for HEAD too, or None without one."""
         for length in (0, 5, 10**15):
-            answer = self.get(reply(200, length=length), method="HEAD")
-            self.assertEqual((answer.length, answer.is_head), (length, True))
+            response = self.get(reply(200, length=length), method="HEAD")
+            self.assertEqual((response.length, response.is_head), (length, True))
         self.assertIsNone(self.get(reply_without_length(200), method="HEAD").length)
         for data, length in (
             (reply(200, b"hello"), 5),
@@ -171,9 +173,9 @@ class ResponseTests(ClientCase):
             (reply_without_length(200), None),
             (reply_without_length(200, b"", {"Transfer-Encoding": "chunked"}), None),
         ):
-            answer = self.get(data)
-            self.assertEqual((answer.length, answer.is_head), (length, False))
-            self.result_of(answer.discard())
+            response = self.get(data)
+            self.assertEqual((response.length, response.is_head), (length, False))
+            self.result_of(response.discard())
 
     def test_length_that_is_none(self) -> None:
         """`Response.length` is None if the Content-Length for a HEAD request is no whole number."""
@@ -188,22 +190,22 @@ class ResponseTests(ClientCase):
 
     def test_body_of_a_head(self) -> None:
         """A response to HEAD has no body, and its connection serves the next request."""
-        answer = self.get(reply(200, length=5), method="HEAD")
-        self.assertEqual(self.result_of(answer.read(5)), b"")
+        response = self.get(reply(200, length=5), method="HEAD")
+        self.assertEqual(self.result_of(response.read(5)), b"")
         self.result_of(self.get(reply(200), method="HEAD").discard())
         self.assertEqual(len(self.network.peers), 1)
 
     def test_interim_answers(self) -> None:
         """The client skips interim responses (1xx)."""
-        answer = self.get(b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n", reply(200, b"hello"))
-        self.assertEqual((answer.status, self.result_of(answer.read(5))), (200, b"hello"))
+        response = self.get(b"HTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n", reply(200, b"hello"))
+        self.assertEqual((response.status, self.result_of(response.read(5))), (200, b"hello"))
 
     def test_in_small_packets(self) -> None:
         """A response may arrive one byte at a time."""
         data = reply(206, b"hello", {"ETag": '"x"'})
-        answer = self.get(*(data[n : n + 1] for n in range(len(data))))
-        self.assertEqual((answer.status, answer.header("etag")), (206, '"x"'))
-        self.assertEqual(self.result_of(answer.read(5)), b"hello")
+        response = self.get(*(data[n : n + 1] for n in range(len(data))))
+        self.assertEqual((response.status, response.header("etag")), (206, '"x"'))
+        self.assertEqual(self.result_of(response.read(5)), b"hello")
 
     def test_not_http(self) -> None:
         """Malformed HTTP/1.1 is a TransportError, and the connection is closed."""
@@ -219,32 +221,32 @@ class ResponseTests(ClientCase):
             b"\x00" * 20_000,
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         ):
-            self.network.answers.append(data)
+            self.network.scripts.append(data)
             self.error_of(self.client.request("GET", "http://s3.test/", {}), TransportError)
-            self.assertTrue(self.network.peers[-1].over, data[:60])
+            self.assertTrue(self.network.peers[-1].closed, data[:60])
 
-    @PROMISE
+    @DETERMINISTIC
     @given(st.lists(st.binary(max_size=40), max_size=4))
     def test_any_answer(self, packets: list[bytes]) -> None:
         """Any bytes from a server result in a response or a TransportError."""
 
         def speak(peer: Peer, _: object) -> None:
-            peer.say(b"HTTP/1.1 ", *packets)
-            peer.hang_up()
+            peer.send(b"HTTP/1.1 ", *packets)
+            peer.close()
 
-        self.network.answers[:] = [speak]
-        asking = self.begin(self.client.request("POST", "http://s3.test/", {}))
-        if isinstance(asking.result, Failure):
-            self.exactly(asking, TransportError)
+        self.network.scripts[:] = [speak]
+        fetching = self.begin(self.client.request("POST", "http://s3.test/", {}))
+        if isinstance(fetching.result, Failure):
+            self.exactly(fetching, TransportError)
         else:
-            self.result_of(self.successResultOf(asking).discard())
+            self.result_of(self.successResultOf(fetching).discard())
         self.network.run()
 
     def test_too_long(self) -> None:
         """Reading stops with BodyTooLarge at a body longer than the limit."""
-        answer = self.get(reply(200, length=100_000), b"x" * 5)
-        reading = self.begin(answer.read(10))
-        self.network.peers[-1].say(b"x" * 50_000)
+        response = self.get(reply(200, length=100_000), b"x" * 5)
+        reading = self.begin(response.read(10))
+        self.network.peers[-1].send(b"x" * 50_000)
         self.network.run()
         self.exactly(reading, BodyTooLarge)
         self.assertTrue(self.network.peers[-1].aborted)
@@ -253,17 +255,17 @@ class ResponseTests(ClientCase):
 class ConnectionTests(ClientCase):
     """Connections are reused and closed"""
 
-    def ask(self, method: str = "GET") -> Deferred[Response]:
+    def fetch(self, method: str = "GET") -> Deferred[Response]:
         """Start a request."""
         return self.begin(self.client.request(method, "http://s3.test/a", {}))
 
     def ask_and_read(self, method: str = "GET") -> bytes:
         """Return the body of the response to a new request."""
-        return self.result_of(self.successResultOf(self.ask(method)).read(100))
+        return self.result_of(self.successResultOf(self.fetch(method)).read(100))
 
     def test_used_again(self) -> None:
         """Once a response is read, its connection serves the next request."""
-        self.network.answers += [reply(200, b"one"), reply(404, b"two"), reply(200, length=9)]
+        self.network.scripts += [reply(200, b"one"), reply(404, b"two"), reply(200, length=9)]
         self.assertEqual(self.ask_and_read(), b"one")
         self.assertEqual(self.ask_and_read(), b"two")
         self.ask_and_read("HEAD")
@@ -271,157 +273,157 @@ class ConnectionTests(ClientCase):
 
     def test_one_for_each_at_a_time(self) -> None:
         """Concurrent requests have a connection each."""
-        asking = [self.ask() for _ in range(3)]
+        fetching = [self.fetch() for _ in range(3)]
         self.assertEqual(len(self.network.peers), 3)
         for peer in self.network.peers:
-            peer.say(reply(200))
+            peer.send(reply(200))
         self.network.run()
-        for each in asking:
+        for each in fetching:
             self.result_of(self.successResultOf(each).discard())
 
     def test_not_used_again(self) -> None:
         """After a response with ``Connection: close``, the next request uses a new connection."""
-        self.network.answers += [reply(200, b"one", {"Connection": "close"}), reply(200, b"two")]
+        self.network.scripts += [reply(200, b"one", {"Connection": "close"}), reply(200, b"two")]
         self.assertEqual((self.ask_and_read(), self.ask_and_read()), (b"one", b"two"))
         self.assertEqual(len(self.network.peers), 2)
-        self.assertTrue(self.network.peers[0].over)
+        self.assertTrue(self.network.peers[0].closed)
 
     def test_idle(self) -> None:
         """Idle connections close after 15 seconds, before servers close them."""
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         self.ask_and_read()
         self.network.advance(14.9)
-        self.assertFalse(self.network.peers[0].over)
+        self.assertFalse(self.network.peers[0].closed)
         self.network.advance(0.1)
-        self.assertTrue(self.network.peers[0].over)
+        self.assertTrue(self.network.peers[0].closed)
 
     def test_dropped(self) -> None:
         """Discarding a long response aborts its connection instead of reading the body."""
         for head in (reply(200, length=10**9), reply_without_length(200)):
-            self.network.answers.append((head, b"x" * 1000))
-            self.result_of(self.successResultOf(self.ask()).discard())
+            self.network.scripts.append((head, b"x" * 1000))
+            self.result_of(self.successResultOf(self.fetch()).discard())
             self.network.run()
             self.assertTrue(self.network.peers[-1].aborted)
 
     def test_dropped_and_short(self) -> None:
         """Discarding a short response reads it, so that its connection serves the next request."""
-        self.network.answers += [(reply(206, length=2), b"x", b"y"), reply(200)]
-        self.result_of(self.successResultOf(self.ask()).discard())
+        self.network.scripts += [(reply(206, length=2), b"x", b"y"), reply(200)]
+        self.result_of(self.successResultOf(self.fetch()).discard())
         self.ask_and_read()
         self.assertEqual(len(self.network.peers), 1)
 
     def test_dropped_and_broken(self) -> None:
         """Discarding a short response ends without an error if its body is cut off or late."""
-        self.network.answers += [(reply(206, length=2), b"x")] * 2
-        dropping = [self.begin(self.successResultOf(self.ask()).discard()) for _ in range(2)]
-        self.network.peers[0].break_off()
+        self.network.scripts += [(reply(206, length=2), b"x")] * 2
+        dropping = [self.begin(self.successResultOf(self.fetch()).discard()) for _ in range(2)]
+        self.network.peers[0].reset()
         self.network.advance(15)
         for each in dropping:
             self.successResultOf(each)
 
     def test_closed(self) -> None:
         """Closing the client closes its idle connections at once."""
-        askings = [self.ask(), self.ask()]
-        for peer, asking in zip(self.network.peers, askings, strict=True):
-            peer.say(reply(200))
+        askings = [self.fetch(), self.fetch()]
+        for peer, fetching in zip(self.network.peers, askings, strict=True):
+            peer.send(reply(200))
             self.network.run()
-            self.result_of(self.successResultOf(asking).read(0))
-        self.assertEqual([peer.over for peer in self.network.peers], [False, False])
+            self.result_of(self.successResultOf(fetching).read(0))
+        self.assertEqual([peer.closed for peer in self.network.peers], [False, False])
         self.result_of(self.client.close())
-        self.assertEqual([peer.over for peer in self.network.peers], [True, True])
+        self.assertEqual([peer.closed for peer in self.network.peers], [True, True])
         self.assertEqual(self.network.getDelayedCalls(), [])
 
     def test_stale(self) -> None:
         """GET, HEAD and DELETE are retried if the server closes a reused connection."""
         for method in ("GET", "HEAD", "DELETE"):
-            self.network.answers += [reply(200), lambda peer, _: peer.break_off(), reply(404)]
+            self.network.scripts += [reply(200), lambda peer, _: peer.reset(), reply(404)]
             self.ask_and_read()
-            answer = self.successResultOf(self.ask(method))
-            self.assertEqual(answer.status, 404)
-            self.result_of(answer.discard())
+            response = self.successResultOf(self.fetch(method))
+            self.assertEqual(response.status, 404)
+            self.result_of(response.discard())
 
     def test_stale_with_a_body(self) -> None:
         """POST is not retried if the server closes a reused connection."""
-        self.network.answers += [reply(200), lambda peer, _: peer.break_off(), reply(200)]
+        self.network.scripts += [reply(200), lambda peer, _: peer.reset(), reply(200)]
         self.ask_and_read()
-        self.exactly(self.ask("POST"), TransportError)
-        self.network.answers.clear()
+        self.exactly(self.fetch("POST"), TransportError)
+        self.network.scripts.clear()
 
     def test_fresh_and_lost(self) -> None:
         """A request is not retried if a new connection closes."""
-        self.network.answers.append(lambda peer, _: peer.hang_up())
-        self.exactly(self.ask(), TransportError)
+        self.network.scripts.append(lambda peer, _: peer.close())
+        self.exactly(self.fetch(), TransportError)
         self.assertEqual(len(self.network.peers), 1)
 
     def test_quiet(self) -> None:
         """Opening, closing and refused connections log nothing."""
         log = Log()
-        self.addCleanup(log.keep())
-        self.network.answers += [reply(200), reply(200, b"", {"Connection": "close"})]
+        self.addCleanup(log.start())
+        self.network.scripts += [reply(200), reply(200, b"", {"Connection": "close"})]
         self.ask_and_read()
         self.ask_and_read()
         self.network.refusal = ConnectionRefusedError()
-        asking = self.ask()
+        fetching = self.fetch()
         self.network.advance(1)
-        self.exactly(asking, TransportError)
+        self.exactly(fetching, TransportError)
         self.assertEqual([event.get("log_format") for event in log.events], [])
 
 
 class DeadlineTests(ClientCase):
     """Every wait has a timeout"""
 
-    def ask(self, url: str = "http://s3.test/a") -> Deferred[Response]:
+    def fetch(self, url: str = "http://s3.test/a") -> Deferred[Response]:
         """Start a request."""
         return self.begin(self.client.request("GET", url, {}))
 
-    def assert_late(self, asking: Deferred[Response], seconds: float) -> None:
+    def assert_late(self, fetching: Deferred[Response], seconds: float) -> None:
         """Assert that a request fails after exactly this many seconds."""
         self.network.advance(seconds - 0.1)
-        self.assertNoResult(asking)
+        self.assertNoResult(fetching)
         self.network.advance(0.1)
-        self.exactly(asking, TransportError)
+        self.exactly(fetching, TransportError)
 
     def test_connecting(self) -> None:
         """Connecting to a host times out after 5 seconds."""
         self.network.silent = True
-        self.assert_late(self.ask(), 5)
+        self.assert_late(self.fetch(), 5)
 
     def test_answer(self) -> None:
         """Waiting for the headers times out after 15 seconds, and the connection is aborted."""
-        asking = self.ask()
-        self.assert_late(asking, 15)
+        fetching = self.fetch()
+        self.assert_late(fetching, 15)
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_patience(self) -> None:
         """A caller can set a longer timeout for the headers."""
-        asking = self.begin(self.client.request("GET", "http://s3.test/a", {}, timeout=600))
-        self.assert_late(asking, 600)
+        fetching = self.begin(self.client.request("GET", "http://s3.test/a", {}, timeout=600))
+        self.assert_late(fetching, 600)
 
     def test_half_an_answer(self) -> None:
         """All headers must arrive within 15 seconds; a slow trickle does not extend the timeout."""
-        asking = self.ask()
-        self.network.peers[0].say(b"HTTP/1.1 200 OK\r\n")
+        fetching = self.fetch()
+        self.network.peers[0].send(b"HTTP/1.1 200 OK\r\n")
         for n in range(14):
             self.network.advance(1)
-            self.network.peers[0].say(b"X-%d: a\r\n" % n)
+            self.network.peers[0].send(b"X-%d: a\r\n" % n)
         self.network.run()
-        self.assert_late(asking, 1)
+        self.assert_late(fetching, 1)
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_handshake(self) -> None:
         """The 15 seconds for the headers include the TLS handshake."""
-        asking = self.ask("https://s3.test/")
-        self.assert_late(asking, 15)
+        fetching = self.fetch("https://s3.test/")
+        self.assert_late(fetching, 15)
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_endless(self) -> None:
         """Endless headers fail before 1 MiB of them is read."""
-        asking = self.ask()
+        fetching = self.fetch()
         peer = self.network.peers[0]
-        peer.say(b"HTTP/1.1 200 OK\r\n", b"X-Filler: %b\r\n" % (b"x" * 8000) * 1000)
+        peer.send(b"HTTP/1.1 200 OK\r\n", b"X-Filler: %b\r\n" % (b"x" * 8000) * 1000)
         said = peer.unread
         self.network.run()
-        self.exactly(asking, TransportError)
+        self.exactly(fetching, TransportError)
         self.assertTrue(peer.aborted)
         self.assertLess(said - peer.unread, 1024 * 1024)
 
@@ -429,30 +431,30 @@ class DeadlineTests(ClientCase):
         """Responses with 100 KB of headers are accepted, several on one connection."""
         for _ in range(10):
             head = reply(200, b"hello", {f"X-{n}": "x" * 1000 for n in range(100)})
-            self.network.answers.append(head)
-            answer = self.successResultOf(self.ask())
-            self.assertEqual(answer.header("x-99"), "x" * 1000)
-            self.assertEqual(self.result_of(answer.read(5)), b"hello")
+            self.network.scripts.append(head)
+            response = self.successResultOf(self.fetch())
+            self.assertEqual(response.header("x-99"), "x" * 1000)
+            self.assertEqual(self.result_of(response.read(5)), b"hello")
         self.assertEqual(len(self.network.peers), 1)
 
     def test_stale(self) -> None:
         """The 15 seconds for the headers include the time spent on a stale connection."""
-        self.network.answers.append(reply(200))
-        self.result_of(self.successResultOf(self.ask()).read(0))
-        asking = self.ask()
+        self.network.scripts.append(reply(200))
+        self.result_of(self.successResultOf(self.fetch()).read(0))
+        fetching = self.fetch()
         self.network.advance(10)
-        self.network.peers[0].break_off()
+        self.network.peers[0].reset()
         self.network.run()
         self.assertEqual(len(self.network.peers), 2)
-        self.assert_late(asking, 5)
+        self.assert_late(fetching, 5)
 
     def test_body(self) -> None:
         """Reading a small body times out after 15 seconds in all."""
-        self.network.answers.append((reply(200, length=100), b"x"))
-        reading = self.begin(self.successResultOf(self.ask()).read(100))
+        self.network.scripts.append((reply(200, length=100), b"x"))
+        reading = self.begin(self.successResultOf(self.fetch()).read(100))
         for _ in range(14):
             self.network.advance(1)
-            self.network.peers[0].say(b"x")
+            self.network.peers[0].send(b"x")
         self.network.advance(0.9)
         self.assertNoResult(reading)
         self.network.advance(0.1)
@@ -461,27 +463,27 @@ class DeadlineTests(ClientCase):
 
     def test_in_time(self) -> None:
         """A response that arrives in time leaves no timer behind."""
-        self.network.answers.append(reply(200, b"hello"))
-        answer = self.successResultOf(self.ask())
+        self.network.scripts.append(reply(200, b"hello"))
+        response = self.successResultOf(self.fetch())
         self.network.advance(14)
-        self.assertEqual(self.result_of(answer.read(5)), b"hello")
+        self.assertEqual(self.result_of(response.read(5)), b"hello")
 
 
 class CancelledTests(ClientCase):
     """Cancelled requests end at once, and their connections are closed"""
 
-    def cancel(self, asking: Deferred[Any]) -> None:
+    def cancel(self, fetching: Deferred[Any]) -> None:
         """Cancel a request and assert that it fails with CancelledError."""
-        self.assertNoResult(asking)
-        asking.cancel()
+        self.assertNoResult(fetching)
+        fetching.cancel()
         self.network.run()
-        self.exactly(asking, CancelledError)
+        self.exactly(fetching, CancelledError)
 
     def test_connecting(self) -> None:
-        """A request cancelled before it starts opens no connection."""
+        """A request cancelled while it connects opens no connection."""
         for url in ("http://s3.test/", "https://s3.test/"):
-            asking = Deferred.fromCoroutine(self.client.request("GET", url, {}))
-            self.cancel(asking)
+            fetching = Deferred.fromCoroutine(self.client.request("GET", url, {}))
+            self.cancel(fetching)
         self.assertEqual(self.network.peers, [])
 
     def test_waiting(self) -> None:
@@ -491,22 +493,22 @@ class CancelledTests(ClientCase):
 
     def test_again(self) -> None:
         """Cancelling a request on a reused connection does not cause a retry."""
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         self.result_of(self.result_of(self.client.request("GET", "http://s3.test/", {})).read(0))
         self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
         self.assertEqual(len(self.network.requests), 2)
 
     def test_half_an_answer(self) -> None:
         """Cancelling a request in the middle of the headers aborts the connection."""
-        self.network.answers.append(b"HTTP/1.1 200 OK\r\nETag:")
+        self.network.scripts.append(b"HTTP/1.1 200 OK\r\nETag:")
         self.cancel(self.begin(self.client.request("GET", "http://s3.test/", {})))
         self.assertTrue(self.network.peers[0].aborted)
 
     def test_reading(self) -> None:
         """Cancelling the read of a body aborts the connection."""
-        self.network.answers.append((reply(200, length=5), b"he"))
-        answer = self.result_of(self.client.request("GET", "http://s3.test/", {}))
-        self.cancel(self.begin(answer.read(5)))
+        self.network.scripts.append((reply(200, length=5), b"he"))
+        response = self.result_of(self.client.request("GET", "http://s3.test/", {}))
+        self.cancel(self.begin(response.read(5)))
         self.assertTrue(self.network.peers[0].aborted)
 
 
@@ -516,9 +518,9 @@ class RefusedTests(ClientCase):
     def test_refused(self) -> None:
         """A refused connection is a TransportError that says so."""
         self.network.refusal = ConnectionRefusedError()
-        asking = self.begin(self.client.request("GET", "http://s3.test/", {}))
+        fetching = self.begin(self.client.request("GET", "http://s3.test/", {}))
         self.network.advance(1)
-        self.assertIn("refused", str(self.exactly(asking, TransportError)))
+        self.assertIn("refused", str(self.exactly(fetching, TransportError)))
 
     def test_unknown(self) -> None:
         """An unknown host is a TransportError that names the host."""
@@ -531,20 +533,20 @@ class RefusedTests(ClientCase):
         for packets in ((), (b"HTTP/1.1 200 OK\r\nContent-Le",)):
 
             def speak(peer: Peer, _: object, packets: tuple[bytes, ...] = packets) -> None:
-                peer.say(*packets)
-                peer.hang_up()
+                peer.send(*packets)
+                peer.close()
 
-            self.network.answers.append(speak)
+            self.network.scripts.append(speak)
             self.error_of(self.client.request("POST", "http://s3.test/", {}), TransportError)
 
     def test_names_that_tls_has_none_of(self) -> None:
         """A host name that no certificate can contain is a TransportError, not a crash."""
         for host in ("under_score.s3.test", "r3---sn.s3.test", "-a.s3.test", "a..b"):
-            asking = self.begin(self.client.request("GET", f"https://{host}/", {}))
+            fetching = self.begin(self.client.request("GET", f"https://{host}/", {}))
             for peer in self.network.peers:
-                peer.hang_up()
+                peer.close()
             self.network.run()
-            error = self.failureResultOf(asking).value
+            error = self.failureResultOf(fetching).value
             self.assertIsInstance(error, TransportError, repr(error))
 
 
@@ -572,8 +574,8 @@ class TrustCase(ClientCase):
         """Start a request, and return its body."""
 
         async def get() -> bytes:
-            answer = await self.client.request("GET", f"https://{host}/a", {})
-            return await answer.read(100)
+            response = await self.client.request("GET", f"https://{host}/a", {})
+            return await response.read(100)
 
         return self.begin(get())
 
@@ -592,13 +594,13 @@ class TrustTests(TrustCase):
         """The client accepts a certificate for the server's name, wildcard or IP address."""
         self.serve(self.AUTHORITY.issue_cert("s3.test", "*.s3.test", "127.0.0.1", "::1"))
         for host in ("s3.test", "bucket.s3.test", "127.0.0.1:8443", "[::1]:8443"):
-            self.network.answers.append(reply(200, b"hello"))
+            self.network.scripts.append(reply(200, b"hello"))
             self.assertEqual(self.successResultOf(self.get(host)), b"hello")
 
     def test_used_again(self) -> None:
         """A verified TLS connection is reused for the next request."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
-        self.network.answers += [reply(200, b"one"), reply(200, b"two")]
+        self.network.scripts += [reply(200, b"one"), reply(200, b"two")]
         self.assertEqual(self.successResultOf(self.get()), b"one")
         self.assertEqual(self.successResultOf(self.get()), b"two")
         self.assertEqual(len(self.network.peers), 1)
@@ -626,14 +628,14 @@ class TrustTests(TrustCase):
     def test_not_tls(self) -> None:
         """A server that does not speak TLS is a TransportError, not an UntrustedCertificate."""
         asked = self.get()
-        self.network.peers[0].say(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        self.network.peers[0].send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         self.network.run()
         self.exactly(asked, TransportError)
 
     def test_hangs_up(self) -> None:
         """A connection that closes during the TLS handshake is a TransportError."""
         asked = self.get()
-        self.network.peers[0].hang_up()
+        self.network.peers[0].close()
         self.network.run()
         self.exactly(asked, TransportError)
 
@@ -646,22 +648,22 @@ class TrustTests(TrustCase):
     def test_closed(self) -> None:
         """Closing the client closes its idle TLS connections."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         self.successResultOf(self.get())
         self.result_of(self.client.close())
-        self.assertTrue(self.network.peers[0].over)
+        self.assertTrue(self.network.peers[0].closed)
 
     def test_closed_without_a_word(self) -> None:
         """The client closes even if a server never sends TLS's close_notify."""
         self.serve(self.AUTHORITY.issue_cert("s3.test"))
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         self.successResultOf(self.get())
-        self.network.peers[0].polite = False
+        self.network.peers[0].sends_close_notify = False
         closing = self.begin(self.client.close())
         self.network.advance(15)
-        closed = self.network.peers[0].over
-        self.network.peers[0].hang_up()
-        self.network.peers[0].break_off()
+        closed = self.network.peers[0].closed
+        self.network.peers[0].close()
+        self.network.peers[0].reset()
         self.assertTrue(closed)
         self.successResultOf(closing)
 
@@ -672,9 +674,9 @@ class TrustTests(TrustCase):
             (reply(200, length=10), b"hello"),
             (reply_without_length(200, b"", {"Transfer-Encoding": "chunked"}), chunk(b"hello")),
         ):
-            self.network.answers.append(packets)
+            self.network.scripts.append(packets)
             asked = self.get()
-            self.network.peers[-1].hang_up()
+            self.network.peers[-1].close()
             self.network.run()
             self.exactly(asked, TransportError)
 
@@ -769,8 +771,8 @@ class RealTests(TestCase):
     async def test_used_again_and_closed(self) -> None:
         """One TCP connection serves two requests, and closes with the client."""
         for _ in range(2):
-            answer = await self.client.request("GET", self.url, {})
-            self.assertEqual(await answer.read(5), b"hello")
+            response = await self.client.request("GET", self.url, {})
+            self.assertEqual(await response.read(5), b"hello")
         self.assertEqual(len(self.visits), 1)
         await self.client.close()
         self.assertIsInstance(await self.visits[0].ended, ConnectionDone)
@@ -784,12 +786,12 @@ class RealTests(TestCase):
     async def test_cancelled(self) -> None:
         """Cancelling a request closes its TCP connection at once."""
         self.answer = b"HTTP/1.1 200 OK\r\n"
-        asking = Deferred.fromCoroutine(self.client.request("GET", self.url, {}))
+        fetching = Deferred.fromCoroutine(self.client.request("GET", self.url, {}))
         while not self.visits:
             await turn()
-        asking.cancel()
+        fetching.cancel()
         with self.assertRaises(CancelledError):
-            await asking
+            await fetching
         await self.visits[0].ended
 
     async def test_dropped(self) -> None:
@@ -802,9 +804,9 @@ class RealTests(TestCase):
         """While the consumer is paused, a server can send only as much as the kernel buffers."""
         size = 64 * 1024 * 1024
         self.answer = reply(200, length=size)
-        answer = await self.client.request("GET", self.url, {})
-        consumer = FakeConsumer(room=0)
-        sending = answer.stream(size).send(consumer)
+        response = await self.client.request("GET", self.url, {})
+        consumer = FakeConsumer(capacity=0)
+        sending = response.stream(size).send(consumer)
         server = self.visits[0].transport
         server.write(bytes(size))
         left, turns = size, 0

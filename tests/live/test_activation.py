@@ -12,8 +12,8 @@ from twisted.internet.defer import Deferred
 from tests.support.service import (
     Process,
     ServiceCase,
-    ask,
     children,
+    fetch,
     reactor,
     send,
     short_flac,
@@ -73,16 +73,16 @@ class SocketTests(SystemdCase):
         # AP_PORT names a port that is already taken, but the service ignores AP_PORT here.
         node = self.hand_over(given, AP_PORT=str(port))
         self.assertEqual(port, await node.port())
-        answer = await early.end()
-        self.assertEqual((200, b"MISS"), (answer.status, answer["x-audio-proxy"]))
+        response = await early.end()
+        self.assertEqual((200, b"MISS"), (response.status, response["x-audio-proxy"]))
         await until(lambda: not children(node.pid), "the check of ffmpeg to end")
         node.signal(signal.SIGTERM)
         self.assertEqual(0, await node.end())
         between = await send(port, PATH)
         node = self.hand_over(given)
-        answer = await between.end()
-        self.assertEqual((200, b"HIT"), (answer.status, answer["x-audio-proxy"]))
-        self.assertEqual(200, (await ask(port, b"/health")).status)
+        response = await between.end()
+        self.assertEqual((200, b"HIT"), (response.status, response["x-audio-proxy"]))
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
 
     async def test_meant_for_another(self) -> None:
         """A socket for another process (LISTEN_PID) is ignored, and AP_PORT applies."""
@@ -125,7 +125,7 @@ class NotifierTests(SystemdCase):
         given = self.open()
         node = self.hand_over(given, NOTIFY_SOCKET=self.name, LISTEN_FDS="0")
         self.assertEqual(b"READY=1", await until(self.heard, "READY=1"))
-        self.assertEqual(200, (await ask(await node.port(), b"/ready")).status)
+        self.assertEqual(200, (await fetch(await node.port(), b"/ready")).status)
         self.assertEqual(b"", self.heard())
         node.signal(signal.SIGTERM)
         self.assertEqual(b"STOPPING=1", await until(self.heard, "STOPPING=1"))

@@ -29,11 +29,11 @@ from tests.support.attacks import (
     Recorder,
     Run,
     Watch,
-    behind_tag,
+    after_id3_tag,
     concat_script,
     manifest,
     master_playlist,
-    movie_elsewhere,
+    movie_with_external_data,
     plain,
     playlist,
 )
@@ -41,7 +41,7 @@ from tests.support.audio import convert, tone, write_wav
 from tests.support.authority import Authority
 from tests.support.http import KEY, SALT, Response
 from tests.support.origins import open_origin
-from tests.support.service import ServiceCase, ask, children, signed, until
+from tests.support.service import ServiceCase, children, fetch, signed, until
 
 #: File name extensions of crafted sources.
 EXTENSIONS = ("mp3", "wav", "m3u8", "flac")
@@ -63,10 +63,12 @@ def inside() -> bytes:
     return write_wav(tone(22050, 4410, 440))
 
 
-async def together(answers: Iterable[Coroutine[Any, Any, Response]]) -> list[Response]:
+async def together(responses: Iterable[Coroutine[Any, Any, Response]]) -> list[Response]:
     """Run several requests, two at a time, and return their responses."""
     few = DeferredSemaphore(2)
-    return await gatherResults([few.run(Deferred.fromCoroutine, answer) for answer in answers])
+    return await gatherResults(
+        [few.run(Deferred.fromCoroutine, response) for response in responses]
+    )
 
 
 def local(path: str | bytes, options: str = "f:wav") -> bytes:
@@ -74,9 +76,9 @@ def local(path: str | bytes, options: str = "f:wav") -> bytes:
     return signed(f"/{options}/plain/local://{quote(path, safe='/')}")
 
 
-def names_of(answer: Response) -> list[bytes]:
+def names_of(response: Response) -> list[bytes]:
     """Return the header names of a response."""
-    return sorted(name for name, _ in answer.headers)
+    return sorted(name for name, _ in response.headers)
 
 
 class AttackCase(ServiceCase):
@@ -98,11 +100,11 @@ class AttackCase(ServiceCase):
     async def assert_refused(self, port: int, names: Iterable[str], *statuses: int) -> None:
         """Assert that sources are refused, alternating the kinds of requests that open them."""
         asked = [*zip(names, cycle((*KINDS, "f:peaks")), strict=False)]
-        answers = await together(ask(port, local(name, kind)) for name, kind in asked)
-        for (name, kind), answer in zip(asked, answers, strict=True):
-            self.assertIn(answer.status, statuses, (name, kind, answer))
-            code = {404: "not_found", 415: "undecodable_source"}[answer.status]
-            self.assertEqual(code, answer.error, (name, kind))
+        responses = await together(fetch(port, local(name, kind)) for name, kind in asked)
+        for (name, kind), response in zip(asked, responses, strict=True):
+            self.assertIn(response.status, statuses, (name, kind, response))
+            code = {404: "not_found", 415: "undecodable_source"}[response.status]
+            self.assertEqual(code, response.error, (name, kind))
 
 
 class ListTests(AttackCase):
@@ -119,14 +121,14 @@ class ListTests(AttackCase):
             "hls-link": playlist("link.mp3"),
             "hls-map": playlist(f"{mp4}", more=f'#EXT-X-MAP:URI="{mp4}"'),
             "hls-master": master_playlist(f"{self.root}/hls-absolute.m3u8"),
-            "hls-behind-tag": behind_tag(playlist(f"{mp3}")),
+            "hls-behind-tag": after_id3_tag(playlist(f"{mp3}")),
             "dash-absolute": manifest(f"{mp4}"),
             "dash-above": manifest(f"{above}/secret.mp4"),
             "dash-file": manifest(f"file://{mp4}"),
-            "dash-behind-tag": behind_tag(manifest(f"{mp4}")),
+            "dash-behind-tag": after_id3_tag(manifest(f"{mp4}")),
             # The concat demuxer refuses absolute names, but follows symlinks.
             "concat-link": concat_script("inside.wav", "link.wav"),
-            "concat-behind-tag": behind_tag(concat_script("link.wav")),
+            "concat-behind-tag": after_id3_tag(concat_script("link.wav")),
         }
 
     async def test_files(self) -> None:
@@ -167,7 +169,7 @@ class ListTests(AttackCase):
             for kind, content in (
                 (f"hls{form}.mp3", playlist(mp3)),
                 (f"hls{form}.m3u8", playlist(mp3)),
-                (f"hls{form}-behind-tag.wav", behind_tag(playlist(mp3))),
+                (f"hls{form}-behind-tag.wav", after_id3_tag(playlist(mp3))),
                 (f"dash{form}.mp3", manifest(mp4)),
             ):
                 self.add(kind, content)
@@ -175,21 +177,21 @@ class ListTests(AttackCase):
                 words = ("-protocol_whitelist", "file,http,https,tls,tcp")
                 self.assertTrue(await plain(f"{self.root}/{kind}", *words), kind)
                 self.assertTrue(origin.requests, kind)
-                origin.visits.clear()
+                origin.connections.clear()
         await self.assert_refused(self.start().port, names, 415)
-        self.assertEqual([[], []], [origin.visits for origin in origins])
+        self.assertEqual([[], []], [origin.connections for origin in origins])
 
     async def test_data_reference(self) -> None:
         """A movie file whose audio data is in another file returns 415 (D43)."""
-        self.add("movie.mov", movie_elsewhere(f"{self.outside}/secret.wav", 22050))
-        self.add("movie.m4a", movie_elsewhere(f"{self.outside}/secret.wav", 22050))
+        self.add("movie.mov", movie_with_external_data(f"{self.outside}/secret.wav", 22050))
+        self.add("movie.m4a", movie_with_external_data(f"{self.outside}/secret.wav", 22050))
         words = ("-enable_drefs", "1", "-use_absolute_path", "1")
         heard = await plain(f"{self.root}/movie.mov", *words)
         self.assertEqual(secret("wav")[44:], heard)
         self.assertIn("secret.wav", await self.watch.opened())
         port = self.start().port
-        for answer in await together(ask(port, local(f"movie.{it}")) for it in ("mov", "m4a")):
-            self.assertEqual((415, "undecodable_source"), (answer.status, answer.error))
+        for response in await together(fetch(port, local(f"movie.{it}")) for it in ("mov", "m4a")):
+            self.assertEqual((415, "undecodable_source"), (response.status, response.error))
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_companions(self) -> None:
@@ -204,8 +206,8 @@ class ListTests(AttackCase):
         port = self.start().port
         await self.assert_refused(port, ["titles.idx"], 415)
         # An audio file whose name is an image sequence pattern renders normally.
-        expected = await ask(port, local("inside.wav"))
-        self.assertEqual(expected.body, (await ask(port, local("frame-%d.jpg"))).body)
+        expected = await fetch(port, local("inside.wav"))
+        self.assertEqual(expected.body, (await fetch(port, local("frame-%d.jpg"))).body)
         self.assertEqual(set(), await self.watch.opened())
 
 
@@ -236,20 +238,20 @@ class NameTests(AttackCase):
             self.assertTrue(await plain(text, *words, folder=self.root), text)
             self.assertIn("secret.wav", await self.watch.opened(), text)
         port = self.start().port
-        expected, known = await together(ask(port, local("inside.wav", it)) for it in KINDS)
+        expected, known = await together(fetch(port, local("inside.wav", it)) for it in KINDS)
         self.assertEqual((200, 200), (expected.status, known.status))
-        answers = await together(ask(port, local(name)) for name in telling)
-        for name, answer in zip(telling, answers, strict=True):
-            self.assertEqual((200, expected.body), (answer.status, answer.body), name)
+        responses = await together(fetch(port, local(name)) for name in telling)
+        for name, response in zip(telling, responses, strict=True):
+            self.assertEqual((200, expected.body), (response.status, response.body), name)
         # The names above cover what ffmpeg might interpret. For the names in `odd`, a HEAD shows
         # that the file is found.
-        model = await ask(port, local("inside.wav", "info"), b"HEAD")
-        heads = await together(ask(port, local(name, "info"), b"HEAD") for name in odd)
+        model = await fetch(port, local("inside.wav", "info"), b"HEAD")
+        heads = await together(fetch(port, local(name, "info"), b"HEAD") for name in odd)
         for name, head in zip(odd, heads, strict=True):
             self.assertEqual((200, names_of(model)), (head.status, names_of(head)), name)
-        answers = await together(ask(port, local(name, "info")) for name in odd[::4])
-        for name, answer in zip(odd[::4], answers, strict=True):
-            self.assertEqual((200, known.document), (answer.status, answer.document), name)
+        responses = await together(fetch(port, local(name, "info")) for name in odd[::4])
+        for name, response in zip(odd[::4], responses, strict=True):
+            self.assertEqual((200, known.document), (response.status, response.document), name)
         self.assertEqual(set(), await self.watch.opened())
 
     async def test_names_of_no_file(self) -> None:
@@ -275,7 +277,7 @@ class NameTests(AttackCase):
             *(b"\xc0\xae\xc0\xae/outside/secret.wav", "inside.wav?x", "inside.wav#x", "INSIDE.WAV"),
         ]
         port = self.start().port
-        missing = await ask(port, local("missing.wav"))
+        missing = await fetch(port, local("missing.wav"))
         self.assertEqual(404, missing.status)
         targets = [local(name, kind) for name in names for kind in KINDS]
         # The service decodes these source names once, never twice.
@@ -284,11 +286,11 @@ class NameTests(AttackCase):
         for name in (f"{self.outside}/secret.wav", f"{above}/secret.wav", "link.wav", "%2e%2e/x"):
             encoded = base64.urlsafe_b64encode(f"local://{name}".encode()).decode()
             targets.append(signed(f"/f:wav/enc/{encoded}"))
-        answers = await together(ask(port, target) for target in targets)
-        for target, answer in zip(targets, answers, strict=True):
-            self.assertEqual((404, missing.body), (answer.status, answer.body), target)
+        responses = await together(fetch(port, target) for target in targets)
+        for target, response in zip(targets, responses, strict=True):
+            self.assertEqual((404, missing.body), (response.status, response.body), target)
         self.assertEqual(set(), await self.watch.opened())
-        self.assertEqual([], origin.visits)
+        self.assertEqual([], origin.connections)
 
     async def test_no_file(self) -> None:
         """A FIFO, socket, device or directory gives 404 at once (Local source confinement, 3)."""
@@ -358,16 +360,16 @@ class SwapTests(AttackCase):
         self.assertTrue(await self.watch.opened())
         await self.assert_same_file(name)
         port = self.start().port
-        expected = await ask(port, local("inside.wav"))
+        expected = await fetch(port, local("inside.wav"))
         seen = {200: 0, 404: 0}
         while not all(seen.values()):
             number = sum(seen.values())
             targets = [local(name, f"f:wav/cb:{number + more}") for more in range(4)]
-            for answer in await together(ask(port, target) for target in targets):
-                self.assertIn(answer.status, seen)
-                seen[answer.status] += 1
-                if answer.status == 200:
-                    self.assertEqual(expected.body, answer.body)
+            for response in await together(fetch(port, target) for target in targets):
+                self.assertIn(response.status, seen)
+                seen[response.status] += 1
+                if response.status == 200:
+                    self.assertEqual(expected.body, response.body)
         self.assertEqual(set(), await self.watch.opened())
 
     async def assert_same_file(self, name: str) -> None:
@@ -431,24 +433,24 @@ class OptionTests(AttackCase):
         recorder = Recorder(self.root.with_name("recorder"))
         self.patch(os, "environ", {**os.environ, "PATH": recorder.path})
         port = self.start().port
-        plainly = await ask(port, local("inside.wav"), b"HEAD")
-        download = await ask(port, local("inside.wav", "f:wav/dl:a"), b"HEAD")
-        usual = await ask(port, local("inside.wav"))
+        plainly = await fetch(port, local("inside.wav"), b"HEAD")
+        download = await fetch(port, local("inside.wav", "f:wav/dl:a"), b"HEAD")
+        usual = await fetch(port, local("inside.wav"))
         before = {run.words for run in recorder.inputs()}
         for segment in (*SMUGGLING, *ESCAPED):
-            answer = await ask(port, local("inside.wav", segment))
-            self.assertEqual((422, "invalid_options"), (answer.status, answer.error), segment)
+            response = await fetch(port, local("inside.wav", segment))
+            self.assertEqual((422, "invalid_options"), (response.status, response.error), segment)
         self.assertEqual(before, {run.words for run in recorder.inputs()})
         for segment in HARMLESS:
             model = download if segment.startswith("dl:") else plainly
-            answer = await ask(port, local("inside.wav", f"f:wav/{segment}"), b"HEAD")
-            self.assertEqual(200, answer.status, segment)
-            self.assertEqual(names_of(model), names_of(answer), segment)
+            response = await fetch(port, local("inside.wav", f"f:wav/{segment}"), b"HEAD")
+            self.assertEqual(200, response.status, segment)
+            self.assertEqual(names_of(model), names_of(response), segment)
             if model is download:
-                self.assert_one_name(answer["content-disposition"] or b"", segment)
+                self.assert_one_name(response["content-disposition"] or b"", segment)
         some = [local("inside.wav", f"f:wav/{segment}") for segment in HARMLESS[::4]]
-        for answer in await together(ask(port, target) for target in some):
-            self.assertEqual((200, usual.body), (answer.status, answer.body))
+        for response in await together(fetch(port, target) for target in some):
+            self.assertEqual((200, usual.body), (response.status, response.body))
         # All of these requests run ffmpeg and ffprobe with the same command lines.
         self.assertEqual(before, {run.words for run in recorder.inputs()})
 
@@ -470,11 +472,11 @@ class OptionTests(AttackCase):
         """A request id other than 1 to 200 visible ASCII bytes is replaced, not echoed (D27)."""
         port = self.start().port
         for sent in (b"a\tb", b"a b", b"\xff", b"a" * 201, b"a\x7f", b"\xc3\xa9"):
-            answer = await ask(port, local("none.wav"), x_request_id=sent)
-            self.assertRegex(answer["x-request-id"] or b"", rb"^[0-9a-f]{32}$")
+            response = await fetch(port, local("none.wav"), x_request_id=sent)
+            self.assertRegex(response["x-request-id"] or b"", rb"^[0-9a-f]{32}$")
         for sent in (b"a%0d%0ab", b"a;b", b"a" * 200, b"<b>", b'"', b"a:/+=,{}[error]"):
-            answer = await ask(port, local("none.wav"), x_request_id=sent)
-            self.assertEqual(sent, answer["x-request-id"])
+            response = await fetch(port, local("none.wav"), x_request_id=sent)
+            self.assertEqual(sent, response["x-request-id"])
 
 
 #: Secrets in the environment of the service, which child processes must not get.
@@ -500,7 +502,7 @@ class ChildTests(AttackCase):
     """Arguments and environments of ffmpeg and ffprobe."""
 
     # The runs that check ffmpeg at boot are tested, too.
-    looks_at_ffmpeg = True
+    checks_ffmpeg = True
 
     async def test_children(self) -> None:
         """Children get whitelists and the source, but no environment except PATH and LC_ALL.
@@ -514,7 +516,7 @@ class ChildTests(AttackCase):
         every = ("f:mp3/norm:ebu", "f:peaks", "info", "f:flac/t:0.01:0.1/fade:0.01:0.01")
         for path, kinds in (("inside.wav", every), ("a\nINFO injected.wav", every[2:])):
             for options in kinds:
-                self.assertEqual(200, (await ask(port, local(path, options))).status, options)
+                self.assertEqual(200, (await fetch(port, local(path, options))).status, options)
         await until(lambda: not children(node.pid), "all children to end")
         runs = recorder.runs()
         self.assertGreater(len(runs), len(recorder.inputs()))

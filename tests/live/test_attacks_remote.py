@@ -24,13 +24,13 @@ from tests.support.attacks import Recorder, concat_script, manifest, plain, play
 from tests.support.authority import Authority
 from tests.support.http import KEY, SALT, Response
 from tests.support.origins import (
-    Behaviour,
+    Behavior,
+    BehaviorSequence,
     File,
     Methods,
     Origin,
     Redirect,
     Status,
-    Turns,
     open_origin,
 )
 from tests.support.servers import RUNNING
@@ -39,8 +39,8 @@ from tests.support.service import (
     PROJECT,
     TWISTD,
     ServiceCase,
-    ask,
     children,
+    fetch,
     signed,
     until,
 )
@@ -150,9 +150,9 @@ class OriginCase(ServiceCase):
     async def serve(self, port: int | None = None) -> None:
         """Select a service, by default the shared one, and check that it serves a good source."""
         self.port = shared().port if port is None else port
-        self.usual = await ask(self.port, remote(self.good))
+        self.usual = await fetch(self.port, remote(self.good))
         self.assertEqual(200, self.usual.status, self.usual)
-        missing = await ask(self.port, remote(self.origin.url("/missing.wav")))
+        missing = await fetch(self.port, remote(self.origin.url("/missing.wav")))
         self.assertEqual((404, "not_found"), (missing.status, missing.error))
         self.missing = missing.body
 
@@ -161,25 +161,25 @@ class OriginCase(ServiceCase):
         for url in urls:
             self.assertTrue(await plain(url, *PROTOCOLS, *words), url)
             self.assertTrue(origin.requests, url)
-            origin.visits.clear()
+            origin.connections.clear()
 
     async def assert_answers(
         self, urls: Iterable[str], *statuses: int, options: str = "f:wav"
     ) -> None:
         """Assert that responses have one of the statuses, and that all 404 bodies are equal."""
         urls = list(urls)
-        answers = await together(ask(self.port, remote(url, options)) for url in urls)
-        for url, answer in zip(urls, answers, strict=True):
-            self.assertIn(answer.status, statuses, (url, answer))
-            if answer.status == 415:
-                self.assertEqual("undecodable_source", answer.error, url)
-            elif answer.status == 404:
-                self.assertEqual(self.missing, answer.body, url)
+        responses = await together(fetch(self.port, remote(url, options)) for url in urls)
+        for url, response in zip(urls, responses, strict=True):
+            self.assertIn(response.status, statuses, (url, response))
+            if response.status == 415:
+                self.assertEqual("undecodable_source", response.error, url)
+            elif response.status == 404:
+                self.assertEqual(self.missing, response.body, url)
 
     def assert_nobody_came(self, *origins: Origin) -> None:
         """Assert that servers got no connection."""
         for origin in origins or (self.foreign, self.cleartext):
-            self.assertEqual([], origin.visits)
+            self.assertEqual([], origin.connections)
 
 
 class RedirectTests(OriginCase):
@@ -261,11 +261,11 @@ class RedirectTests(OriginCase):
         self.origin.put("/self", Redirect("/self"))
         self.assertTrue(await plain(six, *PROTOCOLS))
         await self.serve()
-        answer = await ask(self.port, remote(five))
-        self.assertEqual((200, self.usual.body), (answer.status, answer.body))
+        response = await fetch(self.port, remote(five))
+        self.assertEqual((200, self.usual.body), (response.status, response.body))
         await self.assert_answers([six, here, self.origin.url("/self")], 404, 415, 502)
         for path in ("/here", "/there", "/self"):
-            self.assertLessEqual(len(self.origin.asked(path)), 12, path)
+            self.assertLessEqual(len(self.origin.requests_for(path)), 12, path)
 
     async def test_body_of_a_redirect(self) -> None:
         """Audio in the body of a 204, 300, 302 or 304 response is not rendered (D41)."""
@@ -285,29 +285,29 @@ class RedirectTests(OriginCase):
         urls = []
         for name, there in (("cleartext", self.bare), ("foreign", self.strange)):
             away, sound = Redirect(there), File(inside())
-            behaviours: dict[str, Behaviour] = {
+            behaviors: dict[str, Behavior] = {
                 "get": Methods(sound, away),
-                "second": Turns(sound, away),
-                "third": Turns(sound, sound, away),
-                "late-get": Methods(Status(405), Turns(sound, away)),
+                "second": BehaviorSequence(sound, away),
+                "third": BehaviorSequence(sound, sound, away),
+                "late-get": Methods(Status(405), BehaviorSequence(sound, away)),
             }
-            urls += [self.origin.put(f"/{name}-{it}", how) for it, how in behaviours.items()]
+            urls += [self.origin.put(f"/{name}-{it}", how) for it, how in behaviors.items()]
             origin = {"cleartext": self.cleartext, "foreign": self.foreign}[name]
             await self.assert_followed([self.origin.url(f"/{name}-get")], origin)
         await self.serve()
         for options in ("f:wav", "info", "f:peaks"):
             # The test does not fix which of the service's requests meets the redirect. If none
             # does, the good source is rendered or described.
-            answers = await together(ask(self.port, remote(url, options)) for url in urls)
-            for url, answer in zip(urls, answers, strict=True):
-                self.assertTrue(answer.status in (404, 415, 502) or self.is_inside(answer), url)
+            responses = await together(fetch(self.port, remote(url, options)) for url in urls)
+            for url, response in zip(urls, responses, strict=True):
+                self.assertTrue(response.status in (404, 415, 502) or self.is_inside(response), url)
         self.assert_nobody_came()
 
-    def is_inside(self, answer: Response) -> bool:
+    def is_inside(self, response: Response) -> bool:
         """Return whether a response contains only the sound that every client may get."""
-        if answer.status != 200 or answer["content-type"] != b"audio/wav":
-            return answer.status == 200
-        return not answer.complete or answer.body == self.usual.body
+        if response.status != 200 or response["content-type"] != b"audio/wav":
+            return response.status == 200
+        return not response.complete or response.body == self.usual.body
 
 
 class CertificateTests(OriginCase):
@@ -328,14 +328,14 @@ class CertificateTests(OriginCase):
             origin = open_origin(self, certificate)
             urls[origin.put("/good.wav", inside())] = origin
             self.assertTrue(await plain(origin.url("/good.wav"), *PROTOCOLS), what)
-            origin.visits.clear()
+            origin.connections.clear()
         # A good origin that redirects to an origin with an invalid certificate gives 502, too.
         led = [self.origin.put(f"/{n}", Redirect(url)) for n, url in enumerate(urls)]
         await self.serve()
         await self.assert_answers([*urls, *led], 502)
         await self.assert_answers(urls, 502, options="info")
         for origin in urls.values():
-            self.assertTrue(origin.visits)
+            self.assertTrue(origin.connections)
             self.assertEqual([], origin.requests)
 
     async def test_after_the_check(self) -> None:
@@ -348,15 +348,17 @@ class CertificateTests(OriginCase):
         for options in ("f:wav", "info"):
             origin = open_origin(self, good, bad)
             await self.assert_answers([origin.put("/good.wav", inside())], 502, options=options)
-            first, *others = origin.visits
+            first, *others = origin.connections
             self.assertTrue(first.requests)
             self.assertTrue(others)
-            self.assertEqual([], [asked for visit in others for asked in visit.requests])
+            self.assertEqual(
+                [], [request for connection in others for request in connection.requests]
+            )
 
     async def test_system_store(self) -> None:
         """Without SSL_CERT_FILE, the service does not trust a private authority (D42)."""
         self.assertTrue(await plain(self.good, *PROTOCOLS))
-        self.origin.visits.clear()
+        self.origin.connections.clear()
         node = self.twistd(AP_SOURCE_ALLOWLIST="localhost")
         self.port = await node.port()
         await self.assert_answers([self.good], 502)
@@ -366,8 +368,8 @@ class CertificateTests(OriginCase):
         """A server that does not speak TLS gets no request."""
         url = self.bare.replace("http:", "https:")
         await self.serve()
-        answer = await ask(self.port, remote(url))
-        self.assertNotEqual(200, answer.status)
+        response = await fetch(self.port, remote(url))
+        self.assertNotEqual(200, response.status)
         self.assertEqual([], self.cleartext.requests)
         self.assertTrue(shared().alive)
 
@@ -401,13 +403,13 @@ class ListTests(OriginCase):
         await self.assert_followed(urls[4:5], self.cleartext, PROTOCOLS[0], "https,tls,tcp,http")
         for url in urls[5:]:
             self.assertTrue(await plain(url, *PROTOCOLS), url)
-        self.origin.visits.clear()
+        self.origin.connections.clear()
         await self.serve()
         await self.assert_answers(urls, 415)
         await self.assert_answers(urls, 415, options="info")
         self.assert_nobody_came()
         for path in ("/next.mp3", "/next.wav"):
-            self.assertEqual([], self.origin.asked(path))
+            self.assertEqual([], self.origin.requests_for(path))
 
 
 class NameTests(OriginCase):
@@ -452,8 +454,8 @@ class NameTests(OriginCase):
         await self.serve()
         port = self.origin.port
         for host in ("LOCALHOST", "localhost.", "LocalHost."):
-            answer = await ask(self.port, remote(f"HTTPS://{host}:{port}/good.wav#x"))
-            self.assertEqual((200, self.usual["etag"]), (answer.status, answer["etag"]), host)
+            response = await fetch(self.port, remote(f"HTTPS://{host}:{port}/good.wav#x"))
+            self.assertEqual((200, self.usual["etag"]), (response.status, response["etag"]), host)
 
     async def test_paths(self) -> None:
         """A path reaches the origin as spelled, and never acts as a header, option or command."""
@@ -489,12 +491,14 @@ class NameTests(OriginCase):
             for spelling in (bare, quote(bare, safe="/-;&$()'%*:,@.")):
                 self.origin.put(spelling, inside())
             targets.append(remote(self.origin.url(path), ("f:wav", "info")[number % 2]))
-        known = await ask(self.port, remote(self.good, "info"))
-        self.origin.visits.clear()
-        answers = await together(ask(self.port, target) for target in targets)
-        for path, answer, model in zip(paths, answers, cycle((self.usual, known)), strict=False):
-            self.assertEqual((200, model.body), (answer.status, answer.body), path)
-            self.assertEqual(names_of(model), names_of(answer), path)
+        known = await fetch(self.port, remote(self.good, "info"))
+        self.origin.connections.clear()
+        responses = await together(fetch(self.port, target) for target in targets)
+        for path, response, model in zip(
+            paths, responses, cycle((self.usual, known)), strict=False
+        ):
+            self.assertEqual((200, model.body), (response.status, response.body), path)
+            self.assertEqual(names_of(model), names_of(response), path)
         asked = {unquote(request.target) for request in self.origin.requests}
         self.assertEqual({unquote(path).removesuffix("?") for path in paths}, asked)
         for request in self.origin.requests:
@@ -513,7 +517,7 @@ class NameTests(OriginCase):
         # A percent sign that is not part of an escape is sent as %25.
         self.origin.put("/%25d.jpg", inside())
         await self.serve()
-        self.origin.visits.clear()
+        self.origin.connections.clear()
         await self.assert_answers(urls, 200, 415)
         await self.assert_answers(urls, 200, 415, options="info")
         asked = {request.target for request in self.origin.requests}
@@ -536,15 +540,15 @@ class NameTests(OriginCase):
             for name, lines in odd.items()
         ]
         await self.serve()
-        known = await ask(self.port, remote(self.good, "info"))
+        known = await fetch(self.port, remote(self.good, "info"))
         for options, model in (("f:wav", self.usual), ("info", known)):
-            answers = await together(ask(self.port, remote(url, options)) for url in urls)
-            for url, answer in zip(urls, answers, strict=True):
-                self.assertIn(answer.status, (200, 404, 415, 502), url)
-                if answer.status == 200:
-                    self.assertLessEqual({*names_of(answer)}, {*names_of(model), b"etag"}, url)
-                    self.assertNotIn(b"Injected", b"".join(value for _, value in answer.headers))
-        self.assertEqual(200, (await ask(self.port, remote(self.good, "f:flac"))).status)
+            responses = await together(fetch(self.port, remote(url, options)) for url in urls)
+            for url, response in zip(urls, responses, strict=True):
+                self.assertIn(response.status, (200, 404, 415, 502), url)
+                if response.status == 200:
+                    self.assertLessEqual({*names_of(response)}, {*names_of(model), b"etag"}, url)
+                    self.assertNotIn(b"Injected", b"".join(value for _, value in response.headers))
+        self.assertEqual(200, (await fetch(self.port, remote(self.good, "f:flac"))).status)
 
 
 class ChildTests(OriginCase):
@@ -560,8 +564,8 @@ class ChildTests(OriginCase):
         await self.serve(await node.port())
         moved = self.origin.put("/moved.wav", Redirect("/good.wav"))
         for number, options in enumerate(("f:mp3/norm:ebu", "f:peaks", "info", "f:flac/t:0.01")):
-            answer = await ask(self.port, remote(moved if number % 2 else self.good, options))
-            self.assertEqual(200, answer.status, options)
+            response = await fetch(self.port, remote(moved if number % 2 else self.good, options))
+            self.assertEqual(200, response.status, options)
         await until(lambda: not children(node.pid), "all children to end")
         for run in recorder.runs():
             shell = ("PWD", "_")

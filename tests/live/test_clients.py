@@ -17,9 +17,9 @@ from tests.support.service import (
     PATIENCE,
     Process,
     ServiceCase,
-    ask,
     descriptors,
     encoders,
+    fetch,
     long_flac,
     reactor,
     scrape,
@@ -115,7 +115,7 @@ class CrowdTests(ClientCase):
         """Hundreds of idle, slow and stalled connections do not delay other clients."""
         process = self.twistd()
         port, metrics_port = await process.port(), await process.metrics_port()
-        miss = await ask(port, SHORT)
+        miss = await fetch(port, SHORT)
         tag = (await until_hit(port, SHORT))["etag"] or b""
         await scrape(metrics_port)
         before = descriptors(process.pid)
@@ -132,13 +132,13 @@ class CrowdTests(ClientCase):
         await until(lambda: all(map(has_answer, stalled)), "responses to begin")
 
         for _ in range(3):
-            hit = await ask(port, SHORT)
+            hit = await fetch(port, SHORT)
             self.assertEqual((b"HIT", miss.body), (hit["x-audio-proxy"], hit.body))
-            self.assertEqual(304, (await ask(port, SHORT, if_none_match=tag)).status)
-            head = await ask(port, SHORT, b"HEAD")
+            self.assertEqual(304, (await fetch(port, SHORT, if_none_match=tag)).status)
+            head = await fetch(port, SHORT, b"HEAD")
             self.assertEqual((200, b"%d" % len(miss.body)), (head.status, head["content-length"]))
-            self.assertEqual("ok", (await ask(port, b"/health")).document["status"])
-            self.assertEqual(200, (await ask(port, b"/ready")).status)
+            self.assertEqual("ok", (await fetch(port, b"/health")).document["status"])
+            self.assertEqual(200, (await fetch(port, b"/ready")).status)
             series = await scrape(metrics_port)
             self.assertEqual(1, series["audio_proxy_renders_running"])
             for client in self._sockets[300:400]:
@@ -161,7 +161,7 @@ class CrowdTests(ClientCase):
         answering = await send(port, LONG)
         await until(lambda: answering.response, "the headers")
         idle += [self.knock(port) for _ in range(40)]
-        self.assertEqual(200, (await ask(port, b"/health")).status)
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
         closed = [client for client in idle if has_ended(client)]
         self.assertIn(len(closed), range(60, 80))
         self.assertEqual(idle[: len(closed)], closed)
@@ -171,7 +171,7 @@ class CrowdTests(ClientCase):
         """A client that pipelines thousands of requests is served, and does not block others."""
         port = self.start().port
         greedy = self.knock(port, b"GET /health HTTP/1.1\r\n\r\n" * 2500)
-        await ask(port, b"/health")
+        await fetch(port, b"/health")
         received = bytearray()
         greedy.setblocking(False)
 
@@ -223,7 +223,7 @@ class EndTests(ClientCase):
         """A client that closes its sending side counts as gone, and its render is cancelled."""
         service = self.start(variant_store=None)
         # The reactor opens a pipe with its first child process, and keeps it.
-        await ask(service.port, signed("/info/plain/local://long.flac"))
+        await fetch(service.port, signed("/info/plain/local://long.flac"))
         before = descriptors(os.getpid())
         for data in (b"", HEALTH[:10], HEALTH):
             client = knock(service.port, data)
@@ -236,7 +236,7 @@ class EndTests(ClientCase):
         await until(lambda: has_answer(client), "the stream to begin")
         hang_up(client)
         cancelled = 'audio_proxy_renders_total{format="mp3",outcome="cancelled"}'
-        await until_told(lambda: scrape(service.metrics_port), lambda seen: seen[cancelled] == 1)
+        await poll(lambda: scrape(service.metrics_port), lambda seen: seen[cancelled] == 1)
         self.assertEqual([], encoders())
         client.close()
         await until(lambda: descriptors(os.getpid()) <= before, "the descriptors to be closed")
@@ -245,7 +245,7 @@ class EndTests(ClientCase):
         """A connection reset at any moment leaks nothing and does not affect other connections."""
         process = self.twistd()
         port = await process.port()
-        await ask(port, SHORT)
+        await fetch(port, SHORT)
         await until_hit(port, SHORT)
         before = descriptors(process.pid)
         stayed = await send(port, LONG)
@@ -276,7 +276,7 @@ class EndTests(ClientCase):
             target = signed(f"/cb:{number}/plain/local://short.flac")
             client = knock(port, get(target) + ahead)
             await until_queued(port, 1)
-            refused = await ask(port, signed("/cb:x/plain/local://short.flac"))
+            refused = await fetch(port, signed("/cb:x/plain/local://short.flac"))
             self.assertEqual((429, "queue_full"), (refused.status, refused.error))
             go(client)
             await until_queued(port, 0)
@@ -285,17 +285,17 @@ class EndTests(ClientCase):
         os.kill(encoder, signal.SIGKILL)
 
 
-async def until_told(question: Callable[[], Awaitable[T]], is_it: Callable[[T], bool]) -> None:
+async def poll(question: Callable[[], Awaitable[T]], is_it: Callable[[T], bool]) -> None:
     """Repeat a request until its response meets a condition."""
     deadline = reactor.seconds() + PATIENCE
-    while not is_it(answer := await question()):
+    while not is_it(response := await question()):
         if reactor.seconds() > deadline:
-            raise AssertionError(f"the last response is {answer}")
+            raise AssertionError(f"the last response is {response}")
 
 
 async def until_queued(port: int, count: int) -> None:
     """Wait until `count` renders are queued for a slot."""
-    await until_told(lambda: ask(port, b"/ready"), lambda seen: seen.document["queued"] == count)
+    await poll(lambda: fetch(port, b"/ready"), lambda seen: seen.document["queued"] == count)
 
 
 def has_ended_or_answered(client: socket.socket) -> bool:

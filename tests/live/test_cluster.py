@@ -19,7 +19,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.task import deferLater
 
 from tests.live.test_ends import ActorCase, target, until_standing
-from tests.support.balancer import NODE, Balancer, HAProxy, Nginx, balance, until_told
+from tests.support.balancer import NODE, Balancer, HAProxy, Nginx, balance, poll
 from tests.support.buckets import s3_server
 from tests.support.http import Response
 from tests.support.service import (
@@ -27,7 +27,7 @@ from tests.support.service import (
     Client,
     Process,
     ServiceCase,
-    ask,
+    fetch,
     reactor,
     scrape,
     send,
@@ -137,14 +137,14 @@ class Visitor:
         except Exception as failure:
             self._failure = failure
 
-    def has_had(self, answers: int) -> bool:
+    def has_had(self, responses: int) -> bool:
         """Return whether at least this number of responses has arrived.
 
         :raises Exception: if a response was wrong.
         """
         if self._failure is not None:
             raise self._failure
-        return self.answered >= answers
+        return self.answered >= responses
 
     def leave(self) -> Deferred[None]:
         """Send no more requests; the result fires after the last response."""
@@ -152,17 +152,17 @@ class Visitor:
         return self._left
 
 
-async def fetch(port: int, path: bytes) -> tuple[Response, bytes]:
+async def fetch_with_body(port: int, path: bytes) -> tuple[Response, bytes]:
     """Return a response and the complete body; for a 302, the body is that of the target.
 
     :raises AssertionError: if the body is incomplete.
     """
-    answer = whole = await ask(port, path)
-    if answer.status == 302:
-        whole = await follow(answer["location"] or b"")
+    response = whole = await fetch(port, path)
+    if response.status == 302:
+        whole = await follow(response["location"] or b"")
     if (whole.status, whole.complete) != (200, True):
         raise AssertionError(f"incomplete response: {whole}")
-    return answer, whole.body
+    return response, whole.body
 
 
 async def follow(location: bytes) -> Response:
@@ -256,17 +256,17 @@ class ClusterCase(ServiceCase):
     async def learn(self, forms: Collection[str]) -> None:
         """Get the right bytes for some options from a separate node."""
         lone = self.start(variant_store=None)
-        answers = await together(fetch(lone.port, short(form)) for form in forms)
-        self.expected.update(zip(forms, (body for _, body in answers), strict=True))
+        responses = await together(fetch_with_body(lone.port, short(form)) for form in forms)
+        self.expected.update(zip(forms, (body for _, body in responses), strict=True))
 
     async def find_home(self, form: str, number: int, balancer: Balancer | None = None) -> Address:
         """Make a new URL, and find out to which node a balancer sends it."""
         balancer = balancer or self.balancer
         path = short(f"{form}/cb:{balancer.program}-{number}")
         # A HEAD request does not render.
-        answer = await ask(balancer.port, path, b"HEAD")
-        self.assertEqual(b"MISS", answer["x-audio-proxy"])
-        return Address(path, form, balancer.port, (answer[NODE] or b"").decode())
+        response = await fetch(balancer.port, path, b"HEAD")
+        self.assertEqual(b"MISS", response["x-audio-proxy"])
+        return Address(path, form, balancer.port, (response[NODE] or b"").decode())
 
     async def at_home_with(self, name: str, form: str, balancer: Balancer) -> Address:
         """Return a new URL that the balancer sends to the node with this name."""
@@ -281,20 +281,20 @@ class ClusterCase(ServiceCase):
 
         :param port: port of a node; by default the balancer's.
         """
-        answer, body = await fetch(port or address.port, address.path)
+        response, body = await fetch_with_body(port or address.port, address.path)
         self.assertTrue(body == self.expected[address.options], f"wrong bytes for {address}")
-        self.assertEqual(self.tags.setdefault(address.path, answer["etag"]), answer["etag"])
-        return answer
+        self.assertEqual(self.tags.setdefault(address.path, response["etag"]), response["etag"])
+        return response
 
     async def until_stored(self, addresses: Iterable[Address]) -> None:
         """Wait for write-backs, which happen after the last byte is sent."""
         for address in addresses:
 
             async def is_hit(address: Address = address) -> bool:
-                answer = await ask(address.port, address.path, b"HEAD")
-                return answer["x-audio-proxy"] == b"HIT"
+                response = await fetch(address.port, address.path, b"HEAD")
+                return response["x-audio-proxy"] == b"HIT"
 
-            await until_told(is_hit, "the write-back")
+            await poll(is_hit, "the write-back")
 
 
 def together(coroutines: Iterable[Awaitable[object]]) -> Deferred[list]:
@@ -348,22 +348,22 @@ class ClusterTests(ClusterCase):
             lookups = await tally("cache_lookups_total", *metrics)
             return lookups.total() - before.total() == 6 * len(addresses)
 
-        await until_told(all_there, "all lookups")
+        await poll(all_there, "all lookups")
         for node in nodes:
             await node.open_gate()
         # The other six join while the renders run, end, and are stored.
         late = {address: self.crowd(address) for address in addresses}
         for address in addresses:
             first, later = await early[address], await late[address]
-            states = Counter(answer["x-audio-proxy"] for answer in first)
+            states = Counter(response["x-audio-proxy"] for response in first)
             self.assertEqual({b"MISS": 1, b"COALESCED": 5}, states)
             self.assertLessEqual({each["x-audio-proxy"] for each in later}, {b"COALESCED", b"HIT"})
             self.assertEqual({address.home.encode()}, {each[NODE] for each in [*first, *later]})
         await self.until_stored(addresses)
         for node in nodes:
             for address in addresses:
-                answer = await self.see(address, node.port)
-                self.assertEqual(b"HIT", answer["x-audio-proxy"])
+                response = await self.see(address, node.port)
+                self.assertEqual(b"HIT", response["x-audio-proxy"])
 
     def crowd(self, address: Address) -> Deferred[list[Response]]:
         """Let six clients request one URL."""
@@ -426,10 +426,10 @@ class LossTests(ClusterCase):
         moved = await self.kill(self.nodes["killed"])
         await self.bring_back(self.nodes["drained"], held)
         for client in moved:
-            answer = await client.end()
-            self.assertEqual((200, True), (answer.status, answer.complete))
-            self.assertIn(answer[NODE], (b"steady", b"drained"))
-            self.assertIn(answer.body, self.expected.values())
+            response = await client.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertIn(response[NODE], (b"steady", b"drained"))
+            self.assertIn(response.body, self.expected.values())
         await self.stop(self.nodes["steady"])
         for visitor in self.visitors:
             await visitor.leave()
@@ -445,14 +445,14 @@ class LossTests(ClusterCase):
         held = [await send(self.balancer.port, next(fresh).path) for _ in range(2)]
         held += [await send(node.port, next(fresh).path) for _ in range(5)]
         await self.balancer.until_state(drained="DOWN")
-        self.assertEqual(503, (await ask(node.port, b"/ready")).status)
+        self.assertEqual(503, (await fetch(node.port, b"/ready")).status)
         for address in [*self.stored["drained"], next(fresh)]:
-            answer = await self.see(address)
-            self.assertNotEqual(b"drained", answer[NODE])
+            response = await self.see(address)
+            self.assertNotEqual(b"drained", response[NODE])
         # The node still serves stored variants, which need no render slot.
         for address in self.everything:
-            answer = await self.see(address, node.port)
-            self.assertEqual(b"HIT", answer["x-audio-proxy"])
+            response = await self.see(address, node.port)
+            self.assertEqual(b"HIT", response["x-audio-proxy"])
         await self.until_answered(self.listeners)
         return held
 
@@ -466,7 +466,7 @@ class LossTests(ClusterCase):
         async def one_waits() -> bool:
             return bool(await tally("render_queue_depth", node.metrics_port))
 
-        await until_told(one_waits, "the queue")
+        await poll(one_waits, "the queue")
         return held
 
     async def kill(self, node: Node) -> list[Client]:
@@ -486,7 +486,7 @@ class LossTests(ClusterCase):
         async def another_waits() -> bool:
             return (await tally("render_queue_depth", node.metrics_port)).total() > 1
 
-        await until_told(another_waits, "the queue to grow")
+        await poll(another_waits, "the queue to grow")
         # From here on the node reads nothing, and its clients accumulate.
         node.process.signal(signal.SIGSTOP)
         moved.append(await send(self.nginx.port, late.path))
@@ -495,7 +495,7 @@ class LossTests(ClusterCase):
         async def all_caught() -> bool:
             return await self.balancer.sessions("killed") >= len(held) + len(caught)
 
-        await until_told(all_caught, "all requests")
+        await poll(all_caught, "all requests")
         node.process.signal(signal.SIGKILL)
         for client in held:
             await self.assert_served(client, b"steady")
@@ -510,11 +510,11 @@ class LossTests(ClusterCase):
         for client, way in zip(held, [b"drained"] * 2 + [None] * 5, strict=True):
             await self.assert_served(client, way)
         await self.balancer.until_state(drained="UP")
-        self.assertEqual(200, (await ask(node.port, b"/ready")).status)
+        self.assertEqual(200, (await fetch(node.port, b"/ready")).status)
         for name in ("steady", "drained"):
             for address in [*self.stored[name], next(self.fresh[name])]:
-                answer = await self.see(address)
-                self.assertEqual(name.encode(), answer[NODE])
+                response = await self.see(address)
+                self.assertEqual(name.encode(), response[NODE])
         await self.until_answered(self.listeners)
 
     async def stop(self, node: Node) -> None:
@@ -524,8 +524,8 @@ class LossTests(ClusterCase):
         node.process.signal(signal.SIGTERM)
         await self.balancer.until_state(steady="DOWN")
         for address in [*self.stored["steady"], next(self.fresh["steady"])]:
-            answer = await self.see(address)
-            self.assertEqual(b"drained", answer[NODE])
+            response = await self.see(address)
+            self.assertEqual(b"drained", response[NODE])
         # Do not wait for the seekers: their requests may be queued at the stopping node.
         await self.until_answered(self.listeners)
         await node.open_gate()
@@ -554,9 +554,9 @@ class LossTests(ClusterCase):
 
     async def visit(self, address: Address) -> None:
         """Request a URL; require that URLs of the steady node stay there until it stops."""
-        answer = await self.see(address)
+        response = await self.see(address)
         if address.home == "steady" and not self.may_move:
-            self.assertEqual(b"steady", answer[NODE])
+            self.assertEqual(b"steady", response[NODE])
 
     async def until_answered(self, visitors: Collection[Visitor]) -> None:
         """Wait until each of these visitors has had two more responses."""
@@ -565,9 +565,9 @@ class LossTests(ClusterCase):
 
     async def assert_served(self, client: Client, node: bytes | None) -> None:
         """Require a complete response, and the node that sent it."""
-        answer = await client.end()
-        self.assertEqual((200, True, node), (answer.status, answer.complete, answer[NODE]))
-        self.assertIn(answer.body, self.expected.values())
+        response = await client.end()
+        self.assertEqual((200, True, node), (response.status, response.complete, response[NODE]))
+        self.assertIn(response.body, self.expected.values())
 
 
 class PassageTests(ActorCase):
@@ -610,12 +610,12 @@ class PassageTests(ActorCase):
             self.assertIsNone(client.closed)
         os.kill(encoder, signal.SIGCONT)
         for client in clients:
-            answer = await client.end()
-            self.assertEqual((200, True), (answer.status, answer.complete))
-            self.assertEqual(2 * 65536, len(answer.body))
+            response = await client.end()
+            self.assertEqual((200, True), (response.status, response.complete))
+            self.assertEqual(2 * 65536, len(response.body))
         for client in (waiting, late):
-            answer = await client.end()
-            self.assertEqual((200, True), (answer.status, answer.complete))
+            response = await client.end()
+            self.assertEqual((200, True), (response.status, response.complete))
         await haproxy.until_state(one="UP")
 
     async def test_paths_pass_untouched(self) -> None:
@@ -629,10 +629,10 @@ class PassageTests(ActorCase):
                 (422, signed("/f:mp3//plain/local://good.flac")),
                 (401, b"/changed" + target("good", "mp3")),
             ):
-                answer = await ask(balancer.port, path, b"HEAD", x_request_id=b"mine")
-                self.assertEqual((status, b"mine"), (answer.status, answer["x-request-id"]))
-            answer = await ask(balancer.port, target("good", "mp3"), b"HEAD")
-            self.assertTrue(answer["x-request-id"])
+                response = await fetch(balancer.port, path, b"HEAD", x_request_id=b"mine")
+                self.assertEqual((status, b"mine"), (response.status, response["x-request-id"]))
+            response = await fetch(balancer.port, target("good", "mp3"), b"HEAD")
+            self.assertTrue(response["x-request-id"])
 
     async def test_torn_stays_torn(self) -> None:
         """A response that breaks off at the node also breaks off for the client."""
@@ -642,24 +642,24 @@ class PassageTests(ActorCase):
             encoder = await until_standing()
             await until(lambda client=client: client.response, "the headers")
             os.kill(encoder, signal.SIGCONT)
-            answer = await client.end()
-            self.assertEqual((200, False), (answer.status, answer.complete))
+            response = await client.end()
+            self.assertEqual((200, False), (response.status, response.complete))
 
     async def test_timeout_is_the_nodes_own(self) -> None:
         """A render that takes too long gives the node's 504, and no other node retries it."""
         services = [self.start(render_timeout=1, probe_timeout=30) for _ in range(2)]
         metrics = [service.metrics_port for service in services]
         balancers = await self.boot(one=services[0].port, two=services[1].port)
-        for answer in await together(
-            ask(each.port, target("stuck", "mp3", f"/cb:{each.program}")) for each in balancers
+        for response in await together(
+            fetch(each.port, target("stuck", "mp3", f"/cb:{each.program}")) for each in balancers
         ):
-            self.assertEqual((504, "render_timeout"), (answer.status, answer.error))
+            self.assertEqual((504, "render_timeout"), (response.status, response.error))
 
         # A render is counted when its encoder is dead; the client does not wait for that.
         async def all_ended() -> bool:
             return not await tally("render_slots_held", *metrics)
 
-        await until_told(all_ended, "the renders to end")
+        await poll(all_ended, "the renders to end")
         self.assertEqual(
             {'renders_total{format="mp3",outcome="render_timeout"}': 2},
             await tally("renders_total", *metrics),

@@ -34,9 +34,9 @@ from tests.support.service import (
     PATIENCE,
     Client,
     Process,
-    ask,
     children,
-    moved,
+    counter_increases,
+    fetch,
     scrape,
     send,
     until,
@@ -79,7 +79,7 @@ class KillTests(KillCase):
     async def test_at_any_moment(self) -> None:
         """A node that is killed at any stage of a render leaves no encoder and no file (D40)."""
         node, port = await self.boot(AP_MAX_CONCURRENCY="1")
-        reference = await ask(port, target("good", "mp3"))
+        reference = await fetch(port, target("good", "mp3"))
         await until_hit(port, target("good", "mp3"))
         before = self.variants()
         for act in ("start", "middle", "end"):
@@ -107,9 +107,9 @@ class KillTests(KillCase):
             # The scratch folder and lock of the running node remain; those of killed nodes are
             # gone.
             self.assertEqual(2, len(list((self.store / ".scratch").iterdir())))
-            hit = await ask(port, target("good", "mp3"))
+            hit = await fetch(port, target("good", "mp3"))
             self.assertEqual((b"HIT", reference.body), (hit["x-audio-proxy"], hit.body))
-            head = await ask(port, target(act, "mp3"), b"HEAD")
+            head = await fetch(port, target(act, "mp3"), b"HEAD")
             self.assertEqual(b"MISS", head["x-audio-proxy"])
 
     async def until_queued(self, node: Process) -> None:
@@ -147,7 +147,7 @@ class WriteBackTests(SynchronousTestCase):
                     found.close()
                 self.assertEqual([], scratch_files(root))
                 self.assertEqual(2, len(list((root / ".scratch").iterdir())))
-                store.abandon()
+                store.close_now()
 
     def open(self, store: FileVariantStore) -> None:
         """Open a store."""
@@ -226,7 +226,7 @@ class NeighbourTests(KillCase):
         _, port = await self.boot()
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         for path in targets:
-            self.assertEqual(bodies[path], {(await ask(port, path)).body})
+            self.assertEqual(bodies[path], {(await fetch(port, path)).body})
 
 
 class HungDiskTests(ActorCase):
@@ -249,7 +249,7 @@ class HungDiskTests(ActorCase):
         self.patch(registry_module, "_CANCEL_TIMEOUT", 0.2)
         self.guards: list[int] = []
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
 
     def children(self) -> list[int]:
         """Return the children of the service, which runs in this process."""
@@ -275,10 +275,10 @@ class HungDiskTests(ActorCase):
 
     async def assert_serves(self, port: int, hit: bytes) -> None:
         """Require that the service still serves requests that need no write."""
-        self.assertEqual(b"HIT", (await ask(port, hit))["x-audio-proxy"])
-        self.assertEqual(b"HIT", (await ask(port, hit, b"HEAD"))["x-audio-proxy"])
+        self.assertEqual(b"HIT", (await fetch(port, hit))["x-audio-proxy"])
+        self.assertEqual(b"HIT", (await fetch(port, hit, b"HEAD"))["x-audio-proxy"])
         for path in (b"/health", b"/ready"):
-            self.assertEqual(200, (await ask(port, path)).status)
+            self.assertEqual(200, (await fetch(port, path)).status)
 
     async def test_sync_that_hangs(self) -> None:
         """While an fsync hangs, clients are served, and a shutdown does not wait for it (D39)."""
@@ -291,7 +291,7 @@ class HungDiskTests(ActorCase):
             real(descriptor)
 
         service = self.start(render_timeout=1)
-        await ask(service.port, target("good", "mp3"))
+        await fetch(service.port, target("good", "mp3"))
         await until_hit(service.port, target("good", "mp3"))
         before = await scrape(service.metrics_port)
         self.patch(os, "fsync", hang)
@@ -303,9 +303,9 @@ class HungDiskTests(ActorCase):
         await self.assert_whole(joined, b"COALESCED")
         await self.assert_serves(service.port, target("good", "mp3"))
         await until(lambda: len(self.texts(LogLevel.warn)) == 1, "the warning")
-        beside = await ask(service.port, target("good", "flac"))
+        beside = await fetch(service.port, target("good", "flac"))
         self.assertEqual((200, True), (beside.status, beside.complete))
-        counted = moved(before, await scrape(service.metrics_port))
+        counted = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual(2, counted["variant_store_write_failures_total"])
         await service.stopService()
         self.assertFalse(gate.is_set())
@@ -324,7 +324,7 @@ class HungDiskTests(ActorCase):
         freeze = self.mount_frozen_at_will()
         service = self.start(render_timeout=1, max_concurrency=2, max_variant_bytes=5_000_000)
         port = service.port
-        await ask(port, target("good", "mp3"))
+        await fetch(port, target("good", "mp3"))
         await until_hit(port, target("good", "mp3"))
         before = await scrape(service.metrics_port)
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
@@ -336,15 +336,15 @@ class HungDiskTests(ActorCase):
         await self.assert_whole(await send(port, target("steady", "mp3")), b"COALESCED")
         await self.assert_serves(port, target("good", "mp3"))
         await until(lambda: self.texts(LogLevel.warn), "the warning")
-        beside = await ask(port, target("good", "flac"))
+        beside = await fetch(port, target("good", "flac"))
         self.assertEqual((200, True), (beside.status, beside.complete))
         freeze("--unfreeze")
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
-        counted = moved(before, await scrape(service.metrics_port))
+        counted = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual(2, counted["variant_store_write_failures_total"])
         # The late write-back succeeded or failed completely, and new renders are stored again.
-        self.assertIn((await ask(port, target("steady", "mp3"), b"HEAD"))["x-audio-proxy"], MAYBE)
-        await ask(port, target("good", "wav"))
+        self.assertIn((await fetch(port, target("steady", "mp3"), b"HEAD"))["x-audio-proxy"], MAYBE)
+        await fetch(port, target("good", "wav"))
         await until_hit(port, target("good", "wav"))
         await until(lambda: open_descriptors() <= open_before, "descriptors to be closed")
         await service.stopService()
@@ -363,12 +363,12 @@ class HungDiskTests(ActorCase):
         self.assertEqual([encoder], self.children())
         held = await scrape(service.metrics_port)
         self.assertEqual(1, held["audio_proxy_render_slots_held"])
-        self.assertEqual(429, (await ask(service.port, target("good", "mp3"))).status)
+        self.assertEqual(429, (await fetch(service.port, target("good", "mp3"))).status)
         # The client did not have to wait for the end of the encoder.
         self.assertFalse((await client.end()).complete)
         freeze("--unfreeze")
         await until(lambda: not self.children(), "the encoder to be reaped")
-        self.assertEqual(200, (await ask(service.port, target("good", "mp3"))).status)
+        self.assertEqual(200, (await fetch(service.port, target("good", "mp3"))).status)
         self.assertEqual([line], self.texts(LogLevel.error))
 
     def mount_frozen_at_will(self) -> Callable[[str], None]:

@@ -15,7 +15,7 @@ from twisted.web.static import Data
 from audioproxy.config import BucketStore, S3Config
 from audioproxy.service import AudioProxy, BootError, make_resource
 from tests.live.test_service import until_hit
-from tests.support.service import ServiceCase, ask, children, reactor, send, short_flac, signed
+from tests.support.service import ServiceCase, children, fetch, reactor, send, short_flac, signed
 
 PATH = b"/audio" + signed("/f:ogg/plain/local://short.flac")
 
@@ -44,19 +44,19 @@ class EmbeddingTests(ServiceCase):
         proxy = self.make()
         await proxy.startService()
         port = self.mount(proxy)
-        miss = await ask(port, PATH)
+        miss = await fetch(port, PATH)
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
         self.assertEqual(b"OggS", miss.body[:4])
         self.assertEqual(miss.body, (await until_hit(port, PATH)).body)
-        self.assertEqual(b"a text", (await ask(port, b"/text")).body)
-        self.assertEqual(200, (await ask(port, b"/audio/health")).status)
+        self.assertEqual(b"a text", (await fetch(port, b"/text")).body)
+        self.assertEqual(200, (await fetch(port, b"/audio/health")).status)
         for target, status in ((b"/audio/", 404), (b"/audio", 404), (b"/audio/x/y", 401)):
-            response = await ask(port, target)
+            response = await fetch(port, target)
             self.assertEqual(status, response.status)
             self.assertEqual(b"application/json", response["content-type"])
         # The prefix is not part of the signed path, but of the URL: without it there is no
         # resource.
-        self.assertEqual(404, (await ask(port, PATH.removeprefix(b"/audio"))).status)
+        self.assertEqual(404, (await fetch(port, PATH.removeprefix(b"/audio"))).status)
 
     async def test_store_without_urls(self) -> None:
         """A file store is served in proxy mode, even if the serve mode is redirect."""
@@ -64,10 +64,10 @@ class EmbeddingTests(ServiceCase):
         proxy = self.make(serve_mode="redirect")
         await proxy.startService()
         port = self.mount(proxy)
-        miss = await ask(port, PATH)
+        miss = await fetch(port, PATH)
         hit = await until_hit(port, PATH)
         self.assertEqual((200, miss.body), (hit.status, hit.body))
-        part = await ask(port, PATH, range=b"bytes=0-3")
+        part = await fetch(port, PATH, range=b"bytes=0-3")
         self.assertEqual((206, b"OggS"), (part.status, part.body))
 
     async def test_child_of_an_application(self) -> None:
@@ -78,7 +78,7 @@ class EmbeddingTests(ServiceCase):
         proxy.setServiceParent(parent)
         port = self.mount(proxy)
         parent.startService()
-        self.assertEqual(200, (await ask(port, PATH)).status)
+        self.assertEqual(200, (await fetch(port, PATH)).status)
         await parent.stopService()
         self.assertFalse(proxy.running)
         self.assertEqual([], children())
@@ -122,7 +122,7 @@ class EmbeddingTests(ServiceCase):
         await proxy.startService()
         client = await send(self.mount(proxy), PATH)
         while not proxy.resource.active.count:
-            await ask(self.mount(proxy), b"/text")
+            await fetch(self.mount(proxy), b"/text")
         await proxy.stopService()
         response = await client.end()
         self.assertEqual((200, True), (response.status, response.complete))
@@ -136,7 +136,7 @@ class EmbeddingTests(ServiceCase):
         states = []
         for _ in range(2):
             await proxy.startService()
-            states.append((await ask(port, PATH))["x-audio-proxy"])
+            states.append((await fetch(port, PATH))["x-audio-proxy"])
             await proxy.stopService()
         self.assertEqual([b"MISS", b"HIT"], states)
 

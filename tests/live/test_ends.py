@@ -22,16 +22,16 @@ from tests.support.service import (
     Client,
     Process,
     ServiceCase,
-    ask,
     children,
+    counter_increases,
     descriptors,
+    fetch,
+    is_stopped,
     long_flac,
-    moved,
     scrape,
     send,
     short_flac,
     signed,
-    stands_still,
     until,
 )
 from tests.test_tap import LINE
@@ -80,7 +80,7 @@ class ActorCase(ServiceCase):
         path = f"{self.programs}:{os.environ['PATH']}"
         node = self.twistd(**{"PATH": path, "AP_LOG_LEVEL": "debug", **variables})
         port = await node.port()
-        good = await ask(port, signed("/f:opus/plain/local://good.flac"))
+        good = await fetch(port, signed("/f:opus/plain/local://good.flac"))
         self.assertEqual(200, good.status)
         await until(lambda: not children(node.pid), "its children to be reaped")
         return node
@@ -104,7 +104,7 @@ async def until_standing(pid: int | None = None, but: Collection[int] = ()) -> i
     """Wait until a child of a process is stopped, except those in ``but``; return its id."""
 
     def standing() -> list[int]:
-        return [child for child in children(pid) if child not in but and stands_still(child)]
+        return [child for child in children(pid) if child not in but and is_stopped(child)]
 
     (found,) = await until(standing, "the encoder to stop")
     return found
@@ -261,7 +261,7 @@ class EndTests(ActorCase):
         for end in ends:
             expected.update(end.counts())
             self.assertIn(end.histogram, after)
-        self.assertEqual(expected, without_scrapes(moved(before, after)))
+        self.assertEqual(expected, without_scrapes(counter_increases(before, after)))
         self.assert_logged(troubles(node, said), ends)
         new = [name for name in self.stored() if name not in stored]
         self.assertEqual(len([end for end in ends if end.code is None]), len(new))
@@ -269,7 +269,7 @@ class EndTests(ActorCase):
     async def assert_unharmed(self, node: Process, descriptors_before: int) -> None:
         """Require that a service has leaked no descriptor, and renders again."""
         await until(lambda: descriptors(node.pid) <= descriptors_before, "descriptors to close")
-        whole = await ask(await node.port(), target("good", "mp3"))
+        whole = await fetch(await node.port(), target("good", "mp3"))
         self.assertEqual((200, True), (whole.status, whole.complete))
 
     async def test_failures(self) -> None:
@@ -321,14 +321,14 @@ class FullDiskTests(ActorCase):
         response = await client.end()
         self.assertIn(response.status, (200, 500))
         self.assertFalse(response.status == 200 and response.complete)
-        after = moved(before, await self.until_idle(node))
+        after = counter_increases(before, await self.until_idle(node))
         self.assertEqual(1, after['renders_total{format="wav",outcome="render_failed"}'])
         diagnostic, request = troubles(node, said)
         self.assertRegex(diagnostic[1], r"the encoder failed .*No space left on device")
         self.assertRegex(request[1], rf"render {response.status} render_failed ")
         self.assertEqual({"warning"}, {diagnostic[0], request[0]})
         await until(lambda: os.statvfs(self.store).f_bfree == room, "the disk to be free again")
-        await ask(await node.port(), target("good", "mp3"))
+        await fetch(await node.port(), target("good", "mp3"))
         await until_hit(await node.port(), target("good", "mp3"))
 
     async def test_full_at_the_last_moment(self) -> None:
@@ -348,7 +348,7 @@ class FullDiskTests(ActorCase):
         self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual(bytes(65536), response.body)
         await until(lambda: "write-back" in node.stdout, "the log line")
-        counted = moved(before, await self.until_idle(node))
+        counted = counter_increases(before, await self.until_idle(node))
         self.assertEqual(1, counted["variant_store_write_failures_total"])
         self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
         warnings = [text for level, text in troubles(node, said) if level != "info"]
@@ -356,7 +356,7 @@ class FullDiskTests(ActorCase):
             *warnings, r"\Awrite-back of [0-9a-f]{64} failed: .*No space left on device"
         )
         self.assertEqual(stored, self.stored())
-        head = await ask(port, target("brim", "mp3"), b"HEAD")
+        head = await fetch(port, target("brim", "mp3"), b"HEAD")
         self.assertEqual(b"MISS", head["x-audio-proxy"])
 
 

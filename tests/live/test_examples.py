@@ -8,7 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
-from tests.support.service import Process, ServiceCase, ask, reactor, short_flac, until
+from tests.support.service import Process, ServiceCase, fetch, reactor, short_flac, until
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 
@@ -45,7 +45,7 @@ class EmbedTests(ServiceCase):
         origin = f"http://127.0.0.1:{self.port}"
         url = process.stdout.strip()
         self.assertTrue(url.startswith(f"{origin}/audio/"), url)
-        response = await ask(self.port, url.removeprefix(origin).encode())
+        response = await fetch(self.port, url.removeprefix(origin).encode())
         self.assertEqual((200, b"audio/mpeg"), (response.status, response["content-type"]))
         self.assertGreater(len(response.body), 10_000)
         process.signal(signal.SIGTERM)

@@ -18,25 +18,25 @@ from audioproxy.service import make_service
 from tests.live.test_https_sources import HttpsCase, authority, certificate
 from tests.support.authority import Authority
 from tests.support.http import Response
-from tests.support.origins import Call, File, Methods, Redirect, Status, open_origin
-from tests.support.service import ask, reactor, send, short_flac, signed
+from tests.support.origins import File, Methods, PendingResponse, Redirect, Status, open_origin
+from tests.support.service import fetch, reactor, send, short_flac, signed
 
 
 @implementer(IHostnameResolver)
 class Names:
     """Resolver that maps made-up host names to this machine, or to no address.
 
-    :ivar asked: the names that were looked up.
+    :ivar lookups: the names that were looked up.
     """
 
     def __init__(self, *unknown: str) -> None:
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
         self._unknown = unknown
 
     def resolveHostName(
         self, resolutionReceiver: Any, hostName: str, portNumber: int = 0, *_: Any, **__: Any
     ) -> Any:
-        self.asked.append(hostName)
+        self.lookups.append(hostName)
         resolutionReceiver.resolutionBegan(self)
         if hostName not in self._unknown:
             resolutionReceiver.addressResolved(IPv4Address("TCP", "127.0.0.1", portNumber))
@@ -58,10 +58,10 @@ class RedirectTests(HttpsCase):
     async def refused(self, url: str, status: int) -> Response:
         """Require a refusal for HEAD and GET, info and render; return the last response."""
         for options in ("info", "f:wav"):
-            head = await ask(self.service.port, self.path(url, options), b"HEAD")
-            answer = await ask(self.service.port, self.path(url, options))
-            self.assertEqual((status, status), (head.status, answer.status), (url, options))
-        return answer
+            head = await fetch(self.service.port, self.path(url, options), b"HEAD")
+            response = await fetch(self.service.port, self.path(url, options))
+            self.assertEqual((status, status), (head.status, response.status), (url, options))
+        return response
 
     async def test_every_kind(self) -> None:
         """Five redirects of any status and spelling are followed; a sixth gives 502 (D48)."""
@@ -74,8 +74,8 @@ class RedirectTests(HttpsCase):
         self.origin.put("/a.flac", short_flac().read_bytes())
         self.add("a.flac", short_flac())
         for options in ("info", "f:wav"):
-            local = await ask(self.service.port, signed(f"/{options}/plain/local://a.flac"))
-            far = await ask(self.service.port, self.path(first, options))
+            local = await fetch(self.service.port, signed(f"/{options}/plain/local://a.flac"))
+            far = await fetch(self.service.port, self.path(first, options))
             self.assertEqual((200, True, local.body), (far.status, far.complete, far.body))
         one_more = self.origin.put("/0", Redirect("/a/1"))
         self.assertEqual("upstream_unavailable", (await self.refused(one_more, 502)).error)
@@ -84,8 +84,8 @@ class RedirectTests(HttpsCase):
         """A redirect loop gives 502 after six requests, on HEAD too (D48)."""
         url = self.origin.put("/a", Redirect("/b"))
         self.origin.put("/b", Redirect("/a"))
-        answer = await self.refused(url, 502)
-        self.assertEqual("upstream_unavailable", answer.error)
+        response = await self.refused(url, 502)
+        self.assertEqual("upstream_unavailable", response.error)
         # Two HEAD and two GET requests to the service.
         self.assertEqual(4 * 6, len(self.origin.requests))
 
@@ -94,10 +94,10 @@ class RedirectTests(HttpsCase):
         elsewhere = open_origin(self, certificate("localhost", "127.0.0.1"))
         there = elsewhere.put("/a", short_flac().read_bytes(), "127.0.0.1")
         url = self.origin.put("/a", Redirect(there))
-        answer = await self.refused(url, 404)
+        response = await self.refused(url, 404)
         missing = await self.refused(self.origin.url("/none"), 404)
-        self.assertEqual(missing.body, answer.body)
-        self.assertEqual([], elsewhere.visits)
+        self.assertEqual(missing.body, response.body)
+        self.assertEqual([], elsewhere.connections)
 
     async def test_nowhere(self) -> None:
         """A redirect without a location, or to anything but a plain https URL, gives 404 (D48)."""
@@ -107,7 +107,7 @@ class RedirectTests(HttpsCase):
         for place in (*places, "ftp://localhost/", "https://localhost:0/", "/a b", "/\xe9"):
             url = self.origin.put("/a", Redirect(place))
             self.assertEqual("not_found", (await self.refused(url, 404)).error, place)
-        self.assertEqual([], cleartext.visits)
+        self.assertEqual([], cleartext.connections)
 
     async def test_for_the_encoder_alone(self) -> None:
         """A redirect that only ffmpeg gets is not followed: the response is 415."""
@@ -116,19 +116,21 @@ class RedirectTests(HttpsCase):
         good = File(short_flac().read_bytes(), ranges=False)
         for number, place in enumerate((there, "/good")):
             url = self.origin.put(f"/{number}", Methods(good, Redirect(place)))
-            self.assertEqual(415, (await ask(self.service.port, self.path(url))).status)
-        self.assertEqual([], elsewhere.visits)
-        self.assertEqual([], self.origin.asked("/good"))
+            self.assertEqual(415, (await fetch(self.service.port, self.path(url))).status)
+        self.assertEqual([], elsewhere.connections)
+        self.assertEqual([], self.origin.requests_for("/good"))
 
     async def test_short_lived(self) -> None:
         """Redirects to short-lived URLs are followed again before each use and after the render."""
         data, moves = short_flac().read_bytes(), Moves()
         url = self.origin.put("/a", moves)
         moves.data = data
-        answer = await ask(self.service.port, self.path(url))
-        self.assertEqual((200, True), (answer.status, answer.complete))
-        self.assertEqual(["HEAD"] * 3, [asked.method for asked in self.origin.asked("/a")])
-        used = {asked.target for asked in self.origin.requests if asked.target != "/a"}
+        response = await fetch(self.service.port, self.path(url))
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(
+            ["HEAD"] * 3, [request.method for request in self.origin.requests_for("/a")]
+        )
+        used = {request.target for request in self.origin.requests if request.target != "/a"}
         self.assertEqual({"/b?good=0", "/b?good=1", "/b?good=2"}, used)
 
 
@@ -137,11 +139,11 @@ class Moves:
 
     data = b""
 
-    def answer(self, call: Call) -> None:
-        origin = call._talk.origin
-        origin.put(f"/b?good={call.turn - 1}", Status(403))
-        origin.put(f"/b?good={call.turn}", self.data)
-        Redirect(f"/b?good={call.turn}", 307).answer(call)
+    def respond(self, pending: PendingResponse) -> None:
+        origin = pending._protocol.origin
+        origin.put(f"/b?good={pending.earlier_requests - 1}", Status(403))
+        origin.put(f"/b?good={pending.earlier_requests}", self.data)
+        Redirect(f"/b?good={pending.earlier_requests}", 307).respond(pending)
 
 
 class TrustTests(HttpsCase):
@@ -161,9 +163,11 @@ class TrustTests(HttpsCase):
             origin = open_origin(self, bad)
             url = origin.put("/a", short_flac().read_bytes(), host)
             for options in ("f:wav", "info"):
-                answer = await ask(service.port, self.path(url, options))
-                self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error), name)
-                head = await ask(service.port, self.path(url, options), b"HEAD")
+                response = await fetch(service.port, self.path(url, options))
+                self.assertEqual(
+                    (502, "upstream_unavailable"), (response.status, response.error), name
+                )
+                head = await fetch(service.port, self.path(url, options), b"HEAD")
                 self.assertEqual(502, head.status)
             self.assertEqual([], origin.requests, name)
 
@@ -172,9 +176,9 @@ class TrustTests(HttpsCase):
         bad = Authority(Path(self.mktemp()).resolve()).issue("localhost")
         origin = open_origin(self, certificate("localhost"), bad)
         url = origin.put("/a", short_flac().read_bytes())
-        answer = await ask(self.start().port, self.path(url))
-        self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
-        self.assertEqual([], [v.requests for v in origin.visits[1:] if v.requests])
+        response = await fetch(self.start().port, self.path(url))
+        self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
+        self.assertEqual([], [v.requests for v in origin.connections[1:] if v.requests])
 
     async def test_trusted(self) -> None:
         """Chains with an intermediate and certificates for IPv4 addresses are trusted."""
@@ -183,16 +187,16 @@ class TrustTests(HttpsCase):
         service = self.start(source_allowlist=("localhost", "127.0.0.1"))
         data = short_flac().read_bytes()
         for url in (chained.put("/a", data), numbered.put("/a", data, "127.0.0.1")):
-            answer = await ask(service.port, self.path(url))
-            self.assertEqual((200, True), (answer.status, answer.complete), answer.body[:200])
+            response = await fetch(service.port, self.path(url))
+            self.assertEqual((200, True), (response.status, response.complete), response.body[:200])
 
     async def test_ipv6(self) -> None:
         """A certificate for an IPv6 address is trusted; the URL has the address in brackets."""
         origin = open_origin(self, certificate("::1"))
-        road = ProxyFactory("127.0.0.1", origin.port)
-        road.noisy = False
+        relay = ProxyFactory("127.0.0.1", origin.port)
+        relay.noisy = False
         try:
-            port = reactor.listenTCP(0, road, interface="::1")
+            port = reactor.listenTCP(0, relay, interface="::1")
         except CannotListenError as error:
             raise SkipTest("This machine has no IPv6.") from error
         self.addCleanup(port.stopListening)
@@ -200,9 +204,11 @@ class TrustTests(HttpsCase):
         service = self.start(source_allowlist=("::1",))
         host = f"[::1]:{port.getHost().port}"
         for options in ("info", "f:wav"):
-            answer = await ask(service.port, self.path(f"https://[0:0::1]:{host[6:]}/a", options))
-            self.assertEqual((200, True), (answer.status, answer.complete), answer.body[:200])
-        self.assertEqual({host}, {asked.headers["host"] for asked in origin.requests})
+            response = await fetch(
+                service.port, self.path(f"https://[0:0::1]:{host[6:]}/a", options)
+            )
+            self.assertEqual((200, True), (response.status, response.complete), response.body[:200])
+        self.assertEqual({host}, {request.headers["host"] for request in origin.requests})
 
     def test_files_that_are_no_trust(self) -> None:
         """An SSL_CERT_FILE that cannot be used fails the boot with an error that names it."""
@@ -226,8 +232,8 @@ class TrustTests(HttpsCase):
         empty.touch()
         good = self.twistd(SSL_CERT_FILE=str(authority().bundle), **settings)
         bad = self.twistd(SSL_CERT_FILE=str(empty), **settings)
-        answer = await ask(await good.port(), self.path(url))
-        self.assertEqual((200, True), (answer.status, answer.complete), good.stdout)
+        response = await fetch(await good.port(), self.path(url))
+        self.assertEqual((200, True), (response.status, response.complete), good.stdout)
         self.assertEqual(1, await bad.end())
         self.assertRegex(bad.stdout + bad.stderr, r"(?m)^.*SSL_CERT_FILE: ")
         self.assertNotIn("Traceback", bad.stdout + bad.stderr)
@@ -244,11 +250,11 @@ class SpellingTests(HttpsCase):
             self.origin.put(spelled.partition("?")[0], short_flac().read_bytes())
             path = self.path(self.origin.url(target), "info")
             clients[target] = await send(service.port, path)
-        answers = {target: (await client.end()).status for target, client in clients.items()}
+        responses = {target: (await client.end()).status for target, client in clients.items()}
         for who, wanted in (("we", None), ("ffprobe", "bytes=0-")):
             by_them = {a.target for a in self.origin.requests if a.headers.get("range") == wanted}
             self.assertEqual({*targets.values()}, by_them, who)
-        self.assertEqual({200}, {*answers.values()}, answers)
+        self.assertEqual({200}, {*responses.values()}, responses)
 
     async def test_kept(self) -> None:
         """Escapes, dot segments, empty segments, parameters and queries are kept."""
@@ -299,14 +305,14 @@ class AllowlistTests(HttpsCase):
         ):
             entries = None if entry is None else ("nobody.test", entry)
             service = self.start(source_allowlist=entries, variant_store=None)
-            names.asked.clear()
+            names.lookups.clear()
             before = len(origin.requests)
             for host in self.HOSTS:
                 spelled = host.replace("origin", "Origin").replace(".test", ".test.")
                 path = self.path(origin.url("/a", spelled), "info")
-                status = (await ask(service.port, path, b"HEAD")).status
+                status = (await fetch(service.port, path, b"HEAD")).status
                 self.assertEqual(200 if host in admitted else 404, status, (entry, host))
-            self.assertLessEqual({*names.asked}, admitted)
+            self.assertLessEqual({*names.lookups}, admitted)
             self.assertEqual(len(admitted), len(origin.requests) - before)
 
     async def test_address(self) -> None:
@@ -317,7 +323,7 @@ class AllowlistTests(HttpsCase):
         for entry, status in (("::1", 502), ("[::1]", 404), ("::2", 404), ("::*", 404)):
             service = self.start(source_allowlist=(entry,))
             for path in refused:
-                self.assertEqual(status, (await ask(service.port, path)).status, entry)
+                self.assertEqual(status, (await fetch(service.port, path)).status, entry)
 
     async def test_one_404(self) -> None:
         """Refused and missing sources get equal responses; refused hosts get no connection."""
@@ -336,10 +342,10 @@ class AllowlistTests(HttpsCase):
             for options in ("f:wav", "info"):
                 for method in (b"GET", b"HEAD"):
                     path = self.path(url, options)
-                    answer = await ask(service.port, path, method, x_request_id=b"same")
-                    self.assertEqual(404, answer.status, url)
-                    seen.add((method, answer.body, tuple(answer.settled)))
-        answer = await ask(closed.port, self.path(self.origin.url("/a")), x_request_id=b"same")
-        seen.add((b"GET", answer.body, tuple(answer.settled)))
+                    response = await fetch(service.port, path, method, x_request_id=b"same")
+                    self.assertEqual(404, response.status, url)
+                    seen.add((method, response.body, tuple(response.headers_without_date)))
+        response = await fetch(closed.port, self.path(self.origin.url("/a")), x_request_id=b"same")
+        seen.add((b"GET", response.body, tuple(response.headers_without_date)))
         self.assertEqual(2, len(seen), seen)
-        self.assertEqual([], elsewhere.visits)
+        self.assertEqual([], elsewhere.connections)

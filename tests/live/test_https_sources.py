@@ -17,13 +17,21 @@ from urllib.parse import quote
 from audioproxy.config import Config
 from tests.support.authority import Authority, Certificate
 from tests.support.http import Log, Response
-from tests.support.origins import Asked, Behaviour, Call, File, Methods, Status, open_origin
+from tests.support.origins import (
+    Behavior,
+    File,
+    Methods,
+    PendingResponse,
+    ReceivedRequest,
+    Status,
+    open_origin,
+)
 from tests.support.servers import Server
 from tests.support.service import (
     ServiceCase,
-    ask,
-    make_sound,
-    moved,
+    counter_increases,
+    fetch,
+    generate_audio,
     scrape,
     send,
     short_flac,
@@ -48,7 +56,7 @@ def sound(name: str, seconds: str = "1") -> bytes:
     """Return a tone in the format of a file name, made once for all tests."""
     how = ("-movflags", "+faststart") if name == "first.m4a" else ()
     words = ("-f", "lavfi", "-i", SINE + seconds, *how)
-    return make_sound(Path("sounds/https", f"{seconds}-{name}").resolve(), *words).read_bytes()
+    return generate_audio(Path("sounds/https", f"{seconds}-{name}").resolve(), *words).read_bytes()
 
 
 @cache
@@ -69,17 +77,17 @@ class WithoutTotal:
 
     data: bytes
 
-    def answer(self, call: Call) -> None:
+    def respond(self, pending: PendingResponse) -> None:
         file = File(self.data)
-        part = file._part(call.asked.headers)
-        if part is None or not call.wants_body:
-            file.answer(call)
+        part = file._part(pending.request.headers)
+        if part is None or not pending.wants_body:
+            file.respond(pending)
             return
         start, end = part
         line = f"Content-Range: bytes {start}-{end - 1}/*"
-        call.say(206, ['ETag: "1"', line, f"Content-Length: {end - start}"])
-        call.write(self.data[start:end])
-        call.done()
+        pending.send_head(206, ['ETag: "1"', line, f"Content-Length: {end - start}"])
+        pending.write(self.data[start:end])
+        pending.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,37 +96,37 @@ class Pieces:
 
     data: bytes
 
-    def answer(self, call: Call) -> None:
+    def respond(self, pending: PendingResponse) -> None:
         file = File(self.data)
-        start, end = file._part(call.asked.headers) or (0, 0)
+        start, end = file._part(pending.request.headers) or (0, 0)
         if end - start > 10_000:
-            piece = {**call.asked.headers, "range": f"bytes={start}-{start + 9999}"}
-            call = replace(call, asked=replace(call.asked, headers=piece))
-        file.answer(call)
+            piece = {**pending.request.headers, "range": f"bytes={start}-{start + 9999}"}
+            pending = replace(pending, request=replace(pending.request, headers=piece))
+        file.respond(pending)
 
 
 @dataclass(slots=True)
 class Later:
     """Behavior that changes with the second request of a kind."""
 
-    first: Behaviour
-    then: Behaviour
-    counts: Callable[[Asked], bool]
+    first: Behavior
+    then: Behavior
+    counts: Callable[[ReceivedRequest], bool]
     heard: int = 0
 
-    def answer(self, call: Call) -> None:
-        self.heard += self.counts(call.asked)
-        (self.first if self.heard <= 1 else self.then).answer(call)
+    def respond(self, pending: PendingResponse) -> None:
+        self.heard += self.counts(pending.request)
+        (self.first if self.heard <= 1 else self.then).respond(pending)
 
 
-def is_head(asked: Asked) -> bool:
+def is_head(request: ReceivedRequest) -> bool:
     """Return whether a request is a HEAD."""
-    return asked.method == "HEAD"
+    return request.method == "HEAD"
 
 
-def is_whole(asked: Asked) -> bool:
+def is_whole(request: ReceivedRequest) -> bool:
     """Return whether a GET asks for the whole file, as first ffprobe and then the render do."""
-    return asked.method == "GET" and asked.headers.get("range", "bytes=0-") == "bytes=0-"
+    return request.method == "GET" and request.headers.get("range", "bytes=0-") == "bytes=0-"
 
 
 class HttpsCase(ServiceCase):
@@ -130,7 +138,7 @@ class HttpsCase(ServiceCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         self.trust(authority().bundle)
         self.origin = open_origin(self, certificate("localhost"))
 
@@ -147,14 +155,14 @@ class HttpsCase(ServiceCase):
         """Return the signed path of a variant, or of the info document (``info``)."""
         return signed(f"/{options}/plain/{quote(url, safe='')}")
 
-    async def ask_all(self, port: int, paths: Sequence[bytes]) -> list[Response]:
+    async def fetch_all(self, port: int, paths: Sequence[bytes]) -> list[Response]:
         """Send all requests at once."""
         clients = [await send(port, path) for path in paths]
         return [await client.end() for client in clients]
 
     def methods(self) -> Counter[str]:
         """Return how many requests of each method the origin got."""
-        return Counter(asked.method for asked in self.origin.requests)
+        return Counter(request.method for request in self.origin.requests)
 
     def stored(self) -> list[str]:
         """Return the names of the files in the store."""
@@ -164,7 +172,7 @@ class HttpsCase(ServiceCase):
 
 #: Behaviors of origins: a name, the source file that is most affected, the behavior, and whether
 #: ffprobe learns the size of the source. Without the size, ffprobe reports fewer fields.
-WAYS: tuple[tuple[str, str, Callable[[bytes], Behaviour], bool], ...] = (
+WAYS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
     ("no ranges", "last.m4a", lambda data: File(data, **NO_RANGES), True),
     (
         "a lie",
@@ -182,9 +190,19 @@ WAYS: tuple[tuple[str, str, Callable[[bytes], Behaviour], bool], ...] = (
     ("1.0", "a.mp3", lambda data: File(data, head_length=f"{len(data)}", **UNTIL_CLOSE), False),
     ("no total", "a.wav", WithoutTotal, True),
     ("no total, no HEAD", "a.mp3", lambda d: Methods(Status(405), WithoutTotal(d)), True),
-    ("no farewell", "last.m4a", lambda data: File(data, sent=len(data), then="tear"), True),
+    (
+        "no farewell",
+        "last.m4a",
+        lambda data: File(data, sent=len(data), then="close_without_notify"),
+        True,
+    ),
     ("pieces", "a.wav", Pieces, True),
-    ("neither", "a.mp3", lambda d: File(d, sent=len(d), then="tear", **NO_RANGES), True),
+    (
+        "neither",
+        "a.mp3",
+        lambda d: File(d, sent=len(d), then="close_without_notify", **NO_RANGES),
+        True,
+    ),
 )
 
 
@@ -199,15 +217,17 @@ class SameSoundTests(HttpsCase):
             url = self.origin.put(f"/{form}", sound(form))
             for options in ("info", "f:wav"):
                 twins = signed(f"/{options}/plain/local://{form}"), self.path(url, options)
-                local, remote = await self.ask_all(service.port, twins)
+                local, remote = await self.fetch_all(service.port, twins)
                 self.assertEqual((200, True), (remote.status, remote.complete), (form, options))
                 self.assertEqual(local.body, remote.body, (form, options))
                 # The ETag depends on the canonical source, which differs.
                 different = {b"etag", b"x-request-id", b"content-length", b"transfer-encoding"}
-                same = [h for h in remote.settled if h[0] not in different]
+                same = [h for h in remote.headers_without_date if h[0] not in different]
                 for twin in twins:
-                    head = await ask(service.port, twin, b"HEAD")
-                    self.assertEqual(same, [h for h in head.settled if h[0] not in different])
+                    head = await fetch(service.port, twin, b"HEAD")
+                    self.assertEqual(
+                        same, [h for h in head.headers_without_date if h[0] not in different]
+                    )
                 self.assertEqual(remote["etag"], head["etag"])
 
     async def test_origins(self) -> None:
@@ -222,11 +242,11 @@ class SameSoundTests(HttpsCase):
         for form in forms:
             self.add(form, sound(form))
             twins = [signed(f"/{options}/plain/local://{form}") for options in ("f:wav", "info")]
-            local[form] = await self.ask_all(service.port, twins)
+            local[form] = await self.fetch_all(service.port, twins)
         renders = [self.path(url) for url in urls.values()]
         infos = [self.path(url, "info") for url in urls.values()]
-        answers = await self.ask_all(service.port, [*renders, *infos])
-        rows = zip(WAYS, answers[: len(WAYS)], answers[len(WAYS) :], strict=True)
+        responses = await self.fetch_all(service.port, [*renders, *infos])
+        rows = zip(WAYS, responses[: len(WAYS)], responses[len(WAYS) :], strict=True)
         for (name, form, _, has_length), render, info in rows:
             good, described = local[form]
             self.assertEqual((200, True), (render.status, render.complete), (name, render.body))
@@ -245,7 +265,7 @@ class SameSoundTests(HttpsCase):
         service = self.start()
         for number, more in enumerate((NO_RANGES, CHUNKED)):
             url = self.origin.put(f"/{number}.ogg", File(data, **more))
-            told = (await ask(service.port, self.path(url, "info"))).document
+            told = (await fetch(service.port, self.path(url, "info"))).document
             self.assertIn(told.get("duration"), (8, None), told)
 
     async def test_until_close(self) -> None:
@@ -255,8 +275,8 @@ class SameSoundTests(HttpsCase):
             self.add(name, sound(name))
             url = self.origin.put(f"/{name}", File(sound(name), **UNTIL_CLOSE))
             for options in ("f:wav", "info"):
-                local = await ask(service.port, signed(f"/{options}/plain/local://{name}"))
-                remote = await ask(service.port, self.path(url, options))
+                local = await fetch(service.port, signed(f"/{options}/plain/local://{name}"))
+                remote = await fetch(service.port, self.path(url, options))
                 self.assertEqual((200, True), (remote.status, remote.complete), (name, options))
                 self.assertEqual(local.body, remote.body, (name, options))
 
@@ -266,15 +286,15 @@ class SameSoundTests(HttpsCase):
         before = await scrape(service.metrics_port)
         data = sound("a.wav", "20")
         for sent, framing in product((len(data), len(data) // 2), (UNTIL_CLOSE, CHUNKED)):
-            torn = File(data, sent=sent, then="tear", **framing)
+            torn = File(data, sent=sent, then="close_without_notify", **framing)
             url = self.origin.put(f"/{sent}{framing['framing']}.wav", torn)
             for options in ("f:wav", "info"):
-                answer = await ask(service.port, self.path(url, options))
-                told = (answer.status, answer.error)
+                response = await fetch(service.port, self.path(url, options))
+                told = (response.status, response.error)
                 self.assertEqual((502, "upstream_unavailable"), told, (sent, options))
-                head = await ask(service.port, self.path(url, options), b"HEAD")
+                head = await fetch(service.port, self.path(url, options), b"HEAD")
                 self.assertEqual(200, head.status)
-        grown = moved(before, await scrape(service.metrics_port))
+        grown = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual([], [series for series in grown if series.startswith("renders_total")])
         self.assertEqual([], self.stored())
 
@@ -283,11 +303,11 @@ class SameSoundTests(HttpsCase):
         data = sound("a.wav", "20")
         service = self.start(max_src_bytes=len(data) - 1)
         url = self.origin.put("/a.wav", File(data, **UNTIL_CLOSE))
-        info = await ask(service.port, self.path(url, "info"))
+        info = await fetch(service.port, self.path(url, "info"))
         # /info does not download such a source, so its size stays unknown.
         self.assertEqual((200, False), (info.status, "size" in info.document))
-        answer = await ask(service.port, self.path(url))
-        self.assertEqual((413, "source_too_large"), (answer.status, answer.error))
+        response = await fetch(service.port, self.path(url))
+        self.assertEqual((413, "source_too_large"), (response.status, response.error))
 
     async def test_compressed(self) -> None:
         """A source that the origin compresses without being asked gives 415 (D48)."""
@@ -295,29 +315,31 @@ class SameSoundTests(HttpsCase):
         service = self.start()
         for options in ("f:wav", "info"):
             for method, status in ((b"GET", 415), (b"HEAD", 200)):
-                answer = await ask(service.port, self.path(url, options), method)
-                self.assertEqual(status, answer.status, (options, method))
-        url = self.origin.put("/a.flac", File(short_flac().read_bytes(), zipped="asked"))
-        self.assertEqual(200, (await ask(service.port, self.path(url))).status)
-        asked = {asked.headers.get("accept-encoding", "identity") for asked in self.origin.requests}
-        self.assertEqual({"identity"}, asked)
+                response = await fetch(service.port, self.path(url, options), method)
+                self.assertEqual(status, response.status, (options, method))
+        url = self.origin.put("/a.flac", File(short_flac().read_bytes(), zipped="accepted"))
+        self.assertEqual(200, (await fetch(service.port, self.path(url))).status)
+        encodings = {
+            request.headers.get("accept-encoding", "identity") for request in self.origin.requests
+        }
+        self.assertEqual({"identity"}, encodings)
 
     async def test_coalescing(self) -> None:
         """Ten concurrent requests share one render, one probe and five requests to the origin."""
         url = self.origin.put("/a.flac", short_flac().read_bytes())
         service = self.start()
         before = await scrape(service.metrics_port)
-        answers = await self.ask_all(service.port, [self.path(url)] * 10)
-        self.assertEqual(1, len({answer.body for answer in answers}))
-        self.assertEqual({(200, True)}, {(each.status, each.complete) for each in answers})
-        grown = moved(before, await scrape(service.metrics_port))
+        responses = await self.fetch_all(service.port, [self.path(url)] * 10)
+        self.assertEqual(1, len({response.body for response in responses}))
+        self.assertEqual({(200, True)}, {(each.status, each.complete) for each in responses})
+        grown = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual(1, grown['renders_total{format="wav",outcome="success"}'])
-        asked = [f"{a.method} {a.headers.get('range', '')}" for a in self.origin.requests]
+        requests = [f"{a.method} {a.headers.get('range', '')}" for a in self.origin.requests]
         last = short_flac().stat().st_size - 1
         # HEAD before the probe, the test for ranges, the probe, the render, and HEAD after the
         # render.
         expected = ["HEAD ", f"GET bytes={last}-{last}", *["GET bytes=0-"] * 2, "HEAD "]
-        self.assertEqual(sorted(expected), sorted(asked))
+        self.assertEqual(sorted(expected), sorted(requests))
 
 
 class InfoTests(HttpsCase):
@@ -335,15 +357,15 @@ class InfoTests(HttpsCase):
             )
         ):
             path = self.path(self.origin.put(f"/{number}", first), "info")
-            full = await ask(service.port, path)
+            full = await fetch(service.port, path)
             self.assertEqual(b"public, max-age=3600", full["cache-control"])
             self.assertEqual(len(data), full.document["size"])
             before = self.methods()
-            same = await ask(service.port, path, if_none_match=full["etag"] or b"")
+            same = await fetch(service.port, path, if_none_match=full["etag"] or b"")
             self.assertEqual((304, full["etag"], b""), (same.status, same["etag"], same.body))
             self.assertEqual(["HEAD"], [*(self.methods() - before).elements()])
             self.origin.put(f"/{number}", second)
-            head = await ask(service.port, path, b"HEAD", if_none_match=full["etag"] or b"")
+            head = await fetch(service.port, path, b"HEAD", if_none_match=full["etag"] or b"")
             self.assertEqual(200, head.status, number)
             self.assertNotEqual(full["etag"], head["etag"])
 
@@ -352,9 +374,9 @@ class InfoTests(HttpsCase):
         data = File(short_flac().read_bytes(), etag=None, modified=None)
         path, service = self.path(self.origin.put("/a", data), "info"), self.start()
         for method in (b"GET", b"HEAD"):
-            answer = await ask(service.port, path, method, if_none_match=b"*")
-            self.assertEqual((200, None), (answer.status, answer["etag"]))
-            self.assertEqual(b"public, max-age=60", answer["cache-control"])
+            response = await fetch(service.port, path, method, if_none_match=b"*")
+            self.assertEqual((200, None), (response.status, response["etag"]))
+            self.assertEqual(b"public, max-age=60", response["cache-control"])
 
     async def test_too_large(self) -> None:
         """A render of a source above AP_MAX_SRC_BYTES gives 413, but /info gives 200."""
@@ -363,15 +385,15 @@ class InfoTests(HttpsCase):
         fits = self.start(max_src_bytes=len(data), variant_store=None)
         for number, (more, known) in enumerate(((NO_RANGES, True), (CHUNKED, False))):
             url = self.origin.put(f"/{number}", File(data, **more))
-            answer = await ask(service.port, self.path(url))
-            self.assertEqual((413, "source_too_large"), (answer.status, answer.error))
-            self.assertEqual([b"max-age=10"], answer.all("cache-control"))
+            response = await fetch(service.port, self.path(url))
+            self.assertEqual((413, "source_too_large"), (response.status, response.error))
+            self.assertEqual([b"max-age=10"], response.all("cache-control"))
             # HEAD does not download the source, so it may not know the size.
-            head = await ask(service.port, self.path(url), b"HEAD")
+            head = await fetch(service.port, self.path(url), b"HEAD")
             self.assertEqual(413 if known else 200, head.status)
-            info = await ask(service.port, self.path(url, "info"))
+            info = await fetch(service.port, self.path(url, "info"))
             self.assertEqual((200, known), (info.status, "size" in info.document))
-            self.assertEqual(200, (await ask(fits.port, self.path(url))).status)
+            self.assertEqual(200, (await fetch(fits.port, self.path(url))).status)
         self.assertEqual([], self.stored())
 
 
@@ -403,19 +425,19 @@ class RealServerTests(HttpsCase):
         self.add(name, sound("last.m4a"))
         self.add("text.mp3", b"No sound, but words." * 500)
         service = self.start(variant_store=None)
-        found = await until(lambda: _STARTED.findall(server.last_words), "the server to start")
+        found = await until(lambda: _STARTED.findall(server.output_tail), "the server to start")
         base = f"https://localhost:{found[0]}"
         for options in ("f:wav", "info"):
             local = signed(f"/{options}/plain/local://{quote(name)}")
             twins = local, self.path(f"{base}/{quote(name)}", options)
-            one, other = await self.ask_all(service.port, twins)
+            one, other = await self.fetch_all(service.port, twins)
             self.assertEqual((200, True), (other.status, other.complete), other.body)
             self.assertEqual(one.body, other.body, options)
-        same = await ask(service.port, twins[1], if_none_match=other["etag"] or b"")
+        same = await fetch(service.port, twins[1], if_none_match=other["etag"] or b"")
         self.assertEqual(304, same.status)
         for path, status in (("/none", 404), ("/", 415), ("/text.mp3", 415)):
-            answer = await ask(service.port, self.path(base + path))
-            self.assertEqual(status, answer.status, path)
+            response = await fetch(service.port, self.path(base + path))
+            self.assertEqual(status, response.status, path)
 
     async def test_twisted(self) -> None:
         """Sources on Twisted's static file server (ranges, no ETag) work like local files."""

@@ -32,23 +32,23 @@ from tests.support.authority import Authority
 from tests.support.http import Response
 from tests.support.origins import (
     STALL,
-    Asked,
-    Behaviour,
-    Call,
+    Behavior,
+    BehaviorSequence,
     File,
     Methods,
+    PendingResponse,
     Raw,
+    ReceivedRequest,
     Redirect,
     Status,
-    Turns,
     open_origin,
 )
 from tests.support.processes import open_descriptors
 from tests.support.servers import free_port
 from tests.support.service import (
-    ask,
     children,
-    moved,
+    counter_increases,
+    fetch,
     reactor,
     scrape,
     send,
@@ -59,15 +59,15 @@ from tests.support.service import (
 
 OK = b"HTTP/1.1 200 OK\r\n"
 #: Ways in which a connection may end too early.
-ENDS = ("close", "tear", "abort")
+ENDS = ("close", "close_without_notify", "abort")
 
 
 @implementer(IPushProducer)
 class _Tap:
     """Push producer that writes the same bytes again and again."""
 
-    def __init__(self, call: Call, endless: Endless) -> None:
-        self._call, self._endless = call, endless
+    def __init__(self, pending: PendingResponse, endless: Endless) -> None:
+        self._call, self._endless = pending, endless
         self._next: Any = None
 
     def resumeProducing(self) -> None:
@@ -101,18 +101,18 @@ class Endless:
     every: float = 0
     sent: int = 0
 
-    def answer(self, call: Call) -> None:
-        tap = _Tap(call, self)
-        call.write(self.head)
-        call._talk.transport.registerProducer(tap, True)  # type: ignore[union-attr]
+    def respond(self, pending: PendingResponse) -> None:
+        tap = _Tap(pending, self)
+        pending.write(self.head)
+        pending._protocol.transport.registerProducer(tap, True)  # type: ignore[union-attr]
         tap.resumeProducing()
 
 
 class Fickle:
     """File whose ETag differs on every request."""
 
-    def answer(self, call: Call) -> None:
-        File(short_flac().read_bytes(), etag=f'"{call.turn}"').answer(call)
+    def respond(self, pending: PendingResponse) -> None:
+        File(short_flac().read_bytes(), etag=f'"{pending.earlier_requests}"').respond(pending)
 
 
 @dataclass(slots=True)
@@ -124,21 +124,21 @@ class Odd:
     :ivar times: number of requests with the odd response.
     """
 
-    usual: Behaviour
-    odd: Behaviour
-    counts: Callable[[Asked], bool]
+    usual: Behavior
+    odd: Behavior
+    counts: Callable[[ReceivedRequest], bool]
     times: int = 99
     heard: int = 0
 
-    def answer(self, call: Call) -> None:
-        self.heard += self.counts(call.asked)
-        is_odd = self.counts(call.asked) and 1 < self.heard <= 1 + self.times
-        (self.odd if is_odd else self.usual).answer(call)
+    def respond(self, pending: PendingResponse) -> None:
+        self.heard += self.counts(pending.request)
+        is_odd = self.counts(pending.request) and 1 < self.heard <= 1 + self.times
+        (self.odd if is_odd else self.usual).respond(pending)
 
 
-def is_part(asked: Asked) -> bool:
+def is_part(request: ReceivedRequest) -> bool:
     """Return whether a request asks for everything after an offset, as ffprobe and ffmpeg do."""
-    wanted = asked.headers.get("range", "")
+    wanted = request.headers.get("range", "")
     return wanted.endswith("-") and wanted != "bytes=0-"
 
 
@@ -154,9 +154,9 @@ class Lost:
     end: int
     then: str
 
-    def answer(self, call: Call) -> None:
-        start, _ = self.file._part(call.asked.headers) or (0, 0)
-        replace(self.file, sent=max(0, self.end - start), then=self.then).answer(call)
+    def respond(self, pending: PendingResponse) -> None:
+        start, _ = self.file._part(pending.request.headers) or (0, 0)
+        replace(self.file, sent=max(0, self.end - start), then=self.then).respond(pending)
 
 
 class TroubleCase(HttpsCase):
@@ -169,22 +169,22 @@ class TroubleCase(HttpsCase):
 
         Where a 5xx is expected, a 200 that breaks off is right, too.
         """
-        answers = await self.ask_all(service.port, [self.path(url, options) for url, _ in rows])
-        for (url, status), answer in zip(rows, answers, strict=True):
-            if status < 500 or answer.status != 200:
-                self.assertEqual(status, answer.status, (url, answer.body[:200]))
-                self.assertEqual({"error", "message"}, {*answer.document})
+        responses = await self.fetch_all(service.port, [self.path(url, options) for url, _ in rows])
+        for (url, status), response in zip(rows, responses, strict=True):
+            if status < 500 or response.status != 200:
+                self.assertEqual(status, response.status, (url, response.body[:200]))
+                self.assertEqual({"error", "message"}, {*response.document})
             else:
-                self.assertFalse(answer.complete, url)
+                self.assertFalse(response.complete, url)
         self.assertEqual([], self.stored())
-        return answers
+        return responses
 
-    def put_all(self, rows: Sequence[tuple[Behaviour, int]]) -> list[tuple[str, int]]:
+    def put_all(self, rows: Sequence[tuple[Behavior, int]]) -> list[tuple[str, int]]:
         """Serve behaviors from the origin, and return each URL with its expected status."""
-        first = len(self.origin._behaviours)
+        first = len(self.origin._behaviors)
         return [
-            (self.origin.put(f"/{number}", behaviour), status)
-            for number, (behaviour, status) in enumerate(rows, first)
+            (self.origin.put(f"/{number}", behavior), status)
+            for number, (behavior, status) in enumerate(rows, first)
         ]
 
 
@@ -201,11 +201,11 @@ class StatusTests(TroubleCase):
         ):
             rows = self.put_all([(Status(code, body=b"" * (code < 400)), status) for code in codes])
             for options in ("f:wav", "info"):
-                for answer in await self.refused(service, rows, options):
+                for response in await self.refused(service, rows, options):
                     cached = b"no-store" if status == 502 else b"max-age=10"
-                    self.assertEqual(cached, answer["cache-control"])
+                    self.assertEqual(cached, response["cache-control"])
                 for url, _ in rows:
-                    head = await ask(service.port, self.path(url, options), b"HEAD")
+                    head = await fetch(service.port, self.path(url, options), b"HEAD")
                     # HEAD does not read the source, so it cannot detect a 415.
                     self.assertEqual(200 if status == 415 else status, head.status, url)
 
@@ -227,8 +227,8 @@ class StatusTests(TroubleCase):
         rows += [("https://nowhere.test/a", 502)]
         rows += [(f"https://localhost:{free_port()}/a", 502)]
         for options in ("f:wav", "info"):
-            for answer in await self.refused(service, rows, options):
-                self.assertEqual("upstream_unavailable", answer.error)
+            for response in await self.refused(service, rows, options):
+                self.assertEqual("upstream_unavailable", response.error)
 
 
 class StallTests(TroubleCase):
@@ -254,8 +254,8 @@ class StallTests(TroubleCase):
         url = self.origin.put("/a", Methods(File(short_flac().read_bytes()), STALL))
         for options in ("f:wav", "info"):
             began = reactor.seconds()
-            answer = await ask(service.port, self.path(url, options))
-            self.assertEqual((504, "probe_timeout"), (answer.status, answer.error))
+            response = await fetch(service.port, self.path(url, options))
+            self.assertEqual((504, "probe_timeout"), (response.status, response.error))
             self.assertLess(reactor.seconds() - began, 2.5)
 
     async def test_probe(self) -> None:
@@ -264,9 +264,9 @@ class StallTests(TroubleCase):
         endless = Endless(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
         stuck = (STALL, endless, File(data.data, sent=9, then="hold"))
         # The origin answers the first HEAD and the test for ranges.
-        rows = self.put_all([(Turns(data, data, each), 504) for each in stuck])
-        answers = await self.refused(self.start(probe_timeout=0.5), rows)
-        self.assertEqual({"probe_timeout"}, {answer.error for answer in answers})
+        rows = self.put_all([(BehaviorSequence(data, data, each), 504) for each in stuck])
+        responses = await self.refused(self.start(probe_timeout=0.5), rows)
+        self.assertEqual({"probe_timeout"}, {response.error for response in responses})
 
     async def test_body(self) -> None:
         """A body that stalls for good gives 502 or a broken stream."""
@@ -274,7 +274,7 @@ class StallTests(TroubleCase):
         self.patch(bodies_module, "STALL_TIMEOUT", 0.3)
         good = File(sound("a.wav", "20"))
         lost, fetched = Lost(good, 300_000, "hold"), replace(good, **NO_RANGES)
-        rows: list[tuple[Behaviour, int]] = [
+        rows: list[tuple[Behavior, int]] = [
             (Odd(Odd(good, lost, is_part), lost, is_whole), 502),
             (Later(fetched, replace(fetched, sent=300_000, then="hold"), is_whole), 502),
         ]
@@ -285,8 +285,8 @@ class StallTests(TroubleCase):
         self.patch(inputs, "_STALL", 800_000)
         good, service = File(sound("a.wav", "20")), self.start()
         stops = Odd(good, replace(good, sent=300_000, then="hold"), is_part, times=1)
-        answer = await ask(service.port, self.path(self.origin.put("/a", stops)))
-        self.assertEqual((200, True), (answer.status, answer.complete))
+        response = await fetch(service.port, self.path(self.origin.put("/a", stops)))
+        self.assertEqual((200, True), (response.status, response.complete))
         self.assertGreater(stops.heard, 2)
 
     async def test_render(self) -> None:
@@ -299,18 +299,18 @@ class StallTests(TroubleCase):
         service = self.start(render_timeout=1)
         rows = self.put_all([(Later(good, bad, is_whole), 504) for bad in (slow, held)])
         before = await scrape(service.metrics_port)
-        answers = await self.refused(service, rows)
-        self.assertEqual({"render_timeout"}, {answer.error for answer in answers})
+        responses = await self.refused(service, rows)
+        self.assertEqual({"render_timeout"}, {response.error for response in responses})
         # Clients get the 504 at once; the renders end a little later.
         outcome = 'renders_total{format="wav",outcome="render_timeout"}'
-        while moved(before, await scrape(service.metrics_port)).get(outcome) != 2:
+        while counter_increases(before, await scrape(service.metrics_port)).get(outcome) != 2:
             self.assertEqual([], self.log.errors)
 
 
 class BrokenTests(TroubleCase):
     """Bodies that end early, and ranges that are lost"""
 
-    def lost(self, data: bytes) -> list[Behaviour]:
+    def lost(self, data: bytes) -> list[Behavior]:
         """Return responses to a range request that are neither the range nor an error."""
         wrong = f"HTTP/1.1 206 So\r\nContent-Range: bytes 9-99/{len(data)}\r\nContent-Length: 91"
         return [
@@ -324,16 +324,16 @@ class BrokenTests(TroubleCase):
         data = sound("a.wav", "20")
         self.add("a.wav", data)
         service, good = self.start(max_concurrency=9), File(data)
-        usual = await ask(service.port, signed("/f:wav/plain/local://a.wav"))
+        usual = await fetch(service.port, signed("/f:wav/plain/local://a.wav"))
         cuts = [replace(good, sent=len(data) // 2, then=then) for then in ENDS]
         odd = [*((bad, is_whole) for bad in cuts), *((bad, is_part) for bad in self.lost(data))]
-        behaviours = [Odd(good, bad, counts, times=1) for bad, counts in odd]
-        rows = self.put_all([(behaviour, 200) for behaviour in behaviours])
-        answers = await self.ask_all(service.port, [self.path(url) for url, _ in rows])
-        for answer, behaviour in zip(answers, behaviours, strict=True):
-            self.assertEqual((200, True), (answer.status, answer.complete), behaviour.odd)
-            self.assertEqual(usual.body, answer.body, behaviour.odd)
-            self.assertGreater(behaviour.heard, 1, behaviour.odd)
+        behaviors = [Odd(good, bad, counts, times=1) for bad, counts in odd]
+        rows = self.put_all([(behavior, 200) for behavior in behaviors])
+        responses = await self.fetch_all(service.port, [self.path(url) for url, _ in rows])
+        for response, behavior in zip(responses, behaviors, strict=True):
+            self.assertEqual((200, True), (response.status, response.complete), behavior.odd)
+            self.assertEqual(usual.body, response.body, behavior.odd)
+            self.assertGreater(behavior.heard, 1, behavior.odd)
         await until(lambda: len(self.stored()) > len(rows), "everything to be stored")
 
     async def test_render(self) -> None:
@@ -345,16 +345,16 @@ class BrokenTests(TroubleCase):
         good, half = File(data), len(data) // 2
         cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
         lost = [Lost(good, half, then) for then in ENDS]
-        behaviours = [
+        behaviors = [
             *(Later(replace(cut, sent=None), cut, is_whole) for cut in cuts),
             *(Odd(Odd(good, bad, is_part), bad, is_whole) for bad in lost),
             *(Odd(good, bad, is_part) for bad in (*self.lost(data)[::2], Status(416), Status(503))),
         ]
-        rows = self.put_all([(behaviour, 502) for behaviour in behaviours])
+        rows = self.put_all([(behavior, 502) for behavior in behaviors])
         service = self.start(max_concurrency=9)
         before = await scrape(service.metrics_port)
         await self.refused(service, rows)
-        grown = moved(before, await scrape(service.metrics_port))
+        grown = counter_increases(before, await scrape(service.metrics_port))
         grown = {series: n for series, n in grown.items() if series.startswith("renders_total")}
         counted = {'renders_total{format="wav",outcome="upstream_unavailable"}': len(rows)}
         self.assertEqual(counted, grown)
@@ -370,7 +370,7 @@ class BrokenTests(TroubleCase):
         before = await scrape(service.metrics_port)
         for options in ("f:wav", "info"):
             await self.refused(service, rows, options)
-        grown = moved(before, await scrape(service.metrics_port))
+        grown = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual([], [series for series in grown if series.startswith("renders_total")])
 
     async def test_chunks_that_take_their_time(self) -> None:
@@ -379,7 +379,7 @@ class BrokenTests(TroubleCase):
         slow = File(data, sent=len(data) - 99, then="hold", **CHUNKED)
         url = self.origin.put("/a.wav", slow)
         service = self.start(probe_timeout=2)
-        info = await ask(service.port, self.path(url, "info"))
+        info = await fetch(service.port, self.path(url, "info"))
         self.assertEqual((200, False), (info.status, "size" in info.document))
         self.origin.release()
 
@@ -407,8 +407,13 @@ class ReplacedTests(TroubleCase):
         """
         data, other = sound("a.wav"), sound("a.wav")[:-1000]
         old, new = File(data), File(data, etag='"2"', modified="another")
-        rows: list[tuple[Behaviour, int]] = [
-            (Turns(replace(old, ranges=ranges), replace(new, data=text, ranges=ranges)), 500)
+        rows: list[tuple[Behavior, int]] = [
+            (
+                BehaviorSequence(
+                    replace(old, ranges=ranges), replace(new, data=text, ranges=ranges)
+                ),
+                500,
+            )
             for text in (data, other)
             for ranges in (True, False)
         ]
@@ -427,17 +432,17 @@ class ReplacedTests(TroubleCase):
         self.origin.put("/another", File(sound("a.flac"), etag='"3"', modified="another"))
         for options, count in (("f:wav", 5), ("f:peaks", 2), ("info", 2)):
             rows = [(Later(File(data), new, is_head), 500) for new in news[:count]]
-            answers = await self.refused(service, self.put_all(rows), options)
+            responses = await self.refused(service, self.put_all(rows), options)
             if options != "f:wav":
-                self.assertEqual({500}, {answer.status for answer in answers})
+                self.assertEqual({500}, {response.status for response in responses})
 
     async def test_entity_tags_of_many_servers(self) -> None:
         """If several servers send different ETags for a file, its date and size are compared."""
         service = self.start()
         for options in ("f:wav", "info"):
             url = self.origin.put("/a", Fickle())
-            answer = await ask(service.port, self.path(url, options))
-            self.assertEqual((200, True), (answer.status, answer.complete))
+            response = await fetch(service.port, self.path(url, options))
+            self.assertEqual((200, True), (response.status, response.complete))
 
 
 class LeftoverTests(TroubleCase):
@@ -450,8 +455,8 @@ class LeftoverTests(TroubleCase):
         self.patch(inputs, "_STALL", 500_000)
         data, flac = sound("a.wav", "20"), short_flac().read_bytes()
         framings: tuple[dict[str, Any], ...] = ({}, NO_RANGES, CHUNKED)
-        behaviours: list[Behaviour] = [
-            *(File(data, sent=9, then="tear", **how) for how in framings),
+        behaviors: list[Behavior] = [
+            *(File(data, sent=9, then="close_without_notify", **how) for how in framings),
             *(File(data, sent=9, then="hold", **how) for how in framings),
             *(Later(File(data, **h), File(data, sent=9**6, **h), is_whole) for h in framings),
             Later(File(flac), File(flac, etag='"2"', modified=None), is_head),
@@ -462,7 +467,7 @@ class LeftoverTests(TroubleCase):
             File(flac),
         ]
         stranger = Authority(Path(self.mktemp()).resolve()).issue("localhost")
-        urls = [url for url, _ in self.put_all([(behaviour, 0) for behaviour in behaviours])]
+        urls = [url for url, _ in self.put_all([(behavior, 0) for behavior in behaviors])]
         return [*urls, open_origin(self, stranger).url("/a"), self.origin.url("/none")]
 
     async def test_nothing_is_left(self) -> None:
@@ -480,13 +485,13 @@ class LeftoverTests(TroubleCase):
         urls.append(self.origin.put("/open", Redirect(target + query)))
         # The reactor opens a pipe with its first child process, and keeps it.
         first = self.start()
-        await ask(first.port, self.path(urls[-3], "info"))
+        await fetch(first.port, self.path(urls[-3], "info"))
         await first.stopService()
         before = open_descriptors()
         service = self.start(max_src_bytes=2_000_000, probe_timeout=3, render_timeout=5)
         paths = [self.path(url, options) for url in urls for options in ("info", "f:wav")]
-        answers = await self.ask_all(service.port, paths)
-        self.assertLessEqual({200, 404, 415, 502}, {each.status for each in answers})
+        responses = await self.fetch_all(service.port, paths)
+        self.assertLessEqual({200, 404, 415, 502}, {each.status for each in responses})
         # The client of this download leaves while the download stalls.
         fetched = File(sound("a.wav"), sent=9, then="hold", **NO_RANGES)
         url = self.origin.put("/left", Later(File(fetched.data, **NO_RANGES), fetched, is_whole))
@@ -496,7 +501,7 @@ class LeftoverTests(TroubleCase):
         await client.leave()
         await service.stopService()
         self.origin.release()
-        await until(lambda: not self.origin.talks, "the connections to close")
+        await until(lambda: not self.origin.protocols, "the connections to close")
 
         def threads() -> list[str]:
             return [each.name for each in threading.enumerate() if each.name == "audioproxy"]
@@ -506,9 +511,13 @@ class LeftoverTests(TroubleCase):
         self.assertEqual([], [*folder.iterdir()])
         self.assertEqual(set(), open_descriptors() - before)
         self.assertEqual([], self.log.errors)
-        self.assertTrue(any("s3cret" in asked.target for asked in self.origin.requests))
+        self.assertTrue(any("s3cret" in request.target for request in self.origin.requests))
         lines = [eventAsText(event) for event in self.log.events]
         self.assertLess(len(urls), len(lines))
         self.assertEqual([], [line for line in lines if "s3cret" in line])
-        told = [answer for answer in answers if b"s3cret" in answer.body + repr(answer).encode()]
+        told = [
+            response
+            for response in responses
+            if b"s3cret" in response.body + repr(response).encode()
+        ]
         self.assertEqual([], told)

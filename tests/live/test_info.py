@@ -16,11 +16,11 @@ from audioproxy.service import AudioProxy, make_resource
 from tests.support.http import Response
 from tests.support.service import (
     ServiceCase,
-    ask,
     begin,
     children,
+    fetch,
+    generate_audio,
     long_flac,
-    make_sound,
     reactor,
     send,
     short_flac,
@@ -143,7 +143,7 @@ def folder() -> Path:
     for name, how in (*((row.name, row.how) for row in KINDS), *FILMS.items()):
         maps = [] if "-map" in how else ["-map", "0"]
         words += [*maps, *how.split(), "-bitexact", str(place / name)]
-    make_sound(place / "last.wav", *words, "-map", "0")
+    generate_audio(place / "last.wav", *words, "-map", "0")
     return place
 
 
@@ -160,7 +160,7 @@ class FileTests(ServiceCase):
         port = self.start(max_src_bytes=10).port
         for row in KINDS:
             size = self.add(row.name, folder() / row.name).stat().st_size
-            response = await ask(port, info(row.name))
+            response = await fetch(port, info(row.name))
             self.assertEqual(200, response.status, row.name)
             document = response.document
             duration, bitrate = document.pop("duration"), document.pop("bitrate")
@@ -199,12 +199,12 @@ class FileTests(ServiceCase):
             rows[name] = "undecodable_source"
         port = self.start().port
         for name, code in rows.items():
-            response = await ask(port, info(name))
+            response = await fetch(port, info(name))
             self.assertEqual((415, code), (response.status, response.error), name)
             self.assertEqual(b"max-age=10", response["cache-control"])
             self.assertIsNone(response["etag"])
             # HEAD runs no probe (Info endpoint, 3).
-            head = await ask(port, info(name), b"HEAD")
+            head = await fetch(port, info(name), b"HEAD")
             self.assertEqual((200, b""), (head.status, head.body))
 
     async def test_truncated(self) -> None:
@@ -230,7 +230,7 @@ class FileTests(ServiceCase):
             data = (folder() / name).read_bytes()
             cut = data[: kept if isinstance(kept, int) else int(len(data) * kept)]
             self.add(f"{kept}-{name}", cut)
-            response = await ask(port, info(f"{kept}-{name}"))
+            response = await fetch(port, info(f"{kept}-{name}"))
             self.assertEqual(status, response.status, (name, kept))
             if duration is None:
                 self.assertEqual("undecodable_source", response.error)
@@ -241,7 +241,7 @@ class FileTests(ServiceCase):
     async def test_hardly_a_frame(self) -> None:
         """Unknown fields of a truncated file are omitted, never null or zero (Info document, 2)."""
         self.add("a.aac", (folder() / "a.aac").read_bytes()[:24])
-        response = await ask(self.start().port, info("a.aac"))
+        response = await fetch(self.start().port, info("a.aac"))
         expected = {"format": "aac", "channels": 1, "size": 24}
         self.assertEqual((200, expected), (response.status, response.document))
 
@@ -249,26 +249,26 @@ class FileTests(ServiceCase):
         """An info document is revalidated with a 304 until its file changes."""
         path = self.add("a.wav", (folder() / "16.wav").read_bytes())
         port = self.start().port
-        first = await ask(port, info("a.wav"))
+        first = await fetch(port, info("a.wav"))
         tag = first["etag"] or b""
         self.assertEqual(b"public, max-age=3600", first["cache-control"])
-        head = await ask(port, info("a.wav"), b"HEAD")
+        head = await fetch(port, info("a.wav"), b"HEAD")
         self.assertEqual((200, tag, b""), (head.status, head["etag"], head.body))
-        again = await ask(port, info("a.wav"), if_none_match=tag)
+        again = await fetch(port, info("a.wav"), if_none_match=tag)
         self.assertEqual((304, tag, b""), (again.status, again["etag"], again.body))
         path.write_bytes((folder() / "24.wav").read_bytes())
-        changed = await ask(port, info("a.wav"), if_none_match=tag)
+        changed = await fetch(port, info("a.wav"), if_none_match=tag)
         self.assertEqual((200, 24), (changed.status, changed.document["bit_depth"]))
         self.assertNotEqual(tag, changed["etag"])
         path.unlink()
-        gone = await ask(port, info("a.wav"), if_none_match=tag)
+        gone = await fetch(port, info("a.wav"), if_none_match=tag)
         self.assertEqual((404, "not_found"), (gone.status, gone.error))
 
     async def test_nothing_is_rendered_or_stored(self) -> None:
         """/info leaves nothing in the store, and no child process."""
         self.add("16.wav", folder() / "16.wav")
         port = self.start().port
-        await ask(port, info("16.wav"))
+        await fetch(port, info("16.wav"))
         await until(lambda: not children(), "all children to be reaped")
         # Only the lock file of the running node is in the store.
         files = [path.suffix for path in self.store.rglob("*") if path.is_file()]
@@ -450,7 +450,7 @@ class TagTests(ServiceCase):
         port = self.start().port
         for name, sample in samples().items():
             self.add(name, sample.data)
-            response = await ask(port, info(name))
+            response = await fetch(port, info(name))
             self.assertEqual(200, response.status, name)
             self.assertTrue(response.body.isascii())
             document = response.document
@@ -466,7 +466,7 @@ class TagTests(ServiceCase):
         port = self.start(variant_store=None).port
         bodies = set()
         for name in ("plain.flac", "book.flac"):
-            response = await ask(port, signed(f"/f:wav/plain/local://{name}"))
+            response = await fetch(port, signed(f"/f:wav/plain/local://{name}"))
             self.assertEqual((200, True), (response.status, response.complete))
             bodies.add(response.body)
         self.assertEqual(1, len(bodies))
@@ -542,9 +542,9 @@ class ProbeTests(ServiceCase):
         port = self.start().port
         client = await send(port, info("short.flac"))
         await until(lambda: self.count(), "the probe")
-        head = await ask(port, info("short.flac"), b"HEAD")
+        head = await fetch(port, info("short.flac"), b"HEAD")
         self.assertEqual(200, head.status)
-        again = await ask(port, info("short.flac"), if_none_match=head["etag"] or b"")
+        again = await fetch(port, info("short.flac"), if_none_match=head["etag"] or b"")
         self.assertEqual(304, again.status)
         self.assertEqual((1, None), (self.count(), client.response))
         await client.leave()
@@ -558,16 +558,16 @@ class ProbeTests(ServiceCase):
         self.use_path(str(self.bin))
         port = self.start().port
         for path in (info("short.flac"), signed("/plain/local://short.flac")):
-            response = await ask(port, path)
+            response = await fetch(port, path)
             self.assertEqual((500, "probe_failed"), (response.status, response.error))
             self.assertEqual(b"no-store", response["cache-control"])
-            self.assertEqual(200, (await ask(port, path, b"HEAD")).status)
+            self.assertEqual(200, (await fetch(port, path, b"HEAD")).status)
 
     async def test_failing(self) -> None:
         """A probe that crashes gives 500 probe_failed."""
         self.use_ffprobe("kill -SEGV $$")
         port = self.start().port
-        response = await ask(port, info("short.flac"))
+        response = await fetch(port, info("short.flac"))
         self.assertEqual((500, "probe_failed"), (response.status, response.error))
 
     async def test_one_probe_for_all(self) -> None:
@@ -582,7 +582,7 @@ class ProbeTests(ServiceCase):
         # Every active request has joined the probe.
         await until(lambda: proxy.resource.active.count == len(paths), "all requests")
         await until(self.count, "the probe")
-        refused = await ask(port, info("long.flac"))
+        refused = await fetch(port, info("long.flac"))
         self.assertEqual((429, "queue_full"), (refused.status, refused.error))
         self.assertEqual(b"1", refused["retry-after"])
         self.assertEqual(b"no-store", refused["cache-control"])
@@ -597,11 +597,11 @@ class ProbeTests(ServiceCase):
         """HEAD requests and 304 responses need no probe; each GET with a 200 runs one."""
         self.use_ffprobe(":")
         port = self.start().port
-        tag = (await ask(port, info("short.flac"), b"HEAD"))["etag"] or b""
-        await ask(port, info("short.flac"), if_none_match=tag)
+        tag = (await fetch(port, info("short.flac"), b"HEAD"))["etag"] or b""
+        await fetch(port, info("short.flac"), if_none_match=tag)
         self.assertEqual(0, self.count())
         for number in (1, 2):
-            self.assertEqual(200, (await ask(port, info("short.flac"))).status)
+            self.assertEqual(200, (await fetch(port, info("short.flac"))).status)
             self.assertEqual(number, self.count())
 
     async def test_client_that_leaves(self) -> None:
@@ -612,7 +612,7 @@ class ProbeTests(ServiceCase):
         port = self.start(max_probe_concurrency=1).port
         client = await send(port, info("short.flac"))
         await until(self.count, "the probe")
-        self.assertEqual(429, (await ask(port, info("long.flac"))).status)
+        self.assertEqual(429, (await fetch(port, info("long.flac"))).status)
         stuck.unlink()
         await client.leave()
         response = await until_admitted(port, info("long.flac"))
@@ -623,6 +623,6 @@ class ProbeTests(ServiceCase):
 
 async def until_admitted(port: int, path: bytes) -> Response:
     """Repeat a request until it gets a slot, and return its response."""
-    while (response := await ask(port, path)).status == 429:
+    while (response := await fetch(port, path)).status == 429:
         pass
     return response

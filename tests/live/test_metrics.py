@@ -21,8 +21,8 @@ from tests.support.service import (
     Client,
     Process,
     ServiceCase,
-    ask,
     encoders,
+    fetch,
     long_flac,
     reactor,
     send,
@@ -76,7 +76,7 @@ class MetricsCase(ServiceCase):
 
     async def scrape(self, port: int) -> dict[str, float]:
         """Return the non-zero series of a scrape, without histogram buckets."""
-        response = await ask(port, b"/metrics")
+        response = await fetch(port, b"/metrics")
         self.assertEqual((200, True), (response.status, response.complete))
         series = read(response.body)
         return {name: n for name, n in series.items() if n and "_bucket " not in name}
@@ -110,7 +110,7 @@ class TrafficTests(MetricsCase):
         self.add("text.mp3", b"No sound, but words.\n" * 500)
         service = self.start(queue_size=5, max_concurrency=2)
         port, scrapes = service.port, service.metrics_port
-        await ask(port, SHORT)
+        await fetch(port, SHORT)
         self.assertEqual(b"HIT", (await until_hit(port, SHORT))["x-audio-proxy"])
         joined = (await self.scrape(scrapes)).get("cache_lookups_total mp3 coalesced", 0)
         for status, target, method in (
@@ -126,8 +126,8 @@ class TrafficTests(MetricsCase):
             (200, b"/health", b"GET"),
             (200, b"/ready", b"GET"),
         ):
-            self.assertEqual(status, (await ask(port, target, method)).status, target)
-        exposition = (await ask(scrapes, b"/metrics")).body
+            self.assertEqual(status, (await fetch(port, target, method)).status, target)
+        exposition = (await fetch(scrapes, b"/metrics")).body
         series = {name: n for name, n in read(exposition).items() if n and "_bucket " not in name}
         durations = {name for name in series if name.startswith("render_duration_seconds_sum ")}
         sums = {name: series.pop(name) for name in durations}
@@ -199,7 +199,7 @@ class TrafficTests(MetricsCase):
         """A request that finds the queue full counts as a rejection, not as a render."""
         service = self.start(max_concurrency=1, queue_size=0)
         client, encoder = await self.begin(service)
-        self.assertEqual(429, (await ask(service.port, SHORT)).status)
+        self.assertEqual(429, (await fetch(service.port, SHORT)).status)
         shown = await self.scrape(service.metrics_port)
         self.assertEqual(1, shown["render_queue_rejections_total"])
         self.assertNotIn("render_queue_capacity", shown)
@@ -230,7 +230,7 @@ class TrafficTests(MetricsCase):
 
         open_gate = await until(opened, "the probe")
         for target in (LONG.format(0), "/info/plain/local://long.flac"):
-            response = await ask(service.port, signed(target))
+            response = await fetch(service.port, signed(target))
             self.assertEqual((429, "queue_full"), (response.status, response.error))
         os.close(open_gate)
         self.assertEqual(200, (await first.end()).status)
@@ -245,7 +245,7 @@ class TrafficTests(MetricsCase):
         shutil.rmtree(self.store)
         for count, form in enumerate(("mp3", "flac"), 1):
             target = signed(f"/f:{form}/plain/local://short.flac")
-            response = await ask(service.port, target)
+            response = await fetch(service.port, target)
             self.assertEqual((200, True), (response.status, response.complete))
             await self.until_shown(
                 service.metrics_port,
@@ -351,14 +351,14 @@ class EmbeddingTests(MetricsCase):
                 (self.serve(proxy.resource, b"audio"), self.serve(proxy.metrics, b"my", b"own"))
             )
         (port, scrapes), (_, other_scrapes) = ports
-        self.assertEqual(200, (await ask(port, b"/audio" + SHORT)).status)
+        self.assertEqual(200, (await fetch(port, b"/audio" + SHORT)).status)
         for number, renders in ((scrapes, 1), (other_scrapes, 0)):
-            response = await ask(number, b"/my/own/metrics")
+            response = await fetch(number, b"/my/own/metrics")
             self.assertEqual(b"text/plain; version=0.0.4", response["content-type"])
             self.assertEqual(renders, read(response.body)["renders_total mp3 success"])
         for target in (b"/my/own", b"/my/own/health", b"/metrics"):
-            self.assertEqual(404, (await ask(scrapes, target)).status)
-        self.assertEqual(404, (await ask(port, b"/audio/metrics")).status)
+            self.assertEqual(404, (await fetch(scrapes, target)).status)
+        self.assertEqual(404, (await fetch(port, b"/audio/metrics")).status)
 
 
 def _listens(port: int) -> bool:

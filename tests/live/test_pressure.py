@@ -13,10 +13,10 @@ from tests.live.test_service import until_hit
 from tests.support.service import (
     Client,
     Process,
-    ask,
+    counter_increases,
     encoders,
+    fetch,
     long_flac,
-    moved,
     reactor,
     scrape,
     send,
@@ -66,7 +66,7 @@ class QueueTests(PressureCase):
 
     async def assert_readiness(self, port: int, depth: int, ready: bool) -> None:
         """Require that /ready reports this queue depth and readiness."""
-        response = await ask(port, b"/ready")
+        response = await fetch(port, b"/ready")
         self.assertEqual(200 if ready else 503, response.status)
         status = "ready" if ready else "not_ready"
         self.assertEqual({"status": status, "queued": depth, "threshold": 2}, response.document)
@@ -75,7 +75,7 @@ class QueueTests(PressureCase):
         """Queued requests are served in order; /ready is 503 while two or more are queued."""
         node, port, clients = await self.crowd()
         before = await scrape(await node.metrics_port())
-        refused = await ask(port, target("busy", "mp3", "/cb:refused"))
+        refused = await fetch(port, target("busy", "mp3", "/cb:refused"))
         self.assertEqual((429, "queue_full"), (refused.status, refused.error))
         self.assertEqual(b"no-store", refused["cache-control"])
         self.assertIn(int(refused["retry-after"] or 0), range(1, 301))
@@ -98,13 +98,13 @@ class QueueTests(PressureCase):
                 'http_requests_total{endpoint="ready",status="5xx"}': 1,
                 'http_requests_total{endpoint="ready",status="2xx"}': 3,
             },
-            without_scrapes(moved(before, after)),
+            without_scrapes(counter_increases(before, after)),
         )
 
     async def test_leavers(self) -> None:
         """A client that leaves the queue frees its place at once, and its render never starts."""
         node, port, clients = await self.crowd()
-        refused = await ask(port, target("busy", "mp3", "/cb:refused"))
+        refused = await fetch(port, target("busy", "mp3", "/cb:refused"))
         self.assertEqual(429, refused.status)
         await clients[2].leave()
         await self.until_depth(node, 2)
@@ -143,12 +143,12 @@ class QueueTests(PressureCase):
             took = []
             for _ in range(8):
                 since = reactor.seconds()
-                response = await ask(where, path, method, **headers)
+                response = await fetch(where, path, method, **headers)
                 took.append(reactor.seconds() - since)
                 self.assertEqual(status, response.status, path)
             self.assertLess(min(took), AT_ONCE, path)
         # A probe takes no render slot either.
-        info = await ask(port, signed("/info/plain/local://good.flac"))
+        info = await fetch(port, signed("/info/plain/local://good.flac"))
         self.assertEqual(200, info.status)
 
 
@@ -216,7 +216,7 @@ class CrowdTests(PressureCase):
         stalled.resume()
         response = await stalled.end()
         self.assertTrue(response.complete and expected == response.body, "the bodies differ")
-        counted = moved(before, await self.until_idle(node))
+        counted = counter_increases(before, await self.until_idle(node))
         self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
         self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="miss"}'])
         joined = counted['cache_lookups_total{format="mp3",outcome="coalesced"}']

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tests.support.http import Log, Response
 from tests.support.origins import (
-    Asked,
-    Behaviour,
-    Call,
+    Behavior,
     File,
     Methods,
+    PendingResponse,
     Raw,
+    ReceivedRequest,
     Redirect,
     Status,
     open_origin,
@@ -22,16 +22,16 @@ from tests.support.origins import (
 from tests.support.remote import (
     ABORTED,
     PASS,
-    Fate,
+    Relay,
     RemoteCase,
-    Road,
+    RequestAction,
+    body_and_headers,
     is_signed_url,
-    kept,
     key_of,
-    seconds_of,
+    lifetime_of,
     until_miss,
 )
-from tests.support.service import Client, ask, encoders, make_sound, send, short_flac, until
+from tests.support.service import Client, encoders, fetch, generate_audio, send, short_flac, until
 
 HALF = 512 * 1024
 RENDER_SECONDS = 300
@@ -46,15 +46,15 @@ def noise(name: str, seed: int) -> bytes:
     """Return half a minute of incompressible noise, made once for all tests."""
     source = f"anoisesrc=amplitude=0.1:sample_rate=44100:duration=30:seed={seed},aformat=s16"
     path = Path(f"sounds/s3/{seed}-{name}").resolve()
-    return make_sound(path, "-f", "lavfi", "-i", source).read_bytes()
+    return generate_audio(path, "-f", "lavfi", "-i", source).read_bytes()
 
 
-def of_the_encoder(asked: Asked) -> bool:
+def is_encoder_request(request: ReceivedRequest) -> bool:
     """Return whether the encoder, and not the probe, sent a request.
 
     The probe's presigned URL is valid for RENDER_SECONDS at least, the encoder's for less.
     """
-    return is_signed_url(asked) and seconds_of(asked) < RENDER_SECONDS
+    return is_signed_url(request) and lifetime_of(request) < RENDER_SECONDS
 
 
 class BadCase(RemoteCase):
@@ -63,15 +63,15 @@ class BadCase(RemoteCase):
     async def setUp(self) -> None:
         await super().setUp()
         self.log = Log()
-        self.addCleanup(self.log.keep())
-        self.source = self.road()
+        self.addCleanup(self.log.start())
+        self.source = self.relay()
         settings = self.s3(self.source)
         self.service = await self.boot(source_s3=settings, render_timeout=RENDER_SECONDS)
         self.port = self.service.port
 
-    def assert_refused(self, status: int, code: str, answer: Response) -> None:
+    def assert_refused(self, status: int, code: str, response: Response) -> None:
         """Require a refusal, an empty variant store and no logged error."""
-        self.assertEqual((status, code), (answer.status, answer.error))
+        self.assertEqual((status, code), (response.status, response.error))
         self.assertEqual([], self.stored())
         self.assertEqual([], self.log.errors)
 
@@ -79,14 +79,14 @@ class BadCase(RemoteCase):
 class ChangedTests(BadCase):
     """Objects replaced during a render; If-Match with the ETag prevents a mix of both versions."""
 
-    def replace(self, turn: int, key: str, data: bytes) -> None:
+    def replace(self, number: int, key: str, data: bytes) -> None:
         """Replace an object just before the store receives the encoder's n-th request."""
-        turns: list[Asked] = []
+        received: list[ReceivedRequest] = []
 
-        def rule(asked: Asked) -> Fate:
-            if of_the_encoder(asked):
-                turns.append(asked)
-                if len(turns) == turn:
+        def rule(request: ReceivedRequest) -> RequestAction:
+            if is_encoder_request(request):
+                received.append(request)
+                if len(received) == number:
                     self.put(key, data)
             return PASS
 
@@ -97,22 +97,24 @@ class ChangedTests(BadCase):
         first = self.put("a.wav", noise("a.wav", OLD))
         self.replace(1, "a.wav", noise("a.wav", NEW))
         path = self.url("a.wav")
-        self.assert_refused(502, "upstream_unavailable", await ask(self.port, path))
-        tags = {asked.headers.get("if-match") for asked in self.source.requests if asked.target}
+        self.assert_refused(502, "upstream_unavailable", await fetch(self.port, path))
+        tags = {
+            request.headers.get("if-match") for request in self.source.requests if request.target
+        }
         self.assertEqual({None, first}, tags)
-        self.assertEqual(200, (await ask(self.port, path)).status)
+        self.assertEqual(200, (await fetch(self.port, path)).status)
 
     async def test_between_two_ranges(self) -> None:
         """An m4a that is replaced between two range requests never gives a complete response."""
         old, new = noise("a.m4a", OLD), noise("a.m4a", NEW)
-        for turn in (2, 3):
+        for number in (2, 3):
             self.put("a.m4a", old)
-            self.replace(turn, "a.m4a", new)
-            answer = await ask(self.port, self.url("a.m4a", f"f:mp3/cb:{turn}"))
-            asked = list(filter(of_the_encoder, self.source.requests))
-            self.assertLessEqual(turn, len(asked))
-            self.assertEqual({True}, {"if-match" in each.headers for each in asked})
-            self.assertFalse(answer.status == 200 and answer.complete)
+            self.replace(number, "a.m4a", new)
+            response = await fetch(self.port, self.url("a.m4a", f"f:mp3/cb:{number}"))
+            encoder_requests = list(filter(is_encoder_request, self.source.requests))
+            self.assertLessEqual(number, len(encoder_requests))
+            self.assertEqual({True}, {"if-match" in each.headers for each in encoder_requests})
+            self.assertFalse(response.status == 200 and response.complete)
             self.assertEqual([], self.stored())
             del self.source.requests[:]
 
@@ -124,49 +126,52 @@ class ChangedTests(BadCase):
         self.source.limit = HALF
         client = await send(self.port, path)
         await until(
-            lambda: client.response and self.source.standing, "a stalled connection to the store"
+            lambda: client.response and self.source.stalled, "a stalled connection to the store"
         )
         self.put("a.wav", noise("a.wav", NEW))
-        self.source.go_on()
-        answer = await client.end()
-        new = await ask(self.port, self.url("new.wav", "f:flac"))
-        if answer.complete:
+        self.source.release()
+        response = await client.end()
+        new = await fetch(self.port, self.url("new.wav", "f:flac"))
+        if response.complete:
             self.put("old.wav", noise("a.wav", OLD))
-            old = await ask(self.port, self.url("old.wav", "f:flac"))
-            self.assertTrue(old.body == answer.body, "a mix of the old and the new source")
+            old = await fetch(self.port, self.url("old.wav", "f:flac"))
+            self.assertTrue(old.body == response.body, "a mix of the old and the new source")
         else:
             await until(lambda: not encoders(), "the encoder to end")
             self.assertEqual([key_of(new)], await self.until_stored())
-        self.assertNotEqual(new.body, answer.body)
+        self.assertNotEqual(new.body, response.body)
 
     async def test_no_verdict(self) -> None:
         """A source that changes during the read gives 502 or 500, not a 415 for its content."""
         self.put("a.m4a", noise("a.m4a", OLD))
         self.replace(2, "a.m4a", noise("a.m4a", NEW))
-        answer = await ask(self.port, self.url("a.m4a"))
-        self.assertIn(answer.error, ("upstream_unavailable", "render_failed"))
-        self.assertEqual(b"no-store", answer["cache-control"])
+        response = await fetch(self.port, self.url("a.m4a"))
+        self.assertIn(response.error, ("upstream_unavailable", "render_failed"))
+        self.assertEqual(b"no-store", response["cache-control"])
 
 
 @dataclass
 class Later:
     """Object for which one or more of the encoder's requests fail.
 
-    :ivar fate: response to the failing requests.
-    :ivar turn: number of the first failing request, counted from 1.
-    :ivar times: number of failing requests.
+    :ivar failure: response to the failing requests.
+    :ivar first_failure: number of the first failing request, counted from 1.
+    :ivar failures: number of failing requests.
     """
 
     data: bytes
-    fate: Behaviour
-    turn: int
-    times: int = 1
-    asked: int = 0
+    failure: Behavior
+    first_failure: int
+    failures: int = 1
+    encoder_requests: int = 0
 
-    def answer(self, call: Call) -> None:
-        self.asked += of_the_encoder(call.asked)
-        lost = of_the_encoder(call.asked) and 0 <= self.asked - self.turn < self.times
-        (self.fate if lost else File(self.data)).answer(call)
+    def respond(self, pending: PendingResponse) -> None:
+        self.encoder_requests += is_encoder_request(pending.request)
+        lost = (
+            is_encoder_request(pending.request)
+            and 0 <= self.encoder_requests - self.first_failure < self.failures
+        )
+        (self.failure if lost else File(self.data)).respond(pending)
 
 
 class LostRangeTests(RemoteCase):
@@ -175,7 +180,7 @@ class LostRangeTests(RemoteCase):
     #: More requests than ffmpeg sends.
     ALWAYS = 1000
 
-    async def check(self, name: str, options: str, *rows: tuple[int, int, Behaviour, bool]) -> None:
+    async def check(self, name: str, options: str, *rows: tuple[int, int, Behavior, bool]) -> None:
         """Require correct bytes if a render recovers; else no complete response and no variant.
 
         :param rows: for each source: number of the first failing request, number of failing
@@ -183,26 +188,26 @@ class LostRangeTests(RemoteCase):
         """
         origin, data = open_origin(self), noise(name, OLD)
         paths = [f"{number}-{name}" for number in range(len(rows) + 1)]
-        later = [Later(data, fate, turn, times) for turn, times, fate, _ in rows]
-        for path, behaviour in zip(paths, (File(data), *later), strict=True):
-            origin.put(f"/{self.sources}/{path}", behaviour)
+        later = [Later(data, action, turn, times) for turn, times, action, _ in rows]
+        for path, behavior in zip(paths, (File(data), *later), strict=True):
+            origin.put(f"/{self.sources}/{path}", behavior)
         settings = self.s3(endpoint=origin.url(""))
         service = await self.boot(
             source_s3=settings, render_timeout=RENDER_SECONDS, max_concurrency=8
         )
         clients = [await send(service.port, self.url(path, options)) for path in paths]
-        right, *answers = [await client.end() for client in clients]
+        right, *responses = [await client.end() for client in clients]
         self.assertEqual((200, True), (right.status, right.complete))
         right_ones = 1 + sum(heals for *_, heals in rows)
         self.assertEqual(right_ones, len(await self.until_stored(right_ones)))
-        for number, (behaviour, answer) in enumerate(zip(later, answers, strict=True)):
-            self.assertLessEqual(behaviour.turn, behaviour.asked, number)
-            whole, heals = answer.status == 200 and answer.complete, rows[number][-1]
+        for number, (behavior, response) in enumerate(zip(later, responses, strict=True)):
+            self.assertLessEqual(behavior.first_failure, behavior.encoder_requests, number)
+            whole, heals = response.status == 200 and response.complete, rows[number][-1]
             self.assertEqual(heals, whole, number)
-            self.assertEqual(heals, key_of(answer) in self.stored(), number)
+            self.assertEqual(heals, key_of(response) in self.stored(), number)
             if heals:
-                stored = self.server.get(self.variants, key_of(answer))
-                self.assertTrue(right.body == answer.body == stored.body, number)
+                stored = self.server.get(self.variants, key_of(response))
+                self.assertTrue(right.body == response.body == stored.body, number)
 
     async def test_sound_that_ends_early(self) -> None:
         """A lost range of a 30-second Ogg source gives the whole audio or an incomplete response.
@@ -248,11 +253,11 @@ class BrokenTests(BadCase):
         self.put("b.flac", noise("a.flac", NEW))
         clients = []
         # The encoder reads FLAC with a single request. HALF would already be enough for the probe.
-        for limit, asked in zip((HALF, HALF, self.BEFORE_SOUND), self.ASKED, strict=True):
+        for limit, row in zip((HALF, HALF, self.BEFORE_SOUND), self.ASKED, strict=True):
             self.source.limit = limit
-            clients.append(await send(self.port, self.url(*asked)))
+            clients.append(await send(self.port, self.url(*row)))
             await until(
-                lambda: self.source.standing == len(clients), "a stalled connection to the store"
+                lambda: self.source.stalled == len(clients), "a stalled connection to the store"
             )
         await until(lambda: clients[0].response, "the headers")
         self.source.limit = None
@@ -260,21 +265,23 @@ class BrokenTests(BadCase):
 
     async def check_healed(self, clients: list[Client]) -> None:
         """Require complete and correct responses, and stored variants."""
-        answers = [await client.end() for client in clients]
+        responses = [await client.end() for client in clients]
         await self.until_stored(2)
-        for (name, options), answer in zip(self.ASKED, answers, strict=True):
-            self.assertEqual((200, True), (answer.status, answer.complete), options)
-            self.assertTrue(await self.right(name, options) == answer.body, options)
+        for (name, options), response in zip(self.ASKED, responses, strict=True):
+            self.assertEqual((200, True), (response.status, response.complete), options)
+            self.assertTrue(await self.right(name, options) == response.body, options)
             if options != "info":
-                stored = self.server.get(self.variants, key_of(answer))
-                self.assertTrue(answer.body == stored.body, options)
+                stored = self.server.get(self.variants, key_of(response))
+                self.assertTrue(response.body == stored.body, options)
         self.assertEqual([], self.log.errors)
 
     async def right(self, name: str, options: str) -> bytes:
         """Return the body for a source whose connection does not break."""
         if (name, options) not in _right:
             self.put(f"right-{name}", noise("a.flac", OLD if name == "a.flac" else NEW))
-            _right[name, options] = (await ask(self.port, self.url(f"right-{name}", options))).body
+            _right[name, options] = (
+                await fetch(self.port, self.url(f"right-{name}", options))
+            ).body
         return _right[name, options]
 
     async def check_lost(self, clients: list[Client]) -> None:
@@ -288,7 +295,7 @@ class BrokenTests(BadCase):
         self.assertEqual([], self.stored())
         self.assertEqual([], self.log.errors)
         await self.source.close()
-        self.source.shut = False
+        self.source.rejects_connections = False
         self.source.open()
         whole = await until_miss(self.port, self.url(*self.ASKED[0]))
         self.assertTrue(whole.complete and whole.body.startswith(broken.body))
@@ -296,13 +303,13 @@ class BrokenTests(BadCase):
     async def test_reset_once(self) -> None:
         """After a connection reset the read is retried; responses are correct and stored."""
         clients = await self.half_way()
-        self.source.cut()
+        self.source.reset_all()
         await self.check_healed(clients)
 
     async def test_closed_once(self) -> None:
         """After a premature close the read is retried; responses are correct and stored."""
         clients = await self.half_way()
-        self.source.close_gently()
+        self.source.close_cleanly()
         await self.check_healed(clients)
 
     async def test_reset_and_refused(self) -> None:
@@ -320,8 +327,8 @@ class BrokenTests(BadCase):
         Nothing is stored (D35).
         """
         clients = await self.half_way()
-        self.source.shut = True
-        self.source.close_gently()
+        self.source.rejects_connections = True
+        self.source.close_cleanly()
         await self.check_lost(clients)
 
 
@@ -338,50 +345,52 @@ class GoneTests(BadCase):
     async def test_gone_before_it_is_read(self) -> None:
         """A source lost before the probe or the encoder reads it gives 502, or 404 if deleted."""
         self.put("a.flac", short_flac())
-        for fits in (is_signed_url, of_the_encoder):
-            self.source.rule = lambda asked, fits=fits: ABORTED if fits(asked) else PASS
-            answer = await ask(self.port, self.url("a.flac"))
-            self.assert_refused(502, "upstream_unavailable", answer)
+        for fits in (is_signed_url, is_encoder_request):
+            self.source.rule = lambda request, fits=fits: ABORTED if fits(request) else PASS
+            response = await fetch(self.port, self.url("a.flac"))
+            self.assert_refused(502, "upstream_unavailable", response)
 
-            def remove(asked: Asked, fits: Callable[[Asked], bool] = fits) -> Fate:
-                if fits(asked):
+            def remove(
+                request: ReceivedRequest, fits: Callable[[ReceivedRequest], bool] = fits
+            ) -> RequestAction:
+                if fits(request):
                     self.server.remove(self.sources, "a.flac")
                 return PASS
 
             self.source.rule = remove
-            self.assert_refused(404, "not_found", await ask(self.port, self.url("a.flac")))
+            self.assert_refused(404, "not_found", await fetch(self.port, self.url("a.flac")))
             self.put("a.flac", short_flac())
 
 
 class WrongStoreTests(RemoteCase):
     """Stores that are misconfigured, redirect, fail or do not listen."""
 
-    async def refuse(self, road: Road | None = None, **settings: object) -> list[Response]:
+    async def refuse(self, relay: Relay | None = None, **settings: object) -> list[Response]:
         """Request a variant and an info document with GET and HEAD; return the responses to GET."""
-        service = await self.boot(source_s3=self.s3(road, **settings))
-        answers = []
+        service = await self.boot(source_s3=self.s3(relay, **settings))
+        responses = []
         for options in ("f:mp3", "info"):
-            answer = await ask(service.port, self.url("a.flac", options))
-            head = await ask(service.port, self.url("a.flac", options), b"HEAD")
-            self.assertEqual((answer.status, b""), (head.status, head.body))
-            self.assertEqual(b"no-store", answer["cache-control"])
-            answers.append(answer)
-        return answers
+            response = await fetch(service.port, self.url("a.flac", options))
+            head = await fetch(service.port, self.url("a.flac", options), b"HEAD")
+            self.assertEqual((response.status, b""), (head.status, head.body))
+            self.assertEqual(b"no-store", response["cache-control"])
+            responses.append(response)
+        return responses
 
     async def test_no_credentials(self) -> None:
         """Without credentials, bucket sources return 500 and no request reaches the store."""
-        road = self.road()
+        relay = self.relay()
         nobody = {"access_key_id": None, "secret_access_key": None, "region": None}
-        for answer in await self.refuse(road, **nobody):
-            self.assertEqual((500, "not_configured"), (answer.status, answer.error))
-        self.assertEqual([], road.requests)
+        for response in await self.refuse(relay, **nobody):
+            self.assertEqual((500, "not_configured"), (response.status, response.error))
+        self.assertEqual([], relay.requests)
 
     async def test_wrong_region(self) -> None:
         """A region that the store does not have is a configuration error (500)."""
         self.require("region")
         self.put("a.flac", short_flac())
-        for answer in await self.refuse(region="mars-north-1"):
-            self.assertEqual((500, "not_configured"), (answer.status, answer.error))
+        for response in await self.refuse(region="mars-north-1"):
+            self.assertEqual((500, "not_configured"), (response.status, response.error))
 
     async def test_redirect(self) -> None:
         """A redirect from the store is a configuration error (500) and is not followed."""
@@ -390,9 +399,9 @@ class WrongStoreTests(RemoteCase):
         there = elsewhere.put(path, short_flac().read_bytes())
         for status in (301, 302, 307, 308):
             origin.put(path, Redirect(there, status))
-            for answer in await self.refuse(endpoint=origin.url("")):
-                self.assertEqual((500, "not_configured"), (answer.status, answer.error))
-        self.assertEqual([], elsewhere.visits)
+            for response in await self.refuse(endpoint=origin.url("")):
+                self.assertEqual((500, "not_configured"), (response.status, response.error))
+        self.assertEqual([], elsewhere.connections)
 
     async def test_redirect_of_the_encoder(self) -> None:
         """ffprobe does not follow a redirect that the store sends to GET requests only."""
@@ -402,45 +411,47 @@ class WrongStoreTests(RemoteCase):
         origin.put(path, Methods(File(short_flac().read_bytes()), Redirect(there)))
         service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
         for options in ("f:mp3", "info"):
-            answer = await ask(service.port, self.url("a.flac", options))
-            self.assertEqual((415, "undecodable_source"), (answer.status, answer.error))
-        self.assertEqual([], elsewhere.visits)
+            response = await fetch(service.port, self.url("a.flac", options))
+            self.assertEqual((415, "undecodable_source"), (response.status, response.error))
+        self.assertEqual([], elsewhere.connections)
 
     async def test_errors(self) -> None:
         """A 5xx or 429 response of the store results in 502 with no-store."""
         origin = open_origin(self)
         path = f"/{self.sources}/a.flac"
         slow = b"<Error><Code>SlowDown</Code></Error>"
-        for behaviour in (Status(500), Status(503, (), slow), Status(599), Status(429)):
-            origin.put(path, behaviour)
-            for answer in await self.refuse(endpoint=origin.url("")):
-                self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
-        sound: Behaviour = File(short_flac().read_bytes())
-        for turn, behaviour in enumerate((Status(503), Status(404))):
+        for behavior in (Status(500), Status(503, (), slow), Status(599), Status(429)):
+            origin.put(path, behavior)
+            for response in await self.refuse(endpoint=origin.url("")):
+                self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
+        sound: Behavior = File(short_flac().read_bytes())
+        for turn, behavior in enumerate((Status(503), Status(404))):
             # HEAD succeeds, and only GET fails.
-            origin.put(path, Methods(sound, behaviour))
+            origin.put(path, Methods(sound, behavior))
             service = await self.boot(source_s3=self.s3(endpoint=origin.url("")))
-            answer = await ask(service.port, self.url("a.flac"))
-            self.assertEqual((502, 404)[turn], answer.status)
+            response = await fetch(service.port, self.url("a.flac"))
+            self.assertEqual((502, 404)[turn], response.status)
 
     async def test_down(self) -> None:
         """An unreachable store results in 502; once it is back, requests succeed."""
         self.put("a.flac", short_flac())
-        road = self.road()
-        service = await self.boot(source_s3=self.s3(road))
+        relay = self.relay()
+        service = await self.boot(source_s3=self.s3(relay))
         path, document = self.url("a.flac"), self.url("a.flac", "info")
-        before = await ask(service.port, document)
-        await road.close()
+        before = await fetch(service.port, document)
+        await relay.close()
         for each in (path, document):
-            answer = await ask(service.port, each)
-            self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
-            self.assertEqual(b"no-store", answer["cache-control"])
-            self.assertIsNone(answer["etag"])
-        road.open()
-        self.assertEqual(kept(before), kept(await ask(service.port, document)))
-        self.assertEqual(200, (await ask(service.port, path)).status)
+            response = await fetch(service.port, each)
+            self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
+            self.assertEqual(b"no-store", response["cache-control"])
+            self.assertIsNone(response["etag"])
+        relay.open()
+        self.assertEqual(
+            body_and_headers(before), body_and_headers(await fetch(service.port, document))
+        )
+        self.assertEqual(200, (await fetch(service.port, path)).status)
         # A stored variant does not need the source's store (Request handling order, 4).
         await self.until_stored()
-        await road.close()
-        hit = await ask(service.port, path)
+        await relay.close()
+        hit = await fetch(service.port, path)
         self.assertEqual((200, b"HIT"), (hit.status, hit["x-audio-proxy"]))

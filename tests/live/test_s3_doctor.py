@@ -111,9 +111,9 @@ class RefusedTests(BucketCase):
 
     async def test_presigned(self) -> None:
         """A presigned URL that fails is an error in redirect mode, and a note in proxy mode."""
-        road = self.road()
-        road.rule = lambda asked: ABORTED if is_signed_url(asked) else PASS
-        endpoint = f"http://127.0.0.1:{road.port}"
+        relay = self.relay()
+        relay.rule = lambda request: ABORTED if is_signed_url(request) else PASS
+        endpoint = f"http://127.0.0.1:{relay.port}"
         for mode, verdict in (("redirect", Verdict.BAD), ("proxy", Verdict.NOTE)):
             results = await self.run_checks(AP_S3_ENDPOINT=endpoint, AP_SERVE_MODE=mode)
             self.assert_verdicts(results, variant_store=Verdict.GOOD, presigned_URLs=verdict)

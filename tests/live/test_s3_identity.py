@@ -15,9 +15,16 @@ from audioproxy.service import BootError, ProxyService, make_service
 from audioproxy.variants import s3 as s3_module
 from tests.support.authority import Authority
 from tests.support.buckets import s3_server
-from tests.support.remote import HOLD, RemoteCase, Road, kept, key_of, listening
+from tests.support.remote import (
+    HOLD,
+    Relay,
+    RemoteCase,
+    body_and_headers,
+    key_of,
+    listening_addresses,
+)
 from tests.support.servers import free_port
-from tests.support.service import ask, reactor, short_flac, until
+from tests.support.service import fetch, reactor, short_flac, until
 
 _USER = re.compile(r"Credential=([^/%]+)(?:/|%2F)")
 
@@ -88,32 +95,32 @@ class ProofTests(ProofCase):
 
     async def test_nothing_is_left(self) -> None:
         """The check writes, finds and deletes a single object, and leaves the bucket empty."""
-        road = self.road()
-        await self.boot(variant_s3=self.s3(road))
-        self.assertEqual(["PUT", "HEAD", "DELETE"], [asked.method for asked in road.requests])
-        self.assertEqual(1, len({asked.target for asked in road.requests}))
+        relay = self.relay()
+        await self.boot(variant_s3=self.s3(relay))
+        self.assertEqual(["PUT", "HEAD", "DELETE"], [request.method for request in relay.requests])
+        self.assertEqual(1, len({request.target for request in relay.requests}))
         self.assertEqual([], self.stored())
 
     async def test_no_port_before(self) -> None:
         """Neither the main nor the metrics port opens before the store check is complete."""
-        road = self.road()
-        road.rule = lambda asked: HOLD
-        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{road.port}")
+        relay = self.relay()
+        relay.rule = lambda request: HOLD
+        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
         for method in ("PUT", "HEAD", "DELETE"):
-            await until(lambda: road.standing, "a request of the store check")
-            self.assertEqual(method, road.requests[-1].method)
-            self.assertEqual([], list(listening(node)))
-            road.go_on()
-            road.rule = lambda asked: HOLD
+            await until(lambda: relay.stalled, "a request of the store check")
+            self.assertEqual(method, relay.requests[-1].method)
+            self.assertEqual([], list(listening_addresses(node)))
+            relay.release()
+            relay.rule = lambda request: HOLD
         await node.port()
-        self.assertEqual(2, len(list(listening(node))))
+        self.assertEqual(2, len(list(listening_addresses(node))))
 
     async def test_stopped_meanwhile(self) -> None:
         """SIGTERM during the store check ends the service with status 0 and leaves no object."""
-        road = self.road()
-        road.rule = lambda asked: HOLD if asked.method == "PUT" else None
-        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{road.port}")
-        await until(lambda: road.standing, "a request of the store check")
+        relay = self.relay()
+        relay.rule = lambda request: HOLD if request.method == "PUT" else None
+        node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}")
+        await until(lambda: relay.stalled, "a request of the store check")
         node.signal(15)
         self.assertEqual(0, await node.end())
         self.assertEqual("", node.stderr)
@@ -179,29 +186,31 @@ class IdentityTests(RemoteCase):
         }
         return await self.boot(**settings)
 
-    def users(self, road: Road) -> set[str]:
+    def users(self, relay: Relay) -> set[str]:
         """Return the access keys of a relay's requests, from signed headers and presigned URLs."""
-        signed = [asked.headers.get("authorization", "") + asked.target for asked in road.requests]
+        signed = [
+            request.headers.get("authorization", "") + request.target for request in relay.requests
+        ]
         return {match[1] for text in signed if (match := _USER.search(text))}
 
     async def use(self, service: ProxyService, options: str) -> None:
         """Render a variant, wait until it is stored, and require a hit with the same bytes."""
         path = self.url("a.flac", options)
-        miss = await ask(service.port, path)
+        miss = await fetch(service.port, path)
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
         await until(lambda: key_of(miss) in self.stored(), "the write-back")
-        hit = await ask(service.port, path)
+        hit = await fetch(service.port, path)
         if hit.status == 302:
             location = (hit["location"] or b"").decode()
-            self.assertEqual(miss.body, self.server.fetch(location).demand().body)
+            self.assertEqual(miss.body, self.server.fetch(location).require_success().body)
         else:
-            self.assertEqual(kept(miss), kept(hit))
+            self.assertEqual(body_and_headers(miss), body_and_headers(hit))
 
     async def test_fall_backs(self) -> None:
         """Unset AP_VARIANT_S3_* settings of the variant store fall back to the shared ones."""
-        one, other = self.road(), self.road()
+        one, other = self.relay(), self.relay()
         keeper, owner = self.server.add_user("keep"), self.server.owner
-        here, there = (f"http://127.0.0.1:{road.port}" for road in (one, other))
+        here, there = (f"http://127.0.0.1:{relay.port}" for relay in (one, other))
         identity = {
             "AP_VARIANT_S3_ACCESS_KEY_ID": keeper.access_key,
             "AP_VARIANT_S3_SECRET_ACCESS_KEY": keeper.secret_key,
@@ -221,7 +230,7 @@ class IdentityTests(RemoteCase):
             service = await self.load(AP_S3_ENDPOINT=here, **variables)
             await self.use(service, f"cb:{number}")
             self.assertEqual((seen, elsewhere), (self.users(one), self.users(other)), number)
-            methods = {asked.method for asked in one.requests}
+            methods = {request.method for request in one.requests}
             self.assertEqual("AP_VARIANT_S3_ENDPOINT" not in variables, "PUT" in methods)
 
     async def test_two_servers(self) -> None:
@@ -240,29 +249,29 @@ class IdentityTests(RemoteCase):
             AP_VARIANT_S3_REGION=other.region,
             AP_SERVE_MODE="redirect",
         )
-        miss = await ask(service.port, self.url("a.flac"))
+        miss = await fetch(service.port, self.url("a.flac"))
         self.assertEqual((200, True), (miss.status, miss.complete))
         await until(lambda: other.keys(bucket), "the write-back")
         self.assertEqual([key_of(miss).encode()], other.keys(bucket))
-        hit = await ask(service.port, self.url("a.flac"))
+        hit = await fetch(service.port, self.url("a.flac"))
         location = (hit["location"] or b"").decode()
         self.assertTrue(location.startswith(f"{other.endpoint}/{bucket}/"), location)
         self.assertIn(f"X-Amz-Credential={other.access_key}%2F", location)
-        self.assertEqual(miss.body, other.fetch(location).demand().body)
+        self.assertEqual(miss.body, other.fetch(location).require_success().body)
         self.assertEqual([], self.stored())
 
     async def test_session_token(self) -> None:
         """Session tokens work for sources, write-backs and redirects; a forged one gives 404."""
         self.require("session token")
-        reader = self.server.lend(self.server.add_user("get"))
-        keeper = self.server.lend(self.server.add_user("keep"))
+        reader = self.server.temporary_credentials(self.server.add_user("get"))
+        keeper = self.server.temporary_credentials(self.server.add_user("keep"))
         settings = {"source_s3": self.s3(who=reader), "variant_s3": self.s3(who=keeper)}
         for mode in ("proxy", "redirect"):
             service = await self.boot(**settings, serve_mode=mode)
             await self.use(service, f"cb:{mode}")
-        hit = await ask(service.port, self.url("a.flac", "cb:redirect"))
+        hit = await fetch(service.port, self.url("a.flac", "cb:redirect"))
         self.assertIn(b"X-Amz-Security-Token=", hit["location"] or b"")
         forged = self.s3(who=replace(reader, session_token="x" * 100))
         service = await self.boot(source_s3=forged)
-        answer = await ask(service.port, self.url("a.flac", "cb:forged"))
-        self.assertEqual((404, "not_found"), (answer.status, answer.error))
+        response = await fetch(service.port, self.url("a.flac", "cb:forged"))
+        self.assertEqual((404, "not_found"), (response.status, response.error))

@@ -12,23 +12,23 @@ from audioproxy.http_client import client as client_module
 from audioproxy.render import registry as registry_module
 from audioproxy.variants import s3 as s3_module
 from tests.support.http import Log, Response
-from tests.support.origins import Asked
+from tests.support.origins import ReceivedRequest
 from tests.support.remote import (
     HOLD,
     PASS,
-    Fate,
     RemoteCase,
-    kept,
+    RequestAction,
+    body_and_headers,
     key_of,
     until_hit,
     until_miss,
 )
 from tests.support.service import (
     Client,
-    ask,
+    counter_increases,
     encoders,
+    fetch,
     long_flac,
-    moved,
     scrape,
     send,
     short_flac,
@@ -48,9 +48,9 @@ class OutageCase(RemoteCase):
         self.patch(s3_module, "_RETRY_DELAY", 0.01)
         self.patch(registry_module, "_LINGER", 0.05)
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         self.add("short.flac", short_flac())
-        self.store = self.road()
+        self.store = self.relay()
         self.service = await self.boot(local_root=str(self.root), variant_s3=self.s3(self.store))
         self.port = self.service.port
 
@@ -65,16 +65,18 @@ class OutageCase(RemoteCase):
     async def until_failed(self, before: dict[str, float]) -> dict[str, float]:
         """Wait until a write-back has failed, and return the changes of the metrics."""
         await until(lambda: any("write-back" in text for text in self.warnings()), "the warning")
-        while FAILURES not in (counted := moved(before, await scrape(self.service.metrics_port))):
+        while FAILURES not in (
+            counted := counter_increases(before, await scrape(self.service.metrics_port))
+        ):
             pass
         return counted
 
-    def assert_down(self, answer: Response) -> None:
+    def assert_down(self, response: Response) -> None:
         """Require the 502 for requests that need an unreachable store (Errors, 8)."""
-        self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
-        self.assertEqual(b"no-store", answer["cache-control"])
+        self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
+        self.assertEqual(b"no-store", response["cache-control"])
         for name in ("etag", "x-audio-proxy", "accept-ranges", "location"):
-            self.assertIsNone(answer[name], name)
+            self.assertIsNone(response[name], name)
 
 
 class LookupTests(OutageCase):
@@ -84,27 +86,29 @@ class LookupTests(OutageCase):
         """An outage results in 502, not counted as lookups; afterwards requests succeed again."""
         hit, new = signed("/f:mp3/plain/local://short.flac"), self.url("a.flac")
         self.put("a.flac", short_flac())
-        miss = await ask(self.port, hit)
+        miss = await fetch(self.port, hit)
         await until_hit(self.port, hit)
         before = await scrape(self.service.metrics_port)
         self.addCleanup(self.server.start)
         await self.server.stop()
         for path in (hit, new):
-            self.assert_down(await ask(self.port, path))
-            head = await ask(self.port, path, b"HEAD")
+            self.assert_down(await fetch(self.port, path))
+            head = await fetch(self.port, path, b"HEAD")
             self.assertEqual((502, b""), (head.status, head.body))
-        same = await ask(self.port, hit, if_none_match=miss["etag"] or b"")
+        same = await fetch(self.port, hit, if_none_match=miss["etag"] or b"")
         self.assertEqual(304, same.status)
-        self.assertEqual(200, (await ask(self.port, b"/health")).status)
-        self.assertEqual(200, (await ask(self.port, b"/ready")).status)
-        counted = moved(before, await scrape(self.service.metrics_port))
+        self.assertEqual(200, (await fetch(self.port, b"/health")).status)
+        self.assertEqual(200, (await fetch(self.port, b"/ready")).status)
+        counted = counter_increases(before, await scrape(self.service.metrics_port))
         self.assertEqual(4, counted['http_requests_total{endpoint="render",status="5xx"}'])
         self.assertFalse([name for name in counted if "lookups" in name or "renders" in name])
         self.assertRegex(self.warnings()[-1], r"\Aa lookup in the variant store failed: .+")
         await self.server.start()
-        again = await ask(self.port, hit)
-        self.assertEqual((b"HIT", kept(miss)), (again["x-audio-proxy"], kept(again)))
-        rendered = await ask(self.port, new)
+        again = await fetch(self.port, hit)
+        self.assertEqual(
+            (b"HIT", body_and_headers(miss)), (again["x-audio-proxy"], body_and_headers(again))
+        )
+        rendered = await fetch(self.port, new)
         self.assertEqual((200, b"MISS"), (rendered.status, rendered["x-audio-proxy"]))
         self.assertEqual(b"HIT", (await until_hit(self.port, new))["x-audio-proxy"])
         self.assertEqual([], self.log.errors)
@@ -112,13 +116,13 @@ class LookupTests(OutageCase):
     async def test_no_answer(self) -> None:
         """A store that accepts a request but never responds is unreachable after a timeout: 502."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.1)
-        self.store.rule = lambda asked: HOLD
-        self.assert_down(await ask(self.port, signed("/plain/local://short.flac")))
+        self.store.rule = lambda request: HOLD
+        self.assert_down(await fetch(self.port, signed("/plain/local://short.flac")))
         self.assertRegex(self.warnings()[-1], "no response in time")
         self.patch(client_module, "_HEADERS_TIMEOUT", 15)
-        self.store.go_on()
-        answer = await ask(self.port, signed("/plain/local://short.flac"))
-        self.assertEqual(200, answer.status)
+        self.store.release()
+        response = await fetch(self.port, signed("/plain/local://short.flac"))
+        self.assertEqual(200, response.status)
 
 
 class WriteBackTests(OutageCase):
@@ -143,87 +147,91 @@ class WriteBackTests(OutageCase):
         os.kill(encoder, signal.SIGSTOP)
         await self.store.close()
         os.kill(encoder, signal.SIGCONT)
-        answer = await client.end()
-        self.assertEqual((200, True), (answer.status, answer.complete))
-        self.assertEqual(b"MISS", answer["x-audio-proxy"])
+        response = await client.end()
+        self.assertEqual((200, True), (response.status, response.complete))
+        self.assertEqual(b"MISS", response["x-audio-proxy"])
         counted = await self.until_failed(before)
         self.assertEqual(1, counted[FAILURES])
         self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
         failed = [text for text in self.warnings() if text.startswith("write-back of ")]
-        self.assertRegex(failed[0], rf"\Awrite-back of {key_of(answer)} failed: .+ unreachable: .+")
+        self.assertRegex(
+            failed[0], rf"\Awrite-back of {key_of(response)} failed: .+ unreachable: .+"
+        )
         self.assertEqual(1, len(failed))
-        self.assert_down(await ask(self.port, path))
+        self.assert_down(await fetch(self.port, path))
         self.store.open()
         again = await until_miss(self.port, path)
-        self.assertEqual(kept(answer), kept(again))
-        self.assertEqual([key_of(answer)], await self.until_stored())
-        self.assertEqual(b"HIT", (await ask(self.port, path))["x-audio-proxy"])
+        self.assertEqual(body_and_headers(response), body_and_headers(again))
+        self.assertEqual([key_of(response)], await self.until_stored())
+        self.assertEqual(b"HIT", (await fetch(self.port, path))["x-audio-proxy"])
         self.assertEqual([], self.log.errors)
 
     async def test_lost_during_the_upload(self) -> None:
         """An upload that breaks off stores no object, not even a torn one, and is retried once."""
-        tries: list[Asked] = []
+        tries: list[ReceivedRequest] = []
 
-        def lose(asked: Asked) -> Fate:
-            if asked.method == "PUT":
-                tries.append(asked)
+        def lose(request: ReceivedRequest) -> RequestAction:
+            if request.method == "PUT":
+                tries.append(request)
                 return HOLD
             return PASS
 
         self.store.rule = lose
         client, _ = await self.render()
-        answer = await client.end()
+        response = await client.end()
         for _ in range(2):
-            await until(lambda: self.store.standing, "the upload")
+            await until(lambda: self.store.stalled, "the upload")
             self.assertEqual([], self.stored())
-            self.store.cut()
-            await until(lambda: not self.store.standing, "the connection to close")
+            self.store.reset_all()
+            await until(lambda: not self.store.stalled, "the connection to close")
         await until(lambda: any("write-back" in text for text in self.warnings()), "the warning")
         self.assertEqual(2, len(tries))
         self.assertEqual([], self.stored())
-        self.assertTrue(answer.complete)
+        self.assertTrue(response.complete)
 
     async def test_lost_once(self) -> None:
         """An upload that breaks off once succeeds at the second try and counts as no failure."""
         before = await scrape(self.service.metrics_port)
-        self.store.rule = lambda asked: HOLD if asked.method == "PUT" else PASS
+        self.store.rule = lambda request: HOLD if request.method == "PUT" else PASS
         client, _ = await self.render()
-        answer = await client.end()
-        await until(lambda: self.store.standing, "the upload")
-        self.store.rule = lambda asked: PASS
-        self.store.cut()
-        self.assertEqual([key_of(answer)], await self.until_stored())
-        self.assertEqual(answer.body, self.server.get(self.variants, key_of(answer)).body)
-        self.assertNotIn(FAILURES, moved(before, await scrape(self.service.metrics_port)))
+        response = await client.end()
+        await until(lambda: self.store.stalled, "the upload")
+        self.store.rule = lambda request: PASS
+        self.store.reset_all()
+        self.assertEqual([key_of(response)], await self.until_stored())
+        self.assertEqual(response.body, self.server.get(self.variants, key_of(response)).body)
+        self.assertNotIn(
+            FAILURES, counter_increases(before, await scrape(self.service.metrics_port))
+        )
 
     async def test_bucket_is_gone(self) -> None:
         """A write-back that the store refuses is counted as a failure and invisible to clients."""
         before = await scrape(self.service.metrics_port)
-        self.server.request("DELETE", self.variants).demand()
+        self.server.request("DELETE", self.variants).require_success()
         path = signed("/plain/local://short.flac")
-        answer = await ask(self.port, path)
-        self.assertEqual((200, True), (answer.status, answer.complete))
+        response = await fetch(self.port, path)
+        self.assertEqual((200, True), (response.status, response.complete))
         self.assertEqual(1, (await self.until_failed(before))[FAILURES])
         self.assertIn("NoSuchBucket", self.warnings()[-1])
         again = await until_miss(self.port, path)
-        self.assertEqual(kept(answer), kept(again))
+        self.assertEqual(body_and_headers(response), body_and_headers(again))
 
     async def test_term(self) -> None:
         """SIGTERM during a write-back lets the write-back complete; the exit status is 0 (D39)."""
-        held = self.road()
+        held = self.relay()
         held.rule = lambda a: HOLD if a.method == "PUT" and "proof" not in a.target else PASS
         node = self.twistd(AP_VARIANT_S3_ENDPOINT=f"http://127.0.0.1:{held.port}")
         port = await node.port()
-        answer = await ask(port, signed("/plain/local://short.flac"))
-        await until(lambda: held.standing, "the upload")
+        response = await fetch(port, signed("/plain/local://short.flac"))
+        await until(lambda: held.stalled, "the upload")
         self.assertEqual([], self.stored())
         node.signal(signal.SIGTERM)
         await until(lambda: "Received SIGTERM" in node.stdout, "SIGTERM to be logged")
         self.assertIsNone(node.code)
-        held.go_on()
+        held.release()
         self.assertEqual(0, await node.end())
-        self.assertEqual([key_of(answer)], self.stored())
-        self.assertEqual(answer.body, self.server.get(self.variants, key_of(answer)).body)
+        self.assertEqual([key_of(response)], self.stored())
+        self.assertEqual(response.body, self.server.get(self.variants, key_of(response)).body)
         self.assertEqual("", node.stderr)
 
 
@@ -235,11 +243,11 @@ class HitTests(OutageCase):
     async def half_way(self) -> tuple[Client, bytes]:
         """Stall a hit in the middle of its body; return its client and its path."""
         path = signed("/plain/local://short.flac")
-        name = key_of(await ask(self.port, path, b"HEAD"))
+        name = key_of(await fetch(self.port, path, b"HEAD"))
         self.server.put(self.variants, name, bytes(self.SIZE), content_type="audio/mpeg")
         self.store.limit = self.SIZE // 2
         client: Client = await send(self.port, path)
-        await until(lambda: self.store.standing, "half of the body")
+        await until(lambda: self.store.stalled, "half of the body")
         return client, path
 
     async def check(self, client: Client, path: bytes) -> None:
@@ -252,20 +260,20 @@ class HitTests(OutageCase):
         self.assertEqual((200, "upstream_unavailable"), (record.status, record.error_code))
         self.assertRegex(self.warnings()[-1], "the transfer of a stored variant failed: .+")
         self.store.limit = None
-        whole = await ask(self.port, path)
+        whole = await fetch(self.port, path)
         self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)))
         self.assertEqual([], self.log.errors)
 
     async def test_reset(self) -> None:
         """If the store resets the connection, the hit's stream breaks off and is not complete."""
         client, path = await self.half_way()
-        self.store.cut()
+        self.store.reset_all()
         await self.check(client, path)
 
     async def test_closed(self) -> None:
         """If the store closes the connection early but cleanly, the hit's stream breaks off."""
         client, path = await self.half_way()
-        self.store.close_gently()
+        self.store.close_cleanly()
         await self.check(client, path)
 
     async def test_stall(self) -> None:
@@ -273,24 +281,24 @@ class HitTests(OutageCase):
         self.patch(bodies_module, "STALL_TIMEOUT", 0.1)
         client, path = await self.half_way()
         await self.check(client, path)
-        await until(lambda: not self.store.standing, "the connection to close")
+        await until(lambda: not self.store.stalled, "the connection to close")
 
     async def test_gone_between_look_and_read(self) -> None:
         """A variant deleted between lookup and read gives 502, with no headers of the variant."""
 
-        def remove(asked: Asked) -> Fate:
-            if asked.method == "GET":
+        def remove(request: ReceivedRequest) -> RequestAction:
+            if request.method == "GET":
                 self.server.remove(self.variants, key_of(miss))
             return PASS
 
         path = signed("/plain/local://short.flac")
-        miss = await ask(self.port, path)
+        miss = await fetch(self.port, path)
         await self.until_stored()
         self.store.rule = remove
-        answer = await ask(self.port, path)
-        self.assert_down(answer)
+        response = await fetch(self.port, path)
+        self.assert_down(response)
         again = await until_miss(self.port, path)
-        self.assertEqual(kept(miss), kept(again))
+        self.assertEqual(body_and_headers(miss), body_and_headers(again))
 
 
 class StopTests(OutageCase):
@@ -298,12 +306,12 @@ class StopTests(OutageCase):
 
     async def test_lookup_that_is_out(self) -> None:
         """A request accepted before the stop is rendered, even if its lookup is still running."""
-        self.store.rule = lambda asked: HOLD if asked.method == "HEAD" else PASS
+        self.store.rule = lambda request: HOLD if request.method == "HEAD" else PASS
         client = await send(self.port, signed("/plain/local://short.flac"))
-        await until(lambda: self.store.standing, "the lookup")
+        await until(lambda: self.store.stalled, "the lookup")
         stopping = self.service.stopService()
-        self.store.go_on()
-        answer = await client.end()
-        self.assertEqual((200, True), (answer.status, answer.complete), answer.body[:200])
+        self.store.release()
+        response = await client.end()
+        self.assertEqual((200, True), (response.status, response.complete), response.body[:200])
         await stopping
-        self.assertEqual([key_of(answer)], self.stored())
+        self.assertEqual([key_of(response)], self.stored())

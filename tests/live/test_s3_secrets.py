@@ -8,7 +8,7 @@ from shutil import which
 from urllib.parse import parse_qs, urlsplit
 
 from tests.support.remote import HOLD, PASS, RemoteCase, is_signed_url
-from tests.support.service import Process, ask, long_flac, send, short_flac, until
+from tests.support.service import Process, fetch, long_flac, send, short_flac, until
 
 RENDER_SECONDS, PROBE_SECONDS = 40, 6
 
@@ -75,7 +75,7 @@ class CommandTests(SecretsCase):
         node = self.start_noting(AWS_PROFILE="x", AP_UNKNOWN="x")
         port = await node.port()
         for options in ("f:mp3", "f:peaks/pts:3"):
-            self.assertEqual(200, (await ask(port, self.url("a b.flac", options))).status)
+            self.assertEqual(200, (await fetch(port, self.url("a b.flac", options))).status)
         commands = self.commands()
         self.assertEqual({"ffmpeg", "ffprobe"}, {words[0] for words in commands})
         self.assertLessEqual(3, len(commands))
@@ -130,14 +130,14 @@ class LogTests(SecretsCase):
         """No URL, signature, key or token is logged at debug level, however a request ends."""
         reader = self.server.add_user("get")
         if "session token" in self.server.checks:
-            reader = self.server.lend(reader)
+            reader = self.server.temporary_credentials(reader)
         for name in ("a.flac", "b.flac"):
             self.put(name, short_flac())
         self.put("text.mp3", b"No sound, but words.\n" * 500)
         self.put("long.flac", long_flac())
-        road = self.road()
+        relay = self.relay()
         node = self.start_noting(
-            AP_S3_ENDPOINT=f"http://127.0.0.1:{road.port}",
+            AP_S3_ENDPOINT=f"http://127.0.0.1:{relay.port}",
             AP_SERVE_MODE="redirect",
             AWS_ACCESS_KEY_ID=reader.access_key,
             AWS_SECRET_ACCESS_KEY=reader.secret_key,
@@ -148,21 +148,21 @@ class LogTests(SecretsCase):
             AP_VARIANT_S3_REGION=self.server.region,
         )
         port = await node.port()
-        self.assertEqual(200, (await ask(port, self.url("a.flac"))).status)
+        self.assertEqual(200, (await fetch(port, self.url("a.flac"))).status)
         await self.until_stored()
-        self.assertEqual(302, (await ask(port, self.url("a.flac"))).status)
-        self.assertEqual(415, (await ask(port, self.url("text.mp3"))).status)
+        self.assertEqual(302, (await fetch(port, self.url("a.flac"))).status)
+        self.assertEqual(415, (await fetch(port, self.url("text.mp3"))).status)
         # Break connections during a render and a probe, so that ffmpeg's errors quote their URLs.
-        road.limit = 100_000
+        relay.limit = 100_000
         stream = await send(port, self.url("long.flac"))
-        await until(lambda: stream.response and road.standing, "a stalled connection to the store")
-        road.rule = lambda asked: HOLD if is_signed_url(asked) else PASS
+        await until(lambda: stream.response and relay.stalled, "a stalled connection to the store")
+        relay.rule = lambda request: HOLD if is_signed_url(request) else PASS
         others = [await send(port, self.url("b.flac", options)) for options in ("f:mp3", "info")]
-        await until(lambda: road.standing == 2, "the probe")
-        await road.close()
+        await until(lambda: relay.stalled == 2, "the probe")
+        await relay.close()
         self.assertFalse((await stream.end()).complete)
         self.assertEqual([502, 502], [(await client.end()).status for client in others])
-        self.assertEqual(502, (await ask(port, self.url("text.mp3"))).status)
+        self.assertEqual(502, (await fetch(port, self.url("text.mp3"))).status)
         node.signal(15)
         self.assertEqual(0, await node.end())
         # The log names bucket and key of the source, which an operator needs to find the fault.

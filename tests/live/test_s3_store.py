@@ -17,18 +17,27 @@ from audioproxy.render import registry as registry_module
 from audioproxy.variants import s3 as s3_module
 from audioproxy.variants.s3 import S3VariantStore
 from tests.support.http import MEDIA_CACHE_CONTROL, Response
-from tests.support.origins import Asked
+from tests.support.origins import ReceivedRequest
 from tests.support.remote import (
     ABORTED,
     PASS,
-    Fate,
     RemoteCase,
-    kept,
+    RequestAction,
+    body_and_headers,
     key_of,
     until_hit,
     until_miss,
 )
-from tests.support.service import ask, long_flac, moved, reactor, scrape, send, short_flac, until
+from tests.support.service import (
+    counter_increases,
+    fetch,
+    long_flac,
+    reactor,
+    scrape,
+    send,
+    short_flac,
+    until,
+)
 
 MEBIBYTE = 1024 * 1024
 PART_SIZE = 5 * MEBIBYTE
@@ -50,7 +59,7 @@ class StoredTests(RemoteCase):
         """
         service = await self.boot()
         misses = [
-            await ask(service.port, self.url("a.flac", options))
+            await fetch(service.port, self.url("a.flac", options))
             for options in (
                 "f:opus/dl:%C3%A9t%C3%A9%20%22a%22%25.opus",
                 "f:peaks/pk_fmt:dat/pts:9",
@@ -88,20 +97,20 @@ class StoredTests(RemoteCase):
         """
         one, other = await self.boot(), await self.boot()
         paths = [self.url("a.flac", options) for options in ("f:mp3/dl:a.mp3", "f:peaks/pts:5")]
-        misses = [await ask(one.port, path) for path in paths]
+        misses = [await fetch(one.port, path) for path in paths]
         await self.until_stored(2)
         self.server.remove(self.sources, "a.flac")
         for path, miss in zip(paths, misses, strict=True):
-            hit = await ask(other.port, path)
+            hit = await fetch(other.port, path)
             self.assertEqual((200, b"HIT"), (hit.status, hit["x-audio-proxy"]))
-            self.assertEqual(kept(miss), kept(hit))
-        self.assertEqual(404, (await ask(other.port, self.url("a.flac", "f:wav"))).status)
+            self.assertEqual(body_and_headers(miss), body_and_headers(hit))
+        self.assertEqual(404, (await fetch(other.port, self.url("a.flac", "f:wav"))).status)
 
     async def test_emptied(self) -> None:
         """A variant that was deleted from the bucket is rendered again to the same bytes."""
         self.patch(registry_module, "_LINGER", 0.05)
         service = await self.boot()
-        miss = await ask(service.port, self.url("a.flac"))
+        miss = await fetch(service.port, self.url("a.flac"))
         await until_hit(service.port, self.url("a.flac"))
         self.server.remove(self.variants, key_of(miss))
         again = await until_miss(service.port, self.url("a.flac"))
@@ -110,14 +119,14 @@ class StoredTests(RemoteCase):
 
     async def test_one_render_for_many(self) -> None:
         """Simultaneous requests share one render, which writes one object once."""
-        road = self.road()
-        service = await self.boot(variant_s3=self.s3(road))
-        before = road.count("PUT")
+        relay = self.relay()
+        service = await self.boot(variant_s3=self.s3(relay))
+        before = relay.count("PUT")
         clients = [await send(service.port, self.url("a.flac")) for _ in range(5)]
-        answers = [await client.end() for client in clients]
-        self.assertEqual(1, len({answer.body for answer in answers}))
+        responses = [await client.end() for client in clients]
+        self.assertEqual(1, len({response.body for response in responses}))
         await until_hit(service.port, self.url("a.flac"))
-        self.assertEqual(before + 1, road.count("PUT"))
+        self.assertEqual(before + 1, relay.count("PUT"))
         self.assertEqual(1, len(self.stored()))
 
 
@@ -127,15 +136,15 @@ class ProxyTests(RemoteCase):
     async def setUp(self) -> None:
         await super().setUp()
         self.put("a.flac", short_flac())
-        self.store = self.road()
+        self.store = self.relay()
         self.service = await self.boot(variant_s3=self.s3(self.store))
         self.path = self.url("a.flac", "f:mp3/dl:a.mp3")
-        self.miss = await self.ask()
+        self.miss = await self.fetch()
         await self.until_stored()
 
-    async def ask(self, method: bytes = b"GET", **headers: bytes) -> Response:
+    async def fetch(self, method: bytes = b"GET", **headers: bytes) -> Response:
         """Request the variant."""
-        return await ask(self.service.port, self.path, method, **headers)
+        return await fetch(self.service.port, self.path, method, **headers)
 
     async def test_ranges(self) -> None:
         """Hits support single ranges with 206 and 416; other Range values return the whole body."""
@@ -148,35 +157,40 @@ class ProxyTests(RemoteCase):
             (b"bytes=-5", size - 5, size),
             (b"bytes=10-99999999", 10, size),
         ):
-            part = await self.ask(range=sent, if_range=tag)
+            part = await self.fetch(range=sent, if_range=tag)
             self.assertEqual((206, True, body[start:stop]), (part.status, part.complete, part.body))
             self.assertEqual(b"bytes %d-%d/%d" % (start, stop - 1, size), part["content-range"])
             self.assertEqual(b"%d" % (stop - start), part["content-length"])
-            self.assertEqual(kept(self.miss)[1:], kept(part)[1:])
+            self.assertEqual(body_and_headers(self.miss)[1:], body_and_headers(part)[1:])
         wholes = [
-            await self.ask(),
-            *[await self.ask(range=sent) for sent in (b"bytes=0-1,4-5", b"lines=0-1", b"bytes=x")],
-            await self.ask(range=b"bytes=0-1", if_range=b'"another"'),
+            await self.fetch(),
+            *[
+                await self.fetch(range=sent)
+                for sent in (b"bytes=0-1,4-5", b"lines=0-1", b"bytes=x")
+            ],
+            await self.fetch(range=b"bytes=0-1", if_range=b'"another"'),
         ]
         for whole in wholes:
             self.assertEqual((200, True), (whole.status, whole.complete))
-            self.assertEqual(kept(self.miss), kept(whole))
+            self.assertEqual(body_and_headers(self.miss), body_and_headers(whole))
             self.assertEqual((b"HIT", b"bytes"), (whole["x-audio-proxy"], whole["accept-ranges"]))
             self.assertEqual(b"%d" % size, whole["content-length"])
-        beyond = await self.ask(range=b"bytes=%d-" % size)
+        beyond = await self.fetch(range=b"bytes=%d-" % size)
         self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
         self.assertEqual(b"bytes */%d" % size, beyond["content-range"])
         self.assertEqual(b"no-store", beyond["cache-control"])
 
     async def test_head(self) -> None:
         """HEAD of a hit has its GET's headers, ignores Range and does not read the object."""
-        hit = await self.ask()
+        hit = await self.fetch()
         reads = self.store.count("GET")
         for headers in ({}, {"range": b"bytes=0-9"}):
-            head = await self.ask(b"HEAD", x_request_id=b"same", **headers)
+            head = await self.fetch(b"HEAD", x_request_id=b"same", **headers)
             self.assertEqual((200, b""), (head.status, head.body))
-            same = [line for line in hit.settled if line[0] != b"x-request-id"]
-            self.assertEqual(same, [line for line in head.settled if line[0] != b"x-request-id"])
+            same = [line for line in hit.headers_without_date if line[0] != b"x-request-id"]
+            self.assertEqual(
+                same, [line for line in head.headers_without_date if line[0] != b"x-request-id"]
+            )
         self.assertEqual(reads, self.store.count("GET"))
 
     async def test_304_without_storage(self) -> None:
@@ -184,39 +198,39 @@ class ProxyTests(RemoteCase):
         tag = self.miss["etag"] or b""
         await self.store.close()
         for method in (b"GET", b"HEAD"):
-            same = await self.ask(method, if_none_match=b'"x", ' + tag)
+            same = await self.fetch(method, if_none_match=b'"x", ' + tag)
             self.assertEqual((304, b""), (same.status, same.body))
             self.assertEqual(tag, same["etag"])
             self.assertEqual(MEDIA_CACHE_CONTROL.encode(), same["cache-control"])
-        self.assertEqual(502, (await self.ask()).status)
+        self.assertEqual(502, (await self.fetch()).status)
 
     async def test_no_source(self) -> None:
         """A hit sends one HEAD and one GET to the store, and nothing to the source."""
-        road = self.road()
-        service = await self.boot(source_s3=self.s3(road), variant_s3=self.s3(self.store))
+        relay = self.relay()
+        service = await self.boot(source_s3=self.s3(relay), variant_s3=self.s3(self.store))
         del self.store.requests[:]
         before = await scrape(service.metrics_port)
-        hit = await ask(service.port, self.path)
-        self.assertEqual(kept(self.miss), kept(hit))
-        self.assertEqual([], road.requests)
-        self.assertEqual(["HEAD", "GET"], [asked.method for asked in self.store.requests])
-        counted = moved(before, await scrape(service.metrics_port))
+        hit = await fetch(service.port, self.path)
+        self.assertEqual(body_and_headers(self.miss), body_and_headers(hit))
+        self.assertEqual([], relay.requests)
+        self.assertEqual(["HEAD", "GET"], [request.method for request in self.store.requests])
+        counted = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual(1, counted['cache_lookups_total{format="mp3",outcome="hit"}'])
 
     async def test_replaced_while_it_is_read(self) -> None:
         """A variant replaced between lookup and read gives 502, and never a mix of two objects."""
 
-        def replace(asked: Asked) -> Fate:
-            if asked.method == "GET":
+        def replace(request: ReceivedRequest) -> RequestAction:
+            if request.method == "GET":
                 self.server.put(self.variants, key_of(self.miss), b"another" * 1000)
             return PASS
 
         self.store.rule = replace
-        answer = await self.ask()
-        self.assertEqual((502, "upstream_unavailable"), (answer.status, answer.error))
-        self.assertEqual(b"no-store", answer["cache-control"])
-        self.store.rule = lambda asked: PASS
-        self.assertEqual(b"another" * 1000, (await self.ask()).body)
+        response = await self.fetch()
+        self.assertEqual((502, "upstream_unavailable"), (response.status, response.error))
+        self.assertEqual(b"no-store", response["cache-control"])
+        self.store.rule = lambda request: PASS
+        self.assertEqual(b"another" * 1000, (await self.fetch()).body)
 
 
 class FlowTests(RemoteCase):
@@ -227,11 +241,11 @@ class FlowTests(RemoteCase):
     async def setUp(self) -> None:
         await super().setUp()
         self.put("a.flac", short_flac())
-        self.store = self.road()
+        self.store = self.relay()
         self.service = await self.boot(variant_s3=self.s3(self.store))
-        head = await ask(self.service.port, self.url("a.flac"), b"HEAD")
+        head = await fetch(self.service.port, self.url("a.flac"), b"HEAD")
         self.server.put(self.variants, key_of(head), bytes(self.SIZE), content_type="audio/mpeg")
-        self.passed = self.store.passed
+        self.sent_before = self.store.sent_bytes
 
     async def test_stalled_client(self) -> None:
         """A hit is read from the store no faster than the client reads it (D38)."""
@@ -241,9 +255,9 @@ class FlowTests(RemoteCase):
         got, still = -1, 0
         while still < 30:
             await deferLater(reactor, 0.005)
-            now = self.store.passed
+            now = self.store.sent_bytes
             got, still = now, still + 1 if now == got else 0
-        self.assertLess(self.store.passed - self.passed, 3 * self.SIZE // 4)
+        self.assertLess(self.store.sent_bytes - self.sent_before, 3 * self.SIZE // 4)
         client.resume()
         whole = await client.end()
         self.assertEqual((True, self.SIZE), (whole.complete, len(whole.body)))
@@ -255,7 +269,7 @@ class FlowTests(RemoteCase):
         client.pause()
         await client.leave()
         await until(lambda: not self.store.ends, "the connection to the store to close")
-        self.assertLess(self.store.passed - self.passed, 3 * self.SIZE // 4)
+        self.assertLess(self.store.sent_bytes - self.sent_before, 3 * self.SIZE // 4)
 
 
 class PartsTests(RemoteCase):
@@ -268,58 +282,60 @@ class PartsTests(RemoteCase):
         self.patch(s3_module, "S3VariantStore", partial(S3VariantStore, part_size=PART_SIZE))
         self.patch(s3_module, "_RETRY_DELAY", 0.01)
         self.patch(registry_module, "_LINGER", 0.05)
-        self.store = self.road()
+        self.store = self.relay()
         self.service = await self.boot(variant_s3=self.s3(self.store))
 
     async def test_in_parts(self) -> None:
         """A multipart upload results in the same bytes and headers, and is served in ranges."""
         path = self.url("long.flac", f"{LARGE}/dl:a.wav")
-        miss = await ask(self.service.port, path)
+        miss = await fetch(self.service.port, path)
         self.assertEqual(True, miss.complete)
         self.assertLess(2 * PART_SIZE, len(miss.body))
         hit = await until_hit(self.service.port, path)
-        self.assertEqual(kept(miss), kept(hit))
-        parts = [asked for asked in self.store.requests if "partNumber=" in asked.target]
+        self.assertEqual(body_and_headers(miss), body_and_headers(hit))
+        parts = [request for request in self.store.requests if "partNumber=" in request.target]
         self.assertEqual(-(-len(miss.body) // PART_SIZE), len(parts))
         self.assertEqual([], self.server.uploads(self.variants))
         self.assertEqual(miss.body, self.server.get(self.variants, key_of(miss)).body)
-        part = await ask(
+        part = await fetch(
             self.service.port, path, range=b"bytes=%d-%d" % (PART_SIZE - 2, PART_SIZE + 1)
         )
         self.assertEqual((206, miss.body[PART_SIZE - 2 : PART_SIZE + 2]), (part.status, part.body))
 
     async def test_part_that_fails(self) -> None:
         """A failed multipart upload is aborted: neither an object nor a billed part remains."""
-        self.store.rule = lambda asked: ABORTED if "partNumber=2" in asked.target else PASS
+        self.store.rule = lambda request: ABORTED if "partNumber=2" in request.target else PASS
         path = self.url("long.flac", LARGE)
         before = await scrape(self.service.metrics_port)
         client = await send(self.service.port, path)
-        answer = await client.end()
-        self.assertTrue(answer.complete)
+        response = await client.end()
+        self.assertTrue(response.complete)
         await until(lambda: self.store.requests[-1].method == "DELETE", "the parts to be removed")
         name = "variant_store_write_failures_total"
-        while name not in (counted := moved(before, await scrape(self.service.metrics_port))):
+        while name not in (
+            counted := counter_increases(before, await scrape(self.service.metrics_port))
+        ):
             pass
         self.assertEqual(1, counted[name])
         self.assertEqual([], self.server.uploads(self.variants))
         self.assertEqual([], self.stored())
-        self.store.rule = lambda asked: PASS
+        self.store.rule = lambda request: PASS
         again = await until_miss(self.service.port, path)
-        self.assertEqual(answer.body, again.body)
+        self.assertEqual(response.body, again.body)
         self.assertEqual([key_of(again)], await self.until_stored())
 
     async def test_part_that_is_lost_once(self) -> None:
         """A part whose connection breaks off once is sent again, and the upload completes."""
         lost: list[Any] = []
 
-        def lose(asked: Asked) -> Fate:
-            if "partNumber=2" in asked.target and not lost:
-                lost.append(asked)
+        def lose(request: ReceivedRequest) -> RequestAction:
+            if "partNumber=2" in request.target and not lost:
+                lost.append(request)
                 return ABORTED
             return PASS
 
         self.store.rule = lose
-        miss = await ask(self.service.port, self.url("long.flac", LARGE))
+        miss = await fetch(self.service.port, self.url("long.flac", LARGE))
         self.assertEqual([key_of(miss)], await self.until_stored())
         self.assertEqual(1, len(lost))
         self.assertEqual(miss.body, self.server.get(self.variants, key_of(miss)).body)
@@ -336,7 +352,7 @@ class RedirectTests(RemoteCase):
     async def stored_one(self, options: str = "f:mp3", **settings: Any) -> tuple[int, Response]:
         """Start a service and store a variant; return the port and the response to the MISS."""
         service = await self.boot(serve_mode="redirect", **settings)
-        miss = await ask(service.port, self.url("a.flac", options))
+        miss = await fetch(service.port, self.url("a.flac", options))
         self.assertEqual((200, b"MISS"), (miss.status, miss["x-audio-proxy"]))
         await self.until_stored()
         return service.port, miss
@@ -344,7 +360,7 @@ class RedirectTests(RemoteCase):
     async def test_location(self) -> None:
         """A 302 leads any client to the object with its headers, in full or in ranges."""
         port, miss = await self.stored_one("f:mp3/dl:%C3%A9.mp3", presign_ttl=77)
-        hit = await ask(port, self.url("a.flac", "dl:%C3%A9.mp3"), range=b"bytes=0-1")
+        hit = await fetch(port, self.url("a.flac", "dl:%C3%A9.mp3"), range=b"bytes=0-1")
         self.assertEqual((302, b"", True), (hit.status, hit.body, hit.complete))
         self.assertEqual((b"no-store", b"HIT"), (hit["cache-control"], hit["x-audio-proxy"]))
         self.assertEqual((miss["etag"], b"0"), (hit["etag"], hit["content-length"]))
@@ -366,7 +382,7 @@ class RedirectTests(RemoteCase):
         (HEAD on signed endpoints, 3 and 4)
         """
         port, miss = await self.stored_one()
-        head = await ask(port, self.url("a.flac"), b"HEAD")
+        head = await fetch(port, self.url("a.flac"), b"HEAD")
         self.assertEqual((302, b"%d" % len(miss.body)), (head.status, head["content-length"]))
         self.assertEqual((b"no-store", b"bytes"), (head["cache-control"], head["accept-ranges"]))
         self.assertEqual(200, self.server.fetch((head["location"] or b"").decode()).status)
@@ -381,33 +397,33 @@ class RedirectTests(RemoteCase):
         self.patch(service_module, "time", clock)
         port, miss = await self.stored_one(presign_ttl=100)
         for left, expires in ((1000, 100), (100, 100), (99, 99), (1, 1)):
-            hit = await ask(port, self.url("a.flac", f"exp:{now + left}"))
+            hit = await fetch(port, self.url("a.flac", f"exp:{now + left}"))
             self.assertEqual((302, b"no-store"), (hit.status, hit["cache-control"]), left)
             self.assertIn(b"X-Amz-Expires=%d&" % expires, hit["location"] or b"", left)
-        last = await ask(port, self.url("a.flac", f"exp:{now}"))
+        last = await fetch(port, self.url("a.flac", f"exp:{now}"))
         self.assertEqual((200, miss.body, None), (last.status, last.body, last["location"]))
         self.assertEqual(b"HIT", last["x-audio-proxy"])
         self.assertIn(b"max-age=0,", last["cache-control"] or b"")
-        part = await ask(port, self.url("a.flac", f"exp:{now}"), range=b"bytes=1-2")
+        part = await fetch(port, self.url("a.flac", f"exp:{now}"), range=b"bytes=1-2")
         self.assertEqual((206, miss.body[1:3]), (part.status, part.body))
-        head = await ask(port, self.url("a.flac", f"exp:{now}"), b"HEAD")
+        head = await fetch(port, self.url("a.flac", f"exp:{now}"), b"HEAD")
         self.assertEqual((200, b"%d" % len(miss.body)), (head.status, head["content-length"]))
-        late = await ask(port, self.url("a.flac", f"exp:{now - 1}"))
+        late = await fetch(port, self.url("a.flac", f"exp:{now - 1}"))
         self.assertEqual((410, "expired"), (late.status, late.error))
 
     async def test_url_runs_out(self) -> None:
         """The store refuses a presigned URL after AP_PRESIGN_TTL seconds."""
         port, _ = await self.stored_one(presign_ttl=1)
-        hit = await ask(port, self.url("a.flac"))
+        hit = await fetch(port, self.url("a.flac"))
         location = (hit["location"] or b"").decode()
         self.assertEqual(200, self.server.fetch(location).status)
         await until(lambda: self.server.fetch(location).status == 403, "the URL to expire")
 
     async def test_nothing_is_read(self) -> None:
         """A redirect sends one HEAD to the store, and reads no byte of the object."""
-        road = self.road()
-        port, _ = await self.stored_one(variant_s3=self.s3(road))
-        del road.requests[:]
-        hit = await ask(port, self.url("a.flac"))
+        relay = self.relay()
+        port, _ = await self.stored_one(variant_s3=self.s3(relay))
+        del relay.requests[:]
+        hit = await fetch(port, self.url("a.flac"))
         self.assertEqual(302, hit.status)
-        self.assertEqual(["HEAD"], [asked.method for asked in road.requests])
+        self.assertEqual(["HEAD"], [request.method for request in relay.requests])

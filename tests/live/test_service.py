@@ -13,11 +13,11 @@ from audioproxy.grammar.signature import sign
 from tests.support.http import KEY, MEDIA_CACHE_CONTROL, SALT, Log, Response
 from tests.support.service import (
     ServiceCase,
-    ask,
     children,
     encoders,
+    fetch,
+    generate_audio,
     long_flac,
-    make_sound,
     send,
     short_flac,
     signed,
@@ -92,7 +92,7 @@ class StreamTests(ServiceCase):
         os.truncate(source, source.stat().st_size // 2)
         os.kill(encoder, signal.SIGCONT)
         self.assertFalse((await client.end()).complete)
-        self.assertEqual(b"MISS", (await ask(port, target, b"HEAD"))["x-audio-proxy"])
+        self.assertEqual(b"MISS", (await fetch(port, target, b"HEAD"))["x-audio-proxy"])
 
     async def test_endless_body(self) -> None:
         """An endless request body is not read to its end: the connection is closed."""
@@ -115,16 +115,16 @@ class StreamTests(ServiceCase):
     async def test_hit(self) -> None:
         """After the render, requests are hits with the same bytes, and ranges work."""
         port = self.start().port
-        miss = await ask(port, SHORT)
+        miss = await fetch(port, SHORT)
         hit = await until_hit(port, SHORT)
         self.assertEqual(miss.body, hit.body)
         for name in ("content-type", "cache-control", "etag"):
             self.assertEqual(miss[name], hit[name], name)
         self.assertEqual(b"%d" % len(miss.body), hit["content-length"])
-        part = await ask(port, SHORT, range=b"bytes=1000-1999")
+        part = await fetch(port, SHORT, range=b"bytes=1000-1999")
         self.assertEqual((206, miss.body[1000:2000]), (part.status, part.body))
         self.assertEqual(b"bytes 1000-1999/%d" % len(miss.body), part["content-range"])
-        beyond = await ask(port, SHORT, range=b"bytes=99999999-")
+        beyond = await fetch(port, SHORT, range=b"bytes=99999999-")
         self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
 
     async def test_both_spellings_of_a_signature(self) -> None:
@@ -133,51 +133,51 @@ class StreamTests(ServiceCase):
         rest = b"/f:mp3/plain/local://short.flac"
         signature = sign(KEY, SALT, rest)
         for spelling in (signature, signature + b"="):
-            self.assertEqual(200, (await ask(port, b"/" + spelling + rest)).status)
+            self.assertEqual(200, (await fetch(port, b"/" + spelling + rest)).status)
         for other in (sign(SALT, KEY, rest), b"insecure", signature + b"=="):
-            self.assertEqual(401, (await ask(port, b"/" + other + rest)).status)
+            self.assertEqual(401, (await fetch(port, b"/" + other + rest)).status)
 
     async def test_outlives_source_restart_and_root(self) -> None:
         """A stored variant survives its source, a restart and a change of AP_LOCAL_ROOT."""
         service = self.start()
-        miss = await ask(service.port, SHORT)
+        miss = await fetch(service.port, SHORT)
         await service.stopService()
         shutil.rmtree(self.root)
         elsewhere = self.root.with_name("elsewhere")
         elsewhere.mkdir()
         service = self.start(local_root=str(elsewhere))
-        hit = await ask(service.port, SHORT)
+        hit = await fetch(service.port, SHORT)
         self.assertEqual((b"HIT", miss.body), (hit["x-audio-proxy"], hit.body))
-        other = await ask(service.port, signed("/f:wav/plain/local://short.flac"))
+        other = await fetch(service.port, signed("/f:wav/plain/local://short.flac"))
         self.assertEqual(404, other.status)
 
     async def test_head(self) -> None:
         """HEAD of a MISS or HIT has no body, starts no encoder and stores nothing."""
         port = self.start().port
-        miss = await ask(port, SHORT, b"HEAD")
+        miss = await fetch(port, SHORT, b"HEAD")
         self.assertEqual((200, b"MISS", b""), (miss.status, miss["x-audio-proxy"], miss.body))
         self.assertIsNone(miss["content-length"])
         self.assertEqual([], encoders())
-        get = await ask(port, SHORT)
+        get = await fetch(port, SHORT)
         self.assertEqual(b"MISS", get["x-audio-proxy"])
         await until_hit(port, SHORT)
-        hit = await ask(port, SHORT, b"HEAD")
+        hit = await fetch(port, SHORT, b"HEAD")
         self.assertEqual((200, b"HIT", b""), (hit.status, hit["x-audio-proxy"], hit.body))
         self.assertEqual(b"%d" % len(get.body), hit["content-length"])
         self.assertEqual(b"bytes", hit["accept-ranges"])
         # HEAD runs no probe, so it returns 200 where GET returns 415 (HEAD on signed endpoints, 6).
         self.add("text.mp3", b"words " * 1000)
         text = signed("/plain/local://text.mp3")
-        self.assertEqual(200, (await ask(port, text, b"HEAD")).status)
-        self.assertEqual(415, (await ask(port, text)).status)
+        self.assertEqual(200, (await fetch(port, text, b"HEAD")).status)
+        self.assertEqual(415, (await fetch(port, text)).status)
 
     async def test_304_without_storage(self) -> None:
         """A matching If-None-Match gets 304 even if store and source are gone."""
         port = self.start().port
-        tag = (await ask(port, SHORT, b"HEAD"))["etag"] or b""
+        tag = (await fetch(port, SHORT, b"HEAD"))["etag"] or b""
         shutil.rmtree(self.store)
         shutil.rmtree(self.root)
-        response = await ask(port, SHORT, if_none_match=tag)
+        response = await fetch(port, SHORT, if_none_match=tag)
         self.assertEqual((304, tag), (response.status, response["etag"]))
         self.assertEqual(MEDIA_CACHE_CONTROL.encode(), response["cache-control"])
 
@@ -186,15 +186,15 @@ class StreamTests(ServiceCase):
         port = self.start().port
         path = signed("/dl:M%C3%BCll.mp3/plain/local://short.flac")
         expected = b"attachment; filename=\"M_ll.mp3\"; filename*=UTF-8''M%C3%BCll.mp3"
-        self.assertEqual(expected, (await ask(port, path))["content-disposition"])
+        self.assertEqual(expected, (await fetch(port, path))["content-disposition"])
         self.assertEqual(expected, (await until_hit(port, path))["content-disposition"])
 
     async def test_without_a_store(self) -> None:
         """Without a variant store no request is a hit, and no file remains."""
         port = self.start(variant_store=None).port
-        first = await ask(port, SHORT)
+        first = await fetch(port, SHORT)
         self.assertEqual(b"MISS", first["x-audio-proxy"])
-        again = await ask(port, SHORT)
+        again = await fetch(port, SHORT)
         self.assertIn(again["x-audio-proxy"], (b"MISS", b"COALESCED"))
         self.assertEqual(first.body, again.body)
         self.assertEqual([], list(self.store.iterdir()))
@@ -226,16 +226,16 @@ class StreamTests(ServiceCase):
         """
         for limit in (100_000, 1_000_000):
             service = self.start(max_variant_bytes=limit)
-            response = await ask(service.port, signed("/f:wav/plain/local://long.flac"))
+            response = await fetch(service.port, signed("/f:wav/plain/local://long.flac"))
             self.assertFalse(response.complete and response.status == 200)
             self.assertLessEqual(len(response.body), limit)
             await service.stopService()
         port = self.start(max_variant_bytes=4_000_000).port
-        response = await ask(port, LONG)
+        response = await fetch(port, LONG)
         self.assertEqual((200, False), (response.status, response.complete))
         self.assertLessEqual(len(response.body), 4_000_000)
         await until(lambda: not encoders(), "the encoder to end")
-        again = await ask(port, LONG, b"HEAD")
+        again = await fetch(port, LONG, b"HEAD")
         self.assertEqual(b"MISS", again["x-audio-proxy"])
         await until(lambda: not scratch_files(self.store), "the scratch file to go")
 
@@ -244,15 +244,15 @@ class StreamTests(ServiceCase):
         self.add("gone.flac", short_flac())
         port, target = self.start(variant_store=None).port, signed("/plain/local://gone.flac")
         for _ in range(2):
-            response = await ask(port, target)
+            response = await fetch(port, target)
             self.assertEqual((200, b"MISS"), (response.status, response["x-audio-proxy"]))
         (self.root / "gone.flac").unlink()
-        self.assertEqual(404, (await ask(port, target)).status)
+        self.assertEqual(404, (await fetch(port, target)).status)
 
     async def test_request_of_a_render(self) -> None:
         """Log lines of a render have the id of the request that started it (D54)."""
         log = Log()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         port = self.start().port
         target = signed("/f:wav/plain/local://long.flac")
         first = await send(port, target, x_request_id=b"first")
@@ -263,7 +263,7 @@ class StreamTests(ServiceCase):
             os.kill(encoder, signal.SIGKILL)
         for client in (first, second):
             self.assertFalse((await client.end()).complete)
-        await ask(port, signed("/plain/local://none.flac"), x_request_id=b"third")
+        await fetch(port, signed("/plain/local://none.flac"), x_request_id=b"third")
         found = {
             (event["request_id"], event["log_format"].partition(" (")[0])
             for event in log.events
@@ -284,13 +284,13 @@ class StreamTests(ServiceCase):
         """Renders, refusals and aborted requests leave no child, descriptor or scratch file."""
         self.add("text.mp3", b"words " * 1000)
         port = self.start().port
-        await ask(port, SHORT)
+        await fetch(port, SHORT)
         before = len(os.listdir("/proc/self/fd"))
         for number in range(2):
-            ended = await ask(port, signed(f"/cb:{number}/plain/local://short.flac"))
+            ended = await fetch(port, signed(f"/cb:{number}/plain/local://short.flac"))
             self.assertEqual(200, ended.status)
-            await ask(port, signed(f"/cb:{number}/plain/local://text.mp3"))
-            await ask(port, signed(f"/cb:{number}/plain/local://none.mp3"))
+            await fetch(port, signed(f"/cb:{number}/plain/local://text.mp3"))
+            await fetch(port, signed(f"/cb:{number}/plain/local://none.mp3"))
             client = await send(port, signed(f"/cb:{number}/t:0:20/plain/local://long.flac"))
             if number:
                 await until(lambda client=client: client.response, "the headers")
@@ -302,7 +302,7 @@ class StreamTests(ServiceCase):
 
 async def until_hit(port: int, path: bytes) -> Response:
     """Repeat a request until the write-back is complete, and return the hit."""
-    while (response := await ask(port, path))["x-audio-proxy"] != b"HIT":
+    while (response := await fetch(port, path))["x-audio-proxy"] != b"HIT":
         if response["x-audio-proxy"] != b"COALESCED":
             raise AssertionError(f"neither COALESCED nor HIT: {response.headers}")
     return response
@@ -322,11 +322,11 @@ class SourceTests(ServiceCase):
         """Video, text, playlists and empty files return 415; audio with cover art is rendered."""
         video = ("-f", "lavfi", "-i", "testsrc=size=64x64:rate=5:duration=1")
         sine = ("-f", "lavfi", "-i", "sine=duration=1")
-        make_sound(self.root / "film.mp4", *video, *sine, "-shortest")
-        make_sound(self.root / "silent.mp4", *video)
-        make_sound(self.root / "cover.png", *video, "-frames:v", "1")
+        generate_audio(self.root / "film.mp4", *video, *sine, "-shortest")
+        generate_audio(self.root / "silent.mp4", *video)
+        generate_audio(self.root / "cover.png", *video, "-frames:v", "1")
         cover = ("-i", str(self.root / "cover.png"), "-map", "0", "-map", "1")
-        make_sound(self.root / "cover.mp3", *sine, *cover, "-disposition:v", "attached_pic")
+        generate_audio(self.root / "cover.mp3", *sine, *cover, "-disposition:v", "attached_pic")
         self.add("text.mp3", b"No sound, but words.\n" * 500)
         self.add("empty.mp3", b"")
         self.add("list.mp3", b"#EXTM3U\n#EXTINF:1,\n/etc/passwd\n")
@@ -339,7 +339,7 @@ class SourceTests(ServiceCase):
             ("empty.mp3", 415, "undecodable_source"),
             ("list.mp3", 415, "undecodable_source"),
         ):
-            response = await ask(port, signed(f"/plain/local://{name}"))
+            response = await fetch(port, signed(f"/plain/local://{name}"))
             self.assertEqual(status, response.status, name)
             if code is not None:
                 self.assertEqual(code, response.error, name)
@@ -361,14 +361,14 @@ class SourceTests(ServiceCase):
         ):
             # ffmpeg's mxf muxer requires a video stream; mxf_opatom writes a single audio stream.
             alone = (*sound, "-f", "mxf_opatom") if name == "a.mxf" else sound
-            make_sound(self.root / name, *sine, *alone)
-            make_sound(self.root / f"film-{name}", *video, *sine, "-c:v", video_codec, *sound)
+            generate_audio(self.root / name, *sine, *alone)
+            generate_audio(self.root / f"film-{name}", *video, *sine, "-c:v", video_codec, *sound)
         port = self.start().port
         for name in ("a.ts", "a.mpg", "a.avi", "a.flv", "a.mxf"):
             for options in ("f:wav", "info"):
-                heard = await ask(port, signed(f"/{options}/plain/local://{name}"))
+                heard = await fetch(port, signed(f"/{options}/plain/local://{name}"))
                 self.assertEqual((200, True), (heard.status, heard.complete), (name, options))
-                film = await ask(port, signed(f"/{options}/plain/local://film-{name}"))
+                film = await fetch(port, signed(f"/{options}/plain/local://film-{name}"))
                 self.assertEqual((415, "video_source"), (film.status, film.error), (name, options))
 
     async def test_confinement(self) -> None:
@@ -382,7 +382,7 @@ class SourceTests(ServiceCase):
         os.symlink("loop.flac", self.root / "loop.flac")
         os.mkfifo(self.root / "fifo.flac")
         port = self.start().port
-        answers = set()
+        responses = set()
         for path in (
             "missing.flac",
             "out.flac",
@@ -404,15 +404,15 @@ class SourceTests(ServiceCase):
         ):
             for method in (b"GET", b"HEAD"):
                 target = signed(f"/plain/local://{path}")
-                response = await ask(port, target, method, x_request_id=b"same")
+                response = await fetch(port, target, method, x_request_id=b"same")
                 self.assertEqual(404, response.status, path)
                 if method == b"GET":
                     headers = [line for line in response.headers if line[0] != b"date"]
-                    answers.add((tuple(headers), response.body))
-        self.assertEqual(1, len(answers), answers)
+                    responses.add((tuple(headers), response.body))
+        self.assertEqual(1, len(responses), responses)
         # A symlink to a file inside the root, and a path with `..` that stays inside the root.
         for path in ("in.flac", "folder/../folder/inside.flac"):
-            response = await ask(port, signed(f"/plain/local://{path}"), b"HEAD")
+            response = await fetch(port, signed(f"/plain/local://{path}"), b"HEAD")
             self.assertEqual(200, response.status, path)
 
     async def test_size(self) -> None:
@@ -422,7 +422,7 @@ class SourceTests(ServiceCase):
             port = self.start(max_src_bytes=limit).port
             for method in (b"HEAD", b"GET"):
                 path = signed(f"/cb:{limit}/plain/local://short.flac")
-                self.assertEqual(status, (await ask(port, path, method)).status)
+                self.assertEqual(status, (await fetch(port, path, method)).status)
 
     async def test_without_a_root(self) -> None:
         """Local sources require AP_LOCAL_ROOT, and bucket sources require credentials."""
@@ -439,7 +439,7 @@ class SourceTests(ServiceCase):
                 (f"https://127.0.0.2:{closed}/a", 404, "not_found"),
             ):
                 for method in (b"GET", b"HEAD"):
-                    response = await ask(port, signed(f"/plain/{source}"), method)
+                    response = await fetch(port, signed(f"/plain/{source}"), method)
                     self.assertEqual(status, response.status, source)
                     if method == b"GET":
                         self.assertEqual(error, response.error)
@@ -448,7 +448,7 @@ class SourceTests(ServiceCase):
         """A start past the source's end returns 422 with the source's duration (D11)."""
         self.add("short.flac", short_flac())
         port = self.start().port
-        response = await ask(port, signed("/t:5/plain/local://short.flac"))
+        response = await fetch(port, signed("/t:5/plain/local://short.flac"))
         self.assertEqual((422, "invalid_options"), (response.status, response.error))
         self.assertIn("1", response.document["message"])
 
@@ -461,7 +461,7 @@ class SlotTests(ServiceCase):
         self.add("long.flac", long_flac())
         self.add("short.flac", short_flac())
         port = self.start(queue_size=1, render_timeout=120).port
-        await ask(port, SHORT)
+        await fetch(port, SHORT)
         await until_hit(port, SHORT)
         paths = [signed(f"/cb:{number}/t:0:30/plain/local://long.flac") for number in range(4)]
         running = [await send(port, path) for path in paths[:2]]
@@ -472,14 +472,14 @@ class SlotTests(ServiceCase):
         held = encoders()
         waiting = await send(port, paths[2])
         await until_ready_is(port, 503)
-        refused = await ask(port, paths[3])
+        refused = await fetch(port, paths[3])
         self.assertEqual((429, "queue_full"), (refused.status, refused.error))
         self.assertEqual(b"no-store", refused["cache-control"])
         self.assertIn(int(refused["retry-after"] or b"0"), range(1, 121))
         self.assertEqual(held, encoders())
         self.assertIsNone(waiting.response)
         # A hit and a client that joins a running render need no slot.
-        self.assertEqual(b"HIT", (await ask(port, SHORT))["x-audio-proxy"])
+        self.assertEqual(b"HIT", (await fetch(port, SHORT))["x-audio-proxy"])
         joined = await send(port, paths[0])
         for encoder in held:
             os.kill(encoder, signal.SIGCONT)
@@ -491,5 +491,5 @@ class SlotTests(ServiceCase):
 
 async def until_ready_is(port: int, status: int) -> None:
     """Repeat GET /ready until it returns a status."""
-    while (await ask(port, b"/ready")).status != status:
+    while (await fetch(port, b"/ready")).status != status:
         pass

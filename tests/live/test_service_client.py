@@ -12,7 +12,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.support import service
 from tests.support.http import Malformed
-from tests.support.service import Process, ask, children, reactor, resident_bytes, send, until
+from tests.support.service import Process, children, fetch, reactor, resident_bytes, send, until
 
 
 class UntilTests(TestCase):
@@ -52,7 +52,7 @@ class Speaker(Protocol):
 
 
 class ClientTests(TestCase):
-    """The helpers `ask` and `send`."""
+    """The helpers `fetch` and `send`."""
 
     def serve(self, words: bytes, abort: bool = False) -> Any:
         """Return a port whose server sends these bytes."""
@@ -62,20 +62,20 @@ class ClientTests(TestCase):
         return port
 
     async def test_request_and_response(self) -> None:
-        """`ask` sends exactly the given request and returns the complete response."""
+        """`fetch` sends exactly the given request and returns the complete response."""
         port = self.serve(b"HTTP/1.1 206 X\r\nContent-Length: 3\r\n\r\nabc")
-        response = await ask(port.getHost().port, b"/a?b", b"GET", if_range=b"x")
+        response = await fetch(port.getHost().port, b"/a?b", b"GET", if_range=b"x")
         self.assertEqual((206, b"abc", True), (response.status, response.body, response.complete))
         heard = port.factory.heard
         self.assertTrue(heard.startswith(b"GET /a?b HTTP/1.1\r\n"))
         self.assertIn(b"\r\nif-range: x\r\n", heard)
 
     async def test_no_response(self) -> None:
-        """`ask` fails the test if there is no response or a malformed one."""
+        """`fetch` fails the test if there is no response or a malformed one."""
         with self.assertRaises(AssertionError):
-            await ask(self.serve(b"").getHost().port, b"/")
+            await fetch(self.serve(b"").getHost().port, b"/")
         with self.assertRaises(Malformed):
-            await ask(self.serve(b"junk\r\n\r\n").getHost().port, b"/")
+            await fetch(self.serve(b"junk\r\n\r\n").getHost().port, b"/")
 
     async def test_body_until_close(self) -> None:
         """A body without a length is complete if the server closes the connection cleanly."""
@@ -85,7 +85,7 @@ class ClientTests(TestCase):
         self.assertFalse(client.response.complete)
         await client.leave()
         port = self.serve(b"HTTP/1.0 200 OK\r\n\r\nabc")
-        self.assertTrue((await ask(port.getHost().port, b"/")).complete)
+        self.assertTrue((await fetch(port.getHost().port, b"/")).complete)
 
 
 class ProcessTests(TestCase):

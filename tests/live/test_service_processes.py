@@ -16,9 +16,9 @@ from tests.support.service import (
     Client,
     Process,
     ServiceCase,
-    ask,
     children,
     encoders,
+    fetch,
     long_flac,
     resident_bytes,
     send,
@@ -90,7 +90,7 @@ class MemoryTests(ServiceCase):
         self.add("short.flac", short_flac())
         node = self.twistd()
         port = await node.port()
-        await ask(port, signed("/f:wav/plain/local://short.flac"))
+        await fetch(port, signed("/f:wav/plain/local://short.flac"))
         before = resident_bytes(node.pid)
         path = signed("/f:wav/sr:96000/ch:2/bd:32f/t:0:265/plain/local://long.flac")
         client = await send(port, path, client=Slow())
@@ -141,7 +141,7 @@ class EndTests(ServiceCase):
         node.signal(signal.SIGTERM)
         while True:
             try:
-                await ask(port, b"/health")
+                await fetch(port, b"/health")
             except (Refused, AssertionError):
                 break
         self.assertIsNone(node.code)
@@ -152,13 +152,13 @@ class EndTests(ServiceCase):
         self.assertEqual("", node.stderr)
         self.assertFalse((self.store / ".scratch").exists() and any(scratch_files(self.store)))
         again = self.twistd()
-        hit = await ask(await again.port(), LONG)
+        hit = await fetch(await again.port(), LONG)
         self.assertEqual((b"HIT", response.body), (hit["x-audio-proxy"], hit.body))
 
     async def test_last_lines(self) -> None:
         """Requests just before and during the shutdown are in the access log."""
         node, port, client, encoder = await self.start_and_hold()
-        self.assertEqual(404, (await ask(port, b"/no-route")).status)
+        self.assertEqual(404, (await fetch(port, b"/no-route")).status)
         node.signal(signal.SIGTERM)
         os.kill(encoder, signal.SIGCONT)
         await client.end()
@@ -193,7 +193,7 @@ class EndTests(ServiceCase):
         """Ctrl-C stops an idle service at once with exit status 0 and without a traceback."""
         node = self.twistd()
         port = await node.port()
-        self.assertEqual(200, (await ask(port, b"/health")).status)
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
         node.signal(signal.SIGINT)
         self.assertEqual(0, await node.end())
         self.assertEqual("", node.stderr)
@@ -213,7 +213,7 @@ class EndTests(ServiceCase):
         again = self.twistd()
         port = await again.port()
         self.assertEqual([], scratch_files(self.store))
-        whole = await ask(port, LONG)
+        whole = await fetch(port, LONG)
         self.assertEqual((b"MISS", True), (whole["x-audio-proxy"], whole.complete))
         self.assertEqual(whole.body, (await until_hit(port, LONG)).body)
 
@@ -233,7 +233,7 @@ class EndTests(ServiceCase):
         node = self.twistd()
         port = await node.port()
         for name in ("short.flac", "text.mp3", "short.flac"):
-            await ask(port, signed(f"/f:opus/plain/local://{name}"))
+            await fetch(port, signed(f"/f:opus/plain/local://{name}"))
         await until(lambda: not children(node.pid), "the children to be reaped")
 
 

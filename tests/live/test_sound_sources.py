@@ -20,13 +20,13 @@ from tests.support.audio import (
     convert_all,
     decode,
     describe,
-    hear,
-    hear_all,
     noise,
     probe,
     read,
     render,
     render_all,
+    render_and_decode,
+    render_and_decode_all,
     run,
     silence,
     tone,
@@ -121,7 +121,7 @@ class ChoiceTests(SynchronousTestCase):
         for name, source in convert_all(sample(), dict.fromkeys(names, cover), picture).items():
             streams = describe(source)["streams"]
             self.assertEqual({s["codec_type"] for s in streams}, {"audio", "video"}, name)
-            self.assertEqual(hear(source, "f:wav/bd:32f"), decode(source), name)
+            self.assertEqual(render_and_decode(source, "f:wav/bd:32f"), decode(source), name)
 
     def test_first_of_two(self) -> None:
         """The first of two audio streams is rendered (Info document, 3)."""
@@ -130,7 +130,7 @@ class ChoiceTests(SynchronousTestCase):
         path.write_bytes(high)
         both = convert(low, *f"-i {path.resolve()} -map 0:a -map 1:a".split(), name="a.mka")
         self.assertEqual(len(describe(both)["streams"]), 2)
-        (heard,) = hear(both, "f:wav").channels
+        (heard,) = render_and_decode(both, "f:wav").channels
         self.assertGreater(strength(heard, 440, 44100), -10)
         self.assertLess(strength(heard, 3000, 44100), -60)
 
@@ -253,20 +253,22 @@ class EmptyTests(SynchronousTestCase):
         lossless = (("wav", 8000, 0.002), ("wav", 1000, 0.001), ("flac", 8000, 0.001))
         for form, rate, seconds in lossless:
             for start in ("0", "0.1", "0.198"):
-                heard = hear(sample(), f"f:{form}/sr:{rate}/t:{start}:{seconds}")
+                heard = render_and_decode(sample(), f"f:{form}/sr:{rate}/t:{start}:{seconds}")
                 self.assertEqual((rate, round(rate * seconds)), (heard.rate, len(heard)), form)
         for text in ("f:mp3/sr:22050", "f:ogg/sr:1000", "f:aac/sr:7350", "f:m4a/sr:7350", "f:opus"):
             for kind in ("wav", "mp3"):
-                self.assertGreaterEqual(len(hear(sample(kind), f"{text}/t:0.1:0.001")), 1, text)
+                self.assertGreaterEqual(
+                    len(render_and_decode(sample(kind), f"{text}/t:0.1:0.001")), 1, text
+                )
         # Even without a trim, a source this short gives one sample.
         brief = write_wav(constant(44100, 5, 0.5))
-        self.assertEqual(1, len(hear(brief, "f:wav/sr:8000")))
+        self.assertEqual(1, len(render_and_decode(brief, "f:wav/sr:8000")))
 
     def test_quiet(self) -> None:
         """Silence, which encodes to very few bytes, is rendered in every format (D13)."""
         source = write_wav(silence(44100, 22050))
         texts = ("f:ogg/q:-1", "f:opus/br:6", "f:flac", "f:m4a/q:0.1")
-        for text, heard in hear_all(source, texts).items():
+        for text, heard in render_and_decode_all(source, texts).items():
             self.assertGreater(len(heard), 20_000, text)
 
     def test_past_the_end(self) -> None:
@@ -343,7 +345,7 @@ class BrokenTests(SynchronousTestCase):
             whole = sample(kind)
             part = whole[: len(whole) * 6 // 10]
             if rendered:
-                self.assertTrue(0 < len(hear(part, "f:wav")) < 8820, kind)
+                self.assertTrue(0 < len(render_and_decode(part, "f:wav")) < 8820, kind)
             else:
                 self.assert_refused(part, kind)
 

@@ -12,7 +12,7 @@ from audioproxy.urls import Signer, Variant, local
 from tests.browser.node import program
 from tests.live.test_service import until_hit
 from tests.support.http import KEY, SALT
-from tests.support.service import Process, ServiceCase, ask, reactor, short_flac
+from tests.support.service import Process, ServiceCase, fetch, reactor, short_flac
 
 #: Paths below the root.
 NAMES = (
@@ -54,7 +54,7 @@ class BuilderTests(ServiceCase):
         for name in NAMES:
             url = signer.url(local(name), variant, expires_in=3600)
             target = url.removeprefix(signer.base).encode("ascii")
-            response = await ask(port, target)
+            response = await fetch(port, target)
             self.assertEqual((200, b"RIFF"), (response.status, response.body[:4]), name)
             self.assertEqual(f'"{variant.key(local(name))}"'.encode(), response["etag"])
             self.assertEqual(variant.content_type.encode(), response["content-type"])
@@ -64,7 +64,7 @@ class BuilderTests(ServiceCase):
             # Wait for the hits, so that the requests below need no render.
             await until_hit(port, target)
         info = signer.info_url(local(NAMES[0])).removeprefix(signer.base)
-        document = (await ask(port, info.encode("ascii"))).document
+        document = (await fetch(port, info.encode("ascii"))).document
         self.assertEqual("flac", document["format"])
         served = ["200"] * len(NAMES)
         module = ("--input-type=module", "--eval", FETCH)

@@ -28,9 +28,9 @@ from tests.support.http import MEDIA_CACHE_CONTROL, Response
 from tests.support.processes import open_descriptors
 from tests.support.service import (
     ServiceCase,
-    ask,
     children,
     encoders,
+    fetch,
     long_flac,
     resident_bytes,
     send,
@@ -40,12 +40,12 @@ from tests.support.service import (
 )
 from tests.support.waveforms import (
     Frames,
-    WaveformReader,
+    WaveformDocument,
     bounds,
     decode_frames,
     frames_of_wav,
     mean,
-    read_drawing,
+    parse_waveform,
     render_waveform,
 )
 
@@ -67,7 +67,7 @@ class DeliveryTests(ServiceCase):
             ("f:peaks/pk_fmt:dat", b"application/octet-stream"),
         ):
             path = signed(f"/{text}/plain/local://short.flac")
-            miss = await ask(port, path)
+            miss = await fetch(port, path)
             self.assertEqual((200, b"MISS", True), summary(miss), text)
             self.assertEqual((kind, b"chunked"), (miss["content-type"], miss["transfer-encoding"]))
             self.assertEqual(MEDIA_CACHE_CONTROL.encode(), miss["cache-control"])
@@ -77,26 +77,26 @@ class DeliveryTests(ServiceCase):
                 self.assertEqual(miss[name], hit[name], name)
             size = len(miss.body)
             self.assertEqual(b"%d" % size, hit["content-length"])
-            part = await ask(port, path, range=b"bytes=24-99")
+            part = await fetch(port, path, range=b"bytes=24-99")
             self.assertEqual((206, miss.body[24:100]), (part.status, part.body))
             self.assertEqual(b"bytes 24-99/%d" % size, part["content-range"])
-            beyond = await ask(port, path, range=b"bytes=%d-" % size)
+            beyond = await fetch(port, path, range=b"bytes=%d-" % size)
             self.assertEqual((416, "range_not_satisfiable"), (beyond.status, beyond.error))
 
     async def test_head_and_304(self) -> None:
         """HEAD and a matching If-None-Match start no render, neither on a MISS nor on a HIT."""
         port = self.start().port
         for state in (b"MISS", b"HIT"):
-            head = await ask(port, SHORT, b"HEAD")
+            head = await fetch(port, SHORT, b"HEAD")
             self.assertEqual((200, state, True), summary(head))
             self.assertEqual((b"", b"application/json"), (head.body, head["content-type"]))
             self.assertEqual(state == b"HIT", head["content-length"] is not None)
-            same = await ask(port, SHORT, if_none_match=head["etag"] or b"")
+            same = await fetch(port, SHORT, if_none_match=head["etag"] or b"")
             self.assertEqual((304, b"", head["etag"]), (same.status, same.body, same["etag"]))
             self.assertEqual([], encoders())
             if state == b"MISS":
                 self.assertEqual([".scratch"], os.listdir(self.store))
-                await ask(port, SHORT)
+                await fetch(port, SHORT)
                 await until_hit(port, SHORT)
 
     async def test_identical_bytes(self) -> None:
@@ -106,10 +106,10 @@ class DeliveryTests(ServiceCase):
         bodies = []
         for extra in ("cb:1", "cb:2", "cb:1/pk_fmt:dat"):
             bodies.append(
-                (await ask(port, signed(f"/{text}/{extra}/plain/local://short.flac"))).body
+                (await fetch(port, signed(f"/{text}/{extra}/plain/local://short.flac"))).body
             )
         self.assertEqual(bodies[0], bodies[1])
-        self.assertEqual(read_drawing(bodies[0]), read_drawing(bodies[2]))
+        self.assertEqual(parse_waveform(bodies[0]), parse_waveform(bodies[2]))
 
     async def test_shared_and_unhurried(self) -> None:
         """Clients share one render of a waveform, and the service responds to others meanwhile."""
@@ -121,21 +121,21 @@ class DeliveryTests(ServiceCase):
         second = await send(port, path)
         answered = 0
         while first.closed is None:
-            self.assertEqual(200, (await ask(port, b"/health")).status)
+            self.assertEqual(200, (await fetch(port, b"/health")).status)
             answered += 1
         self.assertGreater(answered, 1)
         one, two = await first.end(), await second.end()
         self.assertEqual((200, b"MISS", True), summary(one))
         self.assertEqual((200, b"COALESCED", True), summary(two))
         self.assertEqual(one.body, two.body)
-        self.assertEqual(2 * 2 * 65536, len(read_drawing(one.body).values))
+        self.assertEqual(2 * 2 * 65536, len(parse_waveform(one.body).values))
 
     async def test_everyone_leaves(self) -> None:
         """Without a store, a waveform render that all clients left ends without leaks (D36)."""
         self.add("long.flac", long_flac())
         port = self.start(variant_store=None).port
         # The first child process of all opens descriptors that the reactor keeps.
-        await ask(port, signed("/info/plain/local://short.flac"))
+        await fetch(port, signed("/info/plain/local://short.flac"))
         await until(lambda: not children(), "the probe to end")
         before = open_descriptors()
         client = await send(port, signed("/f:peaks/pts:65536/plain/local://long.flac"))
@@ -150,9 +150,9 @@ class DeliveryTests(ServiceCase):
         port = self.start().port
         for segment in ("br:128", "q:5", "bd:16", "sr:44100"):
             for text in (f"f:peaks/{segment}", f"{segment}/pts:5/f:peaks"):
-                answer = await ask(port, signed(f"/{text}/plain/local://short.flac"))
-                self.assertEqual((422, "invalid_options"), (answer.status, answer.error), text)
-                self.assertIn(f'"{segment}"', answer.document["message"])
+                response = await fetch(port, signed(f"/{text}/plain/local://short.flac"))
+                self.assertEqual((422, "invalid_options"), (response.status, response.error), text)
+                self.assertIn(f'"{segment}"', response.document["message"])
 
     async def test_refused_sources(self) -> None:
         """Sources without audio give 415, starts past the end 422, too large waveforms 500."""
@@ -166,11 +166,11 @@ class DeliveryTests(ServiceCase):
             ("f:peaks/t:7:1/pk_fmt:dat/plain/local://short.flac", 422, "invalid_options"),
             ("f:peaks/pts:65536/plain/local://short.flac", 500, "render_failed"),
         ):
-            answer = await ask(port, signed(f"/{rest}"))
-            self.assertEqual((status, code), (answer.status, answer.error), rest)
+            response = await fetch(port, signed(f"/{rest}"))
+            self.assertEqual((status, code), (response.status, response.error), rest)
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         self.assertEqual(
-            200, (await ask(port, signed("/f:peaks/pts:9/plain/local://short.flac"))).status
+            200, (await fetch(port, signed("/f:peaks/pts:9/plain/local://short.flac"))).status
         )
 
 
@@ -186,16 +186,16 @@ class SourceCase(ServiceCase):
         super().setUp()
         self.port = self.start(max_probe_concurrency=32).port
 
-    async def drawn(self, name: str, text: str = "") -> WaveformReader:
+    async def drawn(self, name: str, text: str = "") -> WaveformDocument:
         """Request a waveform and parse it."""
-        answer = await ask(self.port, signed(f"/f:peaks{text}/plain/local://{name}"))
-        self.assertEqual((200, b"MISS", True), summary(answer), (name, answer))
-        drawing = read_drawing(answer.body)
+        response = await fetch(self.port, signed(f"/f:peaks{text}/plain/local://{name}"))
+        self.assertEqual((200, b"MISS", True), summary(response), (name, response))
+        drawing = parse_waveform(response.body)
         self.assertEqual(2, drawing.version)
         return drawing
 
     def assert_exact(
-        self, drawing: WaveformReader, frames: Frames, pixels: int, what: object
+        self, drawing: WaveformDocument, frames: Frames, pixels: int, what: object
     ) -> None:
         """Require that a waveform matches the frames exactly (D26)."""
         self.assertEqual(pixels, drawing.length, what)
@@ -264,7 +264,7 @@ class ExactnessTests(SourceCase):
         two = decode_frames(self.root, {"a.wav": 2})["a.wav"]
         one = mean(two)
 
-        async def check(text: str, frames: Frames, pixels: int) -> WaveformReader:
+        async def check(text: str, frames: Frames, pixels: int) -> WaveformDocument:
             drawing = await self.drawn("a.wav", f"{text}/pts:{pixels}")
             if drawing.bits == 8:
                 # Truncation preserves order, so minimum and maximum may be taken after it.
@@ -371,9 +371,9 @@ class MemoryTests(ServiceCase):
         node = self.twistd()
         port = await node.port()
         before = resident_bytes(node.pid)
-        answer = await ask(port, signed("/f:peaks/plain/local://day.wav"))
-        self.assertEqual((200, b"MISS", True), summary(answer))
-        drawing = read_drawing(answer.body)
+        response = await fetch(port, signed("/f:peaks/plain/local://day.wav"))
+        self.assertEqual((200, b"MISS", True), summary(response))
+        drawing = parse_waveform(response.body)
         least, most = bounds(last + 1, 800)
         self.assertTrue(least <= drawing.pixel <= most, drawing.pixel)
         expected = [0] * 1600

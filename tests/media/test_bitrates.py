@@ -8,7 +8,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.bitrates import bitrate_bounds
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 
 
 class BitrateTests(SynchronousTestCase):
@@ -54,7 +54,7 @@ class BitrateTests(SynchronousTestCase):
             self.assertEqual(bitrate_bounds("ogg", rate, 1), mono, rate)
             self.assertEqual(bitrate_bounds("ogg", rate, 2), stereo, rate)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         token=st.sampled_from(sorted(FORMATS)),
         rate=st.integers(1, 400_000),

@@ -23,7 +23,7 @@ from audioproxy.media.encoding import (
 from audioproxy.media.inputs import Input, local_input
 from audioproxy.media.probe import Probe
 from tests.support.audio import read
-from tests.support.strategies import PROMISE, option_segments
+from tests.support.strategies import DETERMINISTIC, option_segments
 
 CD = Probe("flac", "flac", Decimal(10), True, sample_rate=44100, channels=2, bit_depth=16)
 HIGH = replace(CD, sample_rate=96000, bit_depth=24)
@@ -138,7 +138,7 @@ class CommandTests(SynchronousTestCase):
         """A region without samples is refused before a process is started (D11)."""
         self.assertRaises(InvalidOptions, command, "t:10")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(segments=option_segments(), probe=probes())
     def test_any(self, segments: list[bytes], probe: Probe) -> None:
         """Any options on any source give a command line, or a refusal with a segment (D13)."""

@@ -13,7 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.info_document import SourceInfo, read_count, read_seconds, read_source_info
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 
 #: Values that are not a number, as ffprobe writes them or as it never should.
 MISSING = (
@@ -394,7 +394,7 @@ KINDS = {
 class AnyAnswerTests(SynchronousTestCase):
     """Any output of ffprobe"""
 
-    @PROMISE
+    @DETERMINISTIC
     @given(container=OBJECTS, audio=OBJECTS, size=st.none() | st.integers(min_value=0))
     def test_any_answer(
         self, container: dict[str, Any], audio: dict[str, Any], size: int | None

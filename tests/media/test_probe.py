@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import NothingDecoded, UndecodableSource, VideoSource
 from audioproxy.media.inputs import local_input
 from audioproxy.media.probe import Probe, probe_arguments, read_probe
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 
 AUDIO = {"codec_type": "audio", "codec_name": "flac", "sample_rate": "44100", "channels": 1}
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
@@ -25,8 +25,8 @@ ESTIMATE = b"[mp3 @ 0x1] Estimating duration from bitrate, this may be inaccurat
 
 def read(*streams: dict[str, Any], stderr: bytes = b"", **container: Any) -> Probe:
     """Parse ffprobe output with these streams."""
-    answer = {"streams": list(streams), "format": container}
-    return read_probe(json.dumps(answer).encode(), stderr)
+    response = {"streams": list(streams), "format": container}
+    return read_probe(json.dumps(response).encode(), stderr)
 
 
 def sound(**fields: Any) -> Probe:
@@ -122,7 +122,7 @@ class GateTests(SynchronousTestCase):
             self.assertIn("codec", error.message)
 
     def test_absurd(self) -> None:
-        """A header with values that no encoder accepts makes the source broken (D13)."""
+        """A source whose header has values that no encoder accepts is refused (Errors; D13)."""
         self.assertEqual(sound(channels=64, sample_rate="6144000").channels, 64)
         for fields in ({"channels": 65}, {"sample_rate": "6144001"}):
             error = self.assertRaises(UndecodableSource, sound, **fields)
@@ -197,7 +197,7 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual(found.bit_depth, depth)
 
     def test_layout(self) -> None:
-        """The channel layout is kept if it is stated."""
+        """The channel layout is kept if ffprobe states it."""
         self.assertEqual(sound(channels=6, channel_layout="5.1").layout, "5.1")
 
     def test_duration(self) -> None:
@@ -224,8 +224,8 @@ class FieldTests(SynchronousTestCase):
 
     def test_estimate_without_the_end(self) -> None:
         """An estimate without a look at the file's end is discarded (Info document, 2)."""
-        answer = {"streams": [AUDIO], "format": {"duration": "1.2", "bit_rate": "70693"}}
-        stdout = json.dumps(answer).encode()
+        response = {"streams": [AUDIO], "format": {"duration": "1.2", "bit_rate": "70693"}}
+        stdout = json.dumps(response).encode()
         for stderr, known in ((ESTIMATE, False), (b"other\n", True)):
             found = read_probe(stdout, stderr, seekable=False)
             self.assertEqual(found.duration is not None, known)
@@ -253,11 +253,11 @@ class FieldTests(SynchronousTestCase):
 
     def test_odd_bytes(self) -> None:
         """Bytes that are not UTF-8 are accepted in names."""
-        answer = json.dumps({"streams": [AUDIO], "format": {"format_name": "x"}}).encode()
-        found = read_probe(answer.replace(b'"x"', b'"\xff\xfe"'), b"\xff")
+        response = json.dumps({"streams": [AUDIO], "format": {"format_name": "x"}}).encode()
+        found = read_probe(response.replace(b'"x"', b'"\xff\xfe"'), b"\xff")
         self.assertEqual(found.codec, "flac")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         fields=st.dictionaries(
             st.sampled_from(

@@ -23,7 +23,7 @@ from audioproxy.media.probe import Probe
 from audioproxy.media.waveform import SAMPLE, Reduction, Waveform, serialize
 from audioproxy.media.waveform_spec import WaveformSpec
 from tests.support.audio import read
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 from tests.support.waveforms import (
     HEADER_BYTES,
     KEYS,
@@ -33,7 +33,7 @@ from tests.support.waveforms import (
     frames_of_wav,
     mean,
     noisy_frames,
-    read_drawing,
+    parse_waveform,
     render_waveform,
 )
 
@@ -173,7 +173,7 @@ class ReductionTests(SynchronousTestCase):
             self.assertEqual(waveform.frames_per_pixel, 1)
             self.assertEqual(values(waveform), [-5, -5] + [0, 0] * (pixels - 1))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         pixels=st.integers(1, 99),
         count=st.integers(1, 1500),
@@ -220,7 +220,7 @@ class ReductionTests(SynchronousTestCase):
             values(waveform), render_waveform(drawn, waveform.frames_per_pixel, pixels)
         )
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         pixels=st.integers(1, 5),
         count=st.integers(1, 20_000),
@@ -350,7 +350,7 @@ class DocumentTests(SynchronousTestCase):
         for serialization in ("json", "dat"):
             spec = WaveformSpec(8000, 1, 1, len(cases), 8, serialization)
             pairs = [value for value in low for _ in range(2)]
-            drawing = read_drawing(self.document(spec, 1, *pairs))
+            drawing = parse_waveform(self.document(spec, 1, *pairs))
             self.assertEqual((drawing.bits, drawing.values[::2]), (8, high))
 
     def test_every_value(self) -> None:
@@ -359,7 +359,7 @@ class DocumentTests(SynchronousTestCase):
         expected = [abs(value) // 256 * (-1 if value < 0 else 1) for value in everything]
         for serialization in ("json", "dat"):
             spec = WaveformSpec(8000, 1, 1, 32768, 8, serialization)
-            drawing = read_drawing(self.document(spec, 1, *everything))
+            drawing = parse_waveform(self.document(spec, 1, *everything))
             self.assertEqual(drawing.values, expected)
 
     def test_same_values(self) -> None:
@@ -371,7 +371,9 @@ class DocumentTests(SynchronousTestCase):
                     spec = WaveformSpec(48000, channels, channels, pixels, bits, "json")
                     waveform = reduce(frames, spec)
                     one, two = (
-                        read_drawing(b"".join(serialize(waveform, replace(spec, serialization=s))))
+                        parse_waveform(
+                            b"".join(serialize(waveform, replace(spec, serialization=s)))
+                        )
                         for s in ("json", "dat")
                     )
                     self.assertEqual(one, two)
@@ -401,7 +403,7 @@ class DocumentTests(SynchronousTestCase):
         )
         # JSON can represent it.
         document = self.document(replace(spec, serialization="json"), 2**31, 0, 0)
-        self.assertEqual(read_drawing(document).pixel, 2**31)
+        self.assertEqual(parse_waveform(document).pixel, 2**31)
 
 
 class AudiowaveformTests(SynchronousTestCase):

@@ -359,7 +359,7 @@ class LauncherTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.spawner = FakeSpawner()
-        self.addCleanup(self.spawner.put_down)
+        self.addCleanup(self.spawner.kill_all)
 
     def start(self, prefix: tuple[str, ...] = (), stdout_limit: int = 10) -> Child:
         launcher = Launcher(self.spawner, self.clock, {"A": "b"}, prefix)
@@ -394,7 +394,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
         self.clock.advance(60)
         self.assertNoResult(waiting)
-        self.spawner.last.die(signal=9)
+        self.spawner.last.exit_and_end(signal=9)
         self.failureResultOf(waiting, ChildTimeout)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -413,7 +413,7 @@ class LauncherTests(SynchronousTestCase):
     def test_request_of_a_timer(self) -> None:
         """A timer logs with the id of the request that started the child (D54)."""
         log = EventLog()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
 
         async def request() -> None:
             set_request_id("abc")
@@ -422,7 +422,7 @@ class LauncherTests(SynchronousTestCase):
         Deferred.fromCoroutine(request())
         self.clock.pump([1, 2, 5])
         self.assertEqual(["abc"], [event.get("request_id") for event in log.events])
-        self.spawner.last.die(signal=9)
+        self.spawner.last.exit_and_end(signal=9)
 
     def test_not_started(self) -> None:
         """The owner is notified of each program that did not start, and of no other end (D34)."""
@@ -432,7 +432,7 @@ class LauncherTests(SynchronousTestCase):
         )
         for code, count in ((0, 0), (1, 0), (126, 1), (127, 2)):
             launcher.launch(["x"], {})
-            self.spawner.last.die(code)
+            self.spawner.last.exit_and_end(code)
             self.assertEqual(count, len(heard), code)
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.assertRaises(SpawnFailed, launcher.launch, ["x"], {})
@@ -457,7 +457,7 @@ class LauncherTests(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.clock.advance(1000)
         self.assertNoResult(waiting)
-        self.spawner.last.die(signal=9)
+        self.spawner.last.exit_and_end(signal=9)
         self.failureResultOf(waiting, ChildTimeout)
         self.assertEqual((len(lines), self.clock.getDelayedCalls()), (1, []))
 
@@ -471,7 +471,7 @@ class LauncherTests(SynchronousTestCase):
         waiting.cancel()
         self.assertNoResult(waiting)
         self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
-        self.spawner.last.die(signal=9)
+        self.spawner.last.exit_and_end(signal=9)
         self.failureResultOf(waiting, CancelledError)
 
     def test_dies_of_a_kill(self) -> None:
@@ -481,7 +481,7 @@ class LauncherTests(SynchronousTestCase):
         waiting = self.wait(child, timeout=60)
         child.kill()
         self.clock.advance(4.9)
-        self.spawner.last.die(signal=9)
+        self.spawner.last.exit_and_end(signal=9)
         self.assertEqual(self.successResultOf(waiting).signal, 9)
         self.assertEqual((lines, self.clock.getDelayedCalls()), ([], []))
 
@@ -496,7 +496,7 @@ class LauncherTests(SynchronousTestCase):
         self.clock.advance(4.9)
         child.stop()
         self.assertEqual((self.spawner.last.signals, lines), (["TERM", "KILL"], []))
-        self.spawner.last.die(signal=9)
+        self.spawner.last.exit_and_end(signal=9)
         self.successResultOf(waiting)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -504,7 +504,7 @@ class LauncherTests(SynchronousTestCase):
         """A child that ends on TERM is not killed, and leaves no timer."""
         waiting = self.wait(self.start())
         self.clock.advance(5)
-        self.spawner.last.die(code=255)
+        self.spawner.last.exit_and_end(code=255)
         self.failureResultOf(waiting, ChildTimeout)
         self.assertEqual((self.spawner.last.signals, self.clock.getDelayedCalls()), (["TERM"], []))
 
@@ -527,7 +527,7 @@ class LauncherTests(SynchronousTestCase):
         child = self.start()
         first, second = self.wait(child), self.wait(child)
         first.cancel()
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.failureResultOf(first, CancelledError)
         self.assertEqual(self.successResultOf(second).signal, 15)
 
@@ -536,9 +536,9 @@ class LauncherTests(SynchronousTestCase):
         waiting = self.wait(self.start())
         self.spawner.last.exit(3)
         self.clock.advance(0.9)
-        self.assertFalse(self.spawner.last.hung_up)
+        self.assertFalse(self.spawner.last.pipes_closed)
         self.clock.advance(0.1)
-        self.assertTrue(self.spawner.last.hung_up)
+        self.assertTrue(self.spawner.last.pipes_closed)
         self.spawner.last.end()
         self.assertEqual(self.successResultOf(waiting).code, 3)
 

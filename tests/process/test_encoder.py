@@ -38,7 +38,7 @@ class EncoderCase(SynchronousTestCase):
         path = self.mktemp()
         self.output = os.open(path, os.O_RDWR | os.O_CREAT)
         self.addCleanup(os.close, self.output)
-        self.addCleanup(self.spawner.put_down)
+        self.addCleanup(self.spawner.kill_all)
         self.looks: list[tuple[float, int]] = []
         self.refusal: Refusal | None = None
         self.limit = 1000
@@ -71,9 +71,9 @@ class EncodeTests(EncoderCase):
     def test_success(self) -> None:
         """When a run succeeds, the final size of its output has been checked."""
         encoding = self.encode()
-        self.spawner.last.say(b"abc")
+        self.spawner.last.write_stdout(b"abc")
         self.assertNoResult(encoding)
-        self.spawner.last.die()
+        self.spawner.last.exit_and_end()
         self.successResultOf(encoding)
         self.assertEqual(self.looks, [(0, 3)])
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -82,7 +82,7 @@ class EncodeTests(EncoderCase):
         """The output is written to the disk without passing through the service (D38)."""
         self.encode().addErrback(lambda _: None)
         self.assertEqual(self.spawner.last.piped, {2})
-        self.spawner.last.say(b"abc")
+        self.spawner.last.write_stdout(b"abc")
         self.assertEqual(os.pread(self.output, 9, 0), b"abc")
 
     def test_cadence(self) -> None:
@@ -90,12 +90,12 @@ class EncodeTests(EncoderCase):
         encoding = self.encode()
         self.clock.pump([0.0005] * 9)
         self.assertEqual(len(self.looks), 4)
-        self.spawner.last.say(b"a")
+        self.spawner.last.write_stdout(b"a")
         self.clock.advance(0.0005)
         self.assertEqual((len(self.looks), self.looks[-1][1]), (5, 1))
         self.clock.pump([0.001] * 90)
         self.assertEqual(len(self.looks), 8)
-        self.spawner.last.die()
+        self.spawner.last.exit_and_end()
         self.successResultOf(encoding)
         self.clock.advance(60)
         self.assertEqual(len(self.looks), 9)
@@ -107,17 +107,17 @@ class EncodeTests(EncoderCase):
             (b"Empty output", NothingDecoded),
         ):
             encoding = self.encode()
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die(1)
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end(1)
             self.refused(encoding, refusal)
 
     def test_nothing_decoded(self) -> None:
         """An empty output is not logged here: the caller may render again, or log the failure."""
         log = Log()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         encoding = self.encode()
-        self.spawner.last.complain(b"Empty output")
-        self.spawner.last.die(1)
+        self.spawner.last.write_stderr(b"Empty output")
+        self.spawner.last.exit_and_end(1)
         refusal = self.refused(encoding, NothingDecoded)
         self.assertEqual(" (exit status 1: Empty output)", refusal.diagnostic)  # type: ignore[attr-defined]
         self.assertEqual([], log.events)
@@ -132,17 +132,17 @@ class EncodeTests(EncoderCase):
             (b"", 0, 40),
         ):
             encoding = self.encode()
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die(code, number)
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end(code, number)
             self.refused(encoding, RenderFailed)
 
     def test_end_that_was_not_written(self) -> None:
         """Output with a missing end is a failure, even if ffmpeg 5 exits with 0 (D35)."""
         for stderr in END_LOST:
             encoding = self.encode()
-            self.spawner.last.say(b"abc")
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die()
+            self.spawner.last.write_stdout(b"abc")
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end()
             self.refused(encoding, RenderFailed)
 
     def test_limit(self) -> None:
@@ -153,8 +153,8 @@ class EncodeTests(EncoderCase):
             (b"Error closing file pipe:1: File too large\n", 0, None),
         ):
             encoding = self.encode()
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die(code, number)
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end(code, number)
             self.refused(encoding, OutputTooLarge)
 
     def test_missing_program(self) -> None:
@@ -167,45 +167,45 @@ class EncodeTests(EncoderCase):
         encoding = self.encode(timeout=100)
         self.clock.advance(100)
         self.assertNoResult(encoding)
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.refused(encoding, RenderTimeout)
 
     def test_refusal_of_the_output(self) -> None:
         """A refusal by the check of the output stops the child, and is raised."""
         encoding = self.encode()
-        self.spawner.last.say(b"x" * 1001)
+        self.spawner.last.write_stdout(b"x" * 1001)
         self.clock.advance(0.01)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.assertNoResult(encoding)
-        self.spawner.last.complain(b"Invalid data found when processing input")
-        self.spawner.last.die(255)
+        self.spawner.last.write_stderr(b"Invalid data found when processing input")
+        self.spawner.last.exit_and_end(255)
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
         self.assertEqual(len(self.looks), 1)
 
     def test_refusal_and_a_good_end(self) -> None:
         """After a refusal by the check, even a child that exits with 0 is a failed render."""
         encoding = self.encode()
-        self.spawner.last.say(b"x" * 1001)
+        self.spawner.last.write_stdout(b"x" * 1001)
         self.clock.advance(0.01)
-        self.spawner.last.die()
+        self.spawner.last.exit_and_end()
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_refusal_and_the_deadline(self) -> None:
         """After a refusal by the check, a child that dies at its deadline keeps the refusal."""
         encoding = self.encode(timeout=1)
         self.clock.advance(0.9)
-        self.spawner.last.say(b"x" * 1001)
+        self.spawner.last.write_stdout(b"x" * 1001)
         self.clock.advance(0.05)
         self.clock.advance(10)
         self.assertEqual(self.spawner.last.signals, ["TERM", "KILL"])
-        self.spawner.last.die(signal=9)
+        self.spawner.last.exit_and_end(signal=9)
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_refusal_of_the_last_look(self) -> None:
         """The output of a child that ends before the first check is checked too."""
         encoding = self.encode()
-        self.spawner.last.say(b"x" * 1001)
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(b"x" * 1001)
+        self.spawner.last.exit_and_end()
         self.assertEqual(self.refused(encoding, RenderFailed).message, "too much")
 
     def test_cancelled(self) -> None:
@@ -214,7 +214,7 @@ class EncodeTests(EncoderCase):
         encoding.cancel()
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.assertNoResult(encoding)
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.failureResultOf(encoding, CancelledError)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -223,7 +223,7 @@ class EncodeTests(EncoderCase):
         before = open_descriptors()
         for code in (0, 1):
             encoding = self.encode()
-            self.spawner.last.die(code)
+            self.spawner.last.exit_and_end(code)
             encoding.addErrback(lambda _: None)
         self.assertEqual(open_descriptors(), before)
 
@@ -249,10 +249,10 @@ class RunToPipeTests(EncoderCase):
         """The child's stdout is the pipe; both the pipe and the run end with the child."""
         running = self.run_to_pipe()
         self.assertEqual(self.spawner.last.piped, {2})
-        self.spawner.last.say(b"abc")
+        self.spawner.last.write_stdout(b"abc")
         self.assertEqual(os.read(self.reading, 9), b"abc")
         self.assertNoResult(running)
-        self.spawner.last.die()
+        self.spawner.last.exit_and_end()
         self.assertEqual(os.read(self.reading, 9), b"")
         self.successResultOf(running)
         self.assertEqual(self.clock.getDelayedCalls(), [])
@@ -268,8 +268,8 @@ class RunToPipeTests(EncoderCase):
         ):
             self.writing = os.open(os.devnull, os.O_WRONLY)
             running = self.run_to_pipe()
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die(code, number)
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end(code, number)
             self.refused(running, refusal)
 
     def test_timeout(self) -> None:
@@ -278,7 +278,7 @@ class RunToPipeTests(EncoderCase):
         self.clock.advance(3)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.assertNoResult(running)
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.refused(running, RenderTimeout)
 
     def test_missing_program(self) -> None:
@@ -293,7 +293,7 @@ class RunToPipeTests(EncoderCase):
         running.cancel()
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.assertNoResult(running)
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.failureResultOf(running, CancelledError)
 
 
@@ -307,32 +307,32 @@ class MeasureTests(EncoderCase):
     def test_last_word(self) -> None:
         """The length of the source is ffmpeg's last report, to the microsecond."""
         measuring = self.measure()
-        self.spawner.last.say(b"out_time_us=500000\nprogress=continue\nout_time")
-        self.spawner.last.say(b"_us=1234567\nout_time_ms=1234567\nprogress=end\n")
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(b"out_time_us=500000\nprogress=continue\nout_time")
+        self.spawner.last.write_stdout(b"_us=1234567\nout_time_ms=1234567\nprogress=end\n")
+        self.spawner.last.exit_and_end()
         self.assertEqual(self.successResultOf(measuring), Decimal("1.234567"))
 
     def test_nothing_said(self) -> None:
         """A pass that reports no valid time has failed."""
         for said in (b"", b"out_time_us=N/A\nprogress=end\n", b"xout_time_us=5\n"):
             measuring = self.measure()
-            self.spawner.last.say(said)
-            self.spawner.last.die()
+            self.spawner.last.write_stdout(said)
+            self.spawner.last.exit_and_end()
             self.refused(measuring, RenderFailed)
 
     def test_bad_end(self) -> None:
         """The report of a failed pass is discarded."""
         measuring = self.measure()
-        self.spawner.last.say(b"out_time_us=500000\n")
-        self.spawner.last.complain(b"Invalid data found when processing input")
-        self.spawner.last.die(1)
+        self.spawner.last.write_stdout(b"out_time_us=500000\n")
+        self.spawner.last.write_stderr(b"Invalid data found when processing input")
+        self.spawner.last.exit_and_end(1)
         self.refused(measuring, UndecodableSource)
 
     def test_timeout(self) -> None:
         """A pass past its time is a 504."""
         measuring = self.measure(timeout=3)
         self.clock.advance(3)
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.refused(measuring, RenderTimeout)
 
     def test_missing_program(self) -> None:
@@ -358,9 +358,9 @@ class CutShortTests(EncoderCase):
 
     def end(self, stderr: bytes, code: int = 0) -> None:
         """End a run that has written its output."""
-        self.spawner.last.say(b"out_time_us=500000\n")
-        self.spawner.last.complain(stderr)
-        self.spawner.last.die(code)
+        self.spawner.last.write_stdout(b"out_time_us=500000\n")
+        self.spawner.last.write_stderr(stderr)
+        self.spawner.last.exit_and_end(code)
 
     def test_exit_0(self) -> None:
         """Half a source is never a success, although ffmpeg exits with 0 (Errors, 8)."""

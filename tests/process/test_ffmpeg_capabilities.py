@@ -20,7 +20,7 @@ class InspectionCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.spawner = FakeSpawner()
-        self.addCleanup(self.spawner.put_down)
+        self.addCleanup(self.spawner.kill_all)
         self.finding: Deferred[list[str]]
 
     def find(self, prefix: tuple[str, ...] = ()) -> None:
@@ -31,16 +31,16 @@ class InspectionCase(SynchronousTestCase):
     def answer_versions(self) -> None:
         for program in ("/x/ffmpeg", "/x/ffprobe"):
             self.assertEqual(self.spawner.last.arguments[0], program)
-            self.spawner.last.say(b"version 7")
-            self.spawner.last.die()
+            self.spawner.last.write_stdout(b"version 7")
+            self.spawner.last.exit_and_end()
 
     def answer_lists(self, without: tuple[str, ...] = ()) -> None:
         for flag, _, needed in LISTS:
             self.assertIn(flag, self.spawner.last.arguments)
             for name in needed:
                 if name not in without:
-                    self.spawner.last.say(f" A....D {name}  what it does\n".encode())
-            self.spawner.last.die()
+                    self.spawner.last.write_stdout(f" A....D {name}  what it does\n".encode())
+            self.spawner.last.exit_and_end()
 
 
 class FindMissingTests(InspectionCase):
@@ -76,10 +76,10 @@ class FindMissingTests(InspectionCase):
     def test_program_behind_a_leash(self) -> None:
         """A program that the spawn prefix cannot find is named too."""
         self.find(("setpriv", "--"))
-        self.spawner.last.say(b"version 7")
-        self.spawner.last.die()
-        self.spawner.last.complain(b"setpriv: failed to execute /x/ffprobe: No such file")
-        self.spawner.last.die(127)
+        self.spawner.last.write_stdout(b"version 7")
+        self.spawner.last.exit_and_end()
+        self.spawner.last.write_stderr(b"setpriv: failed to execute /x/ffprobe: No such file")
+        self.spawner.last.exit_and_end(127)
         why = "exit status 127: setpriv: failed to execute /x/ffprobe: No such file"
         missing = self.successResultOf(self.finding)
         self.assertEqual(missing, [f"/x/ffprobe cannot be run ({why})"])
@@ -89,7 +89,7 @@ class FindMissingTests(InspectionCase):
         self.find()
         for _ in range(2):
             self.clock.advance(20)
-            self.spawner.last.die(signal=15)
+            self.spawner.last.exit_and_end(signal=15)
         missing = self.successResultOf(self.finding)
         self.assertEqual(
             missing, [f"{each} did not respond within 20 seconds" for each in PROGRAMS]
@@ -100,10 +100,10 @@ class FindMissingTests(InspectionCase):
         """An ffmpeg that cannot list its encoders is reported as failing, not as lacking them."""
         self.find()
         self.answer_versions()
-        self.spawner.last.die(1)
+        self.spawner.last.exit_and_end(1)
         for name in LISTS[1][2]:
-            self.spawner.last.say(f" ..C {name}  A->A  what it does\n".encode())
-        self.spawner.last.die()
+            self.spawner.last.write_stdout(f" ..C {name}  A->A  what it does\n".encode())
+        self.spawner.last.exit_and_end()
         missing = self.successResultOf(self.finding)
         self.assertEqual(missing, ["/x/ffmpeg cannot be run (exit status 1)"])
 
@@ -114,7 +114,7 @@ class WatchTests(InspectionCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         self.reports: list[bool] = []
 
     def watch(self, start: bool = True) -> ProgramsMonitor:
@@ -146,17 +146,17 @@ class WatchTests(InspectionCase):
     def test_bad(self) -> None:
         """A program that does not run is reported at once, and checked until it runs (D34)."""
         monitor = self.watch()
-        self.spawner.last.die(127)
-        self.spawner.last.say(b"version 7")
-        self.spawner.last.die()
+        self.spawner.last.exit_and_end(127)
+        self.spawner.last.write_stdout(b"version 7")
+        self.spawner.last.exit_and_end()
         self.assertEqual([False], self.reports)
         self.assertEqual(["/x/ffmpeg cannot be run (exit status 127)"], self.errors())
         for reports in ([False, False], [False, False, True]):
             self.assertEqual([], self.spawner.alive)
             self.clock.advance(10)
             self.assertEqual("/x/ffmpeg", self.spawner.last.arguments[0])
-            self.spawner.last.die(0 if reports[-1] else 127)
-            self.spawner.last.die()
+            self.spawner.last.exit_and_end(0 if reports[-1] else 127)
+            self.spawner.last.exit_and_end()
             self.assertEqual(reports, self.reports)
         self.answer_lists()
         self.assertEqual(1, len(self.errors()))
@@ -186,7 +186,7 @@ class WatchTests(InspectionCase):
         (child,) = self.spawner.alive
         stopping = Deferred.fromCoroutine(monitor.stop())
         self.assertNoResult(stopping)
-        child.die(None)
+        child.exit_and_end(None)
         self.successResultOf(stopping)
         monitor.check()
         self.assertEqual(([], []), (self.spawner.alive, self.reports))
@@ -209,7 +209,7 @@ class FindVersionTests(SynchronousTestCase):
     def test_version(self) -> None:
         """The version is the text after the word "version", or empty in other output."""
         spawner = FakeSpawner()
-        self.addCleanup(spawner.put_down)
+        self.addCleanup(spawner.kill_all)
         launcher = Launcher(spawner, Clock(), {})
         for said, version in (
             (
@@ -221,7 +221,7 @@ class FindVersionTests(SynchronousTestCase):
             programs = Programs(launcher, "/x/ffmpeg", "/x/ffprobe")
             finding = Deferred.fromCoroutine(programs.find_versions())
             for _ in range(2):
-                spawner.last.say(said)
-                spawner.last.die()
+                spawner.last.write_stdout(said)
+                spawner.last.exit_and_end()
             versions = {"/x/ffmpeg": version, "/x/ffprobe": version}
             self.assertEqual(self.successResultOf(finding), versions)

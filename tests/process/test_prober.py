@@ -67,12 +67,12 @@ class ProberCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.clock = Clock()
         self.spawner = FakeSpawner()
-        self.addCleanup(self.spawner.put_down)
+        self.addCleanup(self.spawner.kill_all)
         self.slots = Slots(self.clock, 2, 0, 1.0)
         self.launcher = Launcher(self.spawner, self.clock, {})
         self.prober = Prober(self.launcher, "ffprobe", self.slots, 10)
 
-    def ask(self, identity: bytes = b"a", source: Opened | None = None) -> Deferred[Probe]:
+    def fetch(self, identity: bytes = b"a", source: Opened | None = None) -> Deferred[Probe]:
         """Probe a source."""
         return Deferred.fromCoroutine(self.prober.probe(identity, source or Opened()))
 
@@ -96,17 +96,17 @@ class MemoryTests(ProberCase):
     def learn(self, state: bytes, identity: bytes = b"a") -> Probe:
         """Probe a source with a child."""
         before = len(self.spawner.children)
-        asked = self.ask(identity, self.opened(state))
+        asked = self.fetch(identity, self.opened(state))
         self.assertEqual(len(self.spawner.children), before + 1)
-        self.spawner.last.say(answer(AUDIO))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.exit_and_end()
         return self.successResultOf(asked)
 
     def test_unchanged(self) -> None:
         """An unchanged source needs no child and no slot."""
         learned = self.learn(b"1")
         for _ in range(2):
-            self.assertEqual(self.successResultOf(self.ask(b"a", self.opened(b"1"))), learned)
+            self.assertEqual(self.successResultOf(self.fetch(b"a", self.opened(b"1"))), learned)
         self.assertEqual(len(self.spawner.children), 1)
         self.assertEqual(self.slots.held, 0)
 
@@ -121,18 +121,18 @@ class MemoryTests(ProberCase):
     def test_changed_meanwhile(self) -> None:
         """The result for a source that changed during its probe is not cached."""
         source = self.opened(b"1")
-        asked = self.ask(b"a", source)
+        asked = self.fetch(b"a", source)
         source.state = b"2"
-        self.spawner.last.say(answer(AUDIO))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.exit_and_end()
         self.successResultOf(asked)
         self.learn(b"1")
         self.learn(b"2")
 
     def test_refused(self) -> None:
         """A refusal is not cached, since its cause may be gone at the next request."""
-        asked = self.ask(b"a", self.opened(b"1"))
-        self.spawner.last.die(1)
+        asked = self.fetch(b"a", self.opened(b"1"))
+        self.spawner.last.exit_and_end(1)
         self.refused(asked, ProbeFailed)
         self.learn(b"1")
 
@@ -141,7 +141,7 @@ class MemoryTests(ProberCase):
         for number in range(2000):
             self.learn(b"1", b"%d" % number)
         self.assertLess(len(self.prober._cache), 1000)
-        self.successResultOf(self.ask(b"1999", self.opened(b"1")))
+        self.successResultOf(self.fetch(b"1999", self.opened(b"1")))
         self.learn(b"1", b"0")
 
 
@@ -150,35 +150,35 @@ class AnswerTests(ProberCase):
 
     def test_answer(self) -> None:
         """A source is described by its first audio stream."""
-        asked = self.ask()
+        asked = self.fetch()
         self.assertEqual(self.spawner.last.arguments[0], "ffprobe")
-        self.spawner.last.say(answer(AUDIO)[:20])
-        self.spawner.last.say(answer(AUDIO)[20:])
+        self.spawner.last.write_stdout(answer(AUDIO)[:20])
+        self.spawner.last.write_stdout(answer(AUDIO)[20:])
         self.assertEqual(self.slots.held, 1)
-        self.spawner.last.die()
+        self.spawner.last.exit_and_end()
         probe = self.successResultOf(asked)
         self.assertEqual((probe.codec, probe.duration), ("mp3", Decimal(10)))
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_video(self) -> None:
         """A source with a real video stream is refused (Errors, 415)."""
-        asked = self.ask()
-        self.spawner.last.say(answer(AUDIO, VIDEO))
-        self.spawner.last.die()
+        asked = self.fetch()
+        self.spawner.last.write_stdout(answer(AUDIO, VIDEO))
+        self.spawner.last.exit_and_end()
         self.refused(asked, VideoSource)
 
     def test_no_audio(self) -> None:
         """A source without an audio stream is undecodable (Errors, 415)."""
-        asked = self.ask()
-        self.spawner.last.say(answer())
-        self.spawner.last.die()
+        asked = self.fetch()
+        self.spawner.last.write_stdout(answer())
+        self.spawner.last.exit_and_end()
         self.refused(asked, UndecodableSource)
 
     def test_source_to_blame(self) -> None:
         """A probe whose diagnostic blames the source is a 415."""
-        asked = self.ask()
-        self.spawner.last.complain(b"x.mp3: Invalid data found when processing input\n")
-        self.spawner.last.die(1)
+        asked = self.fetch()
+        self.spawner.last.write_stderr(b"x.mp3: Invalid data found when processing input\n")
+        self.spawner.last.exit_and_end(1)
         self.refused(asked, UndecodableSource)
 
     def test_service_to_blame(self) -> None:
@@ -192,25 +192,25 @@ class AnswerTests(ProberCase):
             (b"Invalid data found when processing input", 0, 11),
             (b"Invalid data found when processing input", 0, 40),
         ):
-            asked = self.ask()
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die(code, signal)
+            asked = self.fetch()
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end(code, signal)
             self.refused(asked, ProbeFailed)
 
     def test_bad_answer(self) -> None:
         """Output that is not ffprobe's is a 500 `probe_failed`."""
         for text in (b"", b"{", b"\xff", b"{} {}"):
-            asked = self.ask()
-            self.spawner.last.say(text)
-            self.spawner.last.die()
+            asked = self.fetch()
+            self.spawner.last.write_stdout(text)
+            self.spawner.last.exit_and_end()
             self.refused(asked, ProbeFailed)
 
     def cut_off(self, text: bytes) -> Deferred[Probe]:
         """Make a probe output more than the limit, and be stopped."""
-        asked = self.ask()
-        self.spawner.last.say(text)
+        asked = self.fetch()
+        self.spawner.last.write_stdout(text)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         return asked
 
     def test_endless_answer(self) -> None:
@@ -234,15 +234,15 @@ class AnswerTests(ProberCase):
     def test_missing_program(self) -> None:
         """Without ffprobe a probe is a 500 `probe_failed` (D34)."""
         self.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        self.refused(self.ask(), ProbeFailed)
+        self.refused(self.fetch(), ProbeFailed)
 
     def test_timeout(self) -> None:
         """A probe past AP_PROBE_TIMEOUT is a 504, and holds its slot until it is dead."""
-        asked = self.ask()
+        asked = self.fetch()
         self.clock.advance(10)
         self.assertNoResult(asked)
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.refused(asked, ProbeTimeout)
 
 
@@ -254,63 +254,63 @@ class RemoteTests(ProberCase):
     def test_how_it_is_opened(self) -> None:
         """For a probe, a source has AP_PROBE_TIMEOUT to be opened, and is not downloaded whole."""
         source = Opened(remote_input(self.URL, "us/1"))
-        asked = self.ask(source=source)
+        asked = self.fetch(source=source)
         self.assertEqual(source.asked, [(10, False)])
         self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
-        self.spawner.last.say(answer(AUDIO))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.exit_and_end()
         self.successResultOf(asked)
 
     def test_not_given(self) -> None:
         """A source that cannot be opened is refused with its own reason before a child starts."""
         source = Opened()
         source.refusal = UpstreamUnavailable()
-        self.refused(self.ask(source=source), UpstreamUnavailable)
+        self.refused(self.fetch(source=source), UpstreamUnavailable)
         self.assertEqual(self.spawner.children, [])
 
     def test_opened_once(self) -> None:
         """A request that shares a probe, or finds no free slot, does not open its source."""
         sources = [Opened() for _ in range(3)]
         for source in sources[:2]:
-            self.ask(source=source).addErrback(lambda _: None)
-        self.ask(b"b").addErrback(lambda _: None)
-        self.failureResultOf(self.ask(b"c", sources[2]), QueueFull)
+            self.fetch(source=source).addErrback(lambda _: None)
+        self.fetch(b"b").addErrback(lambda _: None)
+        self.failureResultOf(self.fetch(b"c", sources[2]), QueueFull)
         self.assertEqual([len(source.asked) for source in sources], [1, 0, 0])
 
     def test_diagnostics(self) -> None:
         """A probe that fails because of the connection is refused with the cause."""
         for refusal, diagnostics in REMOTE.items():
             for stderr in diagnostics:
-                asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
-                self.spawner.last.complain(stderr)
-                self.spawner.last.die(1)
+                asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
+                self.spawner.last.write_stderr(stderr)
+                self.spawner.last.exit_and_end(1)
                 self.refused(asked, refusal or ProbeFailed)
 
     def test_cut_short(self) -> None:
         """A probe of a source that was cut short is refused, although ffprobe exits with 0."""
         for stderr in CUT_SHORT:
-            asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
-            self.spawner.last.say(answer(AUDIO))
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die()
+            asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
+            self.spawner.last.write_stdout(answer(AUDIO))
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end()
             self.refused(asked, UpstreamUnavailable)
 
     def test_without_an_end(self) -> None:
         """Without a known length, the end of a source is never taken for a lost connection."""
         for stderr in CUT_SHORT:
-            asked = self.ask(source=Opened(remote_input(self.URL, "us/1", ranges=False)))
-            self.spawner.last.say(answer(AUDIO))
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die()
+            asked = self.fetch(source=Opened(remote_input(self.URL, "us/1", ranges=False)))
+            self.spawner.last.write_stdout(answer(AUDIO))
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end()
             self.assertEqual(self.successResultOf(asked).codec, "mp3")
 
     def test_whole(self) -> None:
         """Other complaints of ffprobe are not lost connections."""
         for stderr in WHOLE:
-            asked = self.ask(source=Opened(remote_input(self.URL, "us/1")))
-            self.spawner.last.say(answer(AUDIO))
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die()
+            asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
+            self.spawner.last.write_stdout(answer(AUDIO))
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end()
             self.successResultOf(asked)
 
 
@@ -319,96 +319,96 @@ class SharingTests(ProberCase):
 
     def test_one_child(self) -> None:
         """All requests for one source share one child and one slot (Info endpoint, 6)."""
-        asked = [self.ask() for _ in range(5)]
+        asked = [self.fetch() for _ in range(5)]
         self.assertEqual((len(self.spawner.children), self.slots.held), (1, 1))
-        self.spawner.last.say(answer(AUDIO))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.exit_and_end()
         probes = {self.successResultOf(each) for each in asked}
         self.assertEqual(len(probes), 1)
 
     def test_one_failure(self) -> None:
         """All requests that share a probe get its refusal."""
-        asked = [self.ask() for _ in range(3)]
-        self.spawner.last.die(1)
+        asked = [self.fetch() for _ in range(3)]
+        self.spawner.last.exit_and_end(1)
         for each in asked:
             self.refused(each, ProbeFailed)
 
     def test_two_sources(self) -> None:
         """Two sources are probed by two child processes."""
-        one, two = self.ask(b"a"), self.ask(b"b")
+        one, two = self.fetch(b"a"), self.fetch(b"b")
         first, second = self.spawner.children
-        first.die(1)
+        first.exit_and_end(1)
         self.failureResultOf(one, ProbeFailed)
         self.assertNoResult(two)
-        second.say(answer(AUDIO))
-        second.die()
+        second.write_stdout(answer(AUDIO))
+        second.exit_and_end()
         self.successResultOf(two)
 
     def test_later(self) -> None:
         """A request after a failed probe starts a new child."""
-        first = self.ask()
-        self.spawner.last.die(1)
+        first = self.fetch()
+        self.spawner.last.exit_and_end(1)
         self.failureResultOf(first, ProbeFailed)
-        second = self.ask()
+        second = self.fetch()
         self.assertEqual(len(self.spawner.children), 2)
-        self.spawner.last.say(answer(AUDIO))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.exit_and_end()
         self.successResultOf(second)
 
     def test_cancelled_sharer(self) -> None:
         """Cancelling one request, even the first, leaves the others their result."""
         for leaver in range(3):
-            asked = [self.ask() for _ in range(3)]
+            asked = [self.fetch() for _ in range(3)]
             asked[leaver].cancel()
             self.failureResultOf(asked.pop(leaver), CancelledError)
             self.assertEqual(self.spawner.last.signals, [])
-            self.spawner.last.say(answer(AUDIO))
-            self.spawner.last.die()
+            self.spawner.last.write_stdout(answer(AUDIO))
+            self.spawner.last.exit_and_end()
             for each in asked:
                 self.successResultOf(each)
 
     def test_all_cancelled(self) -> None:
         """When all requests are cancelled, the probe is stopped, and then its slot is free."""
-        asked = [self.ask() for _ in range(2)]
+        asked = [self.fetch() for _ in range(2)]
         for each in asked:
             each.cancel()
             self.failureResultOf(each, CancelledError)
         self.assertEqual((self.spawner.last.signals, self.slots.held), (["TERM"], 1))
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_one_comes_while_it_dies(self) -> None:
         """A request that arrives while an abandoned probe dies gets its own probe and result."""
-        self.ask().addErrback(lambda _: None).cancel()
+        self.fetch().addErrback(lambda _: None).cancel()
         dying = self.spawner.last
-        later = self.ask()
-        self.spawner.last.say(answer(AUDIO))
-        self.spawner.last.die()
+        later = self.fetch()
+        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.exit_and_end()
         self.assertEqual(self.successResultOf(later).codec, "mp3")
-        dying.die(signal=15)
+        dying.exit_and_end(signal=15)
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
     def test_one_comes_while_all_are_told(self) -> None:
         """A request that starts while waiters receive a result starts a new probe."""
         later: list[Deferred[Probe]] = []
-        first = self.ask().addErrback(lambda _: later.append(self.ask()))
-        second = self.ask()
-        self.spawner.last.die(1)
+        first = self.fetch().addErrback(lambda _: later.append(self.fetch()))
+        second = self.fetch()
+        self.spawner.last.exit_and_end(1)
         self.assertEqual(len(self.spawner.children), 2)
         self.successResultOf(first)
         self.failureResultOf(second, ProbeFailed)
-        self.spawner.last.say(answer(AUDIO))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.exit_and_end()
         self.successResultOf(later[0])
 
     def test_pool_full(self) -> None:
         """Without a free probe slot a probe is a 429, without a queue (D21)."""
-        self.ask(b"a").addErrback(lambda _: None)
-        self.ask(b"b").addErrback(lambda _: None)
-        shared = self.ask(b"a").addErrback(lambda _: None)
-        error = self.failureResultOf(self.ask(b"c"), QueueFull).value
+        self.fetch(b"a").addErrback(lambda _: None)
+        self.fetch(b"b").addErrback(lambda _: None)
+        shared = self.fetch(b"a").addErrback(lambda _: None)
+        error = self.failureResultOf(self.fetch(b"c"), QueueFull).value
         self.assertEqual((error.retry_after, len(self.spawner.children)), (1, 2))
         self.assertNoResult(shared)
-        self.spawner.put_down()
-        self.ask(b"c").addErrback(lambda _: None)
+        self.spawner.kill_all()
+        self.fetch(b"c").addErrback(lambda _: None)
         self.assertEqual(len(self.spawner.alive), 1)

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.errors import QueueFull
 from audioproxy.process.slots import Slots
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 
 
 class Holder:
@@ -249,7 +249,7 @@ class RetryAfterTests(SlotsCase):
             self.come(quick)
         self.assertEqual(self.refusal(quick), 1)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         capacity=st.integers(1, 4),
         queue=st.integers(0, 4),
@@ -274,7 +274,7 @@ class RetryAfterTests(SlotsCase):
 class AnyOrderTests(SlotsCase):
     """Any order of events"""
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         capacity=st.integers(1, 3),
         queue=st.integers(0, 3),

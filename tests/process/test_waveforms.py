@@ -33,7 +33,7 @@ from audioproxy.process.waveforms import Waveforms
 from tests.support.processes import FakeSpawner, open_descriptors
 from tests.support.service import until
 from tests.support.threads import FakeThreads
-from tests.support.waveforms import noisy_frames, read_drawing, render_waveform
+from tests.support.waveforms import noisy_frames, parse_waveform, render_waveform
 
 STEREO = WaveformSpec(8000, 2, 2, 2, 16, "dat")
 
@@ -99,22 +99,22 @@ class GoodEndTests(DrawCase):
     def test_document(self) -> None:
         """The document covers the child's output to its last sample."""
         drawing = self.start()
-        self.spawner.last.say(samples(1, -1, 2, -2))
-        self.spawner.last.say(samples(3, -3))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(samples(1, -1, 2, -2))
+        self.spawner.last.write_stdout(samples(3, -3))
+        self.spawner.last.exit_and_end()
         self.assertNoResult(drawing)
         self.threads.run()
         self.successResultOf(drawing)
-        found = read_drawing(self.written())
+        found = parse_waveform(self.written())
         self.assertEqual((found.channels, found.rate, found.pixel, found.length), (2, 8000, 2, 2))
         self.assertEqual(found.values, [1, 2, -2, -1, 3, 3, -3, -3])
 
     def test_nothing_before_the_end(self) -> None:
         """Nothing is written while the child runs: the length of a pixel is not known yet."""
         drawing = self.start()
-        self.spawner.last.say(samples(1, 2))
+        self.spawner.last.write_stdout(samples(1, 2))
         self.assertEqual(self.written(), b"")
-        self.spawner.last.die()
+        self.spawner.last.exit_and_end()
         self.assertEqual(self.written(), b"")
         self.threads.run()
         self.successResultOf(drawing)
@@ -123,8 +123,8 @@ class GoodEndTests(DrawCase):
     def test_appends(self) -> None:
         """The output stays open; its owner closes it."""
         drawing = self.start()
-        self.spawner.last.say(samples(1, 2))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(samples(1, 2))
+        self.spawner.last.exit_and_end()
         self.threads.run()
         self.successResultOf(drawing)
         os.fstat(self.output)
@@ -139,12 +139,12 @@ class GoodEndTests(DrawCase):
             os.lseek(self.output, 0, os.SEEK_SET)
             drawing = self.start()
             for at in range(0, len(data), size):
-                self.spawner.last.say(data[at : at + size])
-            self.spawner.last.die()
+                self.spawner.last.write_stdout(data[at : at + size])
+            self.spawner.last.exit_and_end()
             self.threads.run()
             self.successResultOf(drawing)
             self.assertEqual(
-                read_drawing(self.written()).values, render_waveform(frames, 50, 2), size
+                parse_waveform(self.written()).values, render_waveform(frames, 50, 2), size
             )
 
     def test_part_of_a_frame(self) -> None:
@@ -153,11 +153,11 @@ class GoodEndTests(DrawCase):
             os.truncate(self.output, 0)
             os.lseek(self.output, 0, os.SEEK_SET)
             drawing = self.start()
-            self.spawner.last.say(samples(1, 2, 3, 4) + part)
-            self.spawner.last.die()
+            self.spawner.last.write_stdout(samples(1, 2, 3, 4) + part)
+            self.spawner.last.exit_and_end()
             self.threads.run()
             self.successResultOf(drawing)
-            self.assertEqual(read_drawing(self.written()).values, [1, 1, 2, 2, 3, 3, 4, 4])
+            self.assertEqual(parse_waveform(self.written()).values, [1, 1, 2, 2, 3, 3, 4, 4])
 
     def test_many_blocks(self) -> None:
         """Blocks beyond the memory limit go into a file, which is removed afterwards."""
@@ -165,25 +165,25 @@ class GoodEndTests(DrawCase):
         self.patch(waveform_module, "_LEAST_CAPACITY", 2)
         frames = noisy_frames(3000, 2)
         drawing = self.start()
-        self.spawner.last.say(frames.tobytes())
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(frames.tobytes())
+        self.spawner.last.exit_and_end()
         self.threads.run()
         self.successResultOf(drawing)
-        found = read_drawing(self.written())
+        found = parse_waveform(self.written())
         self.assertEqual(found.values, render_waveform(frames, found.pixel, 2))
 
     def test_pipe_that_stays_open(self) -> None:
         """A grandchild that keeps the pipe open does not delay the result."""
         self.patch(reader_module, "_POLL_TIMEOUT", 1)
         drawing = self.start()
-        self.spawner.last.say(samples(1, 2))
+        self.spawner.last.write_stdout(samples(1, 2))
         held = os.dup(self.spawner.last.inherited[1])
         self.addCleanup(self.assertRaises, OSError, os.fstat, held)
-        self.spawner.last.die()
+        self.spawner.last.exit_and_end()
         self.threads.run()
         os.close(held)
         self.successResultOf(drawing)
-        self.assertEqual(read_drawing(self.written()).values, [1, 1, 2, 2, 0, 0, 0, 0])
+        self.assertEqual(parse_waveform(self.written()).values, [1, 1, 2, 2, 0, 0, 0, 0])
 
     def test_last_words(self) -> None:
         """Output just before the child's death is included, even if the pipe is held open."""
@@ -203,11 +203,11 @@ class GoodEndTests(DrawCase):
         self.patch(waveforms, "Event", Late)
         drawing = self.start()
         held = os.dup(self.spawner.last.inherited[1])
-        self.spawner.last.die()
+        self.spawner.last.exit_and_end()
         self.threads.run()
         os.close(held)
         self.successResultOf(drawing)
-        self.assertEqual(read_drawing(self.written()).values, [3, 3, 4, 4, 0, 0, 0, 0])
+        self.assertEqual(parse_waveform(self.written()).values, [3, 3, 4, 4, 0, 0, 0, 0])
 
 
 class BadEndTests(DrawCase):
@@ -222,9 +222,9 @@ class BadEndTests(DrawCase):
             (b"", 0, 11, RenderFailed),
         ):
             drawing = self.start()
-            self.spawner.last.say(samples(1, 2, 3, 4))
-            self.spawner.last.complain(stderr)
-            self.spawner.last.die(code, signal)
+            self.spawner.last.write_stdout(samples(1, 2, 3, 4))
+            self.spawner.last.write_stderr(stderr)
+            self.spawner.last.exit_and_end(code, signal)
             self.threads.run()
             self.refused(drawing, refusal)
 
@@ -232,18 +232,18 @@ class BadEndTests(DrawCase):
         """A child that exits with 0 without a frame has decoded nothing."""
         for said in (b"", b"\x01", samples(1)):
             drawing = self.start()
-            self.spawner.last.say(said)
-            self.spawner.last.die()
+            self.spawner.last.write_stdout(said)
+            self.spawner.last.exit_and_end()
             self.threads.run()
             self.refused(drawing, NothingDecoded)
 
     def test_timeout(self) -> None:
         """A child past its time is a 504, raised when it is dead and the reader has ended."""
         drawing = self.start(timeout=5)
-        self.spawner.last.say(samples(1, 2))
+        self.spawner.last.write_stdout(samples(1, 2))
         self.clock.advance(5)
         self.assertEqual(self.spawner.last.signals, ["TERM"])
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.assertNoResult(drawing)
         self.threads.run()
         self.refused(drawing, RenderTimeout)
@@ -259,8 +259,8 @@ class BadEndTests(DrawCase):
         """A waveform that its serialization cannot represent is a 422 without any output."""
         self.patch(waveform_module, "_LONGEST_PIXEL", 1)
         drawing = self.start()
-        self.spawner.last.say(samples(1, 2) * 5)
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(samples(1, 2) * 5)
+        self.spawner.last.exit_and_end()
         self.threads.run()
         self.assertIn('"pts:2"', self.refused(drawing, InvalidOptions).message)
 
@@ -278,8 +278,8 @@ class BadEndTests(DrawCase):
         try:
             with capturedLogs() as events:
                 drawing = self.start(output=full)
-                self.spawner.last.say(samples(1, 2))
-                self.spawner.last.die()
+                self.spawner.last.write_stdout(samples(1, 2))
+                self.spawner.last.exit_and_end()
                 self.threads.run()
         finally:
             os.close(full)
@@ -291,9 +291,9 @@ class BadEndTests(DrawCase):
             self.patch(waveforms, "SpooledTemporaryFile", full_file)
             with capturedLogs() as events:
                 drawing = self.start()
-                self.spawner.last.say(samples(1, 2))
-                self.spawner.last.complain(stderr)
-                self.spawner.last.die(code, signal)
+                self.spawner.last.write_stdout(samples(1, 2))
+                self.spawner.last.write_stderr(stderr)
+                self.spawner.last.exit_and_end(code, signal)
                 self.threads.run()
             self.assert_not_kept(drawing, events)
 
@@ -326,8 +326,8 @@ class BadEndTests(DrawCase):
         """An unexpected exception is passed on, and nothing is written."""
         self.patch(reader_module, "SAMPLE", "no type")
         drawing = self.start()
-        self.spawner.last.say(samples(1, 2))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(samples(1, 2))
+        self.spawner.last.exit_and_end()
         self.threads.run()
         self.failureResultOf(drawing, TypeError)
         self.assertEqual(self.written(), b"")
@@ -339,11 +339,11 @@ class CancelTests(DrawCase):
     def test_while_the_child_runs(self) -> None:
         """The child is stopped, and the reader is awaited before the files are closed."""
         drawing = self.start()
-        self.spawner.last.say(samples(1, 2))
+        self.spawner.last.write_stdout(samples(1, 2))
         drawing.cancel()
         self.assertEqual(self.spawner.last.signals, ["TERM"])
         self.assertNoResult(drawing)
-        self.spawner.last.die(signal=15)
+        self.spawner.last.exit_and_end(signal=15)
         self.assertNoResult(drawing)
         drawing.cancel()
         self.assertNoResult(drawing)
@@ -355,8 +355,8 @@ class CancelTests(DrawCase):
     def test_while_the_reader_ends(self) -> None:
         """If a waveform is cancelled after the child's success, no document is written."""
         drawing = self.start()
-        self.spawner.last.say(samples(1, 2))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(samples(1, 2))
+        self.spawner.last.exit_and_end()
         drawing.cancel()
         self.assertNoResult(drawing)
         self.threads.run()
@@ -379,13 +379,13 @@ class CancelTests(DrawCase):
             return self.threads.in_thread(do)
 
         drawing = self.start(in_thread=in_thread)
-        self.spawner.last.say(samples(1, 2))
-        self.spawner.last.die()
+        self.spawner.last.write_stdout(samples(1, 2))
+        self.spawner.last.exit_and_end()
         self.threads.run()
         # The reader, the writer, and the removal of the blocks.
         self.assertEqual(len(works), 3)
         self.failureResultOf(drawing, CancelledError)
-        self.assertEqual(len(read_drawing(self.written()).values), 8)
+        self.assertEqual(len(parse_waveform(self.written()).values), 8)
 
 
 class CountingEvent(Event):
@@ -430,10 +430,10 @@ class ThreadTests(TestCase):
             looks = CountingEvent.made.looks
             await until(lambda looks=looks: CountingEvent.made.looks > looks + 3, "some looks")
             # Data that exceeds the pipe would block this thread until the reader reads.
-            spawner.last.say(part.tobytes())
-        spawner.last.die()
+            spawner.last.write_stdout(part.tobytes())
+        spawner.last.exit_and_end()
         await drawing
-        found = read_drawing(os.pread(output, 100_000, 0))
+        found = parse_waveform(os.pread(output, 100_000, 0))
         self.assertEqual(found.values, render_waveform(frames, 10_000, 2))
         # The thread may end a moment after its result.
         await until(lambda: open_descriptors() == before, "everything to be closed")

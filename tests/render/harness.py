@@ -39,28 +39,28 @@ class Client:
     :ivar outcome: None while the transfer runs; then ``whole``, or the exception that ended it.
     """
 
-    def __init__(self, subscription: Subscription, room: int | None = None) -> None:
+    def __init__(self, subscription: Subscription, window: int | None = None) -> None:
         self.started = subscription.started
-        self.consumer = FakeConsumer(room)
+        self.consumer = FakeConsumer(window)
         self.outcome: object = None
-        self.began = False
+        self.output_started = False
         self._subscription = subscription
-        self._going = Deferred.fromCoroutine(self._go())
-        self._going.addCallbacks(self._note, self._note_failure)
+        self._transfer = Deferred.fromCoroutine(self._run())
+        self._transfer.addCallbacks(self._note, self._note_failure)
 
     @property
     def data(self) -> bytes:
         """The bytes received so far."""
         return bytes(self.consumer.data)
 
-    def go_away(self) -> None:
+    def disconnect(self) -> None:
         """Close the connection."""
-        self._going.cancel()
+        self._transfer.cancel()
 
-    async def _go(self) -> str:
+    async def _run(self) -> str:
         try:
             output: RenderOutput = await self._subscription.output
-            self.began = True
+            self.output_started = True
             await FileProducer(output).send(self.consumer)
         finally:
             self._subscription.leave()
@@ -89,7 +89,7 @@ class RenderHarness:
         self.metrics = Metrics()
         self.spawner = FakeSpawner()
         self.store = FakeStore()
-        self.spare = FakeStore()
+        self.fallback_scratch_space = FakeStore()
         self.sources = FakeSources({b"a.wav": 1000, b"b.wav": 1000, b"huge.wav": 1_000_000})
         self.slots = Slots(self.clock, capacity, queue, timeout)
         self.probe_slots = Slots(self.clock, 4, 0, 1)
@@ -103,7 +103,7 @@ class RenderHarness:
             self.preparer,
             self.slots,
             RenderLimits(self.clock, timeout, max_variant),
-            RenderStorage(self.store if stored else None, self.spare),
+            RenderStorage(self.store if stored else None, self.fallback_scratch_space),
             OutputEncoder(encoder, Waveforms(encoder, self.threads.in_thread)),
             self.metrics,
         )
@@ -116,15 +116,15 @@ class RenderHarness:
         assert isinstance(request, VariantRequest)
         return request
 
-    def come(
+    def start_client(
         self,
         options: str = "",
         path: bytes = b"a.wav",
-        room: int | None = None,
+        window: int | None = None,
         admitted: bool = True,
     ) -> Client:
         """Start a client and return it."""
-        client = Client(self.renders.join(self.request(options, path), admitted), room)
+        client = Client(self.renders.join(self.request(options, path), admitted), window)
         self.clients.append(client)
         return client
 
@@ -134,12 +134,14 @@ class RenderHarness:
         assert child.arguments[0] == "ffprobe", child.arguments
         form = {"format_name": container} | ({} if duration is None else {"duration": duration})
         stream = {"codec_type": "audio", "codec_name": "pcm_s16le", "sample_rate": "44100"}
-        child.say(json.dumps({"format": form, "streams": [{**stream, "channels": 2}]}).encode())
-        child.die()
+        child.write_stdout(
+            json.dumps({"format": form, "streams": [{**stream, "channels": 2}]}).encode()
+        )
+        child.exit_and_end()
 
     def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
         """Start a client and its encoder."""
-        client = self.come(options, path)
+        client = self.start_client(options, path)
         self.answer_probe()
         return client, self.encoder()
 
@@ -149,7 +151,7 @@ class RenderHarness:
         assert child.arguments[0] == "ffmpeg", child.arguments
         return child
 
-    def look(self) -> None:
+    def advance_to_size_check(self) -> None:
         """Advance the clock until the service checks the size of the output."""
         self.clock.advance(0.03)
 
@@ -166,18 +168,18 @@ class RenderHarness:
     def close(self) -> None:
         """Disconnect all clients, end all child processes, and finish all writes to the store."""
         for client in self.clients:
-            client.go_away()
+            client.disconnect()
         # The end of one child process may start the next one.
         while self.spawner.alive or self.threads.waiting:
-            self.spawner.put_down()
+            self.spawner.kill_all()
             self.threads.run()
         for commit in self.store.commits:
             if not commit.called:
                 commit.callback(None)
         self.clock.advance(1)
 
-    def left(self) -> tuple[object, ...]:
-        """Return everything that must be released at the end; compare with ``NOTHING_LEFT``."""
+    def unreleased_resources(self) -> tuple[object, ...]:
+        """Return everything that must be released at the end, as `NOTHING_UNRELEASED`."""
         return (
             self.slots.held,
             self.slots.depth,
@@ -189,4 +191,4 @@ class RenderHarness:
         )
 
 
-NOTHING_LEFT = (0, 0, 0, 0, [], 0, [])
+NOTHING_UNRELEASED = (0, 0, 0, 0, [], 0, [])

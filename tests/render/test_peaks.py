@@ -15,10 +15,10 @@ from audioproxy.errors import (
     RenderTimeout,
     UndecodableSource,
 )
-from tests.render.harness import HEADERS, NOTHING_LEFT, Client
+from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client
 from tests.render.test_render import RenderCase
 from tests.support.processes import FakeChild, open_descriptors
-from tests.support.waveforms import read_drawing
+from tests.support.waveforms import parse_waveform
 
 PEAKS = "f:peaks/pts:2"
 FRAMES = struct.pack("<8h", 1, 3, -5, -5, 30, 10, 7, 8)
@@ -31,14 +31,14 @@ class PeaksCase(RenderCase):
 
     def finish(self, encoder: FakeChild, said: bytes = FRAMES, code: int = 0) -> None:
         """Make the encoder write samples and exit, then run the waiting threads."""
-        encoder.say(said)
-        encoder.die(code)
+        encoder.write_stdout(said)
+        encoder.exit_and_end(code)
         self.harness.threads.run()
 
     def assert_dropped(self, client: Client, refusal: type[Exception]) -> None:
         """Assert that a client is refused, and that the render leaves nothing behind."""
         self.assertIs(type(client.outcome), refusal)
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
         self.assertEqual(open_descriptors(), self.before)
         self.assert_nothing_stored()
 
@@ -52,32 +52,32 @@ class GoodEndTests(PeaksCase):
         self.assertTrue(client.started)
         self.finish(encoder)
         self.assertEqual(client.outcome, "whole")
-        self.assertEqual(read_drawing(client.data).values, VALUES)
+        self.assertEqual(parse_waveform(client.data).values, VALUES)
         key = self.harness.request(PEAKS).key
         self.assertEqual(self.harness.store.variants, {key: (client.data, DOCUMENT_HEADERS)})
 
     def test_no_byte_before_the_end(self) -> None:
         """Clients receive no byte of a waveform before the document is complete."""
         client, encoder = self.harness.render(PEAKS)
-        encoder.say(FRAMES)
+        encoder.write_stdout(FRAMES)
         for _ in range(50):
-            self.harness.look()
-        self.assertFalse(client.began)
-        encoder.die()
-        self.assertFalse(client.began)
+            self.harness.advance_to_size_check()
+        self.assertFalse(client.output_started)
+        encoder.exit_and_end()
+        self.assertFalse(client.output_started)
         self.harness.threads.run()
         self.assertEqual(client.outcome, "whole")
 
     def test_gate_and_slot(self) -> None:
         """A waveform is probed first, and holds a render slot until its document is written."""
-        client = self.harness.come(PEAKS)
+        client = self.harness.start_client(PEAKS)
         self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (0, 1))
         self.harness.answer_probe()
         self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (1, 0))
         encoder = self.harness.encoder()
         self.assertEqual(encoder.arguments[-3:], ["-f", "s16le", "pipe:1"])
-        encoder.say(FRAMES)
-        encoder.die()
+        encoder.write_stdout(FRAMES)
+        encoder.exit_and_end()
         # The encoder has exited, but its samples are not reduced to a waveform yet.
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
         self.assertIsNone(client.outcome)
@@ -88,26 +88,26 @@ class GoodEndTests(PeaksCase):
     def test_in_the_queue(self) -> None:
         """A waveform in the queue starts no encoder before it has a render slot."""
         _, other = self.harness.render(path=b"b.wav")
-        client = self.harness.come(PEAKS)
+        client = self.harness.start_client(PEAKS)
         self.harness.answer_probe()
         self.assertEqual((self.harness.slots.depth, self.harness.threads.waiting), (1, 0))
-        other.say(b"x")
-        other.die()
+        other.write_stdout(b"x")
+        other.exit_and_end()
         self.finish(self.harness.encoder())
         self.assertEqual(client.outcome, "whole")
 
     def test_joined(self) -> None:
         """Clients that request a waveform before or just after its end share it (COALESCED)."""
-        first = self.harness.come(PEAKS)
-        probing = self.harness.come(PEAKS)
+        first = self.harness.start_client(PEAKS)
+        probing = self.harness.start_client(PEAKS)
         self.harness.answer_probe()
         encoder = self.harness.encoder()
-        decoding = self.harness.come(PEAKS)
-        encoder.say(FRAMES)
-        encoder.die()
-        drawing = self.harness.come("pts:2/f:peaks/ch:1")
+        decoding = self.harness.start_client(PEAKS)
+        encoder.write_stdout(FRAMES)
+        encoder.exit_and_end()
+        drawing = self.harness.start_client("pts:2/f:peaks/ch:1")
         self.harness.threads.run()
-        lingering = self.harness.come(PEAKS)
+        lingering = self.harness.start_client(PEAKS)
         self.assertEqual(len(self.harness.spawner.children), 2)
         for client in (probing, decoding, drawing, lingering):
             self.assertEqual((client.started, client.outcome), (False, "whole"))
@@ -135,7 +135,7 @@ class GoodEndTests(PeaksCase):
         client, encoder = self.harness.render(PEAKS)
         self.finish(encoder)
         self.assertEqual(client.outcome, "whole")
-        self.assertTrue(self.harness.come(PEAKS).started)
+        self.assertTrue(self.harness.start_client(PEAKS).started)
 
 
 class RefusalTests(PeaksCase):
@@ -146,7 +146,7 @@ class RefusalTests(PeaksCase):
         self.make(max_variant=24 + 2 * 2 * 2 - 1)
         client, encoder = self.harness.render("f:peaks/pts:2/pk_fmt:dat")
         self.finish(encoder)
-        self.assertFalse(client.began)
+        self.assertFalse(client.output_started)
         self.assert_dropped(client, OutputTooLarge)
 
     def test_nothing_decoded(self) -> None:
@@ -154,9 +154,9 @@ class RefusalTests(PeaksCase):
         for code, stderr in ((0, b""), (1, b"Empty output")):
             self.make()
             client, encoder = self.harness.render(PEAKS)
-            encoder.complain(stderr)
+            encoder.write_stderr(stderr)
             self.finish(encoder, b"", code)
-            self.assertFalse(client.began)
+            self.assertFalse(client.output_started)
             self.assertIsInstance(client.outcome, UndecodableSource)
             self.assert_nothing_stored()
 
@@ -165,16 +165,16 @@ class RefusalTests(PeaksCase):
         for code, stderr in ((0, b""), (1, b"Empty output")):
             self.make()
             client, encoder = self.harness.render("f:peaks/t:5")
-            encoder.complain(stderr)
+            encoder.write_stderr(stderr)
             self.finish(encoder, b"", code)
-            self.harness.encoder().say(b"out_time_us=4250000\nprogress=end\n")
-            self.harness.encoder().die()
+            self.harness.encoder().write_stdout(b"out_time_us=4250000\nprogress=end\n")
+            self.harness.encoder().exit_and_end()
             self.assertIn('"t:5"', str(client.outcome))
             self.assert_dropped(client, InvalidOptions)
 
     def test_trim_well_past_the_end(self) -> None:
         """If the probe shows that ``t`` starts past the end, no slot or encoder is used (D11)."""
-        client = self.harness.come("f:peaks/t:60")
+        client = self.harness.start_client("f:peaks/t:60")
         self.harness.answer_probe()
         self.assertEqual(len(self.harness.spawner.children), 1)
         self.assert_dropped(client, InvalidOptions)
@@ -183,18 +183,18 @@ class RefusalTests(PeaksCase):
         """A waveform without a frame is a 415, not a 422, if ``t`` starts before the end."""
         client, encoder = self.harness.render("f:peaks/t:5")
         self.finish(encoder, b"")
-        self.harness.encoder().say(b"out_time_us=9000000\nprogress=end\n")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"out_time_us=9000000\nprogress=end\n")
+        self.harness.encoder().exit_and_end()
         self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_source_written_to(self) -> None:
         """A waveform is dropped if its source changes during the render (D35, D43)."""
         client, encoder = self.harness.render(PEAKS)
-        encoder.say(FRAMES)
+        encoder.write_stdout(FRAMES)
         self.harness.sources.opened[0].written_to = True
-        encoder.die()
+        encoder.exit_and_end()
         self.harness.threads.run()
-        self.assertFalse(client.began)
+        self.assertFalse(client.output_started)
         self.assert_dropped(client, RenderFailed)
 
     def test_encoder(self) -> None:
@@ -205,10 +205,10 @@ class RefusalTests(PeaksCase):
         ):
             self.make()
             client, encoder = self.harness.render(PEAKS)
-            joined = self.harness.come(PEAKS)
-            encoder.complain(stderr)
+            joined = self.harness.start_client(PEAKS)
+            encoder.write_stderr(stderr)
             self.finish(encoder, code=1)
-            self.assertFalse(client.began or joined.began)
+            self.assertFalse(client.output_started or joined.output_started)
             self.assertIs(type(joined.outcome), refusal)
             self.assert_dropped(client, refusal)
 
@@ -216,18 +216,20 @@ class RefusalTests(PeaksCase):
         """A waveform past AP_RENDER_TIMEOUT is a 504, since no byte was sent yet (Errors, 10)."""
         self.make(timeout=100)
         client, encoder = self.harness.render(PEAKS)
-        encoder.say(FRAMES)
+        encoder.write_stdout(FRAMES)
         self.harness.clock.advance(100)
         self.assertEqual(encoder.signals, ["TERM"])
         self.assertIsInstance(client.outcome, RenderTimeout)
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.harness.threads.run()
         self.assert_dropped(client, RenderTimeout)
 
     def test_no_room(self) -> None:
         """If no disk space is left for a waveform, the response is 500; no encoder starts."""
-        self.harness.store.no_room = self.harness.spare.no_room = OSError(28, "No space left")
-        client = self.harness.come(PEAKS)
+        self.harness.store.create_error = self.harness.fallback_scratch_space.create_error = (
+            OSError(28, "No space left")
+        )
+        client = self.harness.start_client(PEAKS)
         self.harness.answer_probe()
         self.assertEqual(len(self.harness.spawner.children), 1)
         self.assert_dropped(client, RenderFailed)
@@ -236,20 +238,20 @@ class RefusalTests(PeaksCase):
         """If the render queue is full, a request for a waveform gets 429 (Errors, 9)."""
         self.make(queue=0)
         self.harness.render(path=b"b.wav")
-        client = self.harness.come(PEAKS)
+        client = self.harness.start_client(PEAKS)
         self.harness.answer_probe()
         self.assertIsInstance(client.outcome, QueueFull)
 
     def test_measured(self) -> None:
         """For a waveform's fade-out, an unknown length is measured in the render slot (D12)."""
-        client = self.harness.come("f:peaks/pts:2/ch:2/fade:0:1")
+        client = self.harness.start_client("f:peaks/pts:2/ch:2/fade:0:1")
         self.harness.answer_probe(duration=None)
-        self.harness.encoder().say(b"out_time_us=4000000\n")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"out_time_us=4000000\n")
+        self.harness.encoder().exit_and_end()
         chain = self.harness.encoder().arguments
         self.assertIn(f"afade=t=out:ss={3 * 44100}:ns=44100", chain[chain.index("-af") + 1])
         self.finish(self.harness.encoder())
-        self.assertEqual(read_drawing(client.data).values, [-5, 1, -5, 3, 7, 30, 8, 10])
+        self.assertEqual(parse_waveform(client.data).values, [-5, 1, -5, 3, 7, 30, 8, 10])
 
 
 class LeavingTests(PeaksCase):
@@ -258,21 +260,21 @@ class LeavingTests(PeaksCase):
     def test_with_a_store(self) -> None:
         """With a variant store, a waveform that has a render slot is completed and stored (D36)."""
         client, encoder = self.harness.render(PEAKS)
-        client.go_away()
+        client.disconnect()
         self.assertEqual((encoder.signals, self.harness.slots.held), ([], 1))
         self.finish(encoder)
-        self.assertEqual(read_drawing(self.harness.stored() or b"").values, VALUES)
+        self.assertEqual(parse_waveform(self.harness.stored() or b"").values, VALUES)
 
     def test_without_a_store(self) -> None:
         """Without a store, an abandoned waveform holds its slot until its thread ends (D36)."""
         self.make(stored=False)
         client, encoder = self.harness.render(PEAKS)
-        encoder.say(FRAMES)
-        client.go_away()
+        encoder.write_stdout(FRAMES)
+        client.disconnect()
         self.assertEqual(encoder.signals, ["TERM"])
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
         self.harness.threads.run()
         self.assertIsInstance(client.outcome, CancelledError)
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
         self.assertEqual(open_descriptors(), self.before)

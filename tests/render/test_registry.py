@@ -7,7 +7,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from audioproxy.errors import QueueFull, RenderFailed
-from tests.render.harness import NOTHING_LEFT
+from tests.render.harness import NOTHING_UNRELEASED
 from tests.render.test_render import RenderCase
 
 
@@ -28,57 +28,57 @@ class DrainTests(RenderCase):
         client, encoder = self.harness.render()
         draining = self.drain()
         self.harness.clock.advance(20)
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertEqual(client.outcome, "whole")
         self.assertNoResult(draining)
         self.harness.store.commits[0].callback(None)
         self.successResultOf(draining)
         self.assertEqual(self.harness.stored(), b"abc")
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
 
     def test_does_not_linger(self) -> None:
         """A shutdown does not wait for finished renders that can still be joined (D37)."""
         _, encoder = self.harness.render()
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertIsNotNone(self.harness.renders.find(self.harness.request().key))
         self.successResultOf(self.drain())
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
 
     def test_no_new_ones(self) -> None:
         """During a shutdown, clients can join running renders but cannot start new ones (D39)."""
         _, encoder = self.harness.render()
         self.drain()
         with self.harness.renders.admission() as admitted:
-            self.assertFalse(self.harness.come(admitted=admitted).started)
-            self.assertRaises(QueueFull, self.harness.come, "f:flac", admitted=admitted)
-        encoder.say(b"abc")
-        encoder.die()
+            self.assertFalse(self.harness.start_client(admitted=admitted).started)
+            self.assertRaises(QueueFull, self.harness.start_client, "f:flac", admitted=admitted)
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
 
     def test_let_in_before(self) -> None:
         """A request that was admitted before the shutdown may still start a render (D39)."""
         with self.harness.renders.admission() as admitted:
             draining = self.drain(30)
             self.assertNoResult(draining)
-            client = self.harness.come(admitted=admitted)
+            client = self.harness.start_client(admitted=admitted)
         self.assertTrue(client.started)
         self.harness.answer_probe()
         encoder = self.harness.spawner.last
-        encoder.say(b"abc")
+        encoder.write_stdout(b"abc")
         self.assertNoResult(draining)
-        encoder.die()
-        self.harness.look()
+        encoder.exit_and_end()
+        self.harness.advance_to_size_check()
         self.successResultOf(draining)
         self.assertEqual(client.outcome, "whole")
 
     def test_cancels(self) -> None:
         """At its time limit, a shutdown ends renders and child processes; clients fail (D39)."""
         client, encoder = self.harness.render()
-        queued = self.harness.come("f:flac")
+        queued = self.harness.start_client("f:flac")
         self.harness.answer_probe()
-        encoder.say(b"abc")
-        self.harness.look()
+        encoder.write_stdout(b"abc")
+        self.harness.advance_to_size_check()
         draining = self.drain(30)
         self.harness.clock.advance(29)
         self.assertEqual(encoder.signals, [])
@@ -86,31 +86,31 @@ class DrainTests(RenderCase):
         self.assertEqual(encoder.signals, ["TERM"])
         self.assertIsInstance(queued.outcome, RenderFailed)
         self.assertNoResult(draining)
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.successResultOf(draining)
         self.assertIsInstance(client.outcome, RenderFailed)
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
         self.assert_nothing_stored()
 
     def test_cancels_what_dies_already(self) -> None:
         """A shutdown waits for the child process of a render that was cancelled before."""
         self.make(stored=False)
         client, encoder = self.harness.render()
-        client.go_away()
+        client.disconnect()
         draining = self.drain(0.5)
         self.harness.clock.advance(0.5)
         self.assertNoResult(draining)
         self.assertEqual(self.harness.slots.held, 1)
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.successResultOf(draining)
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
 
     def test_gives_up(self) -> None:
         """A shutdown stops waiting for a hanging write-back five seconds after the time limit."""
         self.harness.store.slow = True
         _, encoder = self.harness.render()
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         draining = self.drain(30)
         self.harness.clock.advance(30)
         self.assertNoResult(draining)
@@ -120,19 +120,19 @@ class DrainTests(RenderCase):
     def test_several(self) -> None:
         """A shutdown waits for all renders, including those in the queue."""
         _, first = self.harness.render()
-        self.harness.come("f:flac")
+        self.harness.start_client("f:flac")
         self.harness.answer_probe()
         draining = self.drain()
-        first.say(b"abc")
-        first.die()
+        first.write_stdout(b"abc")
+        first.exit_and_end()
         self.assertNoResult(draining)
         second = self.harness.encoder()
-        second.say(b"x" * 100)
-        second.die()
+        second.write_stdout(b"x" * 100)
+        second.exit_and_end()
         self.successResultOf(draining)
         self.assertEqual(len(self.harness.store.variants), 2)
 
     def test_failed_before(self) -> None:
         """A shutdown does not wait for a render that has failed."""
-        self.harness.come(path=b"no.wav")
+        self.harness.start_client(path=b"no.wav")
         self.successResultOf(self.drain())

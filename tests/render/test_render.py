@@ -24,7 +24,7 @@ from audioproxy.errors import (
 )
 from audioproxy.media.encoding import ENCODERS
 from audioproxy.render.render import TRANSITIONS, State
-from tests.render.harness import HEADERS, NOTHING_LEFT, Client, RenderHarness
+from tests.render.harness import HEADERS, NOTHING_UNRELEASED, Client, RenderHarness
 from tests.support.http import Log
 from tests.support.processes import FakeChild, open_descriptors
 
@@ -48,7 +48,7 @@ class RenderCase(SynchronousTestCase):
     def shut_down(self) -> None:
         """Shut down the node, and assert that everything is released."""
         self.harness.close()
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
         self.assertEqual(open_descriptors(), self.before)
 
     def assert_nothing_stored(self) -> None:
@@ -76,19 +76,19 @@ class GoodEndTests(RenderCase):
         """The first client receives bytes while they are rendered (MISS)."""
         client, encoder = self.harness.render()
         self.assertTrue(client.started)
-        encoder.say(b"abc")
-        self.harness.look()
+        encoder.write_stdout(b"abc")
+        self.harness.advance_to_size_check()
         self.assertEqual((client.data, client.outcome), (b"abc", None))
-        encoder.say(b"def")
-        encoder.die()
+        encoder.write_stdout(b"def")
+        encoder.exit_and_end()
         self.assertEqual((client.data, client.outcome), (b"abcdef", "whole"))
 
     def test_stored(self) -> None:
         """The bytes are stored under the cache key, with the headers that clients received."""
         _, encoder = self.harness.render("f:mp3/br:96")
-        encoder.say(b"abcdef")
+        encoder.write_stdout(b"abcdef")
         self.assertIsNone(self.harness.stored())
-        encoder.die()
+        encoder.exit_and_end()
         key = self.harness.request("f:mp3/br:96").key
         self.assertEqual(self.harness.store.variants, {key: (b"abcdef", HEADERS)})
 
@@ -96,8 +96,8 @@ class GoodEndTests(RenderCase):
         """The encoder's exit frees the slot and the source; the file closes a second later."""
         _, encoder = self.harness.render()
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (1, 1))
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertEqual((self.harness.slots.held, self.harness.sources.held), (0, 0))
         self.assertNotEqual(open_descriptors(), self.before)
         self.harness.clock.advance(1)
@@ -107,30 +107,30 @@ class GoodEndTests(RenderCase):
         """Clients receive no byte while the output has only container headers."""
         client, encoder = self.harness.render("f:wav")
         empty = ENCODERS["wav"].header_bytes
-        encoder.say(b"h" * empty)
-        self.harness.look()
-        self.assertFalse(client.began)
-        encoder.say(b"a")
-        self.harness.look()
+        encoder.write_stdout(b"h" * empty)
+        self.harness.advance_to_size_check()
+        self.assertFalse(client.output_started)
+        encoder.write_stdout(b"a")
+        self.harness.advance_to_size_check()
         self.assertEqual(len(client.data), empty + 1)
-        encoder.die()
+        encoder.exit_and_end()
 
     def test_very_quick(self) -> None:
         """If the encoder exits before the first check of its output, clients get all bytes."""
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
 
     def test_slow_client(self) -> None:
         """A stalled client delays neither the encoder nor the store (D38)."""
-        slow = self.harness.come(room=0)
+        slow = self.harness.start_client(window=0)
         self.harness.answer_probe()
-        quick = self.harness.come()
+        quick = self.harness.start_client()
         for _ in range(5):
-            self.harness.encoder().say(b"x" * 100)
-            self.harness.look()
-        self.harness.encoder().die()
+            self.harness.encoder().write_stdout(b"x" * 100)
+            self.harness.advance_to_size_check()
+        self.harness.encoder().exit_and_end()
         self.assertEqual((len(slow.data), quick.outcome), (100, "whole"))
         self.assertEqual(len(self.harness.stored() or b""), 500)
         self.harness.clock.advance(5)
@@ -140,7 +140,7 @@ class GoodEndTests(RenderCase):
 
     def test_order_of_resources(self) -> None:
         """The probe takes no render slot; the encoder starts only when the render has one."""
-        self.harness.come()
+        self.harness.start_client()
         self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (0, 1))
         self.harness.answer_probe()
         self.assertEqual((self.harness.slots.held, self.harness.probe_slots.held), (1, 0))
@@ -157,19 +157,19 @@ class JoiningTests(RenderCase):
 
     def test_every_moment(self) -> None:
         """Clients that join at any moment before the end get all bytes without another slot."""
-        first = self.harness.come()
-        probing = self.harness.come()
+        first = self.harness.start_client()
+        probing = self.harness.start_client()
         self.harness.answer_probe()
         encoder = self.harness.encoder()
-        no_byte = self.harness.come()
-        encoder.say(b"abc")
-        unseen = self.harness.come()
-        self.harness.look()
-        half_way = self.harness.come()
+        no_byte = self.harness.start_client()
+        encoder.write_stdout(b"abc")
+        unseen = self.harness.start_client()
+        self.harness.advance_to_size_check()
+        half_way = self.harness.start_client()
         self.assertEqual(half_way.data, b"abc")
-        encoder.say(b"def")
-        encoder.die()
-        lingering = self.harness.come()
+        encoder.write_stdout(b"def")
+        encoder.exit_and_end()
+        lingering = self.harness.start_client()
         self.assertEqual(len(self.harness.spawner.children), 2)
         for client in (probing, no_byte, unseen, half_way, lingering):
             self.assert_joined(client)
@@ -179,25 +179,25 @@ class JoiningTests(RenderCase):
     def test_in_the_queue(self) -> None:
         """Clients that join a queued render take no additional place in the queue."""
         _, other = self.harness.render(path=b"b.wav")
-        self.harness.come()
+        self.harness.start_client()
         self.harness.answer_probe()
-        joined = self.harness.come()
+        joined = self.harness.start_client()
         self.assertEqual(self.harness.slots.depth, 1)
-        other.say(b"x")
-        other.die()
-        self.harness.encoder().say(b"abc")
-        self.harness.encoder().die()
+        other.write_stdout(b"x")
+        other.exit_and_end()
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.encoder().exit_and_end()
         self.assertEqual((joined.data, joined.started), (b"abc", False))
 
     def test_before_the_write_back(self) -> None:
         """A request between a render's end and its write-back joins the output (D37)."""
         self.harness.store.slow = True
         _, encoder = self.harness.render()
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.harness.clock.advance(50)
         self.assertIsNone(self.harness.stored())
-        joined = self.harness.come()
+        joined = self.harness.start_client()
         self.assert_joined(joined)
         self.assertEqual((joined.data, joined.outcome), (b"abc", "whole"))
         self.harness.store.commits[0].callback(None)
@@ -206,10 +206,10 @@ class JoiningTests(RenderCase):
     def test_just_after_the_write_back(self) -> None:
         """A client whose lookup found nothing joins the output just after its write-back (D37)."""
         _, encoder = self.harness.render()
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.harness.clock.advance(0.9)
-        joined = self.harness.come()
+        joined = self.harness.start_client()
         self.assert_joined(joined)
         self.assertEqual(joined.data, b"abc")
 
@@ -217,22 +217,22 @@ class JoiningTests(RenderCase):
         """Without a store, every request after the end of a render starts a new render (D37)."""
         self.make(stored=False)
         _, encoder = self.harness.render()
-        encoder.say(b"abc")
-        self.harness.look()
-        during = self.harness.come()
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        self.harness.advance_to_size_check()
+        during = self.harness.start_client()
+        encoder.exit_and_end()
         self.assertEqual((during.data, during.started), (b"abc", False))
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
-        after = self.harness.come()
+        after = self.harness.start_client()
         self.assertEqual((after.data, after.started), (b"", True))
 
     def test_slow_after_the_second(self) -> None:
         """A slow client can read the finished output for as long as it needs (D38)."""
         self.make(max_variant=1_000_000)
         _, encoder = self.harness.render()
-        encoder.say(b"x" * 300_000)
-        slow = self.harness.come(room=0)
-        encoder.die()
+        encoder.write_stdout(b"x" * 300_000)
+        slow = self.harness.start_client(window=0)
+        encoder.exit_and_end()
         self.harness.clock.advance(60)
         self.assertIsNone(slow.outcome)
         for _ in range(5):
@@ -242,7 +242,7 @@ class JoiningTests(RenderCase):
     def test_other_variant(self) -> None:
         """Renders of two variants of one source share only the probe (Info endpoint, 6)."""
         self.make(capacity=2)
-        one, two = self.harness.come("f:mp3"), self.harness.come("f:flac")
+        one, two = self.harness.start_client("f:mp3"), self.harness.start_client("f:flac")
         self.assertTrue(one.started and two.started)
         self.harness.answer_probe()
         self.assertEqual([c.arguments[0] for c in self.harness.spawner.alive], ["ffmpeg"] * 2)
@@ -252,15 +252,15 @@ class JoiningTests(RenderCase):
         request = self.harness.request()
         self.assertIsNone(self.harness.renders.find(request.key))
         self.assertEqual(self.harness.spawner.children, [])
-        client = self.harness.come()
+        client = self.harness.start_client()
         subscription = self.harness.renders.find(request.key)
         assert subscription is not None
         joined = Client(subscription)
         self.harness.clients.append(joined)
-        client.go_away()
+        client.disconnect()
         self.harness.answer_probe()
-        self.harness.encoder().say(b"abc")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.encoder().exit_and_end()
         self.assertEqual((joined.data, joined.started), (b"abc", False))
 
 
@@ -271,41 +271,41 @@ class RefusalTests(RenderCase):
         """Assert that all clients have the same refusal and that nothing of the render is left."""
         self.assertEqual(self.harness.refusals(), {refusal})
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
         self.assertEqual(open_descriptors(), self.before)
         self.assert_nothing_stored()
 
     def test_missing_source(self) -> None:
         """A missing source is a 404, and no child process is started."""
-        self.harness.come(path=b"no.wav")
+        self.harness.start_client(path=b"no.wav")
         self.assertEqual(self.harness.spawner.children, [])
         self.assert_refused(NotFound)
 
     def test_large_source(self) -> None:
         """A source larger than AP_MAX_SRC_BYTES is a 413, and no child process is started."""
-        self.harness.come(path=b"huge.wav")
+        self.harness.start_client(path=b"huge.wav")
         self.assertEqual(self.harness.spawner.children, [])
         self.assert_refused(SourceTooLarge)
 
     def test_probe(self) -> None:
         """A probe that fails refuses all waiting clients without a render slot."""
         for _ in range(3):
-            self.harness.come()
-        self.harness.spawner.last.die(1)
+            self.harness.start_client()
+        self.harness.spawner.last.exit_and_end(1)
         self.assertEqual(len(self.harness.spawner.children), 1)
         self.assert_refused(ProbeFailed)
 
     def test_probe_timeout(self) -> None:
         """A probe past AP_PROBE_TIMEOUT is a 504 probe_timeout."""
-        self.harness.come()
+        self.harness.start_client()
         self.harness.clock.advance(10)
-        self.harness.spawner.last.die(signal=15)
+        self.harness.spawner.last.exit_and_end(signal=15)
         self.assert_refused(ProbeTimeout)
 
     def test_options_that_the_source_refuses(self) -> None:
         """If the probe shows that options are impossible, clients get 422 and wait for no slot."""
         self.harness.render(path=b"b.wav")
-        client = self.harness.come("t:60")
+        client = self.harness.start_client("t:60")
         self.harness.answer_probe()
         self.assertIsInstance(client.outcome, InvalidOptions)
         self.assertEqual(self.harness.slots.depth, 0)
@@ -314,7 +314,7 @@ class RefusalTests(RenderCase):
         """If the queue is full, all clients of the render get 429."""
         self.make(queue=0)
         self.harness.render(path=b"b.wav")
-        waiting = [self.harness.come(), self.harness.come()]
+        waiting = [self.harness.start_client(), self.harness.start_client()]
         self.harness.answer_probe()
         self.assertEqual([type(client.outcome) for client in waiting], [QueueFull] * 2)
 
@@ -322,68 +322,68 @@ class RefusalTests(RenderCase):
         """A render that gets no slot until AP_RENDER_TIMEOUT is a 429, not a 504 (Errors, 9)."""
         self.make(timeout=100)
         _, other = self.harness.render(path=b"b.wav")
-        client = self.harness.come()
+        client = self.harness.start_client()
         self.harness.answer_probe()
         self.harness.clock.advance(99.9)
         self.assertIsNone(client.outcome)
         self.harness.clock.advance(0.2)
         self.assertIsInstance(client.outcome, QueueFull)
-        other.die(signal=15)
+        other.exit_and_end(signal=15)
 
     def test_time_in_the_queue_does_not_count(self) -> None:
         """AP_RENDER_TIMEOUT counts from the moment when the render gets its slot."""
         _, other = self.harness.render(path=b"b.wav")
-        client = self.harness.come()
+        client = self.harness.start_client()
         self.harness.answer_probe()
         self.harness.clock.advance(90)
-        other.say(b"x")
-        other.die()
+        other.write_stdout(b"x")
+        other.exit_and_end()
         self.harness.clock.advance(90)
         self.assertEqual(self.harness.encoder().signals, [])
-        self.harness.encoder().say(b"abc")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.encoder().exit_and_end()
         self.assertEqual(client.outcome, "whole")
 
     def test_timeout(self) -> None:
         """At AP_RENDER_TIMEOUT all clients get 504; the slot is held until the encoder exits."""
         _, encoder = self.harness.render()
-        self.harness.come()
+        self.harness.start_client()
         self.harness.clock.advance(100)
         self.assertEqual((encoder.signals, self.harness.refusals()), (["TERM"], {RenderTimeout}))
         self.assertEqual(self.harness.slots.held, 1)
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.assert_refused(RenderTimeout)
 
     def test_new_client_after_the_timeout(self) -> None:
         """After a timeout, a client gets a new render even if the old encoder still runs."""
         first, encoder = self.harness.render()
         self.harness.clock.advance(100)
-        second = self.harness.come()
+        second = self.harness.start_client()
         self.assertTrue(second.started)
         self.harness.answer_probe()
         self.assertEqual((self.harness.slots.depth, second.outcome), (1, None))
-        encoder.die(signal=15)
-        self.harness.encoder().say(b"abc")
-        self.harness.encoder().die()
+        encoder.exit_and_end(signal=15)
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.encoder().exit_and_end()
         self.assertIsInstance(first.outcome, RenderTimeout)
         self.assertEqual((second.data, second.outcome), (b"abc", "whole"))
 
     def test_success_that_is_too_late(self) -> None:
         """Output that is complete only after AP_RENDER_TIMEOUT is not stored."""
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
+        encoder.write_stdout(b"abc")
         self.harness.clock.advance(100)
-        encoder.die()
+        encoder.exit_and_end()
         self.assertIsInstance(client.outcome, RenderTimeout)
         self.assertIsNone(self.harness.stored())
 
     def test_timeout_of_a_stream(self) -> None:
         """A timeout after the first byte breaks the responses in progress (Errors, 10)."""
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
-        self.harness.look()
+        encoder.write_stdout(b"abc")
+        self.harness.advance_to_size_check()
         self.harness.clock.advance(100)
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.assertEqual(client.data, b"abc")
         self.assert_refused(RenderTimeout)
 
@@ -397,16 +397,16 @@ class RefusalTests(RenderCase):
                 with self.subTest(said=said):
                     self.make()
                     _, encoder = self.harness.render()
-                    self.harness.come()
-                    encoder.say(said)
-                    self.harness.look()
-                    encoder.complain(stderr)
-                    encoder.die(1)
+                    self.harness.start_client()
+                    encoder.write_stdout(said)
+                    self.harness.advance_to_size_check()
+                    encoder.write_stderr(stderr)
+                    encoder.exit_and_end(1)
                     self.assert_refused(refusal)
 
     def test_missing_encoder(self) -> None:
         """Without ffmpeg a render is a 500 (D34)."""
-        self.harness.come()
+        self.harness.start_client()
         self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
         self.harness.answer_probe()
         self.assert_refused(RenderFailed)
@@ -414,17 +414,17 @@ class RefusalTests(RenderCase):
     def test_nothing_decoded(self) -> None:
         """A source without a decodable sample is a 415, even if ffmpeg exits with 0."""
         _, encoder = self.harness.render("f:flac")
-        encoder.say(b"h" * ENCODERS["flac"].header_bytes)
-        encoder.die()
+        encoder.write_stdout(b"h" * ENCODERS["flac"].header_bytes)
+        encoder.exit_and_end()
         self.assertEqual(self.harness.clients[0].data, b"")
         self.assertIsInstance(self.harness.clients[0].outcome, UndecodableSource)
 
     def test_source_written_to(self) -> None:
         """If the source changes during a render, the render fails and is not stored (D35, D43)."""
         client, encoder = self.harness.render("f:flac")
-        encoder.say(b"x" * 1000)
+        encoder.write_stdout(b"x" * 1000)
         self.harness.sources.opened[0].written_to = True
-        encoder.die()
+        encoder.exit_and_end()
         self.assertIsInstance(client.outcome, RenderFailed)
         self.assertIsNone(self.harness.stored())
 
@@ -433,11 +433,11 @@ class RefusalTests(RenderCase):
         for ends in ((0, b""), (1, b"Empty output")):
             self.make()
             client, encoder = self.harness.render("t:5")
-            encoder.complain(ends[1])
-            encoder.die(ends[0])
+            encoder.write_stderr(ends[1])
+            encoder.exit_and_end(ends[0])
             self.assertIsNone(client.outcome)
-            self.harness.encoder().say(b"out_time_us=4250000\nprogress=end\n")
-            self.harness.encoder().die()
+            self.harness.encoder().write_stdout(b"out_time_us=4250000\nprogress=end\n")
+            self.harness.encoder().exit_and_end()
             self.assertIsInstance(client.outcome, InvalidOptions)
             self.assertIn('"t:5"', str(client.outcome))
             self.assertIn("4.25 seconds", str(client.outcome))
@@ -447,11 +447,11 @@ class RefusalTests(RenderCase):
         for length, code in ((b"9000000", 0), (b"0", 0), (b"0", 1)):
             self.make()
             client, encoder = self.harness.render("t:5")
-            encoder.complain(b"Empty output")
-            encoder.die(1)
-            self.harness.encoder().say(b"out_time_us=%s\n" % length)
-            self.harness.encoder().complain(b"Invalid data found when processing input")
-            self.harness.encoder().die(code)
+            encoder.write_stderr(b"Empty output")
+            encoder.exit_and_end(1)
+            self.harness.encoder().write_stdout(b"out_time_us=%s\n" % length)
+            self.harness.encoder().write_stderr(b"Invalid data found when processing input")
+            self.harness.encoder().exit_and_end(code)
             self.assertIsInstance(client.outcome, UndecodableSource)
 
     def test_trim_of_what_cannot_be_measured(self) -> None:
@@ -459,23 +459,23 @@ class RefusalTests(RenderCase):
         for late in (False, True):
             self.make()
             client, encoder = self.harness.render("t:5")
-            encoder.complain(b"Empty output")
-            encoder.die(1)
+            encoder.write_stderr(b"Empty output")
+            encoder.exit_and_end(1)
             if late:
                 self.harness.clock.advance(101)
-            self.harness.encoder().die(9)
+            self.harness.encoder().exit_and_end(9)
             self.assertIsInstance(client.outcome, RenderTimeout if late else UndecodableSource)
 
     def test_trim_of_a_source_written_to(self) -> None:
         """If the source changes while it is measured, the render fails with a warning (D43)."""
         log = Log()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         client, encoder = self.harness.render("t:5")
-        encoder.complain(b"Empty output")
-        encoder.die(1)
+        encoder.write_stderr(b"Empty output")
+        encoder.exit_and_end(1)
         self.harness.sources.opened[0].written_to = True
-        self.harness.encoder().say(b"out_time_us=4250000\nprogress=end\n")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"out_time_us=4250000\nprogress=end\n")
+        self.harness.encoder().exit_and_end()
         self.assertIsInstance(client.outcome, RenderFailed)
         (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
         self.assertIn("a source changed while it was read", formatEvent(warning))
@@ -484,13 +484,13 @@ class RefusalTests(RenderCase):
         """Run a render that yields no samples, and the measuring pass that follows it."""
         client, encoder = self.harness.render("f:wav/sr:8000/t:0:0.002")
         self.assertNotIn("apad", " ".join(encoder.arguments))
-        encoder.say(b"headers")
-        encoder.complain(b"Empty output")
-        encoder.die(1)
+        encoder.write_stdout(b"headers")
+        encoder.write_stderr(b"Empty output")
+        encoder.exit_and_end(1)
         measuring = self.harness.encoder()
         self.assertIn("-progress", measuring.arguments)
-        measuring.say(b"out_time_us=%s\n" % measured)
-        measuring.die()
+        measuring.write_stdout(b"out_time_us=%s\n" % measured)
+        measuring.exit_and_end()
         return client, measuring
 
     def test_shortest_trim(self) -> None:
@@ -503,8 +503,8 @@ class RefusalTests(RenderCase):
         self.assertTrue(
             chain.endswith("apad=whole_len=768,aformat=sample_rates=8000,atrim=end_sample=16")
         )
-        encoder.say(b"x" * 100)
-        encoder.die()
+        encoder.write_stdout(b"x" * 100)
+        encoder.exit_and_end()
         self.assertEqual((client.data, client.outcome), (b"x" * 100, "whole"))
         self.assertEqual(self.harness.stored(), b"x" * 100)
 
@@ -514,11 +514,11 @@ class RefusalTests(RenderCase):
         The encoder's diagnostic is logged once, when the render has failed.
         """
         log = Log()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         client, _ = self.render_too_short(b"4000000")
         encoder = self.harness.encoder()
-        encoder.complain(b"Empty output")
-        encoder.die(1)
+        encoder.write_stderr(b"Empty output")
+        encoder.exit_and_end(1)
         self.assertIsInstance(client.outcome, NothingDecoded)
         self.assertEqual([], self.harness.spawner.alive)
         (warning,) = [event for event in log.events if event["log_level"] is LogLevel.warn]
@@ -536,19 +536,19 @@ class RefusalTests(RenderCase):
         """Output past AP_MAX_VARIANT_BYTES before any byte is sent is a 500; the encoder ends."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
-        encoder.say(b"x" * 11)
-        self.harness.look()
-        self.assertFalse(client.began)
+        encoder.write_stdout(b"x" * 11)
+        self.harness.advance_to_size_check()
+        self.assertFalse(client.output_started)
         self.assertEqual(encoder.signals, ["TERM"])
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.assert_refused(OutputTooLarge)
 
     def test_cap_of_the_system(self) -> None:
         """If the system stops an encoder at AP_MAX_VARIANT_BYTES, its clients are refused (D52)."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
-        encoder.say(b"x" * 10)
-        encoder.die(signal=signal.SIGXFSZ)
+        encoder.write_stdout(b"x" * 10)
+        encoder.exit_and_end(signal=signal.SIGXFSZ)
         self.assert_refused(OutputTooLarge)
         self.assertLessEqual(len(client.data), 10)
 
@@ -556,47 +556,49 @@ class RefusalTests(RenderCase):
         """Exceeding AP_MAX_VARIANT_BYTES ends the encoder and breaks the response (Errors, 10)."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
-        encoder.say(b"x" * 10)
-        self.harness.look()
+        encoder.write_stdout(b"x" * 10)
+        self.harness.advance_to_size_check()
         self.assertEqual(len(client.data), 10)
-        encoder.say(b"x")
-        self.harness.look()
+        encoder.write_stdout(b"x")
+        self.harness.advance_to_size_check()
         self.assertEqual(encoder.signals, ["TERM"])
         self.assertIsInstance(client.outcome, OutputTooLarge)
         self.assertEqual(len(client.data), 10)
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.assert_refused(OutputTooLarge)
 
     def test_cap_at_the_very_end(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES is not stored, even if the encoder exits with 0."""
         self.make(max_variant=10)
         _, encoder = self.harness.render()
-        encoder.say(b"x" * 11)
-        encoder.die()
+        encoder.write_stdout(b"x" * 11)
+        encoder.exit_and_end()
         self.assert_refused(OutputTooLarge)
 
     def test_cap_exactly(self) -> None:
         """Output of exactly AP_MAX_VARIANT_BYTES is served and stored."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
-        encoder.say(b"x" * 10)
-        encoder.die()
+        encoder.write_stdout(b"x" * 10)
+        encoder.exit_and_end()
         self.assertEqual((client.outcome, self.harness.stored()), ("whole", b"x" * 10))
 
     def test_no_room(self) -> None:
         """If no disk space is left for the output, the response is 500 and the slot is released."""
-        self.harness.store.no_room = self.harness.spare.no_room = OSError(28, "No space left")
-        self.harness.come()
-        self.harness.come()
+        self.harness.store.create_error = self.harness.fallback_scratch_space.create_error = (
+            OSError(28, "No space left")
+        )
+        self.harness.start_client()
+        self.harness.start_client()
         self.harness.answer_probe()
         self.assert_refused(RenderFailed)
 
     def test_no_room_in_the_store(self) -> None:
         """If the store cannot take a variant, clients still receive all bytes (Metrics, 5)."""
-        self.harness.store.no_room = FileNotFoundError(2, "No such file or directory")
+        self.harness.store.create_error = FileNotFoundError(2, "No such file or directory")
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
         self.assertIsNone(self.harness.stored())
 
@@ -605,29 +607,31 @@ class RefusalTests(RenderCase):
         self.make(queue=300, capacity=1)
         _, encoder = self.harness.render(path=b"b.wav")
         for number in range(300):
-            self.harness.come(f"cb:{number}")
+            self.harness.start_client(f"cb:{number}")
         self.harness.answer_probe()
-        self.harness.store.no_room = self.harness.spare.no_room = OSError(28, "No space left")
-        encoder.say(b"x")
-        encoder.die()
+        self.harness.store.create_error = self.harness.fallback_scratch_space.create_error = (
+            OSError(28, "No space left")
+        )
+        encoder.write_stdout(b"x")
+        encoder.exit_and_end()
         self.assertEqual((self.harness.slots.held, self.harness.slots.depth), (0, 0))
         self.assertNotIn(None, [client.outcome for client in self.harness.clients])
 
     def test_crash(self) -> None:
         """An unexpected exception is a 500, is logged, and leaves nothing behind."""
         self.harness.sources.crash = ZeroDivisionError()
-        self.harness.come()
+        self.harness.start_client()
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assert_refused(RenderFailed)
 
     def test_after_a_refusal(self) -> None:
         """Refusals are not cached: the next client starts a new render."""
-        self.harness.come()
-        self.harness.spawner.last.die(1)
+        self.harness.start_client()
+        self.harness.spawner.last.exit_and_end(1)
         client, encoder = self.harness.render()
         self.assertTrue(client.started)
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertEqual(client.outcome, "whole")
 
 
@@ -636,15 +640,15 @@ class MeasuringTests(RenderCase):
 
     def start(self) -> Client:
         """Start a client that requests a fade-out of a source of unknown length."""
-        client = self.harness.come("fade:0:1")
+        client = self.harness.start_client("fade:0:1")
         self.harness.answer_probe(duration=None)
         return client
 
     def measure(self, microseconds: int) -> None:
         """Make the measuring pass report a length and succeed."""
         self.assertIn("-progress", self.harness.encoder().arguments)
-        self.harness.encoder().say(b"out_time_us=%d\nprogress=end\n" % microseconds)
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"out_time_us=%d\nprogress=end\n" % microseconds)
+        self.harness.encoder().exit_and_end()
 
     def test_within_the_slot(self) -> None:
         """The measuring pass runs in the render slot, and gives the start of the fade (D12)."""
@@ -654,8 +658,8 @@ class MeasuringTests(RenderCase):
         self.assertEqual(self.harness.slots.held, 1)
         chain = self.harness.encoder().arguments[self.harness.encoder().arguments.index("-af") + 1]
         self.assertIn(f"afade=t=out:ss={3 * 44100}:ns=44100", chain)
-        self.harness.encoder().say(b"abc")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.encoder().exit_and_end()
         self.assertEqual(client.outcome, "whole")
 
     def test_shared_time(self) -> None:
@@ -667,7 +671,7 @@ class MeasuringTests(RenderCase):
         self.assertEqual(self.harness.encoder().signals, [])
         self.harness.clock.advance(1)
         self.assertEqual(self.harness.encoder().signals, ["TERM"])
-        self.harness.encoder().die(signal=15)
+        self.harness.encoder().exit_and_end(signal=15)
         self.assertIsInstance(client.outcome, RenderTimeout)
 
     def test_no_time_left(self) -> None:
@@ -683,7 +687,7 @@ class MeasuringTests(RenderCase):
         """A measuring pass that exceeds AP_RENDER_TIMEOUT is a 504."""
         client = self.start()
         self.harness.clock.advance(100)
-        self.harness.encoder().die(signal=15)
+        self.harness.encoder().exit_and_end(signal=15)
         self.assertIsInstance(client.outcome, RenderTimeout)
 
     def test_empty_source(self) -> None:
@@ -694,7 +698,7 @@ class MeasuringTests(RenderCase):
 
     def test_trim_past_the_measured_end(self) -> None:
         """A ``t`` that starts past the measured end is a 422 that names the duration (D11)."""
-        client = self.harness.come("t:5/fade:0:1")
+        client = self.harness.start_client("t:5/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.measure(4_000_000)
         self.assertIsInstance(client.outcome, InvalidOptions)
@@ -704,10 +708,10 @@ class MeasuringTests(RenderCase):
         """Without a store, the measuring pass ends when its only client leaves (D36)."""
         self.make(stored=False)
         client = self.start()
-        client.go_away()
+        client.disconnect()
         self.assertEqual(self.harness.encoder().signals, ["TERM"])
         self.assertEqual(self.harness.slots.held, 1)
-        self.harness.encoder().die(signal=15)
+        self.harness.encoder().exit_and_end(signal=15)
         self.assertEqual(self.harness.slots.held, 0)
 
 
@@ -719,25 +723,25 @@ class LeavingTests(RenderCase):
         for said in (b"", b"abc"):
             self.make()
             client, encoder = self.harness.render()
-            encoder.say(said)
-            self.harness.look()
-            client.go_away()
+            encoder.write_stdout(said)
+            self.harness.advance_to_size_check()
+            client.disconnect()
             self.assertEqual((encoder.signals, self.harness.slots.held), ([], 1))
-            encoder.say(b"def")
-            encoder.die()
+            encoder.write_stdout(b"def")
+            encoder.exit_and_end()
             self.assertEqual(self.harness.stored(), said + b"def")
             self.assertNotEqual(client.outcome, "whole")
 
     def test_reconnecting(self) -> None:
         """A browser that reconnects joins the render that continued without it (D36)."""
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
-        self.harness.look()
-        client.go_away()
-        back = self.harness.come()
+        encoder.write_stdout(b"abc")
+        self.harness.advance_to_size_check()
+        client.disconnect()
+        back = self.harness.start_client()
         self.assertEqual((back.started, back.data), (False, b"abc"))
-        encoder.say(b"def")
-        encoder.die()
+        encoder.write_stdout(b"def")
+        encoder.exit_and_end()
         self.assertEqual((back.data, back.outcome), (b"abcdef", "whole"))
 
     def test_without_a_store(self) -> None:
@@ -745,24 +749,24 @@ class LeavingTests(RenderCase):
         for said in (b"", b"abc"):
             self.make(stored=False)
             client, encoder = self.harness.render()
-            encoder.say(said)
-            self.harness.look()
-            client.go_away()
+            encoder.write_stdout(said)
+            self.harness.advance_to_size_check()
+            client.disconnect()
             self.assertEqual((encoder.signals, self.harness.slots.held), (["TERM"], 1))
             self.assertEqual(self.harness.sources.held, 1)
-            encoder.die(signal=15)
-            self.assertEqual(self.harness.left(), NOTHING_LEFT)
+            encoder.exit_and_end(signal=15)
+            self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
             self.assertEqual(open_descriptors(), self.before)
 
     def test_not_the_last(self) -> None:
         """A render continues while at least one client is left."""
         self.make(stored=False)
         first, encoder = self.harness.render()
-        second = self.harness.come()
-        first.go_away()
+        second = self.harness.start_client()
+        first.disconnect()
         self.assertEqual(encoder.signals, [])
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertEqual(second.outcome, "whole")
 
     def test_in_the_queue(self) -> None:
@@ -770,22 +774,22 @@ class LeavingTests(RenderCase):
         for stored in (True, False):
             self.make(stored=stored)
             _, other = self.harness.render(path=b"b.wav")
-            client = self.harness.come()
+            client = self.harness.start_client()
             self.harness.answer_probe()
             self.assertEqual(self.harness.slots.depth, 1)
-            client.go_away()
+            client.disconnect()
             self.assertEqual((self.harness.slots.depth, self.harness.slots.held), (0, 1))
             self.assertIsInstance(client.outcome, CancelledError)
             self.assertEqual(other.signals, [])
-            other.say(b"x")
-            other.die()
+            other.write_stdout(b"x")
+            other.exit_and_end()
             self.assertEqual(self.harness.spawner.alive, [])
 
     def test_before_the_slot(self) -> None:
         """A render that is abandoned during its probe ends; a shared probe continues (D36)."""
-        client = self.harness.come()
-        other = self.harness.come("f:flac")
-        client.go_away()
+        client = self.harness.start_client()
+        other = self.harness.start_client("f:flac")
+        client.disconnect()
         self.assertEqual(self.harness.spawner.last.signals, [])
         self.harness.answer_probe()
         self.assertEqual([c.arguments[0] for c in self.harness.spawner.alive], ["ffmpeg"])
@@ -795,11 +799,11 @@ class LeavingTests(RenderCase):
         """A client that leaves after the end of a render does not prevent the write-back (D37)."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertEqual(client.outcome, "whole")
-        late = self.harness.come(room=0)
-        late.go_away()
+        late = self.harness.start_client(window=0)
+        late.disconnect()
         self.harness.store.commits[0].callback(None)
         self.assertEqual(self.harness.stored(), b"abc")
 
@@ -807,25 +811,25 @@ class LeavingTests(RenderCase):
         """A client that arrives while an abandoned encoder is exiting gets a new render."""
         self.make(stored=False)
         client, dying = self.harness.render()
-        client.go_away()
-        new = self.harness.come()
+        client.disconnect()
+        new = self.harness.start_client()
         self.assertTrue(new.started)
         self.harness.answer_probe()
         # The new render waits for the slot of the old one: never more children than slots.
         self.assertEqual(self.harness.spawner.alive, [dying])
-        dying.die(signal=15)
-        self.harness.encoder().say(b"abc")
-        self.harness.encoder().die()
+        dying.exit_and_end(signal=15)
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.encoder().exit_and_end()
         self.assertEqual(new.outcome, "whole")
 
     def test_stubborn_child(self) -> None:
         """An encoder that ignores SIGTERM is killed, and holds its slot until it has exited."""
         self.make(stored=False)
         client, encoder = self.harness.render()
-        client.go_away()
+        client.disconnect()
         self.harness.clock.advance(2)
         self.assertEqual((encoder.signals, self.harness.slots.held), (["TERM", "KILL"], 1))
-        encoder.die(signal=9)
+        encoder.exit_and_end(signal=9)
         self.assertEqual(self.harness.slots.held, 0)
 
     def test_on_being_told_of_the_end(self) -> None:
@@ -833,10 +837,10 @@ class LeavingTests(RenderCase):
         for stored in (True, False):
             self.make(stored=stored)
             client, encoder = self.harness.render()
-            encoder.say(b"abc")
-            self.harness.look()
-            encoder.say(b"def")
-            encoder.die()
+            encoder.write_stdout(b"abc")
+            self.harness.advance_to_size_check()
+            encoder.write_stdout(b"def")
+            encoder.exit_and_end()
             self.assertEqual(client.outcome, "whole")
             self.assertEqual(self.harness.stored(), b"abcdef" if stored else None)
 
@@ -844,12 +848,12 @@ class LeavingTests(RenderCase):
         """Without a store, a client that disconnects on its first byte ends the render."""
         self.make(stored=False)
         client, encoder = self.harness.render()
-        client.consumer.on_write = client.consumer.hang_up
-        encoder.say(b"abc")
-        self.harness.look()
+        client.consumer.on_write = client.consumer.disconnect
+        encoder.write_stdout(b"abc")
+        self.harness.advance_to_size_check()
         self.assertEqual(encoder.signals, ["TERM"])
-        encoder.die(signal=15)
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        encoder.exit_and_end(signal=15)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
 
 
 class StoringTests(RenderCase):
@@ -861,29 +865,29 @@ class StoringTests(RenderCase):
             self.make()
             self.harness.store.refusal = error
             client, encoder = self.harness.render()
-            encoder.say(b"abc")
-            encoder.die()
+            encoder.write_stdout(b"abc")
+            encoder.exit_and_end()
             self.assertEqual((client.outcome, self.harness.stored()), ("whole", None))
             self.harness.clock.advance(1)
             self.assertEqual(open_descriptors(), self.before)
-            self.assertTrue(self.harness.come().started)
+            self.assertTrue(self.harness.start_client().started)
 
     def test_that_never_returns(self) -> None:
         """While a write-back hangs, no slot is held, and new clients join the finished output."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.harness.clock.advance(1000)
         self.assertEqual((client.outcome, self.harness.slots.held), ("whole", 0))
-        self.assertEqual(self.harness.come().data, b"abc")
+        self.assertEqual(self.harness.start_client().data, b"abc")
 
     def test_not_for_a_failed_render(self) -> None:
         """A failed render is never written back (D35)."""
         self.harness.store.slow = True
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
-        self.harness.look()
-        encoder.die(1)
+        encoder.write_stdout(b"abc")
+        self.harness.advance_to_size_check()
+        encoder.exit_and_end(1)
         self.assertIsInstance(client.outcome, RenderFailed)
         self.assertEqual(self.harness.store.commits, [])

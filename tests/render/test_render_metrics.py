@@ -12,8 +12,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from audioproxy.errors import QueueFull, RenderFailed
 from audioproxy.media.encoding import ENCODERS
 from audioproxy.web.metrics_resource import exposition
-from tests.render.harness import NOTHING_LEFT, Client, RenderHarness
-from tests.support.strategies import PROMISE, option_segments
+from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
+from tests.support.strategies import DETERMINISTIC, option_segments
 from tests.test_metrics import FORMATS, OUTCOMES, Counts, parse
 
 
@@ -31,10 +31,10 @@ class MetricsCase(SynchronousTestCase):
         self.counts = Counts(self.harness.metrics)
         return self.harness
 
-    def settled(self) -> dict[str, float]:
+    def close_and_read_changes(self) -> dict[str, float]:
         """Close the node, and return the changes of all metrics."""
         self.harness.close()
-        self.assertEqual(NOTHING_LEFT, self.harness.left())
+        self.assertEqual(NOTHING_UNRELEASED, self.harness.unreleased_resources())
         return self.counts.changes
 
     def assert_counted(self, outcome: str, seconds: float, form: str = "mp3") -> None:
@@ -45,7 +45,7 @@ class MetricsCase(SynchronousTestCase):
             f"render_duration_seconds_count {labels}": 1,
             f"render_duration_seconds_sum {labels}": seconds,
         }
-        self.assertEqual(expected, self.settled())
+        self.assertEqual(expected, self.close_and_read_changes())
 
 
 class OutcomeTests(MetricsCase):
@@ -58,15 +58,15 @@ class OutcomeTests(MetricsCase):
                 self.make()
                 _, encoder = self.harness.render(f"f:{form}")
                 self.harness.clock.advance(2.5)
-                encoder.say(b"x" * (ENCODERS[form].header_bytes + 1))
-                encoder.die()
+                encoder.write_stdout(b"x" * (ENCODERS[form].header_bytes + 1))
+                encoder.exit_and_end()
                 self.assert_counted("success", 2.5, form)
 
     def test_waveform(self) -> None:
         """A waveform counts as running until its document is written."""
         _, encoder = self.harness.render("f:peaks")
         self.harness.clock.advance(1)
-        encoder.die()
+        encoder.exit_and_end()
         self.harness.clock.advance(2)
         self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
         self.harness.threads.run()
@@ -78,14 +78,14 @@ class OutcomeTests(MetricsCase):
         self.harness.store.slow = True
         _, other = self.harness.render("f:wav", path=b"b.wav")
         self.harness.clock.advance(3)
-        self.harness.come("f:ogg")
+        self.harness.start_client("f:ogg")
         self.harness.clock.advance(4)
         self.harness.answer_probe()
         self.harness.clock.advance(5)
-        other.die(1)
+        other.exit_and_end(1)
         self.harness.clock.advance(6)
-        self.harness.encoder().say(b"x" * (ENCODERS["ogg"].header_bytes + 1))
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"x" * (ENCODERS["ogg"].header_bytes + 1))
+        self.harness.encoder().exit_and_end()
         self.harness.clock.advance(7)
         durations = self.counts.of("render_duration_seconds_sum")
         expected = {
@@ -98,14 +98,14 @@ class OutcomeTests(MetricsCase):
         """A render is counted once, however many clients share it (Metrics, 3)."""
         _, encoder = self.harness.render()
         for _ in range(3):
-            self.harness.come()
-        encoder.say(b"abc")
-        self.harness.look()
-        self.harness.come()
+            self.harness.start_client()
+        encoder.write_stdout(b"abc")
+        self.harness.advance_to_size_check()
+        self.harness.start_client()
         self.assertEqual({"renders_running": 1, "render_slots_held": 1}, self.counts.changes)
-        encoder.die()
+        encoder.exit_and_end()
         # A client that joins the finished output starts no render.
-        self.harness.come()
+        self.harness.start_client()
         self.assert_counted("success", 0.03)
 
     def test_cancelled(self) -> None:
@@ -113,25 +113,25 @@ class OutcomeTests(MetricsCase):
         for said in (b"", b"abc"):
             self.make(stored=False)
             client, encoder = self.harness.render()
-            encoder.say(said)
-            self.harness.look()
-            client.go_away()
+            encoder.write_stdout(said)
+            self.harness.advance_to_size_check()
+            client.disconnect()
             self.assertEqual(1, self.counts.changes["renders_running"])
             self.harness.clock.advance(1)
-            encoder.die(signal=15)
+            encoder.exit_and_end(signal=15)
             self.assert_counted("cancelled", 1.03)
 
     def test_cancelled_in_each_pass(self) -> None:
         """A render that is abandoned while it measures or decodes counts as ``cancelled``."""
         for options, duration in (("fade:0:1", None), ("t:5", "10"), ("f:peaks", "10")):
             self.make(stored=False)
-            client = self.harness.come(options)
+            client = self.harness.start_client(options)
             self.harness.answer_probe(duration)
             if options == "t:5":
-                self.harness.encoder().complain(b"Empty output")
-                self.harness.encoder().die(1)
-            client.go_away()
-            self.harness.encoder().die(signal=15)
+                self.harness.encoder().write_stderr(b"Empty output")
+                self.harness.encoder().exit_and_end(1)
+            client.disconnect()
+            self.harness.encoder().exit_and_end(signal=15)
             self.harness.threads.run()
             self.assert_counted("cancelled", 0, "peaks" if options == "f:peaks" else "mp3")
 
@@ -139,20 +139,20 @@ class OutcomeTests(MetricsCase):
         """An abandoned encoder that ignores SIGTERM counts as running until it has been killed."""
         self.make(stored=False, timeout=2)
         client, encoder = self.harness.render()
-        client.go_away()
+        client.disconnect()
         self.harness.clock.advance(1.5)
         self.harness.clock.advance(1.5)
         self.assertIn("KILL", encoder.signals)
         self.assertEqual(1, self.counts.changes["renders_running"])
-        encoder.die(signal=9)
+        encoder.exit_and_end(signal=9)
         self.assert_counted("cancelled", 3)
 
     def test_left_alone_with_a_store(self) -> None:
         """An abandoned render that is completed for the store counts as ``success`` (D36)."""
         client, encoder = self.harness.render()
-        client.go_away()
-        encoder.say(b"abc")
-        encoder.die()
+        client.disconnect()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assert_counted("success", 0)
 
     def test_shutdown(self) -> None:
@@ -160,7 +160,7 @@ class OutcomeTests(MetricsCase):
         client, encoder = self.harness.render()
         Deferred.fromCoroutine(self.harness.renders.drain(5))
         self.harness.clock.advance(5)
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.assertIsInstance(client.outcome, RenderFailed)
         self.assert_counted("cancelled", 5)
 
@@ -176,23 +176,23 @@ class OutcomeTests(MetricsCase):
             self.make()
             _, encoder = self.harness.render("f:flac")
             self.harness.clock.advance(0.5)
-            encoder.complain(stderr)
-            encoder.die(1)
+            encoder.write_stderr(stderr)
+            encoder.exit_and_end(1)
             self.assert_counted(outcome, 0.5, "flac")
 
     def test_nothing_decoded(self) -> None:
         """A render that produces no audio counts as ``undecodable_source``."""
         _, encoder = self.harness.render()
-        encoder.die()
+        encoder.exit_and_end()
         self.assert_counted("undecodable_source", 0)
 
     def test_too_large(self) -> None:
         """Output past AP_MAX_VARIANT_BYTES counts as ``render_failed`` (Errors, 10)."""
         self.make(max_variant=10)
         _, encoder = self.harness.render()
-        encoder.say(b"x" * 11)
-        self.harness.look()
-        encoder.die(signal=15)
+        encoder.write_stdout(b"x" * 11)
+        self.harness.advance_to_size_check()
+        encoder.exit_and_end(signal=15)
         self.assert_counted("render_failed", 0.03)
 
     def test_timeout(self) -> None:
@@ -200,47 +200,49 @@ class OutcomeTests(MetricsCase):
         for said in (b"", b"abc"):
             self.make()
             _, encoder = self.harness.render()
-            encoder.say(said)
+            encoder.write_stdout(said)
             self.harness.clock.advance(100)
-            encoder.die(signal=15)
+            encoder.exit_and_end(signal=15)
             self.assert_counted("render_timeout", 100)
 
     def test_options_found_out_in_the_slot(self) -> None:
         """A 422 that is found only by the measuring pass counts as ``invalid_options`` (D11)."""
-        self.harness.come("t:5/fade:0:1")
+        self.harness.start_client("t:5/fade:0:1")
         self.harness.answer_probe(duration=None)
         self.harness.clock.advance(2)
-        self.harness.encoder().say(b"out_time_us=4000000\nprogress=end\n")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"out_time_us=4000000\nprogress=end\n")
+        self.harness.encoder().exit_and_end()
         self.assert_counted("invalid_options", 2)
 
     def test_no_program_and_no_place(self) -> None:
         """A missing ffmpeg, or no disk space for the output, counts as ``render_failed`` (D34)."""
-        no_room = OSError(28, "No space left on device")
+        create_error = OSError(28, "No space left on device")
         for refusal in (FileNotFoundError(2, "No such file or directory"), None):
             self.make()
-            self.harness.store.no_room = self.harness.spare.no_room = no_room
-            self.harness.come()
+            self.harness.store.create_error = self.harness.fallback_scratch_space.create_error = (
+                create_error
+            )
+            self.harness.start_client()
             self.harness.spawner.refusal = refusal
             self.harness.answer_probe()
             self.assert_counted("render_failed", 0)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(option_segments(), st.sampled_from(OUTCOMES), st.booleans())
     def test_fixed_sets(self, segments: list[bytes], end: str, stored: bool) -> None:
         """Any render, whatever its end, has labels from the fixed sets (Metrics, 1)."""
         harness = self.make(stored=stored)
         segments = [segment for segment in segments if not segment.startswith(b"exp:")]
-        client = harness.come(b"/".join(segments).decode())
+        client = harness.start_client(b"/".join(segments).decode())
         harness.answer_probe()
         for child in harness.spawner.alive:
             if end == "cancelled":
-                client.go_away()
+                client.disconnect()
             elif end == "render_timeout":
                 harness.clock.advance(100)
             elif end == "undecodable_source":
-                child.complain(b"Invalid data found when processing input")
-            child.die(0 if end == "success" else 1)
+                child.write_stderr(b"Invalid data found when processing input")
+            child.exit_and_end(0 if end == "success" else 1)
         harness.close()
         for name, pairs in parse(exposition(harness.metrics.registry)):
             labels = dict(pairs)
@@ -255,19 +257,19 @@ class NeverRanTests(MetricsCase):
 
     def test_refused_at_the_gate(self) -> None:
         """Requests that are refused before they have a slot, and failed probes, are not counted."""
-        self.harness.come(path=b"no.wav")
-        self.harness.come(path=b"huge.wav")
+        self.harness.start_client(path=b"no.wav")
+        self.harness.start_client(path=b"huge.wav")
         for said, code in ((b"Invalid data found when processing input", 1), (b"", 1)):
-            self.harness.come()
-            self.harness.spawner.last.complain(said)
-            self.harness.spawner.last.die(code)
-        self.harness.come("t:60")
+            self.harness.start_client()
+            self.harness.spawner.last.write_stderr(said)
+            self.harness.spawner.last.exit_and_end(code)
+        self.harness.start_client("t:60")
         self.harness.answer_probe()
-        self.harness.come("f:opus")
+        self.harness.start_client("f:opus")
         self.harness.clock.advance(10)
-        self.harness.spawner.last.die(signal=15)
+        self.harness.spawner.last.exit_and_end(signal=15)
         self.assertEqual(6, len([c for c in self.harness.clients if c.outcome is not None]))
-        self.assertEqual({}, self.settled())
+        self.assertEqual({}, self.close_and_read_changes())
 
     def test_no_slot(self) -> None:
         """A 429 is not counted as a render, for a full queue or for a long wait (Errors, 9)."""
@@ -275,22 +277,22 @@ class NeverRanTests(MetricsCase):
         _, other = self.harness.render(path=b"b.wav")
         clients = []
         for options in ("f:opus", "f:ogg"):
-            clients.append(self.harness.come(options))
+            clients.append(self.harness.start_client(options))
             self.harness.answer_probe()
         self.harness.clock.advance(100)
         self.assertEqual([QueueFull] * 2, [type(client.outcome) for client in clients])
-        other.die(signal=15)
+        other.exit_and_end(signal=15)
         self.assert_counted("render_timeout", 100)
 
     def test_left_in_the_queue(self) -> None:
         """A render that is abandoned in the queue or during its probe is not counted."""
         _, other = self.harness.render(path=b"b.wav")
-        self.harness.come("f:opus").go_away()
-        waiting = self.harness.come("f:ogg")
+        self.harness.start_client("f:opus").disconnect()
+        waiting = self.harness.start_client("f:ogg")
         self.harness.answer_probe()
-        waiting.go_away()
+        waiting.disconnect()
         self.assertIsInstance(waiting.outcome, CancelledError)
-        other.die(1)
+        other.exit_and_end(1)
         self.assert_counted("render_failed", 0)
 
 
@@ -307,20 +309,20 @@ class SlotTests(MetricsCase):
         """The gauges follow renders that take slots, wait, leave the queue and end."""
         self.make(capacity=2, queue=3)
         for number, expected in enumerate(((1, 1, 0), (2, 2, 0), (2, 2, 1), (2, 2, 2))):
-            self.harness.come(f"cb:{number}")
+            self.harness.start_client(f"cb:{number}")
             self.harness.answer_probe()
             self.assertEqual(expected, self.gauges())
-        self.harness.clients[2].go_away()
+        self.harness.clients[2].disconnect()
         self.assertEqual((2, 2, 1), self.gauges())
         for expected in ((2, 2, 0), (1, 1, 0), (0, 0, 0)):
             encoder = self.harness.spawner.alive[0]
-            encoder.say(b"abc")
-            encoder.die()
+            encoder.write_stdout(b"abc")
+            encoder.exit_and_end()
             self.assertEqual(expected, self.gauges())
 
     def test_probes(self) -> None:
         """A probe changes none of the render gauges."""
-        self.harness.come()
+        self.harness.start_client()
         self.assertEqual((0, 0, 0), self.gauges())
 
 
@@ -330,14 +332,14 @@ class WriteFailureTests(MetricsCase):
     def render(self) -> Client:
         """Start a client and complete its render."""
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertEqual((b"abc", "whole"), (client.data, client.outcome))
         return client
 
     def failures(self) -> float:
         """Close the node, and return the number of failed writes."""
-        self.settled()
+        self.close_and_read_changes()
         return self.counts.of("variant_store_write_failures_total").get(
             "variant_store_write_failures_total", 0
         )
@@ -353,11 +355,11 @@ class WriteFailureTests(MetricsCase):
 
     def test_store_that_takes_nothing(self) -> None:
         """If the store provides no scratch file, a successful render counts a write failure."""
-        self.harness.store.no_room = FileNotFoundError(2, "No such file or directory")
+        self.harness.store.create_error = FileNotFoundError(2, "No such file or directory")
         client, encoder = self.harness.render()
         self.assertEqual({}, self.counts.of("variant_store"))
-        encoder.say(b"abc")
-        encoder.die()
+        encoder.write_stdout(b"abc")
+        encoder.exit_and_end()
         self.assertEqual("whole", client.outcome)
         self.assertEqual(1, self.failures())
 
@@ -386,17 +388,17 @@ class WriteFailureTests(MetricsCase):
         self.make(stored=False)
         self.render()
         self.assertEqual(0, self.failures())
-        for no_room in (None, OSError(28, "No space left on device")):
+        for create_error in (None, OSError(28, "No space left on device")):
             self.make()
-            self.harness.store.no_room = no_room
+            self.harness.store.create_error = create_error
             _, encoder = self.harness.render()
-            encoder.die(1)
+            encoder.exit_and_end(1)
             self.assertEqual(0, self.failures())
 
     def test_given_up(self) -> None:
         """An abandoned render that cannot be stored is cancelled, and counts no write failure."""
-        self.harness.store.no_room = OSError(28, "No space left on device")
+        self.harness.store.create_error = OSError(28, "No space left on device")
         client, encoder = self.harness.render()
-        client.go_away()
-        encoder.die(signal=15)
+        client.disconnect()
+        encoder.exit_and_end(signal=15)
         self.assert_counted("cancelled", 0)

@@ -12,7 +12,7 @@ from audioproxy.errors import (
     SourceTooLarge,
     UpstreamUnavailable,
 )
-from tests.render.harness import NOTHING_LEFT, Client, RenderHarness
+from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
 from tests.support.stores import FakeSource
 from tests.test_metrics import Counts
 
@@ -36,11 +36,11 @@ class SourceCase(SynchronousTestCase):
             if source.fetching is not None and not source.fetching.called:
                 source.fetching.callback(None)
         harness.close()
-        self.assertEqual(harness.left(), NOTHING_LEFT)
+        self.assertEqual(harness.unreleased_resources(), NOTHING_UNRELEASED)
 
-    def come(self, options: str = "") -> Client:
+    def start_client(self, options: str = "") -> Client:
         """Start a client, and answer the probe so that the render fetches the source."""
-        client = self.harness.come(options)
+        client = self.harness.start_client(options)
         self.harness.answer_probe()
         return client
 
@@ -67,60 +67,62 @@ class FetchTests(SourceCase):
 
     def test_order(self) -> None:
         """A render probes its source, fetches it completely in the slot, and then encodes."""
-        client = self.come("t:5")
-        self.assertEqual(self.source.asked, [(10, False), (100, True)])
+        client = self.start_client("t:5")
+        self.assertEqual(self.source.input_calls, [(10, False), (100, True)])
         self.assertEqual((self.harness.slots.held, self.harness.spawner.alive), (1, []))
         self.harness.clock.advance(30)
         self.fetching.callback(None)
-        self.harness.encoder().say(b"abc")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.encoder().exit_and_end()
         self.assertEqual((client.outcome, client.data), ("whole", b"abc"))
         self.assertEqual({"success": 1}, self.outcomes())
 
     def test_one_fetch(self) -> None:
         """Clients that share a render share one fetch of the source."""
-        clients = [self.come(), self.harness.come()]
+        clients = [self.start_client(), self.harness.start_client()]
         self.assertEqual(len(self.harness.sources.opened), 1)
         self.fetching.callback(None)
-        self.harness.encoder().say(b"abc")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.encoder().exit_and_end()
         self.assertEqual([client.data for client in clients], [b"abc"] * 2)
 
     def test_in_the_queue(self) -> None:
         """A render that waits for a slot does not fetch its source."""
-        self.come()
-        self.harness.come(path=b"b.wav")
+        self.start_client()
+        self.harness.start_client(path=b"b.wav")
         self.harness.answer_probe()
-        self.assertEqual([whole for _, whole in self.source.asked], [False])
+        self.assertEqual([whole for _, whole in self.source.input_calls], [False])
 
     def test_refused_options(self) -> None:
         """Options that the probe shows to be impossible are refused without a fetch (D11)."""
-        client = self.come("t:11")
+        client = self.start_client("t:11")
         self.assertEqual(client.outcome.status, 422)  # type: ignore[attr-defined]
-        self.assertEqual([whole for _, whole in self.source.asked], [False])
+        self.assertEqual([whole for _, whole in self.source.input_calls], [False])
 
     def test_time_left(self) -> None:
         """Fetches, the measuring pass and the encoder share one AP_RENDER_TIMEOUT."""
-        client = self.harness.come("fade:0:1")
+        client = self.harness.start_client("fade:0:1")
         self.harness.answer_probe(duration=None)
         self.harness.clock.advance(30)
         self.fetching.callback(None)
         self.source.fetching = None
         self.harness.clock.advance(20)
-        self.harness.encoder().say(b"out_time_us=4000000\nprogress=end\n")
-        self.harness.encoder().die()
-        self.assertEqual([seconds for seconds, whole in self.source.asked if whole], [100, 50])
+        self.harness.encoder().write_stdout(b"out_time_us=4000000\nprogress=end\n")
+        self.harness.encoder().exit_and_end()
+        self.assertEqual(
+            [seconds for seconds, whole in self.source.input_calls if whole], [100, 50]
+        )
         self.harness.clock.advance(50)
-        self.harness.encoder().die(signal=15)
+        self.harness.encoder().exit_and_end(signal=15)
         self.assertIsInstance(client.outcome, RenderTimeout)
 
     def test_size_unknown(self) -> None:
         """A source of unknown size passes the size check, and is fetched."""
         self.harness.sources.sizes[b"a.wav"] = None
-        client = self.come()
+        client = self.start_client()
         self.fetching.callback(None)
-        self.harness.encoder().say(b"abc")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.encoder().exit_and_end()
         self.assertEqual(client.outcome, "whole")
 
 
@@ -131,17 +133,17 @@ class TroubleTests(SourceCase):
         """Clients receive the refusal of a failed fetch, and no encoder is started."""
         for refusal in (NotFound, SourceTooLarge, UpstreamUnavailable, RenderFailed, RenderTimeout):
             self.make()
-            clients = [self.come(), self.harness.come()]
+            clients = [self.start_client(), self.harness.start_client()]
             self.source.refusal = refusal()
             self.fetching.callback(None)
             self.assertEqual([type(client.outcome) for client in clients], [refusal] * 2)
             self.assertEqual({refusal.code: 1}, self.outcomes())
             self.assertIsNone(self.harness.stored())
-            self.assertEqual(self.harness.left(), NOTHING_LEFT)
+            self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
 
     def test_too_slow(self) -> None:
         """At AP_RENDER_TIMEOUT clients get 504 at once; the slot is held until the fetch ends."""
-        client = self.come()
+        client = self.start_client()
         self.harness.clock.advance(100)
         self.assertIsInstance(client.outcome, RenderTimeout)
         self.assertEqual(self.harness.slots.held, 1)
@@ -152,27 +154,27 @@ class TroubleTests(SourceCase):
     def test_left_alone(self) -> None:
         """Without a store, a fetch is cancelled when its last client leaves (D36)."""
         self.make(stored=False)
-        client = self.come()
-        client.go_away()
+        client = self.start_client()
+        client.disconnect()
         self.assertTrue(self.fetching.called)
         self.assertEqual({"cancelled": 1}, self.outcomes())
 
     def test_crash(self) -> None:
         """An unexpected exception in a fetch is a 500, and is logged."""
-        client = self.come()
+        client = self.start_client()
         self.fetching.errback(ZeroDivisionError())
         self.assertIsInstance(client.outcome, RenderFailed)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_cut_short(self) -> None:
         """A source that breaks off midway breaks the response and is not stored (Errors, 8)."""
-        client = self.come()
+        client = self.start_client()
         self.fetching.callback(None)
-        self.harness.encoder().say(b"abc")
-        self.harness.look()
+        self.harness.encoder().write_stdout(b"abc")
+        self.harness.advance_to_size_check()
         self.assertEqual(client.data, b"abc")
-        self.harness.encoder().complain(b"https://a.test/b: Connection reset by peer\n")
-        self.harness.encoder().die()
+        self.harness.encoder().write_stderr(b"https://a.test/b: Connection reset by peer\n")
+        self.harness.encoder().exit_and_end()
         self.assertIsInstance(client.outcome, UpstreamUnavailable)
         self.assertEqual({"upstream_unavailable": 1}, self.outcomes())
         self.assertIsNone(self.harness.stored())

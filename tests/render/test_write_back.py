@@ -18,9 +18,9 @@ from audioproxy.render.registry import RenderRegistry
 from audioproxy.render.write_back import RenderStorage
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.web.metrics_resource import exposition
-from tests.render.harness import NOTHING_LEFT, Client, RenderHarness
+from tests.render.harness import NOTHING_UNRELEASED, Client, RenderHarness
 from tests.support.processes import FakeChild, open_descriptors
-from tests.support.service import moved, read_metrics
+from tests.support.service import counter_increases, read_metrics
 from tests.support.threads import FakeThreads
 
 # Seconds that the file store allows a disk to create a file and to commit it.
@@ -43,21 +43,21 @@ class DiskHarness(RenderHarness):
         self.variants = FileVariantStore(str(root), BlockingCalls(self.clock, self.disk.in_thread))
         Deferred.fromCoroutine(self.variants.open())
         self.disk.run()
-        storage = RenderStorage(self.variants, self.spare)
+        storage = RenderStorage(self.variants, self.fallback_scratch_space)
         self.context = replace(self.context, storage=storage)
         self.renders = RenderRegistry(self.context)
 
     def render(self, options: str = "", path: bytes = b"a.wav") -> tuple[Client, FakeChild]:
         """Start a client, let the store provide a scratch file, and start the encoder."""
-        client = self.come(options, path)
+        client = self.start_client(options, path)
         self.answer_probe()
         self.disk.run()
         return client, self.encoder()
 
     def finish(self, data: bytes = b"abc") -> None:
         """Make the encoder write its whole output and exit."""
-        self.encoder().say(data)
-        self.encoder().die()
+        self.encoder().write_stdout(data)
+        self.encoder().exit_and_end()
 
     def found(self, options: str = "") -> bytes | None:
         """Return the stored bytes of a variant, or None."""
@@ -96,10 +96,10 @@ class StoreCase(SynchronousTestCase):
 
     def tearDown(self) -> None:
         self.harness.close()
-        self.assertEqual(self.harness.left(), NOTHING_LEFT)
+        self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
         self.assertEqual(self.harness.disk.waiting, 0)
         self.assertEqual(self.scratch_files(), [])
-        self.harness.variants.abandon()
+        self.harness.variants.close_now()
         self.assertEqual(open_descriptors(), self.before)
 
     def scrape(self) -> dict[str, float]:
@@ -108,7 +108,7 @@ class StoreCase(SynchronousTestCase):
 
     def counted(self) -> dict[str, float]:
         """Return the changes of all metrics since the test began."""
-        return moved(self.counts, self.scrape())
+        return counter_increases(self.counts, self.scrape())
 
     def warnings(self) -> list[str]:
         """Return the beginning of each logged warning; assert that no error was logged."""
@@ -149,7 +149,7 @@ class NoFileTests(StoreCase):
         self.break_store()
         client, encoder = self.harness.render("f:peaks/pts:1/pk_fmt:dat")
         os.write(encoder.inherited[1], b"\1\0\2\0")
-        encoder.die()
+        encoder.exit_and_end()
         self.harness.threads.run()
         self.assertEqual((client.outcome, len(client.data)), ("whole", 28))
         success = SUCCESS.replace("mp3", "peaks")
@@ -157,7 +157,7 @@ class NoFileTests(StoreCase):
 
     def test_late(self) -> None:
         """A render waits ten seconds for a scratch file in the store, then does without it."""
-        client = self.harness.come()
+        client = self.harness.start_client()
         self.harness.answer_probe()
         self.harness.clock.advance(CREATE - 0.1)
         self.assertEqual(self.harness.spawner.alive, [])
@@ -171,11 +171,11 @@ class NoFileTests(StoreCase):
 
     def test_next_does_not_wait(self) -> None:
         """While the disk hangs, later renders do not wait for the store (Metrics, 5)."""
-        self.harness.come()
+        self.harness.start_client()
         self.harness.answer_probe()
         self.harness.clock.advance(CREATE)
         self.harness.finish()
-        client = self.harness.come("f:flac")
+        client = self.harness.start_client("f:flac")
         self.harness.answer_probe()
         self.harness.finish(b"x" * 100)
         self.assertEqual(client.outcome, "whole")
@@ -184,7 +184,7 @@ class NoFileTests(StoreCase):
 
     def test_comes_back(self) -> None:
         """When the disk responds again, renders are stored again."""
-        self.harness.come()
+        self.harness.start_client()
         self.harness.answer_probe()
         self.harness.clock.advance(CREATE)
         self.harness.finish()
@@ -197,7 +197,7 @@ class NoFileTests(StoreCase):
 
     def test_time_that_is_left(self) -> None:
         """AP_RENDER_TIMEOUT includes the wait for the store."""
-        self.harness.come()
+        self.harness.start_client()
         self.harness.answer_probe()
         self.harness.clock.advance(CREATE)
         self.harness.clock.advance(100 - CREATE)
@@ -207,16 +207,16 @@ class NoFileTests(StoreCase):
         """Clients can join a render that will not be stored, up to its end (D37)."""
         self.break_store()
         self.harness.render()
-        half_way = self.harness.come()
+        half_way = self.harness.start_client()
         self.harness.finish()
         self.assertEqual((half_way.started, half_way.data), (False, b"abc"))
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
 
     def test_nobody_left(self) -> None:
         """If the store refuses a scratch file, an abandoned render starts no encoder (D36)."""
-        client = self.harness.come()
+        client = self.harness.start_client()
         self.harness.answer_probe()
-        client.go_away()
+        client.disconnect()
         self.assertEqual(self.harness.slots.held, 1)
         self.break_store()
         self.harness.disk.run()
@@ -226,18 +226,18 @@ class NoFileTests(StoreCase):
 
     def test_nobody_left_and_late(self) -> None:
         """If the store does not respond, an abandoned render starts no encoder (D36)."""
-        client = self.harness.come()
+        client = self.harness.start_client()
         self.harness.answer_probe()
-        client.go_away()
+        client.disconnect()
         self.harness.clock.advance(CREATE)
         self.assertEqual((self.harness.spawner.alive, self.harness.slots.held), ([], 0))
         self.assertEqual(self.counted(), {CANCELLED: 1})
 
     def test_nobody_left_and_slow(self) -> None:
         """An abandoned render is completed and stored if the store responds in time (D36)."""
-        client = self.harness.come()
+        client = self.harness.start_client()
         self.harness.answer_probe()
-        client.go_away()
+        client.disconnect()
         self.harness.clock.advance(CREATE - 1)
         self.harness.disk.run()
         self.harness.finish()
@@ -248,14 +248,14 @@ class NoFileTests(StoreCase):
         """A render that will not be stored is stopped when its last client leaves (D36)."""
         self.break_store()
         client, encoder = self.harness.render()
-        other = self.harness.come()
-        encoder.say(b"abc")
-        self.harness.look()
-        client.go_away()
+        other = self.harness.start_client()
+        encoder.write_stdout(b"abc")
+        self.harness.advance_to_size_check()
+        client.disconnect()
         self.assertEqual(encoder.signals, [])
-        other.go_away()
+        other.disconnect()
         self.assertEqual((encoder.signals, self.harness.slots.held), (["TERM"], 1))
-        encoder.die(signal=15)
+        encoder.exit_and_end(signal=15)
         self.assertEqual(self.harness.slots.held, 0)
         self.assertEqual(self.counted(), {CANCELLED: 1})
 
@@ -273,9 +273,9 @@ class WriteBackTests(StoreCase):
     def test_refused(self) -> None:
         """If a write-back fails, the client gets all bytes; the failure is logged once."""
         client, encoder = self.harness.render()
-        encoder.say(b"abc")
+        encoder.write_stdout(b"abc")
         self.break_store()
-        encoder.die()
+        encoder.exit_and_end()
         self.harness.disk.run()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
         self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
@@ -294,7 +294,7 @@ class WriteBackTests(StoreCase):
         self.assertIsNone(self.harness.found())
         for _ in range(4):
             self.harness.clock.advance(COMMIT / 4 - 1)
-            client = self.harness.come()
+            client = self.harness.start_client()
             self.assertEqual((client.started, client.data), (False, b"abc"))
         self.harness.disk.run()
         self.assertEqual(self.harness.found(), b"abc")
@@ -328,7 +328,7 @@ class WriteBackTests(StoreCase):
         self.hang()
         self.harness.clock.advance(COMMIT)
         self.harness.clock.advance(1)
-        client = self.harness.come()
+        client = self.harness.start_client()
         self.assertTrue(client.started)
         self.harness.answer_probe()
         self.harness.finish()
@@ -339,11 +339,11 @@ class WriteBackTests(StoreCase):
     def test_slow_reader(self) -> None:
         """A slow client can read the whole output after its write-back was given up (D38)."""
         _, encoder = self.harness.render("", b"a.wav")
-        slow = self.harness.come(room=0)
-        encoder.say(b"a")
-        self.harness.look()
-        encoder.say(b"bc")
-        encoder.die()
+        slow = self.harness.start_client(window=0)
+        encoder.write_stdout(b"a")
+        self.harness.advance_to_size_check()
+        encoder.write_stdout(b"bc")
+        encoder.exit_and_end()
         self.harness.clock.advance(COMMIT)
         self.harness.clock.advance(1)
         self.assertEqual((slow.data, slow.outcome), (b"a", None))
@@ -365,7 +365,7 @@ class WriteBackTests(StoreCase):
 
     def test_drain_while_a_file_is_made(self) -> None:
         """A shutdown ends a render that still waits for its scratch file (D39)."""
-        client = self.harness.come()
+        client = self.harness.start_client()
         self.harness.answer_probe()
         draining = Deferred.fromCoroutine(self.harness.renders.drain(5))
         self.harness.clock.advance(5)

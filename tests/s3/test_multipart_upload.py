@@ -61,7 +61,7 @@ class PartsCase(ClientCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         settings = S3Config("http://s3.test", "path", None, "AKIA", SECRET, None, "us-east-1")
         self.target = ObjectStore(settings, self.client).object("bucket", b"key")
 
@@ -79,9 +79,9 @@ class PartsCase(ClientCase):
         ]
         return self.begin(put_multipart(self.target, {"content-type": "audio/flac"}, ranges))
 
-    def put_up_to(self, step: int, *answers: Any) -> Deferred[None]:
+    def put_up_to(self, step: int, *responses: Any) -> Deferred[None]:
         """Start an upload that succeeds up to a step, and then gets these responses."""
-        self.network.answers[:] = [*STEPS[:step], *answers]
+        self.network.scripts[:] = [*STEPS[:step], *responses]
         return self.put()
 
     def asked(self) -> list[str]:
@@ -101,7 +101,7 @@ class WholeTests(PartsCase):
 
     def test_order(self) -> None:
         """The parts are numbered from one, sent in order, and completed at the end."""
-        self.network.answers += STEPS
+        self.network.scripts += STEPS
         self.successResultOf(self.put())
         self.assertEqual(
             self.asked(),
@@ -117,7 +117,7 @@ class WholeTests(PartsCase):
 
     def test_bytes(self) -> None:
         """Each part has the right bytes and their SHA-256."""
-        self.network.answers += STEPS
+        self.network.scripts += STEPS
         self.successResultOf(self.put())
         parts = self.network.requests[1:4]
         self.assertEqual([len(part.body) for part in parts], [1000, 1000, 560])
@@ -128,14 +128,14 @@ class WholeTests(PartsCase):
 
     def test_headers(self) -> None:
         """The object's headers are sent only with the request that begins the upload."""
-        self.network.answers += STEPS
+        self.network.scripts += STEPS
         self.successResultOf(self.put())
         types = [request.headers.get("content-type") for request in self.network.requests]
         self.assertEqual(types, ["audio/flac", None, None, None, None])
 
     def test_signed(self) -> None:
         """Every request is signed, including its query and body."""
-        self.network.answers += STEPS
+        self.network.scripts += STEPS
         self.successResultOf(self.put())
         for request in self.network.requests:
             self.assertTrue(is_signed(request, SECRET), request)
@@ -145,7 +145,7 @@ class WholeTests(PartsCase):
 
     def test_listing(self) -> None:
         """The completion lists each part by number and by the ETag that the store returned."""
-        self.network.answers += STEPS
+        self.network.scripts += STEPS
         self.successResultOf(self.put())
         listing = ElementTree.fromstring(self.network.requests[-1].body)
         self.assertEqual(listing.tag, "CompleteMultipartUpload")
@@ -163,7 +163,7 @@ class WholeTests(PartsCase):
             ("~a.b-c_d", "~a.b-c_d"),
         ):
             self.network.requests.clear()
-            self.network.answers[:] = [begun(written), *STEPS[1:]]
+            self.network.scripts[:] = [begun(written), *STEPS[1:]]
             self.successResultOf(self.put())
             for request in self.network.requests[1:]:
                 query = request.target.partition("?")[2]
@@ -177,13 +177,13 @@ class FailureTests(PartsCase):
 
     def test_not_begun(self) -> None:
         """An upload that could not be started is not aborted."""
-        for answer, kind in (
+        for response, kind in (
             (reply(403, error("AccessDenied")), Denied),
             (reply(503, error("SlowDown")), Unavailable),
             (reply(200, error("InternalError")), Unavailable),
         ):
             self.network.requests.clear()
-            self.exactly(self.put_up_to(0, answer), kind)
+            self.exactly(self.put_up_to(0, response), kind)
             self.assertEqual(self.asked(), ["POST uploads="])
 
     def test_no_name(self) -> None:
@@ -194,14 +194,14 @@ class FailureTests(PartsCase):
     def test_each_step(self) -> None:
         """A failed step raises its error, and the upload is aborted."""
         for step in (1, 2, 3, 4):
-            for answer, kind in (
+            for response, kind in (
                 (reply(403, error("AccessDenied")), Denied),
                 (reply(500, error("InternalError")), Unavailable),
                 (reply(200, error("InternalError")), Unavailable),
-                (lambda peer, _: peer.hang_up(), Unavailable),
+                (lambda peer, _: peer.close(), Unavailable),
             ):
                 self.network.requests.clear()
-                self.exactly(self.put_up_to(step, answer, reply(204)), kind)
+                self.exactly(self.put_up_to(step, response, reply(204)), kind)
                 self.assertEqual(self.asked()[step + 1 :], [ABORT], (step, kind))
                 self.assertTrue(is_signed(self.network.requests[-1], SECRET))
         self.assertEqual(self.warnings(), [])
@@ -213,7 +213,7 @@ class FailureTests(PartsCase):
 
     def test_short_file(self) -> None:
         """A file that is shorter than announced aborts the upload."""
-        self.network.answers += [*STEPS[:2], reply(204)]
+        self.network.scripts += [*STEPS[:2], reply(204)]
         self.exactly(self.put(DATA[:1500]), Unavailable)
         self.assertEqual(self.asked()[-1], ABORT)
         self.assertFalse([each for each in self.asked() if each.startswith("PUT partNumber=2")])
@@ -223,8 +223,8 @@ class FailureTests(PartsCase):
         head = open_reply(200, b"", {"Transfer-Encoding": "chunked"})
 
         def speak(peer: Peer, _: Request) -> None:
-            peer.say(head, chunk(b"<?xml version='1.0'?>\n"))
-            peer.hang_up()
+            peer.send(head, chunk(b"<?xml version='1.0'?>\n"))
+            peer.close()
 
         putting = self.put_up_to(4, speak, reply(204))
         self.exactly(putting, Unavailable)
@@ -233,10 +233,10 @@ class FailureTests(PartsCase):
     def test_abort_that_fails(self) -> None:
         """If the abort fails too, the abort's error is logged and the first error is raised."""
         # Twisted repeats a request if the reused connection turns out to be closed.
-        closing = [lambda peer, _: peer.hang_up()] * 2
-        for answers in ([reply(403, error("AccessDenied"))], [reply(503)], closing):
+        closing = [lambda peer, _: peer.close()] * 2
+        for responses in ([reply(403, error("AccessDenied"))], [reply(503)], closing):
             self.log.events.clear()
-            self.exactly(self.put_up_to(2, reply(500), *answers), Unavailable)
+            self.exactly(self.put_up_to(2, reply(500), *responses), Unavailable)
             self.assertEqual(
                 self.warnings(),
                 ["a multipart upload was not aborted, so its parts remain in the store: {error}"],
@@ -263,7 +263,7 @@ class CancelledTests(PartsCase):
         asked = len(self.network.requests)
         prepare()
         putting.cancel()
-        self.network.answers.append(reply(204))
+        self.network.scripts.append(reply(204))
         self.network.run()
         self.exactly(putting, CancelledError)
         return self.asked()[asked:]
@@ -271,7 +271,7 @@ class CancelledTests(PartsCase):
     def test_each_step(self) -> None:
         """Cancellation at any step cancels the request and aborts the upload."""
         self.assertEqual(self.cancel(0), [])
-        self.network.answers.clear()
+        self.network.scripts.clear()
         for step in (1, 2, 3, 4):
             self.assertEqual(self.cancel(step), [ABORT], step)
         self.assertEqual(self.warnings(), [])

@@ -30,7 +30,7 @@ from audioproxy.s3.objects import (
     WrongEndpoint,
     read_document,
 )
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 from tests.support.wire import (
     ClientCase,
     Network,
@@ -173,7 +173,7 @@ class SentTests(StoreCase):
 
     def assert_signed(self, store: ObjectStore, bucket: str, key: bytes) -> None:
         """Require valid signatures for a request and for a presigned URL of an object."""
-        self.network.answers.append(reply(200, length=5))
+        self.network.scripts.append(reply(200, length=5))
         target = store.object(bucket, key)
         self.result_of(target.head())
         self.assertTrue(is_signed(self.last, SECRET), self.last)
@@ -196,7 +196,7 @@ class SentTests(StoreCase):
             for addressing in ("path", "virtual"):
                 self.assert_signed(self.store(addressing=addressing), "bucket", key)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(st.binary(min_size=1, max_size=40), st.sampled_from(["path", "virtual"]))
     def test_any_key(self, key: bytes, addressing: str) -> None:
         """Signatures are valid for any key."""
@@ -205,22 +205,22 @@ class SentTests(StoreCase):
     def test_get(self) -> None:
         """GET of a range sends Range, and If-Match if the ETag is known."""
         for tag, expected in (('"abc"', '"abc"'), (None, None)):
-            self.network.answers.append(reply(206, b"hello", {"Content-Range": "bytes 5-9/20"}))
-            answer = self.result_of(self.target.get(5, 10, tag))
+            self.network.scripts.append(reply(206, b"hello", {"Content-Range": "bytes 5-9/20"}))
+            response = self.result_of(self.target.get(5, 10, tag))
             self.assertEqual(self.last.headers["range"], "bytes=5-9")
             self.assertEqual(self.last.headers.get("if-match"), expected)
             self.assertTrue(is_signed(self.last, SECRET))
-            self.assertEqual(self.result_of(answer.read(5)), b"hello")
+            self.assertEqual(self.result_of(response.read(5)), b"hello")
 
     def test_another_range(self) -> None:
         """A 206 with another range than requested raises Unavailable."""
         for headers in ({}, {"Content-Range": "bytes 0-4/20"}, {"Content-Range": "bytes 5-99/100"}):
-            self.network.answers.append(reply(206, b"hello", headers))
+            self.network.scripts.append(reply(206, b"hello", headers))
             self.error_of(self.target.get(5, 10, None), Unavailable)
 
     def test_put(self) -> None:
         """PUT sends headers, length and digest of the body, all signed."""
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         data = bytes(range(256)) * 1000
         self.result_of(self.target.put({"content-type": "audio/mpeg"}, UploadRange.of(data)))
         self.assertEqual((self.last.method, self.last.body), ("PUT", data))
@@ -231,7 +231,7 @@ class SentTests(StoreCase):
 
     def test_delete(self) -> None:
         """DELETE is sent to the object's path and signed."""
-        self.network.answers.append(reply(204))
+        self.network.scripts.append(reply(204))
         self.result_of(self.target.delete())
         self.assertEqual((self.last.method, self.last.target), ("DELETE", "/bucket/key"))
         self.assertTrue(is_signed(self.last, SECRET))
@@ -239,7 +239,7 @@ class SentTests(StoreCase):
     def test_query(self) -> None:
         """A query is sent unchanged and signed."""
         for query in ("uploads=", "partNumber=1&uploadId=a%2Fb%3D"):
-            self.network.answers.append(reply(200))
+            self.network.scripts.append(reply(200))
             self.result_of(self.result_of(self.target.send("POST", query)).discard())
             self.assertEqual(self.last.target, f"/bucket/key?{query}")
             self.assertTrue(is_signed(self.last, SECRET))
@@ -297,7 +297,7 @@ class ClockTests(StoreCase):
         store = self.store()
         self.assertIsNone(store.clock_ahead)
         for date in ({}, {"Date": "yesterday"}, {"Date": "Sat, 21 Nov 2026 12:00:00 -0000"}):
-            self.network.answers.append(reply(204, headers=date))
+            self.network.scripts.append(reply(204, headers=date))
             self.result_of(store.object("bucket", b"key").delete())
             self.assertIsNone(store.clock_ahead, date)
 
@@ -307,7 +307,7 @@ class ClockTests(StoreCase):
         self.patch(auth, "get_current_datetime", lambda: datetime(2026, 11, 21, 12, 0, 0))
         for status, time, ahead in ((204, "11:59:58", 2), (403, "12:20:00", -1200)):
             date = {"Date": f"Sat, 21 Nov 2026 {time} GMT"}
-            self.network.answers.append(reply(status, headers=date))
+            self.network.scripts.append(reply(status, headers=date))
             self.begin(store.object("bucket", b"key").delete()).addErrback(lambda _: None)
             self.assertEqual(store.clock_ahead, ahead)
 
@@ -324,7 +324,7 @@ class RefusalTests(StoreCase):
         """Each status and code raises one exception for all operations, and its text names both."""
         for status, code, kind in REFUSALS:
             for operation in self.operations():
-                self.network.answers.append(reply(status, error(code) if code else b""))
+                self.network.scripts.append(reply(status, error(code) if code else b""))
                 refused = self.error_of(operation, kind)
                 self.assertEqual(str(refused), f"status {status}{f', {code}' if code else ''}")
 
@@ -342,37 +342,37 @@ class RefusalTests(StoreCase):
         """Redirects are not followed, since the signature is not valid for another host."""
         for status in (301, 302, 303, 307, 308):
             for headers in ({}, {"Location": "http://elsewhere.test/bucket/key"}):
-                self.network.answers.append(reply(status, b"", headers))
+                self.network.scripts.append(reply(status, b"", headers))
                 self.error_of(self.target.get(0, 5, None), WrongEndpoint)
-                self.network.answers.append(reply(status, b"", headers))
+                self.network.scripts.append(reply(status, b"", headers))
                 self.error_of(self.target.head(), WrongEndpoint)
         self.assertEqual(set(self.network.names), {"s3.test"})
 
     def test_refused_connection(self) -> None:
         """An unreachable store raises Unavailable with the store's origin and the cause."""
         self.network.refusal = ConnectionRefusedError()
-        asking = self.begin(self.target.head())
+        fetching = self.begin(self.target.head())
         self.network.advance(1)
-        refused = self.exactly(asking, Unavailable)
+        refused = self.exactly(fetching, Unavailable)
         self.assertIn("http://s3.test:9000 is unreachable", str(refused))
         self.assertIn("refused", str(refused))
 
     def test_no_answer(self) -> None:
         """A store that sends no response raises Unavailable after a timeout."""
-        asking = self.begin(self.target.head())
+        fetching = self.begin(self.target.head())
         self.network.advance(15)
-        self.exactly(asking, Unavailable)
+        self.exactly(fetching, Unavailable)
 
     def test_cancelled(self) -> None:
         """A cancelled request raises CancelledError and not a store error."""
-        asking = self.begin(self.target.head())
-        asking.cancel()
+        fetching = self.begin(self.target.head())
+        fetching.cancel()
         self.network.run()
-        self.exactly(asking, CancelledError)
+        self.exactly(fetching, CancelledError)
 
     def test_range_ignored(self) -> None:
         """A 200 in place of a 206 raises Unavailable, and its body is not read."""
-        self.network.answers.append((reply(200, length=10**9), b"x" * 1000))
+        self.network.scripts.append((reply(200, length=10**9), b"x" * 1000))
         refused = self.error_of(self.target.get(0, 5, None), Unavailable)
         self.assertEqual(str(refused), "status 200")
         self.network.run()
@@ -385,28 +385,28 @@ class RefusalTests(StoreCase):
             (reply_without_length(404), error("NoSuchKey")),
             (reply_without_length(404, b"", {"Transfer-Encoding": "chunked"}), b"zz\r\n"),
         ):
-            self.network.answers.append(packets)
-            asking = self.begin(self.target.get(0, 5, None))
-            self.network.peers[-1].hang_up()
+            self.network.scripts.append(packets)
+            fetching = self.begin(self.target.get(0, 5, None))
+            self.network.peers[-1].close()
             self.network.run()
-            self.exactly(asking, Missing)
+            self.exactly(fetching, Missing)
 
     def test_description_that_never_comes(self) -> None:
         """An error document that never arrives ends after a timeout."""
-        self.network.answers.append(reply(503, length=100))
-        asking = self.begin(self.target.get(0, 5, None))
+        self.network.scripts.append(reply(503, length=100))
+        fetching = self.begin(self.target.get(0, 5, None))
         self.network.advance(15)
-        self.exactly(asking, Unavailable)
+        self.exactly(fetching, Unavailable)
 
     def test_description_that_is_huge(self) -> None:
         """A huge error document is not read to its end."""
         body = error("NoSuchKey") + b" " * 10**6
-        self.network.answers.append((reply(404, length=len(body)), body))
+        self.network.scripts.append((reply(404, length=len(body)), body))
         self.error_of(self.target.get(0, 5, None), Missing)
         self.network.run()
         self.assertGreater(self.network.peers[0].unread, 10**5)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         st.sampled_from(REFUSALS),
         st.one_of(
@@ -421,7 +421,7 @@ class RefusalTests(StoreCase):
     ) -> None:
         """Any error document results in an exception that fits the status."""
         status = refusal[0]
-        self.network.answers[:] = [reply(status, description)]
+        self.network.scripts[:] = [reply(status, description)]
         refused = self.begin(self.target.delete())
         kinds = {kind for number, _, kind in REFUSALS if number == status}
         self.assertIn(type(self.failureResultOf(refused).value), kinds)
@@ -432,9 +432,9 @@ class HeadTests(StoreCase):
 
     def test_answer(self) -> None:
         """HEAD returns the headers of an object."""
-        self.network.answers.append(reply(200, length=5, headers={"ETag": '"abc"'}))
-        answer = self.result_of(self.target.head())
-        self.assertEqual((answer.length, answer.header("etag")), (5, '"abc"'))
+        self.network.scripts.append(reply(200, length=5, headers={"ETag": '"abc"'}))
+        response = self.result_of(self.target.head())
+        self.assertEqual((response.length, response.header("etag")), (5, '"abc"'))
 
     def test_without_words(self) -> None:
         """HEAD has no error document, so its status alone selects the exception."""
@@ -444,7 +444,7 @@ class HeadTests(StoreCase):
             (301, WrongEndpoint),
             (503, Unavailable),
         ):
-            self.network.answers.append(reply(status, length=200))
+            self.network.scripts.append(reply(status, length=200))
             self.error_of(self.target.head(), kind)
             self.assertEqual(self.last.method, "HEAD")
 
@@ -457,7 +457,7 @@ class HeadTests(StoreCase):
             ("", WrongEndpoint),
         ):
             before = len(self.network.requests)
-            self.network.answers += [reply(400, length=200), reply(400, error(code))]
+            self.network.scripts += [reply(400, length=200), reply(400, error(code))]
             self.error_of(self.target.head(), kind)
             self.assertEqual(
                 [each.method for each in self.network.requests[before:]], ["HEAD", "GET"]
@@ -468,18 +468,18 @@ class HeadTests(StoreCase):
     def test_bad_request_that_passes(self) -> None:
         """If the GET after a 400 to HEAD succeeds, Unavailable is raised and no body is read."""
         for packets in ((reply(206, b"x"),), (reply(200, length=10**9), b"x" * 1000)):
-            self.network.answers += [reply(400), packets]
+            self.network.scripts += [reply(400), packets]
             self.error_of(self.target.head(), Unavailable)
 
     def test_success_that_is_none(self) -> None:
         """A HEAD with any 2xx status other than 200 raises Unavailable."""
         for status in (201, 202, 204, 206):
-            self.network.answers.append(reply(status))
+            self.network.scripts.append(reply(status))
             self.error_of(self.target.head(), Unavailable)
 
     def test_nul(self) -> None:
         """A 400 to HEAD for a key with a NUL byte means missing, without a second request."""
-        self.network.answers.append(reply(400))
+        self.network.scripts.append(reply(400))
         self.error_of(self.store().object("bucket", b"a\0b").head(), Missing)
         self.assertEqual(len(self.network.requests), 1)
 
@@ -489,11 +489,11 @@ class ReadDocumentTests(StoreCase):
 
     def read(self, *packets: bytes) -> Deferred[bytes]:
         """Start to read a response."""
-        self.network.answers.append(packets)
+        self.network.scripts.append(packets)
 
         async def read() -> bytes:
-            answer: Response = await self.target.send("POST", "uploadId=a")
-            return await read_document(answer)
+            response: Response = await self.target.send("POST", "uploadId=a")
+            return await read_document(response)
 
         return self.begin(read())
 
@@ -563,7 +563,7 @@ class ReadDocumentTests(StoreCase):
         for text in (b"OK", b"\xff\xfe", b'{"Error": 1}', b"Error & Code", bomb, cut, page):
             self.assertEqual(text, self.successResultOf(self.read(reply(200, text))))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         st.one_of(
             st.binary(max_size=200),
@@ -574,7 +574,7 @@ class ReadDocumentTests(StoreCase):
     )
     def test_any_document(self, document: bytes) -> None:
         """Any 200 body is returned or raises Unavailable; one with an error is never returned."""
-        self.network.answers.clear()
+        self.network.scripts.clear()
         reading = self.read(reply(200, document))
         if isinstance(reading.result, Failure):
             self.failureResultOf(reading, Unavailable)
@@ -589,7 +589,7 @@ class ReadDocumentTests(StoreCase):
             (reply(200, length=500), b"<?xml version='1.0'?>\n"),
         ):
             reading = self.read(*packets)
-            self.network.peers[-1].break_off()
+            self.network.peers[-1].reset()
             self.network.run()
             self.assertIsInstance(reading.result, Failure, "a truncated document was returned")
             self.exactly(reading, Unavailable)
@@ -600,10 +600,10 @@ class ReadDocumentTests(StoreCase):
         reading = self.read(head)
         for _ in range(30):
             self.network.advance(10)
-            self.network.peers[-1].say(chunk(b" "))
+            self.network.peers[-1].send(chunk(b" "))
         self.network.run()
         self.assertNoResult(reading)
-        self.network.peers[-1].say(chunk(b"<Done/>"), chunk(b""))
+        self.network.peers[-1].send(chunk(b"<Done/>"), chunk(b""))
         self.network.run()
         self.assertEqual(self.successResultOf(reading).strip(), b"<Done/>")
 
@@ -619,20 +619,22 @@ class OwnNetworkTests(SynchronousTestCase):
                 client = HttpClient(network, None)
                 target = ObjectStore(settings("http://s3.test", "path"), client).object("b", b"k")
                 body = error("A") if method != "head" and status != 204 else b""
-                network.answers += [reply(status, body)] * 2
+                network.scripts += [reply(status, body)] * 2
                 arguments: dict[str, tuple[Any, ...]] = {
                     "get": (0, 5, None),
                     "put": ({}, UploadRange.of(b"hello")),
                 }
-                asking = Deferred.fromCoroutine(getattr(target, method)(*arguments.get(method, ())))
+                fetching = Deferred.fromCoroutine(
+                    getattr(target, method)(*arguments.get(method, ()))
+                )
                 network.run()
-                if isinstance(asking.result, Failure):
-                    self.failureResultOf(asking, StoreError)
+                if isinstance(fetching.result, Failure):
+                    self.failureResultOf(fetching, StoreError)
                 else:
-                    answer = self.successResultOf(asking)
-                    if answer is not None:
-                        Deferred.fromCoroutine(answer.discard())
+                    response = self.successResultOf(fetching)
+                    if response is not None:
+                        Deferred.fromCoroutine(response.discard())
                 Deferred.fromCoroutine(client.close())
                 network.run()
-                self.assertTrue(all(peer.over for peer in network.peers), (status, method))
+                self.assertTrue(all(peer.closed for peer in network.peers), (status, method))
                 self.assertEqual(network.getDelayedCalls(), [])

@@ -21,7 +21,7 @@ class LineCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         self.harness = ResourceHarness()
         self.stored = self.harness.store_variant(HIT, DATA)
         self._connections: list[Connection] = []
@@ -33,7 +33,7 @@ class LineCase(SynchronousTestCase):
         self.assertEqual([], self.log.errors)
         self.assertEqual(0, self.harness.resource.active.count)
         self.assertEqual(0, len(self.harness.site.connections))
-        self.assertEqual([], self.harness.line_clock.getDelayedCalls())
+        self.assertEqual([], self.harness.connection_clock.getDelayedCalls())
         self.assertEqual(self.stored.opened, self.stored.closed)
 
     def connect(self, window: int | None = None) -> Connection:
@@ -50,16 +50,16 @@ class LineCase(SynchronousTestCase):
 
     def elapse(self, seconds: int) -> None:
         """Advance the clock of the connections, second by second."""
-        self.harness.line_clock.pump([1.0] * seconds)
+        self.harness.connection_clock.pump([1.0] * seconds)
 
     def turn(self) -> None:
         """Run one turn of the reactor."""
-        self.harness.line_clock.advance(0)
+        self.harness.connection_clock.advance(0)
 
     def finish(self, rest: bytes, data: bytes = b"sound") -> None:
         """Let a render produce all of its output and end."""
         render = self.harness.render(rest)
-        render.put_out(data)
+        render.write_output(data)
         render.end()
 
     def assert_ends(self, connection: Connection, limit: int, abort: bool = False) -> None:
@@ -146,7 +146,7 @@ class TimeTests(LineCase):
         """A response has no time limit while its render makes the client wait."""
         connection = self.get(MISS)
         self.elapse(3000)
-        self.harness.render(MISS).put_out(b"so")
+        self.harness.render(MISS).write_output(b"so")
         self.elapse(3000)
         self.assertFalse(connection.closed)
         self.finish(MISS, b"und")
@@ -163,7 +163,7 @@ class TimeTests(LineCase):
 
     def test_one_timer(self) -> None:
         """All connections share one timer, which stops when the last connection is closed."""
-        clock = self.harness.line_clock
+        clock = self.harness.connection_clock
         self.assertEqual([], clock.getDelayedCalls())
         first, second = self.connect(), self.connect()
         for _ in range(3):
@@ -192,20 +192,20 @@ class StallTests(LineCase):
     def test_stalled_on_a_render(self) -> None:
         """A client that reads nothing of a running render for ten minutes leaves the render."""
         connection = self.get(MISS, window=1)
-        self.harness.render(MISS).put_out(b"sound")
+        self.harness.render(MISS).write_output(b"sound")
         self.elapse(300)
-        self.harness.render(MISS).put_out(b"and more of it")
+        self.harness.render(MISS).write_output(b"and more of it")
         self.assert_ends(connection, 300, abort=True)
         self.assertEqual(1, self.harness.render(MISS).left)
 
     def test_waiting_is_not_stalling(self) -> None:
         """A client that waits for a slow render does not count as stalled."""
         connection = self.get(MISS, window=1)
-        self.harness.render(MISS).put_out(b"sound")
+        self.harness.render(MISS).write_output(b"sound")
         connection.resume()
         self.elapse(3000)
         self.assertFalse(connection.closed)
-        self.harness.render(MISS).put_out(b"and more of it")
+        self.harness.render(MISS).write_output(b"and more of it")
         self.assert_ends(connection, 600, abort=True)
 
     def test_slow_reader(self) -> None:

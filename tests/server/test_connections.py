@@ -80,7 +80,7 @@ class ConnectionsTests(SynchronousTestCase):
     def test_busy(self) -> None:
         """Connections with a response in progress stay; a lack of room is logged once a minute."""
         log = Log()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         busy = [self.connect(Phase.RESPONDING) for _ in range(2)]
         self.assertFalse(self.table.make_room())
         self.assertFalse(self.table.make_room())

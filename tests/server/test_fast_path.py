@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from audioproxy.web.metrics_resource import exposition
 from tests.support.http import NOW, Connection, Log, ResourceHarness, key_of
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 TAG = b'"' + key_of(PATH).encode() + b'"'
@@ -72,7 +72,7 @@ class FastPathCase(SynchronousTestCase):
         plain, fast = ResourceHarness(**options), ResourceHarness(fast=True, **options)
         for harness in (plain, fast):
             harness.store_variant(PATH, DATA)
-            harness.ask_signed(PATH)
+            harness.fetch_signed(PATH)
             harness.calls.clear()
         return plain, fast
 
@@ -104,22 +104,22 @@ class SameTests(FastPathCase):
         """Status, header order, body and metrics are the same as on the ordinary path."""
         for headers in COMMON:
             fast = self.assert_equal_answers(self.harnesses, **headers)
-            self.assertNotIn("lookup", fast.touched(), headers)
+            self.assertNotIn("lookup", fast.called_methods(), headers)
 
     def test_other_configurations(self) -> None:
         """With CORS, ``dl`` or ``exp``, the fast path sends the same response."""
         for origin in ("*", "https://app.example"):
             fast = self.assert_equal_answers(self.build(origin=origin))
-            self.assertNotIn("lookup", fast.touched())
+            self.assertNotIn("lookup", fast.called_methods())
         for path in (b"/dl:x.mp3" + PATH, b"/exp:%d" % (NOW + 100) + PATH):
             harnesses = self.build()
             for harness in harnesses:
                 harness.store_variant(path, DATA, disposition="attachment; filename=x")
-                harness.ask_signed(path)
+                harness.fetch_signed(path)
                 harness.calls.clear()
             responses = [comparable(self.raw(harness, path).received) for harness in harnesses]
             self.assertEqual(*responses)
-            self.assertEqual(harnesses[1].touched(), ["read_small"])
+            self.assertEqual(harnesses[1].called_methods(), ["read_small"])
 
     def test_lines(self) -> None:
         """Each request has the same access log line as on the ordinary path (Request log)."""
@@ -127,7 +127,7 @@ class SameTests(FastPathCase):
             records = []
             for harness in self.harnesses:
                 log = Log()
-                stop = log.keep()
+                stop = log.start()
                 self.raw(harness, **headers)
                 stop()
                 records.append([record._replace(request_id="") for record in log.requests])
@@ -154,7 +154,7 @@ class LeftTests(FastPathCase):
         """Requests with unusual headers take the ordinary path and get the same response."""
         for headers in UNCOMMON:
             fast = self.assert_equal_answers(self.harnesses, **headers)
-            self.assertEqual(fast.touched()[-1], "lookup", headers)
+            self.assertEqual(fast.called_methods()[-1], "lookup", headers)
 
     def test_pieces(self) -> None:
         """Split requests and pipelined requests get the same response with the fast path."""
@@ -169,7 +169,7 @@ class LeftTests(FastPathCase):
                 self.assertEqual(len(connection.received), len(whole) - 31)
             twice = plain_or_fast.connect()
             twice.send_raw(request * 2)
-            plain_or_fast.line_clock.advance(0)
+            plain_or_fast.connection_clock.advance(0)
             self.assertEqual(len(twice.received), 2 * (len(whole) - 31))
 
     def test_other_forms(self) -> None:
@@ -194,24 +194,24 @@ class LeftTests(FastPathCase):
                 connection.send_raw(request)
                 responses.append((comparable(connection.received), connection.closed))
             self.assertEqual(*responses, request)
-            self.assertNotIn("read_small", self.harnesses[1].touched(), request)
+            self.assertNotIn("read_small", self.harnesses[1].called_methods(), request)
 
     def test_unknown(self) -> None:
         """If one byte of a verified path is changed, the response is a 401 (Authentication)."""
         _, fast = self.harnesses
         path = bytearray(fast.path(PATH))
         path[-1] ^= 1
-        self.assertEqual(fast.ask(bytes(path)).status, 401)
-        self.assertEqual(fast.touched(), [])
+        self.assertEqual(fast.fetch(bytes(path)).status, 401)
+        self.assertEqual(fast.called_methods(), [])
 
     def test_expired(self) -> None:
         """An expired URL is a 410, even if it was served on the fast path before (D14)."""
         path = b"/exp:%d" % (NOW + 1) + PATH
         _, fast = self.harnesses
         fast.store_variant(path, DATA)
-        self.assertEqual([fast.ask_signed(path).status for _ in range(2)], [200, 200])
+        self.assertEqual([fast.fetch_signed(path).status for _ in range(2)], [200, 200])
         fast.now = NOW + 2.0
-        self.assertEqual([fast.ask_signed(path).status for _ in range(2)], [410, 410])
+        self.assertEqual([fast.fetch_signed(path).status for _ in range(2)], [410, 410])
 
     def test_gone(self) -> None:
         """A variant that was removed from the store is rendered again."""
@@ -220,17 +220,17 @@ class LeftTests(FastPathCase):
         fast.stored.clear()
         connection = fast.connect()
         connection.send(fast.path(PATH))
-        self.assertEqual(fast.touched(), ["read_small", "lookup", "join"])
+        self.assertEqual(fast.called_methods(), ["read_small", "lookup", "join"])
 
     def test_stores(self) -> None:
         """Without a store, and during shutdown, requests take the ordinary path."""
         harness = ResourceHarness(fast=True, with_store=False)
         connection = harness.connect()
         connection.send(harness.path(PATH))
-        harness.render(PATH).put_out(DATA)
+        harness.render(PATH).write_output(DATA)
         harness.render(PATH).end()
-        self.assertEqual(harness.touched(), ["join"])
-        self.assertEqual(harness.ask_signed(PATH, if_none_match=TAG).status, 304)
+        self.assertEqual(harness.called_methods(), ["join"])
+        self.assertEqual(harness.fetch_signed(PATH, if_none_match=TAG).status, 304)
         _, fast = self.harnesses
         open_connection = fast.connect()
         fast.site.stopping = True
@@ -244,9 +244,9 @@ class LeftTests(FastPathCase):
         connection.pause()
         for _ in range(3):
             connection.send(fast.path(PATH))
-        self.assertNotIn("read_small", fast.touched())
+        self.assertNotIn("read_small", fast.called_methods())
 
-    @PROMISE
+    @DETERMINISTIC
     @given(st.binary(max_size=60), st.binary(max_size=20), st.integers(0, 200))
     def test_anything(self, noise: bytes, more: bytes, at: int) -> None:
         """Arbitrary bytes get the same response with and without the fast path."""
@@ -256,7 +256,7 @@ class LeftTests(FastPathCase):
         for harness in self.harnesses:
             connection = harness.connect()
             connection.send_raw(request)
-            harness.line_clock.advance(0)
+            harness.connection_clock.advance(0)
             responses.append((comparable(connection.received), connection.closed))
         self.assertEqual(*responses)
 

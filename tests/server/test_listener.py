@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from audioproxy.server.listener import Listener, max_clients
 from tests.server.test_channel import MISS
 from tests.support.http import ResourceHarness
-from tests.support.service import ask, reactor, send, until
+from tests.support.service import fetch, reactor, send, until
 
 
 def has_ipv6() -> bool:
@@ -66,12 +66,12 @@ class ListenerTests(TestCase):
     async def test_every_interface(self) -> None:
         """Without an address, the listener binds all interfaces; port 0 lets the system choose."""
         port = self.listener.open(0)
-        self.assertEqual(200, (await ask(port, b"/health")).status)
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
 
     async def test_one_interface(self) -> None:
         """With an address, the listener binds only this address."""
         port = self.listener.open(0, "127.0.0.1")
-        self.assertEqual(200, (await ask(port, b"/health")).status)
+        self.assertEqual(200, (await fetch(port, b"/health")).status)
         with self.assertRaises(OSError):
             socket.create_connection(("127.0.0.2", port), timeout=5)
 
@@ -105,7 +105,7 @@ class ListenerTests(TestCase):
             await until(lambda: len(self.harness.site.connections) == 1, "one connection to close")
             self.assertEqual(b"", idle.recv(1))
         self.assertIsNone(answering.closed)
-        self.harness.render(MISS).put_out(b"sound")
+        self.harness.render(MISS).write_output(b"sound")
         self.harness.render(MISS).end()
         response = await answering.end()
         self.assertEqual((b"sound", True), (response.body, response.complete))

@@ -24,7 +24,7 @@ from audioproxy.web.cors import Cors
 from audioproxy.web.exchange import Exchange
 from audioproxy.web.instrumentation import Instrumentation
 from tests.support.http import Log
-from tests.support.service import Client, ask, reactor, send, until
+from tests.support.service import Client, fetch, reactor, send, until
 
 MANY = os.urandom(1 << 20) * 4
 
@@ -75,7 +75,7 @@ class SendfileTests(TestCase):
         self.port = listener.open(0, "127.0.0.1")
         self.addCleanup(listener.close)
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
 
     def sendfile(self, *words: int, real: Callable[..., int] = os.sendfile) -> int:
         """Call the real sendfile and record its results, or raise ``failure`` if it is set."""
@@ -93,7 +93,7 @@ class SendfileTests(TestCase):
         """A range of a file of any length is sent exactly."""
         self.grow(MANY)
         for start, stop in ((0, len(MANY)), (1, len(MANY) - 1), (5, 6), (7, 7), (9, 70_000)):
-            response = await ask(self.port, b"/%d-%d" % (start, stop))
+            response = await fetch(self.port, b"/%d-%d" % (start, stop))
             self.assertEqual(response.body, MANY[start:stop])
             self.assertTrue(response.complete)
             self.assertEqual(self.log.requests[-1].sent, stop - start)

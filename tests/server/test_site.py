@@ -151,7 +151,7 @@ class BadRequestTests(LineCase):
             rest = b"/cb:%d" % number + MISS
             connection = self.get(rest)
             connection.send_raw(bad + HEALTH)
-            self.harness.render(rest).put_out(b"so")
+            self.harness.render(rest).write_output(b"so")
             self.elapse(300)
             self.finish(rest, b"und")
             first, second = answers(connection)
@@ -281,7 +281,7 @@ class RoomTests(LineCase):
 
     def limit(self, most: int) -> None:
         """Replace the site with one that has a limit of connections."""
-        self.harness.site = ProxySite(self.harness.resource, self.harness.line_clock, most)
+        self.harness.site = ProxySite(self.harness.resource, self.harness.connection_clock, most)
 
     def assert_full(self) -> None:
         """Assert that a new connection is refused."""
@@ -373,7 +373,7 @@ class RoomTests(LineCase):
         connections = [self.connect() for _ in range(10)]
         for connection in connections:
             connection.send_raw(HEALTH)
-            connection.pause(told=False)
+            connection.pause(notified=False)
         self.assert_full()
         self.elapse(31)
         self.connect()

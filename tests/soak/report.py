@@ -21,7 +21,7 @@ def write_report(outcome: Outcome) -> str:
     rig, journal = outcome.rig, outcome.rig.journal
     visits = journal.visits
     kinds = Counter(visit.kind for visit in visits)
-    answers = Counter(str(visit.status or "none") for visit in visits)
+    responses = Counter(str(visit.status or "none") for visit in visits)
     states = Counter(visit.state for visit in visits if visit.state)
     cut = sum(visit.status is not None and not visit.complete for visit in visits)
     health = sorted(journal.health) or [0.0]
@@ -52,7 +52,7 @@ def write_report(outcome: Outcome) -> str:
         "## Load",
         "",
         *_table(("Kind of request", "Requests"), kinds.items()),
-        *_table(("Status", "Responses"), answers.items()),
+        *_table(("Status", "Responses"), responses.items()),
         *_table(("X-Audio-Proxy", "Responses"), states.items()),
         f"{cut} responses were broken off, each with a cause or listed above.",
         "",

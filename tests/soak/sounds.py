@@ -7,7 +7,7 @@ import random
 from itertools import count
 from pathlib import Path
 
-from tests.support.service import make_sound
+from tests.support.service import generate_audio
 
 TONE, SPEECH, LONG, CHANGING = "tone.flac", "speech.wav", "long.flac", "changing.wav"
 NOISE, STUMP, FILM, MISSING = "noise.mp3", "stump.flac", "film.mkv", "missing.flac"
@@ -44,7 +44,7 @@ class Sounds:
         (root / STUMP).write_bytes(b"fLaC" + (root / TONE).read_bytes()[3000:9000])
         picture = ("-f", "lavfi", "-i", "testsrc=duration=1:size=64x64:rate=5")
         sound = ("-f", "lavfi", "-i", "sine=duration=1")
-        make_sound(root / FILM, *picture, *sound, "-c:v", "mpeg4")
+        generate_audio(root / FILM, *picture, *sound, "-c:v", "mpeg4")
 
     def path(self, source: str) -> Path:
         """Return the path of a source."""
@@ -75,4 +75,4 @@ class Sounds:
 
 
 def _make(path: Path, formula: str, rate: int, seconds: float) -> None:
-    make_sound(path, "-f", "lavfi", "-i", _WARBLE.format(formula, rate, seconds))
+    generate_audio(path, "-f", "lavfi", "-i", _WARBLE.format(formula, rate, seconds))

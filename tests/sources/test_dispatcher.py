@@ -43,7 +43,7 @@ class SourcesTests(SynchronousTestCase):
     def test_forgotten_settings(self) -> None:
         """A refusal that is due to an unset setting is logged once, with the setting's name."""
         log = Log()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         sources = SourceDispatcher(Allowlist(), {})
         for source, name in ((LocalSource(b"a"), "AP_LOCAL_ROOT"), (HTTPS, "AP_SOURCE_ALLOWLIST")):
             for _ in range(2):

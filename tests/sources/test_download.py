@@ -21,7 +21,7 @@ from audioproxy.sources import download as download_module
 from audioproxy.sources.download import FileConsumer, LimitExceeded
 from audioproxy.streams import ConsumerGone
 from tests.support.processes import open_descriptors
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 from tests.support.threads import FakeThreads
 
 BATCH = 1024 * 1024
@@ -140,7 +140,7 @@ class TakeTests(DownloadCase):
         self.threads.run()
         self.assertEqual((self.successResultOf(receiving), self.written), (5, b"hello"))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(st.lists(st.one_of(st.none(), st.binary(min_size=1, max_size=30)), max_size=20))
     def test_any_pace(self, steps: list[bytes | None]) -> None:
         """At any pace of the disk and the stream, the file gets all bytes in order."""

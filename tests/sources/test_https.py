@@ -34,9 +34,9 @@ CHUNKED = {**TAGGED, "Transfer-Encoding": "chunked"}
 LIMIT = 1000
 
 
-def break_off(peer: Peer, _: object) -> None:
+def reset_connection(peer: Peer, _: object) -> None:
     """Close the connection without a response; Twisted retries if the connection was reused."""
-    peer.break_off()
+    peer.reset()
 
 
 class InClear:
@@ -78,7 +78,7 @@ class OriginCase(ClientCase):
     def setUp(self) -> None:
         super().setUp()
         self.space = Space()
-        self.trouble: OSError | None = None
+        self.tls_error: OSError | None = None
         client: Any = InClear(self.client)
         self.origins = HttpsSources(
             OriginClient(client, Allowlist(("origin.test", "*.origin.test")), self.network),
@@ -91,9 +91,9 @@ class OriginCase(ClientCase):
         super().tearDown()
 
     def in_thread(self, work: Any) -> Any:
-        """Run disk work at once, or raise ``trouble`` if it is set."""
-        if self.trouble is not None:
-            raise self.trouble
+        """Run disk work at once, or raise ``tls_error`` if it is set."""
+        if self.tls_error is not None:
+            raise self.tls_error
         return execute(work)
 
     @property
@@ -104,16 +104,16 @@ class OriginCase(ClientCase):
             for each in self.network.requests
         ]
 
-    def opened(self, *answers: Any) -> OpenHttpsSource:
+    def opened(self, *responses: Any) -> OpenHttpsSource:
         """Open the source with these responses of the origin."""
-        self.network.answers += answers
+        self.network.scripts += responses
         return self.result_of(self.origins.open(SOURCE))
 
-    def refused(self, kind: type[Refusal], *answers: Any) -> None:
+    def refused(self, kind: type[Refusal], *responses: Any) -> None:
         """Assert that opening the source is refused after these responses."""
-        self.network.answers += answers
+        self.network.scripts += responses
         self.error_of(self.origins.open(SOURCE), kind)
-        self.assertEqual([], self.network.answers)
+        self.assertEqual([], self.network.scripts)
 
     def without_ranges(self) -> OpenHttpsSource:
         """Open a ten-byte source of an origin without ranges, and clear the recorded requests."""
@@ -122,9 +122,9 @@ class OriginCase(ClientCase):
         self.network.requests.clear()
         return found
 
-    def fetch(self, found: OpenHttpsSource, *answers: Any, seconds: float = 60) -> Deferred[Any]:
+    def fetch(self, found: OpenHttpsSource, *responses: Any, seconds: float = 60) -> Deferred[Any]:
         """Start to fetch the whole source."""
-        self.network.answers += answers
+        self.network.scripts += responses
         return self.begin(found.input(seconds, whole=True))
 
 
@@ -155,7 +155,7 @@ class AskTests(OriginCase):
     def test_size(self) -> None:
         """The size is that of the whole source, or None if the origin does not send it."""
         whole = reply(200, b"x" * 7)
-        for answer, size in (
+        for response, size in (
             (whole, 7),
             (reply(206, b"x", {"Content-Range": "bytes 0-0/9"}), 9),
             (reply(206, b"x", {"Content-Range": "bytes 0-0/*"}), None),
@@ -164,7 +164,7 @@ class AskTests(OriginCase):
             (reply(203, b"x" * 7), 7),
             ((reply_without_length(200, b"", CHUNKED), chunk(b"x")), None),
         ):
-            self.assertEqual(size, self.opened(reply(405), answer).size, answer)
+            self.assertEqual(size, self.opened(reply(405), response).size, response)
 
     def test_material(self) -> None:
         """The validator is the ETag, or else Last-Modified, with the size.
@@ -194,9 +194,9 @@ class AskTests(OriginCase):
         for status, kind in ((403, NotFound), (405, NotFound), (501, UpstreamUnavailable)):
             self.refused(kind, reply(status), reply(status))
 
-    def unreadable(self, *answers: Any) -> None:
+    def unreadable(self, *responses: Any) -> None:
         """Assert that opening the source succeeds, and that reading it is a 415."""
-        found = self.opened(*answers)
+        found = self.opened(*responses)
         requests = len(self.asked)
         for whole in (False, True):
             self.error_of(found.input(60, whole=whole), UndecodableSource)
@@ -228,7 +228,7 @@ class RedirectTests(OriginCase):
     def follow(self, *locations: str | None, status: int = 302) -> list[str]:
         """Follow redirects, and return the requests after the first, each as host and target."""
         hops = [reply(status, b"", {"Location": to} if to is not None else {}) for to in locations]
-        self.network.answers += [*hops, reply(200, length=1)]
+        self.network.scripts += [*hops, reply(200, length=1)]
         self.network.requests.clear()
         found = self.result_of(self.origins.open(SOURCE))
         self.assertEqual(1, found.size)
@@ -324,7 +324,7 @@ class AgreesTests(OriginCase):
     def test_unchanged(self) -> None:
         """The change check requests the original URL; an unavailable origin counts as unchanged."""
         same = reply(200, length=7, headers=TAGGED)
-        for answers, verdict in (
+        for responses, verdict in (
             ((same,), True),
             ((reply(405), reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})), True),
             ((reply(302, b"", {"Location": "/new"}), same), True),
@@ -337,12 +337,12 @@ class AgreesTests(OriginCase):
             ((reply(200, length=7, headers={**TAGGED, "Content-Encoding": "br"}),), False),
             ((reply(302, b"", {"Location": "/x"}),) * 6, False),
             ((reply(503),), True),
-            ((break_off, break_off), True),
+            ((reset_connection, reset_connection), True),
         ):
             found = self.opened(reply(302, b"", {"Location": "/old"}), same)
-            self.network.answers += answers
+            self.network.scripts += responses
             self.network.requests.clear()
-            self.assertIs(verdict, self.result_of(found.unchanged()), answers)
+            self.assertIs(verdict, self.result_of(found.unchanged()), responses)
             self.assertEqual("HEAD /a/b?c", self.asked[0])
 
     def test_nothing_to_compare(self) -> None:
@@ -358,7 +358,7 @@ class InputTests(OriginCase):
     def test_ranges(self) -> None:
         """A source is read in place if one request shows that the origin serves its last byte."""
         good = {"Content-Range": "bytes 6-6/7"}
-        for answer, ranges in (
+        for response, ranges in (
             (reply(206, b"x", good), True),
             (reply(206, b"x", {"Content-Range": "bytes 6-6/8"}), False),
             (reply(206, b"x", {"Content-Range": "bytes 6-6/*"}), False),
@@ -369,12 +369,12 @@ class InputTests(OriginCase):
             (reply(416), False),
             (reply(503), False),
         ):
-            found = self.opened(reply(200, length=7, headers=TAGGED), answer)
+            found = self.opened(reply(200, length=7, headers=TAGGED), response)
             for _ in range(2):
                 opened = self.result_of(found.input(10, whole=ranges))
-                self.assertEqual((SOURCE.url, ranges), (opened.url, opened.bounded), answer)
+                self.assertEqual((SOURCE.url, ranges), (opened.url, opened.bounded), response)
                 seekable = opened.options[opened.options.index("-seekable") + 1]
-                self.assertEqual("1" if ranges else "0", seekable, answer)
+                self.assertEqual("1" if ranges else "0", seekable, response)
                 self.assertIn("/trust.pem", opened.options)
                 self.assertIn(USER_AGENT, opened.options)
             self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6"], self.asked[-2:])
@@ -389,7 +389,7 @@ class InputTests(OriginCase):
             ((reply(405), reply(206, b"x", {"Content-Range": "bytes 0-0/*"})), (whole,)),
         ):
             found = self.opened(*at_once)
-            self.network.answers += later
+            self.network.scripts += later
             for needed in (False, True):
                 self.assertEqual(local_input(), self.result_of(found.input(10, whole=needed)))
             self.assertEqual("GET /a/b?c", self.asked[-1])
@@ -403,7 +403,7 @@ class InputTests(OriginCase):
         unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         found = self.opened(reply(405), unsized)
         large = (reply_without_length(200, b"", CHUNKED), chunk(b"x" * (LIMIT + 1)), chunk(b""))
-        self.network.answers += [large, large]
+        self.network.scripts += [large, large]
         # The copy is not tried again for another probe.
         for _ in range(2):
             self.assertFalse(self.result_of(found.input(10, whole=False)).bounded)
@@ -414,7 +414,7 @@ class InputTests(OriginCase):
         """If a copy for the probe takes half of the given time, the source is probed in place."""
         unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         found = self.opened(reply(405), unsized)
-        self.network.answers += [unsized]
+        self.network.scripts += [unsized]
         opening = self.begin(found.input(10, whole=False))
         self.network.advance(4.9)
         self.assertNoResult(opening)
@@ -426,10 +426,10 @@ class InputTests(OriginCase):
         """If a source is closed during its copy for a probe, the finished copy is removed."""
         unsized = (reply_without_length(200, b"", CHUNKED), chunk(b"x"))
         found = self.opened(reply(405), unsized)
-        self.network.answers += [unsized]
+        self.network.scripts += [unsized]
         opening = self.begin(found.input(10, whole=False))
         found.close()
-        self.network.peers[-1].say(chunk(b""))
+        self.network.peers[-1].send(chunk(b""))
         self.network.run()
         self.assertEqual(local_input(), self.successResultOf(opening))
         self.assertEqual((1, 0), (len(self.space.made), self.space.held))
@@ -445,7 +445,7 @@ class InputTests(OriginCase):
         """A source without a validator is probed in place, but copied for a render."""
         found = self.opened(reply(200, length=7))
         part = reply(206, b"x", {"Content-Range": "bytes 6-6/7"})
-        self.network.answers += [part, reply(200, b"0123456")]
+        self.network.scripts += [part, reply(200, b"0123456")]
         self.assertTrue(self.result_of(found.input(10, whole=False)).bounded)
         self.assertEqual(local_input(), self.result_of(found.input(10, whole=True)))
         self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6", "GET /a/b?c"], self.asked)
@@ -469,7 +469,7 @@ class InputTests(OriginCase):
             found = self.opened(reply(302, b"", {"Location": "/old"}), same, part)
             self.result_of(found.input(10, whole=False))
             self.network.requests.clear()
-            self.network.answers += [
+            self.network.scripts += [
                 reply(307, b"", {"Location": place}),
                 same,
                 *[part] * len(more),
@@ -481,7 +481,7 @@ class InputTests(OriginCase):
     def test_another_behind_a_redirect(self) -> None:
         """If the redirect target changed since the probe, or is gone, the render is refused."""
         away, same = reply(302, b"", {"Location": "/old"}), reply(200, length=7, headers=TAGGED)
-        for answers, kind in (
+        for responses, kind in (
             ((away, reply(200, length=8, headers=TAGGED)), RenderFailed),
             ((away, reply(200, length=7, headers={"ETag": '"2"'})), RenderFailed),
             ((away, reply(404)), NotFound),
@@ -489,20 +489,20 @@ class InputTests(OriginCase):
             ((reply(302, b"", {"Location": "https://c.test/"}),), NotFound),
         ):
             found = self.opened(away, same)
-            self.network.answers += answers
+            self.network.scripts += responses
             self.error_of(found.input(10, whole=True), kind)
-            self.assertEqual([], self.network.answers)
+            self.assertEqual([], self.network.scripts)
 
     def test_copy(self) -> None:
         """A source of an origin without ranges is copied once, and not checked for changes."""
-        for answer in (
+        for response in (
             reply(200, b"0123456789", TAGGED),
             reply(203, b"0123456789", TAGGED),
             (reply_without_length(200, b"", CHUNKED), chunk(b"01234"), chunk(b"56789"), chunk(b"")),
         ):
             found = self.without_ranges()
             for whole in (True, True, False):
-                self.network.answers += [answer] * (not self.asked)
+                self.network.scripts += [response] * (not self.asked)
                 opened = self.result_of(found.input(60, whole=whole))
                 self.assertEqual(local_input(), opened)
             self.assertTrue(self.result_of(found.unchanged()))
@@ -519,8 +519,8 @@ class InputTests(OriginCase):
             found = self.without_ranges()
 
             def speak(peer: Any, _: object, said: bytes = said) -> None:
-                peer.say(reply_without_length(200, said, TAGGED))
-                peer.hang_up()
+                peer.send(reply_without_length(200, said, TAGGED))
+                peer.close()
 
             fetching = self.fetch(found, speak)
             if refusal is None:
@@ -536,13 +536,13 @@ class InputTests(OriginCase):
         """
 
         def speak(peer: Any, _: object) -> None:
-            peer.say(reply_without_length(200, b"0123456789", TAGGED))
-            peer.hang_up()
+            peer.send(reply_without_length(200, b"0123456789", TAGGED))
+            peer.close()
 
         for whole in (False, True):
             found = self.opened(reply(405), speak)
             self.network.requests.clear()
-            self.network.answers += [speak]
+            self.network.scripts += [speak]
             # TLS would mark the end of the body; this connection does not use TLS.
             self.error_of(found.input(60, whole=whole), UpstreamUnavailable)
             self.assertEqual(["GET /a/b?c"], self.asked)
@@ -550,7 +550,7 @@ class InputTests(OriginCase):
 
     def test_refusals(self) -> None:
         """A response that is an error or another source fails the copy, which is removed."""
-        for kind, answer in (
+        for kind, response in (
             (NotFound, reply(404)),
             (UpstreamUnavailable, reply(503)),
             (UpstreamUnavailable, reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/10"})),
@@ -561,7 +561,7 @@ class InputTests(OriginCase):
             (UndecodableSource, reply(200, b"0123456789", {**TAGGED, "Content-Encoding": "br"})),
         ):
             found = self.without_ranges()
-            self.exactly(self.fetch(found, answer), kind)
+            self.exactly(self.fetch(found, response), kind)
             self.assertEqual(({}, 0), (dict(found.descriptors), self.space.held))
             found.close()
 
@@ -578,8 +578,8 @@ class InputTests(OriginCase):
             found = self.without_ranges()
 
             def speak(peer: Peer, _: object, said: tuple[bytes, ...] = packets) -> None:
-                peer.say(*said)
-                peer.hang_up()
+                peer.send(*said)
+                peer.close()
 
             self.exactly(self.fetch(found, *[speak] * (1 if packets else 2)), UpstreamUnavailable)
             self.assertEqual(({}, 0), (dict(found.descriptors), self.space.held))
@@ -610,18 +610,21 @@ class InputTests(OriginCase):
     def test_no_room(self) -> None:
         """If a copy cannot be created or written, the response is 500."""
         full = OSError(errno.ENOSPC, "No space left on device")
-        for answer in (reply(200, b"0123456789", TAGGED), reply(200, b"0" * 9, TAGGED, length=10)):
+        for response in (
+            reply(200, b"0123456789", TAGGED),
+            reply(200, b"0" * 9, TAGGED, length=10),
+        ):
             found = self.without_ranges()
             self.space.refusal = full
-            self.begin_refused(found, answer)
+            self.begin_refused(found, response)
             self.space.refusal = None
         self.assertTrue(self.network.peers[-1].aborted)
-        self.trouble = full
+        self.tls_error = full
         self.begin_refused(self.without_ranges(), reply(200, b"0123456789", TAGGED))
 
-    def begin_refused(self, found: OpenHttpsSource, answer: bytes) -> None:
+    def begin_refused(self, found: OpenHttpsSource, response: bytes) -> None:
         """Assert that a copy fails with 500, and that reading its response ends in time."""
-        fetching = self.fetch(found, answer)
+        fetching = self.fetch(found, response)
         self.network.advance(15)
         self.exactly(fetching, RenderFailed)
         found.close()
@@ -636,7 +639,7 @@ class DeadlineTests(OriginCase):
         fetching = self.fetch(found, reply(200, length=10, headers=TAGGED), seconds=9)
         for _ in range(8):
             self.network.advance(1)
-            self.network.peers[-1].say(b"x")
+            self.network.peers[-1].send(b"x")
         self.network.run()
         self.assertNoResult(fetching)
         self.network.advance(1)
@@ -668,15 +671,15 @@ class DeadlineTests(OriginCase):
             asking = self.begin(found.input(5, whole=whole))
             self.network.advance(5)
             self.exactly(asking, TimeoutError)
-            self.assertTrue(self.network.peers[-1].over)
+            self.assertTrue(self.network.peers[-1].closed)
 
     def test_both(self) -> None:
         """The range check and the copy after it share the given time."""
         found = self.opened(reply(200, length=10, headers=TAGGED))
         fetching = self.begin(found.input(5, whole=True))
         self.network.advance(4)
-        self.network.answers.append(reply(200, length=10, headers=TAGGED))
-        self.network.peers[-1].say(reply(416))
+        self.network.scripts.append(reply(200, length=10, headers=TAGGED))
+        self.network.peers[-1].send(reply(416))
         self.network.advance(0.9)
         self.assertNoResult(fetching)
         self.network.advance(0.1)
@@ -695,7 +698,7 @@ class DeadlineTests(OriginCase):
         asking = self.begin(self.origins.open(SOURCE))
         self.network.advance(15)
         self.exactly(asking, UpstreamUnavailable)
-        self.network.answers.append(reply(405))
+        self.network.scripts.append(reply(405))
         asking = self.begin(self.origins.open(SOURCE))
         self.network.advance(15)
         self.exactly(asking, UpstreamUnavailable)
@@ -705,13 +708,13 @@ class DeadlineTests(OriginCase):
         asking = self.begin(self.origins.open(SOURCE))
         for hop in range(2):
             self.network.advance(14)
-            self.network.peers[-1].say(reply(302, b"", {"Location": f"/{hop}"}))
+            self.network.peers[-1].send(reply(302, b"", {"Location": f"/{hop}"}))
         self.network.advance(1.9)
         self.assertNoResult(asking)
         self.network.advance(0.1)
         self.exactly(asking, UpstreamUnavailable)
         self.assertEqual(["HEAD /a/b?c", "HEAD /0", "HEAD /1"], self.asked)
-        self.assertTrue(self.network.peers[-1].over)
+        self.assertTrue(self.network.peers[-1].closed)
 
 
 class CancelledTests(OriginCase):
@@ -723,17 +726,17 @@ class CancelledTests(OriginCase):
         asking.cancel()
         self.network.run()
         self.exactly(asking, CancelledError)
-        self.assertTrue(self.network.peers[-1].over)
+        self.assertTrue(self.network.peers[-1].closed)
 
     def test_fetching(self) -> None:
         """A cancelled copy aborts its request, before or during the body, and is removed."""
-        for answers in ((), (reply(200, b"01234", TAGGED, length=10),)):
+        for responses in ((), (reply(200, b"01234", TAGGED, length=10),)):
             found = self.without_ranges()
-            fetching = self.fetch(found, *answers)
+            fetching = self.fetch(found, *responses)
             self.assertNoResult(fetching)
             fetching.cancel()
             self.network.run()
             self.exactly(fetching, CancelledError)
-            self.assertTrue(self.network.peers[-1].over)
+            self.assertTrue(self.network.peers[-1].closed)
             self.assertEqual(({}, 0), (dict(found.descriptors), self.space.held))
             found.close()

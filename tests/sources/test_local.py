@@ -25,7 +25,7 @@ from audioproxy.sources import local as local_module
 from audioproxy.sources.local import LocalSources, OpenLocalSource
 from tests.support.http import Log
 from tests.support.processes import open_descriptors
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 
 NOBODY = 65534
 
@@ -309,7 +309,7 @@ class RefusedTests(LocalCase):
         (self.root / "a.mp3").chmod(0)
         (self.root / "in").chmod(0)
         log, clock = Log(), Clock()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         files = LocalSources(str(self.root), clock.seconds)
 
         def report(*paths: bytes) -> list[str]:
@@ -354,7 +354,7 @@ class RefusedTests(LocalCase):
         self.files = LocalSources(str(self.root / "a.mp3"))
         self.assert_refused(b"a.mp3", b".", b"x")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         st.lists(
             st.sampled_from([b"..", b".", b"", b"in", b"deep", b"a.mp3", b"b.mp3", b"root"])

@@ -36,7 +36,7 @@ class SourceCase(ClientCase):
     def setUp(self) -> None:
         super().setUp()
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         self.objects = self.make()
 
     def make(
@@ -52,9 +52,9 @@ class SourceCase(ClientCase):
         """Start to open a source."""
         return self.begin(self.objects.open(S3Source(bucket, key)))
 
-    def open(self, answer: bytes) -> OpenS3Source:
+    def open(self, response: bytes) -> OpenS3Source:
         """Open a source with this response of the store."""
-        self.network.answers.append(answer)
+        self.network.scripts.append(response)
         opened = self.successResultOf(self.begin_to_open())
         self.assertEqual(self.network.requests[-1].method, "HEAD")
         return opened
@@ -69,7 +69,7 @@ class RequestBucketListTests(SourceCase):
 
     def test_given(self) -> None:
         """The request for the bucket list is signed; its response body is ignored."""
-        self.network.answers.append(reply(200, b"<ListAllMyBucketsResult/>"))
+        self.network.scripts.append(reply(200, b"<ListAllMyBucketsResult/>"))
         self.result_of(self.objects.request_bucket_list())
         asked = self.network.requests[-1]
         self.assertEqual((asked.method, asked.target), ("GET", "/"))
@@ -77,7 +77,7 @@ class RequestBucketListTests(SourceCase):
 
     def test_refused(self) -> None:
         """A refused bucket list raises an error with the store's status and code."""
-        self.network.answers.append(reply(403, error("AccessDenied")))
+        self.network.scripts.append(reply(403, error("AccessDenied")))
         refusal = self.error_of(self.objects.request_bucket_list(), Denied)
         self.assertEqual("status 403, AccessDenied", str(refusal))
 
@@ -125,7 +125,7 @@ class OpenTests(SourceCase):
 
     def test_key(self) -> None:
         """The bytes of the key are requested exactly."""
-        self.network.answers.append(reply(200, length=5))
+        self.network.scripts.append(reply(200, length=5))
         self.successResultOf(self.begin_to_open(key=b"a//..\xff%2F"))
         self.assertEqual(self.network.requests[-1].target, "/bucket/a//..%FF%252F")
 
@@ -141,7 +141,7 @@ class OpenTests(SourceCase):
             (500, UpstreamUnavailable),
             (503, UpstreamUnavailable),
         ):
-            self.network.answers.append(reply(status))
+            self.network.scripts.append(reply(status))
             self.exactly(self.begin_to_open(), refusal)
 
     def test_bad_requests(self) -> None:
@@ -151,7 +151,7 @@ class OpenTests(SourceCase):
             ("ExpiredToken", NotFound),
             ("AuthorizationHeaderMalformed", NotConfigured),
         ):
-            self.network.answers += [reply(400), reply(400, error(code))]
+            self.network.scripts += [reply(400), reply(400, error(code))]
             self.exactly(self.begin_to_open(), refusal)
 
     def test_unreachable(self) -> None:
@@ -171,10 +171,10 @@ class OpenTests(SourceCase):
 class UnchangedTests(SourceCase):
     """`OpenS3Source.unchanged`"""
 
-    def unchanged(self, *answers: bytes) -> bool:
+    def unchanged(self, *responses: bytes) -> bool:
         """Open a source, and return whether it is unchanged after these responses."""
         opened = self.open(reply(200, length=5, headers=TAGGED))
-        self.network.answers += answers
+        self.network.scripts += responses
         return self.result_of(opened.unchanged())
 
     def test_same(self) -> None:
@@ -190,21 +190,21 @@ class UnchangedTests(SourceCase):
 
     def test_nobody_to_ask(self) -> None:
         """If the store does not say whether a source has changed, it counts as unchanged."""
-        for answers in ([reply(403)], [reply(503)], [reply(301)], [reply(400), reply(400)]):
-            self.assertTrue(self.unchanged(*answers))
+        for responses in ([reply(403)], [reply(503)], [reply(301)], [reply(400), reply(400)]):
+            self.assertTrue(self.unchanged(*responses))
         opened = self.open(reply(200, length=5, headers=TAGGED))
         self.result_of(self.client.close())
         self.network.refusal = ConnectionRefusedError()
-        asking = self.begin(opened.unchanged())
+        fetching = self.begin(opened.unchanged())
         self.network.advance(1)
-        self.assertTrue(self.successResultOf(asking))
+        self.assertTrue(self.successResultOf(fetching))
 
     def test_without_a_tag(self) -> None:
         """A source without an ETag counts as unchanged."""
         opened = self.open(reply(200, length=5))
-        self.network.answers.append(reply(200, length=6, headers=TAGGED))
+        self.network.scripts.append(reply(200, length=6, headers=TAGGED))
         self.assertTrue(self.result_of(opened.unchanged()))
-        self.network.answers.clear()
+        self.network.scripts.clear()
 
 
 class InputTests(SourceCase):
@@ -274,13 +274,13 @@ class LogTests(SourceCase):
 
     def test_levels(self) -> None:
         """A missing source logs nothing, a denied one an info event, and other errors a warning."""
-        for answer, expected in (
+        for response, expected in (
             (reply(404), []),
             (reply(403), [(LogLevel.info, "the bucket bucket refuses a source: status 403")]),
             (reply(503), [(LogLevel.warn, "a source in bucket cannot be read: status 503")]),
             (reply(301), [(LogLevel.warn, "a source in bucket cannot be read: status 301")]),
         ):
-            self.network.answers.append(answer)
+            self.network.scripts.append(response)
             self.failureResultOf(self.begin_to_open())
             self.assertEqual(self.logged(), expected)
 
@@ -295,14 +295,14 @@ class LogTests(SourceCase):
         handler = Keeper()
         logging.getLogger().addHandler(handler)
         self.addCleanup(logging.getLogger().removeHandler, handler)
-        for answers in (
+        for responses in (
             [InputTests.WHOLE],
             [reply(404)],
             [reply(403)],
             [reply(503)],
             [reply(400), reply(400, error("ExpiredToken"))],
         ):
-            self.network.answers[:] = answers
+            self.network.scripts[:] = responses
             opening = self.begin_to_open()
             if isinstance(opening.result, OpenS3Source):
                 self.input_of(self.successResultOf(opening))

@@ -55,7 +55,7 @@ def concat_script(*names: str) -> bytes:
     return "\n".join(["ffconcat version 1.0", *(f"file '{name}'" for name in names), ""]).encode()
 
 
-def behind_tag(content: bytes) -> bytes:
+def after_id3_tag(content: bytes) -> bytes:
     """Return a file that starts with an ID3 tag, as an mp3 does, and continues with ``content``."""
     return b"ID3\x03\0\0\0\0\0\x0a" + bytes(10) + content
 
@@ -69,7 +69,7 @@ def _full_atom(kind: bytes, *parts: bytes) -> bytes:
     return _atom(kind, bytes(4), *parts)
 
 
-def movie_elsewhere(path: str, length: int, skip: int = 44) -> bytes:
+def movie_with_external_data(path: str, length: int, skip: int = 44) -> bytes:
     """Return a QuickTime movie whose samples are in another file, a mono wav at 44.1 kHz.
 
     :param path: absolute path of that file; it becomes the alias of the movie's only data

@@ -52,7 +52,7 @@ _FLOATS = "-c:a pcm_f32le -f wav"
 
 
 @dataclass(frozen=True)
-class Ended:
+class RunResult:
     """Result of a run."""
 
     code: int
@@ -83,7 +83,7 @@ def run(
     source: bytes = b"",
     stdout: int = subprocess.PIPE,
     more: Sequence[int] = (),
-) -> Ended:
+) -> RunResult:
     """Run a program with ``source`` as its seekable descriptor 3.
 
     :param more: further descriptors to pass on.
@@ -103,7 +103,7 @@ def run(
             check=False,
         )
     # The service keeps as much of a child's stderr.
-    return Ended(ended.returncode, ended.stdout or b"", ended.stderr[-8192:])
+    return RunResult(ended.returncode, ended.stdout or b"", ended.stderr[-8192:])
 
 
 def read(text: str) -> VariantOptions:
@@ -191,32 +191,32 @@ def _open_spool(stack: ExitStack) -> int:
     return descriptor
 
 
-def hear(source: bytes, text: str) -> Sound:
+def render_and_decode(source: bytes, text: str) -> Sound:
     """Render a source and decode the output."""
-    return decode(render(source, text), *_recognised(text))
+    return decode(render(source, text), *_input_format(text))
 
 
-def hear_all(source: bytes, texts: Iterable[str]) -> dict[str, Sound]:
+def render_and_decode_all(source: bytes, texts: Iterable[str]) -> dict[str, Sound]:
     """Render a source in several ways and decode the outputs."""
     outputs = render_all(source, texts)
     packed = {text: output for text, output in outputs.items() if output[:4] != b"RIFF"}
-    heard = {text: read_wav(outputs[text]) for text in outputs.keys() - packed.keys()}
+    decoded = {text: read_wav(outputs[text]) for text in outputs.keys() - packed.keys()}
     if packed:
         words, decoding = [*_OPEN], []
         with tempfile.TemporaryDirectory() as folder:
             for number, (text, output) in enumerate(packed.items()):
                 path = Path(folder, str(number))
                 path.write_bytes(output)
-                words += [*_recognised(text), "-i", str(path)]
+                words += [*_input_format(text), "-i", str(path)]
                 decoding += ["-map", f"{number}:a:0", *_FLOATS.split(), f"{path}.wav"]
             ended = run(words + decoding)
             assert ended.code == 0, ended.stderr
             for number, text in enumerate(packed):
-                heard[text] = read_wav(Path(folder, f"{number}.wav").read_bytes())
-    return heard
+                decoded[text] = read_wav(Path(folder, f"{number}.wav").read_bytes())
+    return decoded
 
 
-def _recognised(text: str) -> tuple[str, ...]:
+def _input_format(text: str) -> tuple[str, ...]:
     """Return ffmpeg options that name the format: one or two frames are too few to detect it."""
     form = read(text).f
     return ("-f", form) if form in ("aac", "mp3") else ()
@@ -261,7 +261,7 @@ def convert_all(source: bytes, forms: Mapping[str, str], more: str = "") -> dict
         return {name: Path(path).read_bytes() for name, path in paths.items()}
 
 
-def synthesise(graph: str) -> bytes:
+def synthesize(graph: str) -> bytes:
     """Return a wav file with the output of an ffmpeg filter graph, such as colored noise."""
     ended = run([*_OPEN, "-f", "lavfi", "-i", graph, "-bitexact", "-f", "wav", "-"])
     assert ended.code == 0, ended.stderr
@@ -271,8 +271,8 @@ def synthesise(graph: str) -> bytes:
 def describe(source: bytes) -> dict[str, Any]:
     """Return everything that ffprobe reports about a file."""
     words = "-v error -of json -show_format -show_streams -i file:/dev/fd/3"
-    answer: dict[str, Any] = json.loads(run([FFPROBE, *words.split()], source).stdout)
-    return answer
+    response: dict[str, Any] = json.loads(run([FFPROBE, *words.split()], source).stdout)
+    return response
 
 
 def loudness(source: bytes) -> float:

@@ -18,7 +18,7 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.support.authority import Certificate
-from tests.support.service import PATIENCE, PROJECT, Process, ask
+from tests.support.service import PATIENCE, PROJECT, Process, fetch
 
 reactor: Any = _reactor
 
@@ -61,13 +61,13 @@ def shipped(name: str, changes: Mapping[str, str]) -> str:
     return "\n".join([*(changes.get(line, line) for line in lines), ""])
 
 
-async def until_told(look: Callable[[], Awaitable[T]], what: str) -> T:
+async def poll(query: Callable[[], Awaitable[T]], what: str) -> T:
     """Poll a coroutine function until it returns a true value, and return the value.
 
     :raises AssertionError: if the deadline passes.
     """
     deadline = reactor.seconds() + PATIENCE
-    while not (value := await look()):
+    while not (value := await query()):
         if reactor.seconds() > deadline:
             raise AssertionError(f"timed out waiting for {what}")
         # A pause keeps the polled server from being busy with polls.
@@ -155,8 +155,8 @@ class Balancer:
         setpriv = shutil.which("setpriv")
         # The program ends when this process ends for any reason. The signal is not KILL, because
         # nginx's master would leave its worker behind.
-        leash = (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
-        command = (*leash, self._path, *words)
+        spawn_prefix = (setpriv, "--pdeathsig", "TERM", "--") if setpriv else ()
+        command = (*spawn_prefix, self._path, *words)
         process = Process()
         descriptors = {0: "w", 1: stdout, 2: "r", **self._inherited}
         reactor.spawnProcess(process, command[0], command, env=variables, childFDs=descriptors)
@@ -187,7 +187,7 @@ class HAProxy(Balancer):
                 for name, state in states.items()
             )
 
-        await until_told(settled, f"{states}")
+        await poll(settled, f"{states}")
 
     async def sessions(self, name: str) -> int:
         """Return how many requests HAProxy has sent to a node that have not ended."""
@@ -201,7 +201,7 @@ class HAProxy(Balancer):
         assert self._process is not None, "the balancer was not started"
         if self._process.code is not None:
             raise AssertionError(f"HAProxy has ended: {self.stderr}")
-        response = await ask(self._status_port, b"/;csv")
+        response = await fetch(self._status_port, b"/;csv")
         rows = csv.DictReader(response.body.decode().removeprefix("# ").splitlines())
         return {row["svname"]: row for row in rows if row["pxname"] == "nodes"}
 

@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from tests.support.authority import Authority, Certificate
 from tests.support.gateways import Gateway
-from tests.support.s3 import Answer, Check, Identity, Rights, policy
+from tests.support.s3 import Check, Identity, Rights, S3Response, policy
 from tests.support.servers import Server, free_port
 from tests.support.service import PATIENCE
 
@@ -187,7 +187,7 @@ class Ceph(Gateway):
             )
         return user
 
-    def lend(self, user: Identity) -> Identity:
+    def temporary_credentials(self, user: Identity) -> Identity:
         """Return temporary credentials with the rights that the user was created with."""
         name = f"role-{token_hex(4)}"
         trust = {
@@ -208,7 +208,7 @@ class Ceph(Gateway):
         )
         return Identity(key, secret, token)
 
-    def _act(self, who: Identity, **form: str) -> Answer:
+    def _act(self, who: Identity, **form: str) -> S3Response:
         kind = {"Content-Type": "application/x-www-form-urlencoded"}
         body = urlencode(form).encode()
-        return self.request("POST", body=body, headers=kind, identity=who).demand()
+        return self.request("POST", body=body, headers=kind, identity=who).require_success()

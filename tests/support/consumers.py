@@ -15,38 +15,38 @@ class FakeConsumer:
 
     :ivar data: all bytes written.
     :ivar writes: the size of each write.
-    :ivar heard: the calls in order: registered, wrote, unregistered.
+    :ivar calls: the calls in order: registered, wrote, unregistered.
     :ivar on_write: called after each write.
     """
 
-    def __init__(self, room: int | None = None) -> None:
+    def __init__(self, capacity: int | None = None) -> None:
         self.data = bytearray()
         self.writes: list[int] = []
-        self.heard: list[str] = []
+        self.calls: list[str] = []
         self.producer: Any = None
         self.on_write: Callable[[], object] = lambda: None
-        self._room = room
+        self._capacity = capacity
         self._held = 0
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         assert self.producer is None, "a producer is registered already"
         assert streaming, "only push producers are supported"
         self.producer = producer
-        self.heard.append("registered")
+        self.calls.append("registered")
 
     def unregisterProducer(self) -> None:
         assert self.producer is not None, "no producer is registered"
         self.producer = None
-        self.heard.append("unregistered")
+        self.calls.append("unregistered")
 
     def write(self, data: bytes) -> None:
         assert self.producer is not None, "write without a registered producer"
         assert data, "an empty write would end a chunked body"
         self.data += data
         self.writes.append(len(data))
-        self.heard.append("wrote")
+        self.calls.append("wrote")
         self._held += len(data)
-        if self._room is not None and self._held > self._room:
+        if self._capacity is not None and self._held > self._capacity:
             self.producer.pauseProducing()
         self.on_write()
 
@@ -56,7 +56,7 @@ class FakeConsumer:
         if self.producer is not None:
             self.producer.resumeProducing()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """Disconnect: stop the producer and unregister it."""
         producer, self.producer = self.producer, None
         if producer is not None:

@@ -37,19 +37,19 @@ class Gateway(Requests):
             self.port = again or free_port()
             self._server = server = self.serve(self.port)
             try:
-                await until(self._settled, "the S3 server to respond")
+                await until(self._responds_or_ended, "the S3 server to respond")
             except AssertionError:
                 await self.stop()
             if server.running:
                 return
-        raise AssertionError(f"the S3 server did not start: {server.last_words}")
+        raise AssertionError(f"the S3 server did not start: {server.output_tail}")
 
     async def stop(self) -> None:
         """Stop the server at once; its data stays."""
         if self._server is not None:
             self._server.kill()
 
-    def _settled(self) -> bool:
+    def _responds_or_ended(self) -> bool:
         assert self._server is not None
         with suppress(OSError, HTTPException):
             return self.ready() or not self._server.running

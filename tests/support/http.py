@@ -88,7 +88,7 @@ class Response:
         return [value for key, value in self.headers if key == name.lower().encode()]
 
     @property
-    def settled(self) -> list[tuple[bytes, bytes]]:
+    def headers_without_date(self) -> list[tuple[bytes, bytes]]:
         """The headers sorted, without Date, which changes with the clock."""
         return sorted(header for header in self.headers if header[0] != b"date")
 
@@ -171,14 +171,14 @@ def _read_chunks(data: bytes) -> tuple[bytes, bool, bytes]:
 
 
 @implementer(ITCPTransport)
-class _Wire(StringTransport):
+class _ServerTransport(StringTransport):
     """Server side of an in-memory connection."""
 
     def __init__(self, site: Site, window: int | None) -> None:
         StringTransport.__init__(self, peerAddress=IPv4Address("TCP", "192.0.2.1", 40_000))
         self.closed = self.aborted = self.half_closed = False
         self._window = window
-        self._full = self._left = False
+        self._full = self._client_left = False
         self._unread = b""
         self.protocol: Any = site.buildProtocol(self.getPeer())
         self.protocol.makeConnection(self)
@@ -227,18 +227,18 @@ class _Wire(StringTransport):
         while self._unread and self._is_read():
             data, self._unread = self._unread, b""
             self.protocol.dataReceived(data)
-        if self._left and self._is_read():
+        if self._client_left and self._is_read():
             self.lost(ConnectionDone())
 
     def leave(self) -> None:
         """Disconnect; a server that is not reading does not notice."""
-        self._left = True
+        self._client_left = True
         self.send(b"")
 
-    def fill(self, told: bool = True) -> None:
+    def fill(self, notified: bool = True) -> None:
         """Stop reading, so that everything sent from now on stays in the server's buffer."""
         self._full = True
-        if told and self.producer is not None:
+        if notified and self.producer is not None:
             self.producer.pauseProducing()
 
     def drain(self) -> None:
@@ -276,7 +276,7 @@ class Connection:
 
     def __init__(self, site: Site, window: int | None = None) -> None:
         self.method = b"GET"
-        self._wire = _Wire(site, window)
+        self._wire = _ServerTransport(site, window)
 
     @property
     def received(self) -> bytes:
@@ -331,13 +331,13 @@ class Connection:
         """Disconnect without sending anything."""
         self._wire.leave()
 
-    def pause(self, told: bool = True) -> None:
+    def pause(self, notified: bool = True) -> None:
         """Stop reading, so that the server's buffer fills.
 
-        :param told: whether the server's producer is paused, as it is when the buffer is over its
-            limit.
+        :param notified: whether the server's producer is paused, as it is when the buffer is over
+            its limit.
         """
-        self._wire.fill(told)
+        self._wire.fill(notified)
 
     def resume(self) -> None:
         """Read everything in the server's buffer, and read on until it is full again."""
@@ -350,7 +350,7 @@ class Log:
 
     events: list[LogEvent] = field(default_factory=list)
 
-    def keep(self) -> Callable[[], None]:
+    def start(self) -> Callable[[], None]:
         """Start collecting and return a function that stops it."""
         globalLogPublisher.addObserver(self.events.append)
         return lambda: globalLogPublisher.removeObserver(self.events.append)
@@ -453,10 +453,10 @@ class FakeRender:
         self.waiting: list[Deferred[RenderOutput]] = []
         self.output = FakeOutput()
 
-    def put_out(self, data: bytes) -> None:
+    def write_output(self, data: bytes) -> None:
         """Append bytes to the output, as an encoder does."""
         self.output.add(data)
-        self._be_ready()
+        self._notify_subscribers()
 
     def end(self, failure: Refusal | None = None) -> None:
         """End the render; waiting subscribers receive a failure if there was no output yet."""
@@ -466,7 +466,7 @@ class FakeRender:
                 waiter.errback(failure)
         else:
             self.output.end(failure)
-            self._be_ready()
+            self._notify_subscribers()
 
     def subscribe(self) -> Deferred[RenderOutput]:
         """Count a subscriber and return a Deferred of the output."""
@@ -482,7 +482,7 @@ class FakeRender:
         """Count a subscriber that left."""
         self.left += 1
 
-    def _be_ready(self) -> None:
+    def _notify_subscribers(self) -> None:
         waiting, self.waiting = self.waiting, []
         for waiter in waiting:
             waiter.callback(self.output)
@@ -538,7 +538,7 @@ class ResourceHarness:
     :ivar stored: variants by cache key, or a refusal that every lookup raises.
     :ivar source: the source that every open returns, or the exception that it raises.
     :ivar render_error: the failure with which every render ends at once, if set.
-    :ivar line_clock: the clock of the connections; ``clock`` is that of everything else.
+    :ivar connection_clock: the clock of the connections; ``clock`` is that of everything else.
     :ivar fast_path: the fast path, which the site uses only if ``fast`` is true.
     :ivar spawner: starts the probes for info documents; 2 may run at a time.
     """
@@ -594,9 +594,9 @@ class ResourceHarness:
             self if with_store else None,
             self.instrumentation,
         )
-        self.line_clock = Clock()
+        self.connection_clock = Clock()
         self.site = ProxySite(
-            self.resource, self.line_clock, fast_path=self.fast_path if fast else None
+            self.resource, self.connection_clock, fast_path=self.fast_path if fast else None
         )
 
     # The store, the sources and the renders, as called by the resource.
@@ -639,7 +639,7 @@ class ResourceHarness:
 
     # Called by tests.
 
-    def touched(self) -> list[str]:
+    def called_methods(self) -> list[str]:
         """Return the names of the called doubles' methods, in order."""
         return [name for name, _ in self.calls]
 
@@ -651,7 +651,7 @@ class ResourceHarness:
         """Open a connection."""
         return Connection(self.site, window)
 
-    def ask(self, target: bytes, method: bytes = b"GET", **headers: Any) -> Response:
+    def fetch(self, target: bytes, method: bytes = b"GET", **headers: Any) -> Response:
         """Send one request and return its response, which must arrive at once."""
         connection = self.connect()
         connection.send(target, method, **headers)
@@ -660,9 +660,9 @@ class ResourceHarness:
             raise Malformed(f"bytes after the response: {response.rest!r}")
         return response
 
-    def ask_signed(self, rest: bytes, method: bytes = b"GET", **headers: Any) -> Response:
+    def fetch_signed(self, rest: bytes, method: bytes = b"GET", **headers: Any) -> Response:
         """Sign a path, request it and return the response."""
-        return self.ask(self.path(rest), method, **headers)
+        return self.fetch(self.path(rest), method, **headers)
 
     def store_variant(
         self,

@@ -65,7 +65,7 @@ class JuiceFS(Gateway):
         self._users.add(user.access_key)
         return user
 
-    def lend(self, user: Identity) -> Identity:
+    def temporary_credentials(self, user: Identity) -> Identity:
         """Return temporary credentials with the rights of a user, who must not be the owner."""
         with self._pool() as pool:
             lent = AssumeRoleProvider(

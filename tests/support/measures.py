@@ -27,7 +27,7 @@ def strength(samples: Sequence[float], hertz: float, rate: int) -> float:
     return 20 * math.log10(2 * math.hypot(real, imaginary) / len(samples) + 1e-12)
 
 
-def likeness(samples: Sequence[float], others: Sequence[float]) -> float:
+def correlation(samples: Sequence[float], others: Sequence[float]) -> float:
     """Return the correlation of two sounds of equal length: 1 if they differ at most in volume."""
     power = math.fsum(map(mul, samples, samples)) * math.fsum(map(mul, others, others))
     return math.fsum(map(mul, samples, others)) / math.sqrt(power) if power else 0.0

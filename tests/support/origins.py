@@ -33,14 +33,14 @@ MODIFIED = "Wed, 01 Jan 2025 00:00:00 GMT"
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _CHUNK = 8000
 # First bytes of a TLS handshake, which a client sends if it expects TLS on a cleartext port.
-_HELLO = b"\x16\x03"
+_TLS_HANDSHAKE = b"\x16\x03"
 
 
 # Records
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedRequest:
     """Received request.
 
     :ivar target: path and query, as received.
@@ -52,7 +52,7 @@ class Asked:
     headers: Mapping[str, str]
 
     @classmethod
-    def read(cls, head: bytes) -> Asked:
+    def read(cls, head: bytes) -> ReceivedRequest:
         """Parse a request without its final blank line."""
         first, *lines = head.decode("latin-1").split("\r\n")
         method, target, _ = first.split(" ", 2)
@@ -61,7 +61,7 @@ class Asked:
 
 
 @dataclass
-class Visit:
+class ConnectionRecord:
     """Accepted connection, with or without requests.
 
     :ivar secured: whether the TLS handshake completed.
@@ -70,66 +70,68 @@ class Visit:
     """
 
     secured: bool = False
-    requests: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     reason: Failure | None = None
 
 
 # Behaviors
 
 
-class Behaviour(Protocol):
+class Behavior(Protocol):
     """Responder to requests for a path."""
 
-    def answer(self, call: Call) -> None:
+    def respond(self, pending: PendingResponse) -> None:
         """Respond to the request, correctly or not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PendingResponse:
     """Request that waits for its response.
 
-    :ivar turn: the number of earlier requests for this path.
+    :ivar earlier_requests: the number of earlier requests for this path.
     """
 
-    asked: Asked
-    turn: int
-    _talk: _Talk
+    request: ReceivedRequest
+    earlier_requests: int
+    _protocol: _OriginProtocol
 
     @property
     def wants_body(self) -> bool:
         """Whether the method is not HEAD."""
-        return self.asked.method != "HEAD"
+        return self.request.method != "HEAD"
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        self._talk.transport.write(data)  # type: ignore[union-attr]
+        self._protocol.transport.write(data)  # type: ignore[union-attr]
 
-    def say(self, status: int, headers: Iterable[str | bytes] = (), version: str = "1.1") -> None:
+    def send_head(
+        self, status: int, headers: Iterable[str | bytes] = (), version: str = "1.1"
+    ) -> None:
         """Send a status and header lines; lines given as bytes are sent unchanged."""
         lines = [line if isinstance(line, bytes) else line.encode("latin-1") for line in headers]
         self.write(b"\r\n".join([f"HTTP/{version} {status} So".encode(), *lines, b"", b""]))
 
-    def done(self) -> None:
+    def finish(self) -> None:
         """End the response and keep the connection open for another request."""
-        self._talk.answered()
+        self._protocol.finish_response()
 
     def close(self) -> None:
         """Close the connection cleanly."""
-        self._talk.transport.loseConnection()  # type: ignore[union-attr]
+        self._protocol.transport.loseConnection()  # type: ignore[union-attr]
 
-    def tear(self) -> None:
+    def close_without_notify(self) -> None:
         """Close the connection without a TLS close_notify alert."""
         # Twisted joins small TLS writes and passes them to the TCP transport one reactor turn
         # later.
-        reactor.callLater(0, self._talk.wire.loseConnection)
+        reactor.callLater(0, self._protocol.tcp_transport.loseConnection)
 
     def abort(self) -> None:
         """Reset the connection; bytes in transit may be lost."""
-        reactor.callLater(0, self._talk.wire.abortConnection)
+        reactor.callLater(0, self._protocol.tcp_transport.abortConnection)
 
     def hold(self, rest: Callable[[], None]) -> None:
         """Send nothing more until `Origin.release` calls ``rest``."""
-        self._talk.origin.held.append(rest)
+        self._protocol.origin.held.append(rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +145,11 @@ class Status:
     headers: tuple[str | bytes, ...] = ()
     body: bytes = b"no"
 
-    def answer(self, call: Call) -> None:
-        call.say(self.code, [f"Content-Length: {len(self.body)}", *self.headers])
-        if call.wants_body:
-            call.write(self.body)
-        call.done()
+    def respond(self, pending: PendingResponse) -> None:
+        pending.send_head(self.code, [f"Content-Length: {len(self.body)}", *self.headers])
+        if pending.wants_body:
+            pending.write(self.body)
+        pending.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,24 +159,24 @@ class Redirect:
     location: str | None
     status: int = 302
 
-    def answer(self, call: Call) -> None:
+    def respond(self, pending: PendingResponse) -> None:
         lines = () if self.location is None else (f"Location: {self.location}",)
-        Status(self.status, lines, b"").answer(call)
+        Status(self.status, lines, b"").respond(pending)
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
     """Fixed bytes for every request, which need not be HTTP.
 
-    :ivar then: what follows the bytes: ``close``, ``tear``, ``abort`` or ``hold``.
+    :ivar then: what follows the bytes: ``close``, ``close_without_notify``, ``abort`` or ``hold``.
     """
 
     data: bytes
     then: str = "close"
 
-    def answer(self, call: Call) -> None:
-        call.write(self.data)
-        call.hold(call.close) if self.then == "hold" else getattr(call, self.then)()
+    def respond(self, pending: PendingResponse) -> None:
+        pending.write(self.data)
+        pending.hold(pending.close) if self.then == "hold" else getattr(pending, self.then)()
 
 
 #: Accepts a request and does not respond.
@@ -182,27 +184,27 @@ STALL = Raw(b"", "hold")
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class BehaviorSequence:
     """One behavior per request for a path, in order; the last one serves all further requests."""
 
-    behaviours: tuple[Behaviour, ...]
+    behaviors: tuple[Behavior, ...]
 
-    def __init__(self, *behaviours: Behaviour) -> None:
-        object.__setattr__(self, "behaviours", behaviours)
+    def __init__(self, *behaviors: Behavior) -> None:
+        object.__setattr__(self, "behaviors", behaviors)
 
-    def answer(self, call: Call) -> None:
-        self.behaviours[min(call.turn, len(self.behaviours) - 1)].answer(call)
+    def respond(self, pending: PendingResponse) -> None:
+        self.behaviors[min(pending.earlier_requests, len(self.behaviors) - 1)].respond(pending)
 
 
 @dataclass(frozen=True, slots=True)
 class Methods:
     """One behavior for HEAD and one for all other methods."""
 
-    head: Behaviour
-    get: Behaviour
+    head: Behavior
+    get: Behavior
 
-    def answer(self, call: Call) -> None:
-        (self.get if call.wants_body else self.head).answer(call)
+    def respond(self, pending: PendingResponse) -> None:
+        (self.get if pending.wants_body else self.head).respond(pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +217,10 @@ class File:
     :ivar head_length: Content-Length of the response to HEAD, if not the right one; ``""`` omits
         it.
     :ivar headers: further header lines; lines given as bytes are sent unchanged.
-    :ivar zipped: ``asked`` compresses if Accept-Encoding allows it, ``always`` in every response.
+    :ivar zipped: ``request`` compresses if Accept-Encoding allows it, ``always`` in every response.
     :ivar sent: number of body bytes before the failure; None for no failure.
-    :ivar then: the failure: ``close``, ``tear``, ``abort`` or ``hold``. If ``sent`` is negative, a
-        chunked body stops in the middle of the chunk after that many bytes.
+    :ivar then: the failure: ``close``, ``close_without_notify``, ``abort`` or ``hold``. If ``sent``
+        is negative, a chunked body stops in the middle of the chunk after that many bytes.
     """
 
     data: bytes
@@ -234,13 +236,13 @@ class File:
     sent: int | None = None
     then: str = "close"
 
-    def answer(self, call: Call) -> None:
-        wanted = call.asked.headers
-        if call.asked.method == "HEAD" and self.head != 200:
-            Status(self.head).answer(call)
+    def respond(self, pending: PendingResponse) -> None:
+        wanted = pending.request.headers
+        if pending.request.method == "HEAD" and self.head != 200:
+            Status(self.head).respond(pending)
             return
         if self.etag is not None and wanted.get("if-match", self.etag) not in (self.etag, "*"):
-            Status(412).answer(call)
+            Status(412).respond(pending)
             return
         status, body, lines = 200, self.data, [*self.headers]
         if self.etag is not None:
@@ -255,28 +257,28 @@ class File:
             if (part := self._part(wanted)) is not None:
                 start, end = part
                 if start >= end:
-                    Status(416, (f"Content-Range: bytes */{len(body)}",)).answer(call)
+                    Status(416, (f"Content-Range: bytes */{len(body)}",)).respond(pending)
                     return
                 lines.append(f"Content-Range: bytes {start}-{end - 1}/{len(body)}")
                 status, body = 206, body[start:end]
-        if not call.wants_body and self.head_length is not None:
+        if not pending.wants_body and self.head_length is not None:
             lines += [f"Content-Length: {self.head_length}"] if self.head_length else []
         elif self.framing == "length":
             lines.append(f"Content-Length: {len(body)}")
         elif self.framing == "chunked":
             lines.append("Transfer-Encoding: chunked")
-        call.say(status, lines, self.version)
-        if not call.wants_body:
-            call.done()
+        pending.send_head(status, lines, self.version)
+        if not pending.wants_body:
+            pending.finish()
         elif self.sent is None:
-            self._send(call, body)
-            self._finish(call)
+            self._send(pending, body)
+            self._finish(pending)
         else:
-            self._go_wrong(call, body)
+            self._go_wrong(pending, body)
 
     def _zips(self, wanted: Mapping[str, str]) -> bool:
-        asked = self.zipped == "asked" and "gzip" in wanted.get("accept-encoding", "")
-        return asked or self.zipped == "always"
+        is_accepted = self.zipped == "accepted" and "gzip" in wanted.get("accept-encoding", "")
+        return is_accepted or self.zipped == "always"
 
     def _part(self, wanted: Mapping[str, str]) -> tuple[int, int] | None:
         match = _RANGE.fullmatch(wanted.get("range", ""))
@@ -287,75 +289,75 @@ class File:
             return max(0, len(self.data) - int(last)), len(self.data)
         return int(first), min(len(self.data), int(last) + 1 if last else len(self.data))
 
-    def _send(self, call: Call, body: bytes) -> None:
+    def _send(self, pending: PendingResponse, body: bytes) -> None:
         if self.framing != "chunked":
-            call.write(body)
+            pending.write(body)
             return
         for at in range(0, len(body), _CHUNK):
             chunk = body[at : at + _CHUNK]
-            call.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+            pending.write(b"%x\r\n%s\r\n" % (len(chunk), chunk))
 
-    def _finish(self, call: Call) -> None:
+    def _finish(self, pending: PendingResponse) -> None:
         if self.framing == "chunked":
-            call.write(b"0\r\n\r\n")
+            pending.write(b"0\r\n\r\n")
         if self.framing == "close" or self.version == "1.0":
-            call.close()
+            pending.close()
         else:
-            call.done()
+            pending.finish()
 
-    def _go_wrong(self, call: Call, body: bytes) -> None:
+    def _go_wrong(self, pending: PendingResponse, body: bytes) -> None:
         assert self.sent is not None
         count = abs(self.sent)
-        self._send(call, body[:count])
+        self._send(pending, body[:count])
         if self.sent < 0:
-            call.write(b"%x\r\n%s" % (_CHUNK, body[count : count + 100]))
+            pending.write(b"%x\r\n%s" % (_CHUNK, body[count : count + 100]))
         if self.then != "hold":
-            getattr(call, self.then)()
+            getattr(pending, self.then)()
             return
 
         def go_on() -> None:
-            self._send(call, body[count:])
-            self._finish(call)
+            self._send(pending, body[count:])
+            self._finish(pending)
 
-        call.hold(go_on)
+        pending.hold(go_on)
 
 
 # The server
 
 
 @implementer(IHandshakeListener)
-class _Talk(Connection):
+class _OriginProtocol(Connection):
     """Server side of one connection; pipelined requests wait for the response under way."""
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
-        self.visit = Visit()
-        self.gone: Deferred[None] = Deferred()
+        self.connection = ConnectionRecord()
+        self.closed: Deferred[None] = Deferred()
         self._received = b""
         self._busy = False
 
     @property
-    def wire(self) -> Any:
+    def tcp_transport(self) -> Any:
         """The TCP transport, which is below TLS."""
         transport: Any = self.transport
         return transport.transport if self.origin.secure else transport
 
     def connectionMade(self) -> None:
-        self.origin.visits.append(self.visit)
-        self.origin.talks.add(self)
+        self.origin.connections.append(self.connection)
+        self.origin.protocols.add(self)
 
     def handshakeCompleted(self) -> None:
-        self.visit.secured = True
+        self.connection.secured = True
 
     def dataReceived(self, data: bytes) -> None:
         self._received += data
-        if self._received.startswith(_HELLO):
+        if self._received.startswith(_TLS_HANDSHAKE):
             self.transport.loseConnection()  # type: ignore[union-attr]
             return
         self._next()
 
-    def answered(self) -> None:
-        if self.visit.requests[-1].headers.get("connection", "").lower() == "close":
+    def finish_response(self) -> None:
+        if self.connection.requests[-1].headers.get("connection", "").lower() == "close":
             self.transport.loseConnection()  # type: ignore[union-attr]
             return
         self._busy = False
@@ -363,20 +365,20 @@ class _Talk(Connection):
         reactor.callLater(0, self._next)
 
     def _next(self) -> None:
-        if self._busy or self.visit.reason is not None:
+        if self._busy or self.connection.reason is not None:
             return
         head, blank, rest = self._received.partition(b"\r\n\r\n")
         if not blank:
             return
         self._received, self._busy = rest, True
-        asked = Asked.read(head)
-        self.visit.requests.append(asked)
-        self.origin.answer(asked, self)
+        request = ReceivedRequest.read(head)
+        self.connection.requests.append(request)
+        self.origin.respond(request, self)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        self.visit.reason = reason
-        self.origin.talks.discard(self)
-        self.gone.callback(None)
+        self.connection.reason = reason
+        self.origin.protocols.discard(self)
+        self.closed.callback(None)
 
 
 class Origin:
@@ -384,20 +386,20 @@ class Origin:
 
     :param certificates: none for cleartext. Each connection uses the next certificate, and all
         further connections use the last one.
-    :ivar visits: all connections in order, including those that ended during the handshake.
+    :ivar connections: all connections in order, including those that ended during the handshake.
     :ivar held: functions that continue the responses on hold.
     """
 
     def __init__(self, *certificates: Certificate) -> None:
         self.secure = bool(certificates)
-        self.visits: list[Visit] = []
+        self.connections: list[ConnectionRecord] = []
         self.held: list[Callable[[], None]] = []
-        self.talks: set[_Talk] = set()
-        self._behaviours: dict[str, Behaviour] = {}
-        self._turns: dict[str, int] = {}
-        factory = Factory.forProtocol(_Talk)
+        self.protocols: set[_OriginProtocol] = set()
+        self._behaviors: dict[str, Behavior] = {}
+        self._request_counts: dict[str, int] = {}
+        factory = Factory.forProtocol(_OriginProtocol)
         factory.noisy = False
-        factory.buildProtocol = lambda address: _Talk(self)  # type: ignore[method-assign]
+        factory.buildProtocol = lambda address: _OriginProtocol(self)  # type: ignore[method-assign]
         if certificates:
             context = _Contexts(certificates)
             self._port = reactor.listenSSL(0, factory, context, interface="127.0.0.1")
@@ -406,22 +408,26 @@ class Origin:
         self.port: int = self._port.getHost().port
 
     @property
-    def requests(self) -> list[Asked]:
+    def requests(self) -> list[ReceivedRequest]:
         """All requests, grouped by connection."""
-        return [asked for visit in self.visits for asked in visit.requests]
+        return [request for connection in self.connections for request in connection.requests]
 
-    def asked(self, path: str) -> list[Asked]:
+    def requests_for(self, path: str) -> list[ReceivedRequest]:
         """Return the requests for a path with any query."""
-        return [asked for asked in self.requests if asked.target.partition("?")[0] == path]
+        return [
+            requests_for
+            for requests_for in self.requests
+            if requests_for.target.partition("?")[0] == path
+        ]
 
     def url(self, path: str, host: str = "localhost") -> str:
         """Return the URL of a path."""
         return f"http{'s' * self.secure}://{host}:{self.port}{path}"
 
-    def put(self, path: str, behaviour: Behaviour | bytes, host: str = "localhost") -> str:
+    def put(self, path: str, behavior: Behavior | bytes, host: str = "localhost") -> str:
         """Register a behavior for a path and return its URL; bytes are served as a `File`."""
-        self._behaviours[path] = File(behaviour) if isinstance(behaviour, bytes) else behaviour
-        self._turns.pop(path, None)
+        self._behaviors[path] = File(behavior) if isinstance(behavior, bytes) else behavior
+        self._request_counts.pop(path, None)
         return self.url(path, host)
 
     def put_chain(self, path: str, hops: int, end: str) -> str:
@@ -431,13 +437,13 @@ class Origin:
             self.put(f"{path}-{hop}", Redirect(there))
         return self.url(f"{path}-0")
 
-    def answer(self, asked: Asked, talk: _Talk) -> None:
+    def respond(self, request: ReceivedRequest, protocol: _OriginProtocol) -> None:
         """Respond to one request; an unregistered path is a 404."""
-        path = asked.target.partition("?")[0]
-        behaviour = self._behaviours.get(asked.target) or self._behaviours.get(path) or Status(404)
-        turn = self._turns.get(path, 0)
-        self._turns[path] = turn + 1
-        behaviour.answer(Call(asked, turn, talk))
+        path = request.target.partition("?")[0]
+        behavior = self._behaviors.get(request.target) or self._behaviors.get(path) or Status(404)
+        request_count = self._request_counts.get(path, 0)
+        self._request_counts[path] = request_count + 1
+        behavior.respond(PendingResponse(request, request_count, protocol))
 
     def release(self) -> None:
         """Continue all responses on hold."""
@@ -448,10 +454,10 @@ class Origin:
     async def stop(self) -> None:
         """Close the port and all connections, and wait until they are closed."""
         await self._port.stopListening()
-        talks = list(self.talks)
-        for talk in talks:
-            talk.wire.abortConnection()
-        await gatherResults([talk.gone for talk in talks])
+        protocols = list(self.protocols)
+        for protocol in protocols:
+            protocol.tcp_transport.abortConnection()
+        await gatherResults([protocol.closed for protocol in protocols])
 
 
 class _Contexts(ContextFactory):

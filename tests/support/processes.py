@@ -31,7 +31,7 @@ class FakeChild:
     decides when the child dies of one.
 
     :ivar signals: the received signals in order.
-    :ivar hung_up: whether the parent has closed its ends of the pipes.
+    :ivar pipes_closed: whether the parent has closed its ends of the pipes.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FakeChild:
         self.arguments = list(arguments)
         self.environment = dict(environment)
         self.signals: list[str] = []
-        self.hung_up = False
+        self.pipes_closed = False
         self.alive = True
         self.ended = False
         self.piped = {number for number, what in descriptors.items() if what == "r"}
@@ -54,7 +54,7 @@ class FakeChild:
         self._protocol = protocol
         self._reason: Failure | None = None
 
-    def say(self, data: bytes) -> None:
+    def write_stdout(self, data: bytes) -> None:
         """Write to stdout, which is a pipe or a file."""
         assert self.alive, "the child has exited"
         if 1 in self.piped:
@@ -62,7 +62,7 @@ class FakeChild:
         else:
             os.write(self.inherited[1], data)
 
-    def complain(self, data: bytes) -> None:
+    def write_stderr(self, data: bytes) -> None:
         """Write to stderr."""
         assert self.alive, "the child has exited"
         self._protocol.childDataReceived(2, data)
@@ -85,7 +85,7 @@ class FakeChild:
         self.ended = True
         self._protocol.processEnded(self._reason)
 
-    def die(self, code: int = 0, signal: int | None = None) -> None:
+    def exit_and_end(self, code: int = 0, signal: int | None = None) -> None:
         """Exit and close all pipes."""
         self.exit(code, signal)
         self.end()
@@ -96,7 +96,7 @@ class FakeChild:
         self.signals.append(signalID)
 
     def loseConnection(self) -> None:
-        self.hung_up = True
+        self.pipes_closed = True
 
 
 class FakeSpawner:
@@ -137,7 +137,7 @@ class FakeSpawner:
         processProtocol.makeConnection(child)
         return child
 
-    def put_down(self) -> None:
+    def kill_all(self) -> None:
         """Kill the children that a test leaves behind, so that no descriptor stays open."""
         for child in self.alive:
-            child.die(signal=9)
+            child.exit_and_end(signal=9)

@@ -24,122 +24,122 @@ from audioproxy.service import ProxyService, make_service
 from tests.live.test_service import until_hit
 from tests.support.buckets import s3_server
 from tests.support.http import Response
-from tests.support.origins import Asked
+from tests.support.origins import ReceivedRequest
 from tests.support.s3 import Check, Identity, S3Server
-from tests.support.service import Process, ServiceCase, ask, reactor, signed, until
+from tests.support.service import Process, ServiceCase, fetch, reactor, signed, until
 
 #: What happens to a request: forwarded (PASS), held (HOLD), its response stopped after a number of
 #: bytes, or its connection reset (ABORTED).
-Fate = str | int | None
-HOLD, ABORTED, PASS = "hold", "cut", None
+RequestAction = str | int | None
+HOLD, ABORTED, PASS = "hold", "reset", None
 
 _HEAD = re.compile(rb"(?:GET|HEAD|PUT|POST|DELETE) \S+ HTTP/1\.1\r\n.*?\r\n\r\n", re.DOTALL)
 
 
-class _Inner(ProxyClient):
+class _ServerConnection(ProxyClient):
     """Connection to the server."""
 
     def connectionMade(self) -> None:
-        self.factory.server.road.ends.add(self)
+        self.factory.server.relay.ends.add(self)
         ProxyClient.connectionMade(self)
 
     def dataReceived(self, data: bytes) -> None:
         if self.peer is not None:
-            self.peer.back(data)
+            self.peer.forward_response(data)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        self.factory.server.road.ends.discard(self)
+        self.factory.server.relay.ends.discard(self)
         ProxyClient.connectionLost(self, reason)
 
 
-class _InnerFactory(ProxyClientFactory):
-    protocol = _Inner
+class _ServerConnectionFactory(ProxyClientFactory):
+    protocol = _ServerConnection
     noisy = False
 
 
-class _Outer(ProxyServer):
+class _ClientConnection(ProxyServer):
     """Connection from a client."""
 
-    clientProtocolFactory = _InnerFactory
+    clientProtocolFactory = _ServerConnectionFactory
     reactor = reactor
 
     def connectionMade(self) -> None:
-        self.road: Road = self.factory.road  # type: ignore[attr-defined]
-        self.road.ends.add(self)
-        self._left = self.road.limit
-        self._asking: list[bytes] = []
-        self._answering: list[bytes] = []
-        if self.road.shut:
+        self.relay: Relay = self.factory.relay  # type: ignore[attr-defined]
+        self.relay.ends.add(self)
+        self._remaining_bytes = self.relay.limit
+        self._held_requests: list[bytes] = []
+        self._held_responses: list[bytes] = []
+        if self.relay.rejects_connections:
             self.close()
         else:
             ProxyServer.connectionMade(self)
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
-        self.road.ends.discard(self)
-        self._asking.clear()
-        self._answering.clear()
+        self.relay.ends.discard(self)
+        self._held_requests.clear()
+        self._held_responses.clear()
         ProxyServer.connectionLost(self, reason)
 
     @property
-    def stands(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether bytes are held back."""
-        return bool(self._asking or self._answering)
+        return bool(self._held_requests or self._held_responses)
 
     def dataReceived(self, data: bytes) -> None:
         """Called with bytes from the client: apply the rule to each request in them."""
-        if self._asking:
+        if self._held_requests:
             self.transport.pauseProducing()
-            self._asking.append(data)
+            self._held_requests.append(data)
             return
         for head in _HEAD.findall(data):
-            asked = Asked.read(head.partition(b"\r\n\r\n")[0])
-            self.road.requests.append(asked)
-            fate = self.road.rule(asked)
-            if fate == ABORTED:
+            request = ReceivedRequest.read(head.partition(b"\r\n\r\n")[0])
+            self.relay.requests.append(request)
+            action = self.relay.rule(request)
+            if action == ABORTED:
                 self.abort()
                 return
-            self._left = fate if isinstance(fate, int) else self.road.limit
-            if fate == HOLD:
+            self._remaining_bytes = action if isinstance(action, int) else self.relay.limit
+            if action == HOLD:
                 self.transport.pauseProducing()
-                self._asking.append(data)
+                self._held_requests.append(data)
                 return
-        self.forth(data)
+        self.send_to_server(data)
 
-    def forth(self, data: bytes) -> None:
+    def send_to_server(self, data: bytes) -> None:
         """Send to the server."""
         if self.peer is not None:
             self.peer.transport.write(data)  # type: ignore[union-attr]
 
-    def back(self, data: bytes) -> None:
+    def forward_response(self, data: bytes) -> None:
         """Send bytes from the server to the client, up to the limit."""
         if self.peer is None:
             return  # the client is gone, and the server has not noticed yet
-        if self._left is not None:
-            data, rest = data[: self._left], data[self._left :]
-            self._left -= len(data)
+        if self._remaining_bytes is not None:
+            data, rest = data[: self._remaining_bytes], data[self._remaining_bytes :]
+            self._remaining_bytes -= len(data)
             if rest:
                 # Later bytes may still arrive: the client's transport resumes the server's when it
                 # drains.
                 self.peer.transport.pauseProducing()  # type: ignore[union-attr]
-                self._answering.append(rest)
+                self._held_responses.append(rest)
         if data:
-            self.pass_on(data)
+            self.send_to_client(data)
 
-    def pass_on(self, data: bytes) -> None:
+    def send_to_client(self, data: bytes) -> None:
         """Send to the client."""
-        self.road.passed += len(data)
+        self.relay.sent_bytes += len(data)
         self.transport.write(data)
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         """Send the held bytes."""
-        self._left = None
-        asking, self._asking = self._asking, []
-        answering, self._answering = self._answering, []
-        for data in asking:
-            self.forth(data)
-        for data in answering:
-            self.pass_on(data)
-        for end, waited in ((self, asking), (self.peer, answering)):
+        self._remaining_bytes = None
+        requests, self._held_requests = self._held_requests, []
+        responses, self._held_responses = self._held_responses, []
+        for data in requests:
+            self.send_to_server(data)
+        for data in responses:
+            self.send_to_client(data)
+        for end, waited in ((self, requests), (self.peer, responses)):
             if end is not None and waited:
                 end.transport.resumeProducing()  # type: ignore[union-attr]
 
@@ -154,44 +154,44 @@ class _Outer(ProxyServer):
         self.transport.loseConnection()  # type: ignore[attr-defined]
 
 
-class Road:
+class Relay:
     """TCP proxy in this process in front of a server, which records, holds and cuts requests.
 
     It forwards TLS too, but cannot read the requests in it.
 
     :ivar requests: all requests so far.
-    :ivar passed: number of response bytes sent to clients.
+    :ivar sent_bytes: number of response bytes sent to clients.
     :ivar limit: number of bytes of each response after which it stalls; over TLS, of each
         connection.
     :ivar rule: decides what happens to a request; called before the server receives the request.
-    :ivar shut: whether to close each connection as soon as it is made.
+    :ivar rejects_connections: whether to close each connection as soon as it is made.
     :ivar ends: both sides of each connection.
     """
 
     def __init__(self, port: int) -> None:
-        self.requests: list[Asked] = []
-        self.passed = 0
+        self.requests: list[ReceivedRequest] = []
+        self.sent_bytes = 0
         self.limit: int | None = None
-        self.rule: Callable[[Asked], Fate] = lambda asked: PASS
-        self.shut = False
+        self.rule: Callable[[ReceivedRequest], RequestAction] = lambda request: PASS
+        self.rejects_connections = False
         self.ends: set[Any] = set()
         self._factory = ProxyFactory("127.0.0.1", port)
-        self._factory.protocol = _Outer
+        self._factory.protocol = _ClientConnection
         self._factory.noisy = False
-        self._factory.road = self  # type: ignore[attr-defined]
+        self._factory.relay = self  # type: ignore[attr-defined]
         self.port = 0
         self._port: Any = None
         self.open()
 
     @property
-    def connections(self) -> list[_Outer]:
+    def connections(self) -> list[_ClientConnection]:
         """The connections from clients."""
-        return [end for end in self.ends if isinstance(end, _Outer)]
+        return [end for end in self.ends if isinstance(end, _ClientConnection)]
 
     @property
-    def standing(self) -> int:
+    def stalled(self) -> int:
         """The number of connections from clients that hold bytes back."""
-        return sum(end.stands for end in self.connections)
+        return sum(end.is_stalled for end in self.connections)
 
     def open(self) -> None:
         """Listen for clients; a second time, on the same port."""
@@ -203,38 +203,38 @@ class Road:
         port, self._port = self._port, None
         if port is not None:
             await port.stopListening()
-        self.cut()
+        self.reset_all()
         await until(lambda: not self.ends, "the connections to close")
 
-    def cut(self) -> None:
+    def reset_all(self) -> None:
         """Reset all connections."""
         for end in list(self.ends):
             end.transport.abortConnection()
 
-    def close_gently(self) -> None:
+    def close_cleanly(self) -> None:
         """Close all connections cleanly, as if each response were complete."""
         for connection in self.connections:
             connection.close()
 
-    def go_on(self) -> None:
+    def release(self) -> None:
         """Remove the rule and the limit, and send all held bytes."""
-        self.rule, self.limit = (lambda asked: PASS), None
+        self.rule, self.limit = (lambda request: PASS), None
         for connection in self.connections:
-            connection.go_on()
+            connection.release()
 
     def count(self, method: str) -> int:
         """Return the number of requests with a method."""
-        return sum(asked.method == method for asked in self.requests)
+        return sum(request.method == method for request in self.requests)
 
 
-def is_signed_url(asked: Asked) -> bool:
+def is_signed_url(request: ReceivedRequest) -> bool:
     """Return whether a request is for a presigned URL."""
-    return "X-Amz-Signature=" in asked.target
+    return "X-Amz-Signature=" in request.target
 
 
-def seconds_of(asked: Asked) -> int:
+def lifetime_of(request: ReceivedRequest) -> int:
     """Return the lifetime of a request's presigned URL in seconds; 0 for any other request."""
-    match = re.search(r"X-Amz-Expires=(\d+)", asked.target)
+    match = re.search(r"X-Amz-Expires=(\d+)", request.target)
     return int(match[1]) if match else 0
 
 
@@ -260,19 +260,19 @@ class RemoteCase(ServiceCase):
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 
-    def road(self, port: int = 0) -> Road:
+    def relay(self, port: int = 0) -> Relay:
         """Start a proxy to the server; it stops at the end of the test at the latest."""
-        road = Road(port or self.server.port)
-        self.addCleanup(lambda: Deferred.fromCoroutine(road.close()))
-        return road
+        relay = Relay(port or self.server.port)
+        self.addCleanup(lambda: Deferred.fromCoroutine(relay.close()))
+        return relay
 
-    def s3(self, road: Road | None = None, who: Identity | None = None, **more: Any) -> S3Config:
+    def s3(self, relay: Relay | None = None, who: Identity | None = None, **more: Any) -> S3Config:
         """Return a configuration with the server's endpoint and with credentials."""
         who = who or self.server.owner
         scheme = "https" if self.tls else "http"
         return S3Config(
             **{
-                "endpoint": f"{scheme}://127.0.0.1:{(road or self.server).port}",
+                "endpoint": f"{scheme}://127.0.0.1:{(relay or self.server).port}",
                 "access_key_id": who.access_key,
                 "secret_access_key": who.secret_key,
                 "session_token": who.session_token,
@@ -340,7 +340,7 @@ class RemoteCase(ServiceCase):
 
 async def until_miss(port: int, path: bytes) -> Response:
     """Repeat a request until it no longer joins the last render, and return the MISS (D37)."""
-    while (response := await ask(port, path))["x-audio-proxy"] != b"MISS":
+    while (response := await fetch(port, path))["x-audio-proxy"] != b"MISS":
         if response["x-audio-proxy"] != b"COALESCED":
             raise AssertionError(f"neither COALESCED nor MISS: {response.headers}")
     return response
@@ -351,13 +351,13 @@ def key_of(response: Response) -> str:
     return (response["etag"] or b"").decode().strip('"')
 
 
-def kept(response: Response) -> tuple[object, ...]:
+def body_and_headers(response: Response) -> tuple[object, ...]:
     """Return the body and those headers that a variant has in every cache state."""
     names = ("content-type", "cache-control", "content-disposition", "etag")
     return (response.body, *(response[name] for name in names))
 
 
-def listening(process: Process) -> Iterator[str]:
+def listening_addresses(process: Process) -> Iterator[str]:
     """Yield the addresses on which a process listens, as spelled in ``/proc/net/tcp``."""
     sockets = set()
     for link in Path(f"/proc/{process.pid}/fd").iterdir():
@@ -374,13 +374,13 @@ __all__ = [
     "ABORTED",
     "HOLD",
     "PASS",
+    "Relay",
     "RemoteCase",
-    "Road",
+    "body_and_headers",
     "is_signed_url",
-    "kept",
     "key_of",
-    "listening",
-    "seconds_of",
+    "lifetime_of",
+    "listening_addresses",
     "until_hit",
     "until_miss",
 ]

@@ -61,7 +61,7 @@ def policy(rights: Rights, **statement: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class S3Response:
     """Response of the server.
 
     :ivar headers: values by lower-case name.
@@ -83,7 +83,7 @@ class Answer:
         root = ElementTree.fromstring(self.body)
         return [node.text or "" for node in root.iter() if node.tag.rpartition("}")[2] == tag]
 
-    def demand(self) -> Answer:
+    def require_success(self) -> S3Response:
         """Return the response itself if it is a success.
 
         :raises AssertionError: if it is not.
@@ -127,7 +127,7 @@ class S3Server(Protocol):
     def add_user(self, rights: Rights) -> Identity:
         """Create a user with the given rights to all existing buckets."""
 
-    def lend(self, user: Identity) -> Identity:
+    def temporary_credentials(self, user: Identity) -> Identity:
         """Return temporary credentials with the rights of a user."""
 
     def url(
@@ -147,7 +147,7 @@ class S3Server(Protocol):
         region: str | None = None,
         digest: str | None = None,
         virtual: bool = False,
-    ) -> Answer: ...
+    ) -> S3Response: ...
 
     def presign(
         self,
@@ -163,15 +163,15 @@ class S3Server(Protocol):
 
     def fetch(
         self, url: str, method: str = "GET", body: bytes = b"", headers: Mapping[str, str] = ...
-    ) -> Answer: ...
+    ) -> S3Response: ...
 
     def make_bucket(self, name: str = "") -> str: ...
 
     def put(self, bucket: str, key: str | bytes, data: bytes, **headers: str) -> str: ...
 
-    def get(self, bucket: str, key: str | bytes) -> Answer: ...
+    def get(self, bucket: str, key: str | bytes) -> S3Response: ...
 
-    def stat(self, bucket: str, key: str | bytes) -> Answer | None: ...
+    def stat(self, bucket: str, key: str | bytes) -> S3Response | None: ...
 
     def keys(self, bucket: str, prefix: str = "") -> list[bytes]: ...
 
@@ -230,7 +230,7 @@ class Requests:
         region: str | None = None,
         digest: str | None = None,
         virtual: bool = False,
-    ) -> Answer:
+    ) -> S3Response:
         """Sign a request and send it; the query must be encoded already.
 
         :param digest: the SHA-256 that the headers claim for the body; by default the right one.
@@ -286,7 +286,7 @@ class Requests:
         method: str = "GET",
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> S3Response:
         """Request a URL from this server, whatever host it names, without adding a signature."""
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -300,7 +300,7 @@ class Requests:
             connection.endheaders(body)
             response = connection.getresponse()
             received = {name.lower(): value for name, value in response.getheaders()}
-            return Answer(response.status, received, response.read())
+            return S3Response(response.status, received, response.read())
 
     def _connect(self, name: str) -> HTTPConnection:
         connection = HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE)
@@ -315,39 +315,43 @@ class Requests:
     def make_bucket(self, name: str = "") -> str:
         """Create a bucket, by default with a new name."""
         name = name or f"test-{uuid4().hex}"
-        self.request("PUT", name).demand()
+        self.request("PUT", name).require_success()
         return name
 
     def put(self, bucket: str, key: str | bytes, data: bytes, **headers: str) -> str:
         """Write an object and return its ETag; underscores in header names become hyphens."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        return self.request("PUT", bucket, key, body=data, headers=given).demand().headers["etag"]
+        return (
+            self.request("PUT", bucket, key, body=data, headers=given)
+            .require_success()
+            .headers["etag"]
+        )
 
-    def get(self, bucket: str, key: str | bytes) -> Answer:
+    def get(self, bucket: str, key: str | bytes) -> S3Response:
         """Read an object."""
-        return self.request("GET", bucket, key).demand()
+        return self.request("GET", bucket, key).require_success()
 
-    def stat(self, bucket: str, key: str | bytes) -> Answer | None:
+    def stat(self, bucket: str, key: str | bytes) -> S3Response | None:
         """Return the response to HEAD of an object, or None if the object does not exist."""
-        answer = self.request("HEAD", bucket, key)
-        return None if answer.status == 404 else answer.demand()
+        response = self.request("HEAD", bucket, key)
+        return None if response.status == 404 else response.require_success()
 
     def keys(self, bucket: str, prefix: str = "") -> list[bytes]:
         """Return the keys in a bucket of at most a thousand objects."""
         query = f"encoding-type=url&list-type=2&prefix={quote(prefix, safe='')}"
-        listing = self.request("GET", bucket, query=query).demand()
+        listing = self.request("GET", bucket, query=query).require_success()
         return _listed_keys(listing)
 
     def remove(self, bucket: str, key: str | bytes) -> None:
         """Remove an object if it exists."""
-        self.request("DELETE", bucket, key).demand()
+        self.request("DELETE", bucket, key).require_success()
 
     def uploads(self, bucket: str) -> list[tuple[bytes, str]]:
         """Return the multipart uploads that were neither completed nor aborted."""
-        listing = self.request("GET", bucket, query="encoding-type=url&uploads=").demand()
+        listing = self.request("GET", bucket, query="encoding-type=url&uploads=").require_success()
         return list(zip(_listed_keys(listing), listing.texts("UploadId"), strict=True))
 
 
-def _listed_keys(listing: Answer) -> list[bytes]:
+def _listed_keys(listing: S3Response) -> list[bytes]:
     # The requests ask for URL-encoded keys, because XML cannot express every key.
     return [unquote_to_bytes(key.replace("+", " ")) for key in listing.texts("Key")]

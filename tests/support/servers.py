@@ -54,7 +54,7 @@ class Server:
         return self._process.poll() is None
 
     @property
-    def last_words(self) -> str:
+    def output_tail(self) -> str:
         """The last 2000 characters of its output."""
         return self._log.read_text(errors="replace")[-2000:]
 

@@ -48,7 +48,7 @@ if os.getuid():
     TWISTD = f"import audioproxy.tap as tap; tap.hide_from_children = lambda: None; {TWISTD}"
 
 #: Python code before `TWISTD` that disables the service's check of ffmpeg.
-BLINDLY = """\
+WITHOUT_FFMPEG_CHECK = """\
 from audioproxy import service
 async def watch_programs(*arguments): pass
 service.watch_programs = watch_programs
@@ -142,7 +142,7 @@ async def send(
     return client
 
 
-async def ask(port: int, target: bytes, method: bytes = b"GET", **headers: bytes) -> Response:
+async def fetch(port: int, target: bytes, method: bytes = b"GET", **headers: bytes) -> Response:
     """Send a request and return the whole response."""
     return await (await send(port, target, method, **headers)).end()
 
@@ -156,7 +156,7 @@ def signed(rest: str) -> bytes:
 # Sources
 
 
-def make_sound(path: Path, *words: str) -> Path:
+def generate_audio(path: Path, *words: str) -> Path:
     """Generate a file with ffmpeg's own synthesizers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     command = [FFMPEG, "-nostdin", "-v", "error", "-y", *words, "-bitexact", str(path)]
@@ -168,14 +168,14 @@ def make_sound(path: Path, *words: str) -> Path:
 def long_flac() -> Path:
     """Return ten minutes of FLAC, generated once for all tests in trial's working folder."""
     chirp = "sine=frequency=300:beep_factor=4:sample_rate=22050:duration=600"
-    return make_sound(Path("sounds/long.flac").resolve(), "-f", "lavfi", "-i", chirp)
+    return generate_audio(Path("sounds/long.flac").resolve(), "-f", "lavfi", "-i", chirp)
 
 
 @cache
 def short_flac() -> Path:
     """Return one second of FLAC."""
     sine = "sine=frequency=440:sample_rate=44100:duration=1"
-    return make_sound(Path("sounds/short.flac").resolve(), "-f", "lavfi", "-i", sine)
+    return generate_audio(Path("sounds/short.flac").resolve(), "-f", "lavfi", "-i", sine)
 
 
 # Processes
@@ -289,7 +289,7 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def stands_still(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped, for example by SIGSTOP."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -307,7 +307,7 @@ def read_metrics(exposition: bytes) -> dict[str, float]:
     return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def moved(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
+def counter_increases(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
     """Return the increase of each counter that increased; histograms and gauges are left out."""
     return {
         series.removeprefix("audio_proxy_"): after[series] - before.get(series, 0)
@@ -318,7 +318,7 @@ def moved(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
 
 async def scrape(port: int) -> dict[str, float]:
     """Fetch and parse all series from the metrics listener."""
-    return read_metrics((await ask(port, b"/metrics")).body)
+    return read_metrics((await fetch(port, b"/metrics")).body)
 
 
 # Base classes of tests
@@ -339,18 +339,18 @@ def begin(service: ProxyService | AudioProxy) -> None:
 class ServiceCase(TestCase):
     """Base class of tests that run services; all that a test starts ends with the test.
 
-    :cvar looks_at_ffmpeg: whether services check ffmpeg at boot, which takes longer than most
+    :cvar checks_ffmpeg: whether services check ffmpeg at boot, which takes longer than most
         tests.
     :ivar root: the folder of the sources.
     :ivar store: the folder of the variants.
     """
 
     timeout = 2 * PATIENCE
-    looks_at_ffmpeg: ClassVar[bool] = False
+    checks_ffmpeg: ClassVar[bool] = False
 
     def setUp(self) -> None:
         """Create the folders."""
-        if not self.looks_at_ffmpeg:
+        if not self.checks_ffmpeg:
             self.patch(ProgramsMonitor, "start", lambda monitor: None)
         base = Path(self.mktemp()).resolve()
         self.root, self.store = base / "root", base / "store"
@@ -419,7 +419,7 @@ class ServiceCase(TestCase):
     def twistd(self, *words: str, **variables: str) -> Process:
         """Start a service in a process of its own, which is killed at the end of the test."""
         # The interpreter is an absolute path, because a test may remove PATH.
-        program = TWISTD if self.looks_at_ffmpeg else BLINDLY + TWISTD
+        program = TWISTD if self.checks_ffmpeg else WITHOUT_FFMPEG_CHECK + TWISTD
         command = (sys.executable, "-c", program, "--nodaemon", "--pidfile=", *words, "audioproxy")
         process = Process()
         environ = self.environment(**variables)

@@ -20,8 +20,8 @@ class FakeSource:
     """Source with any stated size, whose descriptor for child processes is an empty file.
 
     :ivar written_to: whether the source was written to after it was opened.
-    :ivar asked: the arguments of each call of `input`: the timeout, and whether it is for the whole
-        source.
+    :ivar input_calls: the arguments of each call of `input`: the timeout, and whether it is for
+        the whole source.
     :ivar refusal: raised by `input` for the whole source, if set.
     :ivar fetching: Deferred for which `input` of the whole source waits, if set; a test fires it.
     """
@@ -29,7 +29,7 @@ class FakeSource:
     def __init__(self, size: int | None) -> None:
         self.size = size
         self.validator = b"" if size is None else b"%d" % size
-        self.asked: list[tuple[float, bool]] = []
+        self.input_calls: list[tuple[float, bool]] = []
         self.refusal: Exception | None = None
         self.fetching: Deferred[None] | None = None
         self._descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -42,7 +42,7 @@ class FakeSource:
 
     async def input(self, seconds: float, *, whole: bool) -> Input:
         assert not self.closed, "the source is closed"
-        self.asked.append((seconds, whole))
+        self.input_calls.append((seconds, whole))
         if whole and self.fetching is not None:
             await self.fetching
         if whole and self.refusal is not None:
@@ -121,7 +121,7 @@ class FakeStore:
 
     :ivar variants: the committed variants.
     :ivar refusal: raised by `commit`, if set.
-    :ivar no_room: raised by `create`, if set.
+    :ivar create_error: raised by `create`, if set.
     :ivar commits: a Deferred for each slow commit, in order; a test fires it.
     :ivar slow: whether commits wait.
     """
@@ -129,14 +129,14 @@ class FakeStore:
     def __init__(self) -> None:
         self.variants: dict[str, tuple[bytes, VariantHeaders]] = {}
         self.refusal: Exception | None = None
-        self.no_room: OSError | None = None
+        self.create_error: OSError | None = None
         self.commits: list[Deferred[None]] = []
         self.slow = False
         self.scratches: list[AnonymousFile] = []
 
     async def create(self, seconds: float = 10) -> AnonymousFile:
-        if self.no_room is not None:
-            raise self.no_room
+        if self.create_error is not None:
+            raise self.create_error
         self.scratches.append(AnonymousFile())
         return self.scratches[-1]
 
@@ -162,5 +162,5 @@ class FakeStore:
     async def close(self, seconds: float) -> None:
         pass
 
-    def abandon(self) -> None:
+    def close_now(self) -> None:
         pass

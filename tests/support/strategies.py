@@ -19,7 +19,7 @@ from audioproxy.grammar.formats import FORMATS, LOSSY_RATE_CEILING
 from audioproxy.grammar.sources import climbs_out
 
 #: Makes results reproducible: no deadline, no random seed and no database of earlier runs.
-PROMISE = settings(
+DETERMINISTIC = settings(
     max_examples=75,
     deadline=None,
     derandomize=True,

@@ -7,7 +7,7 @@ import ssl
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.support.buckets import s3_server
-from tests.support.s3 import Answer, Check, Identity, S3Server
+from tests.support.s3 import Check, Identity, S3Response, S3Server
 from tests.support.service import PATIENCE, children
 
 HEADERS = {
@@ -36,10 +36,10 @@ class BucketCase(TestCase):
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 
-    def assert_refused(self, answer: Answer, *codes: str) -> None:
+    def assert_refused(self, response: S3Response, *codes: str) -> None:
         """Assert that a request was refused, with one of these codes if the response has any."""
-        self.assertEqual(403, answer.status)
-        self.assertIn(answer.code, ("AccessDenied", *codes))
+        self.assertEqual(403, response.status)
+        self.assertIn(response.code, ("AccessDenied", *codes))
 
 
 class RoundTripTests(BucketCase):
@@ -50,10 +50,10 @@ class RoundTripTests(BucketCase):
         etag = self.server.put(self.bucket, "a", b"abc", **HEADERS)
         got, stat = self.server.get(self.bucket, "a"), self.server.stat(self.bucket, "a")
         self.assertEqual(b"abc", got.body)
-        for answer in (got, stat):
-            self.assertEqual("3", answer.headers["content-length"])
-            self.assertEqual(etag, answer.headers["etag"])
-            self.assertEqual(HEADERS, {name: answer.headers[name] for name in HEADERS})
+        for response in (got, stat):
+            self.assertEqual("3", response.headers["content-length"])
+            self.assertEqual(etag, response.headers["etag"])
+            self.assertEqual(HEADERS, {name: response.headers[name] for name in HEADERS})
 
     def test_keys(self) -> None:
         """Keys with special characters are listed as they were written, until they are removed."""
@@ -72,17 +72,17 @@ class RoundTripTests(BucketCase):
         self.server.put(self.bucket, "a", b"abc")
         url = self.server.presign(self.bucket, "a", virtual=True)
         self.assertIn(f"//{self.bucket}.{self.server.domain}:", url)
-        self.assertEqual(b"abc", self.server.fetch(url).demand().body)
-        answer = self.server.request("GET", self.bucket, "a", virtual=True)
-        self.assertEqual(b"abc", answer.demand().body)
+        self.assertEqual(b"abc", self.server.fetch(url).require_success().body)
+        response = self.server.request("GET", self.bucket, "a", virtual=True)
+        self.assertEqual(b"abc", response.require_success().body)
 
     def test_uploads(self) -> None:
         """A multipart upload is listed until it is aborted."""
         key = "a/b c+d%20é"
-        started = self.server.request("POST", self.bucket, key, "uploads=").demand()
+        started = self.server.request("POST", self.bucket, key, "uploads=").require_success()
         (upload,) = started.texts("UploadId")
         self.assertEqual([(key.encode(), upload)], self.server.uploads(self.bucket))
-        self.server.request("DELETE", self.bucket, key, f"uploadId={upload}").demand()
+        self.server.request("DELETE", self.bucket, key, f"uploadId={upload}").require_success()
         self.assertEqual([], self.server.uploads(self.bucket))
 
 
@@ -97,21 +97,21 @@ class SignatureTests(BucketCase):
         """A wrong secret is refused, for reading and for writing."""
         guess = Identity(self.server.access_key, "x" * 40)
         for method in ("GET", "PUT"):
-            answer = self.server.request(method, self.bucket, "a", identity=guess)
-            self.assert_refused(answer, "SignatureDoesNotMatch")
+            response = self.server.request(method, self.bucket, "a", identity=guess)
+            self.assert_refused(response, "SignatureDoesNotMatch")
 
     def test_unknown(self) -> None:
         """Requests with an unknown access key and requests without a signature are refused."""
         nobody = Identity("x" * 20, "x" * 40)
-        answer = self.server.request("GET", self.bucket, "a", identity=nobody)
-        self.assert_refused(answer, "InvalidAccessKeyId")
+        response = self.server.request("GET", self.bucket, "a", identity=nobody)
+        self.assert_refused(response, "InvalidAccessKeyId")
         self.assert_refused(self.server.fetch(self.server.url(self.bucket, "a")))
 
     def test_tampered_url(self) -> None:
         """A presigned URL is valid only for its own object, method and lifetime."""
         self.server.put(self.bucket, "b", b"abc")
         url = self.server.presign(self.bucket, "a")
-        self.assertEqual(b"abc", self.server.fetch(url).demand().body)
+        self.assertEqual(b"abc", self.server.fetch(url).require_success().body)
         forged = url[:-1] + ("0" if url[-1] != "0" else "1")
         for other in (url.replace("/a?", "/b?"), url.replace("Expires=60", "Expires=61"), forged):
             self.assert_refused(self.server.fetch(other), "SignatureDoesNotMatch")
@@ -123,19 +123,19 @@ class SignatureTests(BucketCase):
         url = self.server.presign(self.bucket, "a", seconds=10, age=11)
         self.assert_refused(self.server.fetch(url))
         url = self.server.presign(self.bucket, "a", seconds=20, age=11)
-        self.server.fetch(url).demand()
+        self.server.fetch(url).require_success()
 
     def test_wrong_digest(self) -> None:
         """A body that differs from the signed digest is not stored."""
-        answer = self.server.request("PUT", self.bucket, "c", body=b"abc", digest="0" * 64)
-        self.assertEqual(400, answer.status)
+        response = self.server.request("PUT", self.bucket, "c", body=b"abc", digest="0" * 64)
+        self.assertEqual(400, response.status)
         self.assertIsNone(self.server.stat(self.bucket, "c"))
 
     def test_wrong_region(self) -> None:
         """A signature for another region is refused."""
         self.require("region")
-        answer = self.server.request("GET", self.bucket, "a", region="mars-north-1")
-        self.assertIn(answer.status, (400, 403))
+        response = self.server.request("GET", self.bucket, "a", region="mars-north-1")
+        self.assertIn(response.status, (400, 403))
 
 
 class UserTests(BucketCase):
@@ -170,10 +170,10 @@ class UserTests(BucketCase):
     def test_temporary_credentials(self) -> None:
         """Temporary credentials have a user's rights, but only with their session token."""
         self.require("session token")
-        lent = self.server.lend(self.server.add_user("read"))
+        lent = self.server.temporary_credentials(self.server.add_user("read"))
         self.assertEqual([200, 404, 403, 403], self.statuses(lent))
         url = self.server.presign(self.bucket, "a", identity=lent)
-        self.assertEqual(b"abc", self.server.fetch(url).demand().body)
+        self.assertEqual(b"abc", self.server.fetch(url).require_success().body)
         for token in (None, lent.session_token[:-9] + "x" * 9):
             forged = Identity(lent.access_key, lent.secret_key, token)
             self.assertEqual([403] * 4, self.statuses(forged))
@@ -186,13 +186,13 @@ class OutageTests(BucketCase):
         """A stopped server frees its port; a restart keeps the port, the data and the users."""
         self.server.put(self.bucket, "a", b"abc", **HEADERS)
         reader, port = self.server.add_user("read"), self.server.port
-        started = self.server.request("POST", self.bucket, "b", "uploads=").demand()
+        started = self.server.request("POST", self.bucket, "b", "uploads=").require_success()
         await self.server.stop()
         self.assertRaises(ConnectionRefusedError, self.server.get, self.bucket, "a")
         await self.server.start()
         self.assertEqual(port, self.server.port)
-        answer = self.server.request("GET", self.bucket, "a", identity=reader).demand()
-        self.assertEqual((b"abc", "audio/mpeg"), (answer.body, answer.headers["content-type"]))
+        response = self.server.request("GET", self.bucket, "a", identity=reader).require_success()
+        self.assertEqual((b"abc", "audio/mpeg"), (response.body, response.headers["content-type"]))
         self.assertEqual([(b"b", *started.texts("UploadId"))], self.server.uploads(self.bucket))
 
     async def test_one_for_all(self) -> None:
@@ -212,7 +212,7 @@ class TLSTests(BucketCase):
         for virtual in (False, True):
             url = self.server.presign(self.bucket, "a", virtual=virtual)
             self.assertTrue(url.startswith("https://"))
-            self.assertEqual(b"abc", self.server.fetch(url).demand().body)
+            self.assertEqual(b"abc", self.server.fetch(url).require_success().body)
 
     def test_not_trusted(self) -> None:
         """A client refuses the server if it distrusts the authority or expects another name."""

@@ -11,23 +11,23 @@ class Producer:
     """Producer that records its calls."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.calls: list[str] = []
 
     def pauseProducing(self) -> None:
-        self.heard.append("pause")
+        self.calls.append("pause")
 
     def resumeProducing(self) -> None:
-        self.heard.append("resume")
+        self.calls.append("resume")
 
     def stopProducing(self) -> None:
-        self.heard.append("stop")
+        self.calls.append("stop")
 
 
 class FakeConsumerTests(SynchronousTestCase):
     """`FakeConsumer`"""
 
     def setUp(self) -> None:
-        self.consumer = FakeConsumer(room=3)
+        self.consumer = FakeConsumer(capacity=3)
         self.producer = Producer()
 
     def test_pauses(self) -> None:
@@ -35,19 +35,19 @@ class FakeConsumerTests(SynchronousTestCase):
         self.consumer.registerProducer(self.producer, True)
         for data in (b"abc", b"d", b"e"):
             self.consumer.write(data)
-        self.assertEqual(self.producer.heard, ["pause", "pause"])
+        self.assertEqual(self.producer.calls, ["pause", "pause"])
         self.consumer.drain()
         self.consumer.write(b"fgh")
-        self.assertEqual(self.producer.heard, ["pause", "pause", "resume"])
+        self.assertEqual(self.producer.calls, ["pause", "pause", "resume"])
         self.assertEqual((bytes(self.consumer.data), self.consumer.writes[0]), (b"abcdefgh", 3))
 
     def test_hangs_up(self) -> None:
         """A disconnect stops the producer once."""
         self.consumer.registerProducer(self.producer, True)
-        self.consumer.hang_up()
-        self.consumer.hang_up()
+        self.consumer.disconnect()
+        self.consumer.disconnect()
         self.consumer.drain()
-        self.assertEqual(self.producer.heard, ["stop"])
+        self.assertEqual(self.producer.calls, ["stop"])
 
     def test_forbids(self) -> None:
         """The consumer rejects misuse that a real one would ignore or fail on."""
@@ -58,4 +58,4 @@ class FakeConsumerTests(SynchronousTestCase):
         self.assertRaises(AssertionError, self.consumer.registerProducer, self.producer, True)
         self.assertRaises(AssertionError, self.consumer.write, b"")
         self.consumer.unregisterProducer()
-        self.assertEqual(self.consumer.heard, ["registered", "unregistered"])
+        self.assertEqual(self.consumer.calls, ["registered", "unregistered"])

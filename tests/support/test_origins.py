@@ -16,17 +16,17 @@ from tests.support.http import Response
 from tests.support.origins import (
     MODIFIED,
     STALL,
-    Behaviour,
+    Behavior,
+    BehaviorSequence,
     File,
     Methods,
     Origin,
     Raw,
     Redirect,
     Status,
-    Turns,
     open_origin,
 )
-from tests.support.service import Client, ask, reactor, send, until
+from tests.support.service import Client, fetch, reactor, send, until
 
 DATA = bytes(range(256)) * 100
 FRAMINGS = ("length", "chunked", "close")
@@ -38,10 +38,10 @@ class OriginTests(TestCase):
     def setUp(self) -> None:
         self.origin = open_origin(self)
 
-    async def get(self, behaviour: Behaviour, method: bytes = b"GET", **headers: bytes) -> Response:
+    async def get(self, behavior: Behavior, method: bytes = b"GET", **headers: bytes) -> Response:
         """Register a behavior for a path, request the path and return the response."""
-        self.origin.put("/it", behaviour)
-        return await ask(self.origin.port, b"/it", method, **headers)
+        self.origin.put("/it", behavior)
+        return await fetch(self.origin.port, b"/it", method, **headers)
 
     async def test_file(self) -> None:
         """A file is served whole and in ranges, with validators, to GET and HEAD."""
@@ -59,38 +59,38 @@ class OriginTests(TestCase):
             (b"bytes=25000-99999", slice(25000, None)),
             (b"bytes=-5", slice(-5, None)),
         ):
-            answer = await self.get(File(DATA), range=sent)
-            self.assertEqual((206, DATA[part]), (answer.status, answer.body), sent)
+            response = await self.get(File(DATA), range=sent)
+            self.assertEqual((206, DATA[part]), (response.status, response.body), sent)
             start, stop, _ = part.indices(len(DATA))
             expected = b"bytes %d-%d/%d" % (start, stop - 1, len(DATA))
-            self.assertEqual(expected, answer["content-range"])
+            self.assertEqual(expected, response["content-range"])
         beyond = await self.get(File(DATA), range=b"bytes=99999-")
         self.assertEqual((416, b"bytes */25600"), (beyond.status, beyond["content-range"]))
 
     async def test_conditions(self) -> None:
         """A file with another validator is a 412 for If-Match, and is sent whole for If-Range."""
         for tag, status in ((b'"1"', 206), (b"*", 206), (b'"2"', 412)):
-            answer = await self.get(File(DATA), range=b"bytes=1-2", if_match=tag)
-            self.assertEqual(status, answer.status, tag)
+            response = await self.get(File(DATA), range=b"bytes=1-2", if_match=tag)
+            self.assertEqual(status, response.status, tag)
         for tag, status in ((b'"1"', 206), (MODIFIED.encode(), 206), (b'"2"', 200)):
-            answer = await self.get(File(DATA), range=b"bytes=1-2", if_range=tag)
-            self.assertEqual(status, answer.status, tag)
+            response = await self.get(File(DATA), range=b"bytes=1-2", if_range=tag)
+            self.assertEqual(status, response.status, tag)
 
     async def test_framings(self) -> None:
         """A body is complete with Content-Length, in chunks, or when the connection closes."""
         for framing in FRAMINGS:
             for version in ("1.1", "1.0"):
-                answer = await self.get(File(DATA, framing=framing, version=version))
-                self.assertEqual((DATA, True), (answer.body, answer.complete), framing)
-                self.assertEqual(f"HTTP/{version}".encode(), answer.version)
-                self.assertEqual(framing == "length", answer["content-length"] is not None)
+                response = await self.get(File(DATA, framing=framing, version=version))
+                self.assertEqual((DATA, True), (response.body, response.complete), framing)
+                self.assertEqual(f"HTTP/{version}".encode(), response.version)
+                self.assertEqual(framing == "length", response["content-length"] is not None)
 
     async def test_breaks_off(self) -> None:
         """A body can end early; with Content-Length or chunks, the client notices."""
         for framing in FRAMINGS:
-            answer = await self.get(File(DATA, framing=framing, sent=9000))
-            self.assertEqual(DATA[:9000], answer.body)
-            self.assertEqual(framing == "close", answer.complete)
+            response = await self.get(File(DATA, framing=framing, sent=9000))
+            self.assertEqual(DATA[:9000], response.body)
+            self.assertEqual(framing == "close", response.complete)
         middle = await self.get(File(DATA, framing="chunked", sent=-9000))
         self.assertFalse(middle.complete)
         part = await self.get(File(DATA, sent=100), range=b"bytes=1000-")
@@ -101,52 +101,52 @@ class OriginTests(TestCase):
 
     async def test_holds(self) -> None:
         """A response can stall at any point, and continues when it is released."""
-        for behaviour in (
+        for behavior in (
             *(File(DATA, framing=framing, sent=9000, then="hold") for framing in FRAMINGS),
             File(DATA, sent=0, then="hold"),
         ):
-            client = await self.start(behaviour)
+            client = await self.start(behavior)
             await until(lambda: self.origin.held, "the response to stall")
             await until(lambda client=client: client.response, "the headers")
             self.assertFalse(client.response.complete)
             self.origin.release()
-            answer = await client.end()
-            self.assertEqual((DATA, True), (answer.body, answer.complete))
+            response = await client.end()
+            self.assertEqual((DATA, True), (response.body, response.complete))
         client = await self.start(STALL)
         await until(lambda: self.origin.held, "the request to arrive")
         self.assertEqual(b"", bytes(client.received))
         self.origin.release()
         await until(lambda: client.closed, "the connection to close")
 
-    async def start(self, behaviour: Behaviour) -> Any:
+    async def start(self, behavior: Behavior) -> Any:
         """Send a request without waiting for the response."""
-        self.origin.put("/it", behaviour)
+        self.origin.put("/it", behavior)
         return await send(self.origin.port, b"/it")
 
     async def test_refusals(self) -> None:
         """An origin can lack ranges, refuse HEAD, or respond to HEAD with a wrong length."""
-        answer = await self.get(File(DATA, ranges=False), range=b"bytes=1-2")
-        self.assertEqual((200, DATA), (answer.status, answer.body))
-        self.assertIsNone(answer["accept-ranges"])
+        response = await self.get(File(DATA, ranges=False), range=b"bytes=1-2")
+        self.assertEqual((200, DATA), (response.status, response.body))
+        self.assertIsNone(response["accept-ranges"])
         for status in (403, 405, 501):
-            behaviour = File(DATA, head=status)
-            self.assertEqual(status, (await self.get(behaviour, b"HEAD")).status)
-            self.assertEqual(DATA, (await self.get(behaviour)).body)
+            behavior = File(DATA, head=status)
+            self.assertEqual(status, (await self.get(behavior, b"HEAD")).status)
+            self.assertEqual(DATA, (await self.get(behavior)).body)
         for said, seen in (("", None), ("0", b"0"), ("7", b"7"), ("x", b"x")):
-            behaviour = File(DATA, head_length=said)
-            answer = await self.get(behaviour, b"HEAD")
-            self.assertEqual(seen, answer["content-length"])
-            self.assertEqual(DATA, (await self.get(behaviour)).body)
+            behavior = File(DATA, head_length=said)
+            response = await self.get(behavior, b"HEAD")
+            self.assertEqual(seen, response["content-length"])
+            self.assertEqual(DATA, (await self.get(behavior)).body)
 
     async def test_statuses(self) -> None:
         """An origin can respond with any status and raw headers; an unknown path is a 404."""
         for status in (401, 403, 404, 410, 429, 500, 502, 503):
-            answer = await self.get(Status(status, ("Retry-After: 1",)))
-            self.assertEqual((status, b"1"), (answer.status, answer["retry-after"]))
+            response = await self.get(Status(status, ("Retry-After: 1",)))
+            self.assertEqual((status, b"1"), (response.status, response["retry-after"]))
         client = await self.start(Status(200, (b'ETag: "\xff\r"', b"X-Long: " + b"a" * 100_000)))
         await until(lambda: client.closed, "the response")
         self.assertIn(b'ETag: "\xff\r"\r\n', client.received)
-        self.assertEqual(404, (await ask(self.origin.port, b"/nothing")).status)
+        self.assertEqual(404, (await fetch(self.origin.port, b"/nothing")).status)
         client = await self.start(Raw(b"nonsense"))
         await until(lambda: client.closed, "the end of the connection")
         self.assertEqual(b"nonsense", client.received)
@@ -154,53 +154,53 @@ class OriginTests(TestCase):
     async def test_redirects(self) -> None:
         """A redirect can have a location or none, and redirects can form chains."""
         for status in (301, 302, 303, 307, 308):
-            answer = await self.get(Redirect("/there", status))
-            self.assertEqual((status, b"/there"), (answer.status, answer["location"]))
+            response = await self.get(Redirect("/there", status))
+            self.assertEqual((status, b"/there"), (response.status, response["location"]))
         self.assertIsNone((await self.get(Redirect(None)))["location"])
         url = self.origin.put_chain("/chain", 3, "http://end/")
         for hop in range(3):
             self.assertEqual(self.origin.url(f"/chain-{hop}"), url)
-            answer = await ask(self.origin.port, f"/chain-{hop}".encode())
-            there = (answer["location"] or b"").decode()
+            response = await fetch(self.origin.port, f"/chain-{hop}".encode())
+            there = (response["location"] or b"").decode()
             url = self.origin.url(there) if there.startswith("/") else there
         self.assertEqual("http://end/", url)
 
     async def test_compression(self) -> None:
         """A body is compressed if the client accepts gzip, or always."""
-        for zipped, asked, expected in (
-            ("asked", b"gzip", True),
-            ("asked", b"identity", False),
+        for zipped, accepted, expected in (
+            ("accepted", b"gzip", True),
+            ("accepted", b"identity", False),
             ("always", b"identity", True),
             ("", b"gzip", False),
         ):
-            answer = await self.get(File(DATA, zipped=zipped), accept_encoding=asked)
-            self.assertEqual(b"gzip" if expected else None, answer["content-encoding"])
-            self.assertEqual(DATA, gzip.decompress(answer.body) if expected else answer.body)
+            response = await self.get(File(DATA, zipped=zipped), accept_encoding=accepted)
+            self.assertEqual(b"gzip" if expected else None, response["content-encoding"])
+            self.assertEqual(DATA, gzip.decompress(response.body) if expected else response.body)
 
     async def test_changes(self) -> None:
         """A response can depend on the method and on the number of earlier requests."""
-        self.origin.put("/it", Turns(File(b"one"), File(b"two", etag='"2"')))
-        bodies = [(await ask(self.origin.port, b"/it")).body for _ in range(3)]
+        self.origin.put("/it", BehaviorSequence(File(b"one"), File(b"two", etag='"2"')))
+        bodies = [(await fetch(self.origin.port, b"/it")).body for _ in range(3)]
         self.assertEqual([b"one", b"two", b"two"], bodies)
         self.origin.put("/it", Methods(File(b"head"), Status(500)))
-        head, get = [await ask(self.origin.port, b"/it", it) for it in (b"HEAD", b"GET")]
+        head, get = [await fetch(self.origin.port, b"/it", it) for it in (b"HEAD", b"GET")]
         self.assertEqual((b"4", 500), (head["content-length"], get.status))
 
     async def test_record(self) -> None:
         """Every connection and every request is recorded, even without a response."""
-        self.assertEqual(([], []), (self.origin.visits, self.origin.requests))
+        self.assertEqual(([], []), (self.origin.connections, self.origin.requests))
         self.origin.put("/it", File(DATA))
-        await ask(self.origin.port, b"/it?x=1", b"HEAD", x_what=b"this")
-        (asked,) = self.origin.requests
-        self.assertEqual(("HEAD", "/it?x=1"), (asked.method, asked.target))
-        self.assertEqual("this", asked.headers["x-what"])
-        self.assertEqual([asked], self.origin.asked("/it"))
-        self.assertEqual([], self.origin.asked("/other"))
+        await fetch(self.origin.port, b"/it?x=1", b"HEAD", x_what=b"this")
+        (request,) = self.origin.requests
+        self.assertEqual(("HEAD", "/it?x=1"), (request.method, request.target))
+        self.assertEqual("this", request.headers["x-what"])
+        self.assertEqual([request], self.origin.requests_for("/it"))
+        self.assertEqual([], self.origin.requests_for("/other"))
         client = await self.start(STALL)
         await until(lambda: len(self.origin.requests) == 2, "the request")
-        self.assertFalse(self.origin.visits[-1].reason)
+        self.assertFalse(self.origin.connections[-1].reason)
         await client.leave()
-        await until(lambda: self.origin.visits[-1].reason, "the client to leave")
+        await until(lambda: self.origin.connections[-1].reason, "the client to leave")
 
     async def test_persistence(self) -> None:
         """Responses on one connection come in the order of the requests, even of pipelined ones."""
@@ -211,10 +211,10 @@ class OriginTests(TestCase):
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", self.origin.port)
         await connectProtocol(endpoint, client)
         client.transport.write(lines)  # type: ignore[union-attr]
-        answer = await client.end()
-        self.assertEqual(b"first", answer.body)
-        self.assertTrue(answer.rest.endswith(b"second"))
-        self.assertEqual(1, len(self.origin.visits))
+        response = await client.end()
+        self.assertEqual(b"first", response.body)
+        self.assertTrue(response.rest.endswith(b"second"))
+        self.assertEqual(1, len(self.origin.connections))
         self.assertEqual(2, len(self.origin.requests))
 
 
@@ -226,7 +226,7 @@ class SecureTests(TestCase):
         self.root = Certificate.loadPEM(self.authority.bundle.read_bytes())
         self.origin = open_origin(self, self.authority.issue("localhost"))
 
-    async def ask(self, origin: Origin, path: bytes) -> Any:
+    async def fetch(self, origin: Origin, path: bytes) -> Any:
         """Send a request from a verifying client; return the client after the connection ends."""
         options = optionsForClientTLS("localhost", trustRoot=self.root)
         client = Client()
@@ -241,17 +241,17 @@ class SecureTests(TestCase):
     async def test_good(self) -> None:
         """With a valid certificate, an origin serves as it does in cleartext."""
         self.origin.put("/it", File(DATA))
-        client = await self.ask(self.origin, b"/it")
+        client = await self.fetch(self.origin, b"/it")
         self.assertEqual((DATA, True), (client.response.body, client.response.complete))
-        (visit,) = self.origin.visits
-        self.assertTrue(visit.secured)
+        (connection,) = self.origin.connections
+        self.assertTrue(connection.secured)
         self.assertTrue(self.origin.url("/it").startswith("https://localhost:"))
 
     async def test_leave(self) -> None:
         """An origin can close a connection with or without a TLS close_notify alert."""
-        for then, clean in (("close", True), ("tear", False), ("abort", False)):
+        for then, clean in (("close", True), ("close_without_notify", False), ("abort", False)):
             self.origin.put("/it", File(b"a" * 100, framing="close", sent=50, then=then))
-            client = await self.ask(self.origin, b"/it")
+            client = await self.fetch(self.origin, b"/it")
             self.assertEqual(clean, client.closed.check(ConnectionDone) is not None, then)
             if then != "abort":
                 self.assertTrue(bytes(client.received).endswith(b"a" * 50), then)
@@ -266,19 +266,21 @@ class SecureTests(TestCase):
         for certificate in certificates:
             origin = open_origin(self, certificate)
             origin.put("/it", File(DATA))
-            client = await self.ask(origin, b"/it")
+            client = await self.fetch(origin, b"/it")
             self.assertEqual(b"", bytes(client.received))
-            await until(lambda origin=origin: origin.visits[0].reason, "the end of the handshake")
+            await until(
+                lambda origin=origin: origin.connections[0].reason, "the end of the handshake"
+            )
             self.assertEqual([], origin.requests)
-            self.assertEqual(1, len(origin.visits))
+            self.assertEqual(1, len(origin.connections))
 
     async def test_cleartext(self) -> None:
         """An origin without certificates closes connections that begin with a TLS handshake."""
         origin = open_origin(self)
         origin.put("/it", File(DATA))
-        client = await self.ask(origin, b"/it")
+        client = await self.fetch(origin, b"/it")
         self.assertEqual(b"", bytes(client.received))
-        await until(lambda: origin.visits[0].reason, "the end of the connection")
+        await until(lambda: origin.connections[0].reason, "the end of the connection")
         self.assertEqual([], origin.requests)
 
     async def test_certificates_in_turn(self) -> None:
@@ -286,5 +288,5 @@ class SecureTests(TestCase):
         good, bad = self.authority.issue("localhost"), self.authority.issue_expired("localhost")
         origin = open_origin(self, good, bad)
         origin.put("/it", b"body")
-        answers = [bytes((await self.ask(origin, b"/it")).received)[-4:] for _ in range(3)]
-        self.assertEqual([b"body", b"", b""], answers)
+        responses = [bytes((await self.fetch(origin, b"/it")).received)[-4:] for _ in range(3)]
+        self.assertEqual([b"body", b"", b""], responses)

@@ -16,19 +16,19 @@ class Listener(ProcessProtocol):
     """Protocol that records its calls."""
 
     def __init__(self) -> None:
-        self.heard: list[object] = []
+        self.calls: list[object] = []
 
     def connectionMade(self) -> None:
-        self.heard.append("connected")
+        self.calls.append("connected")
 
     def childDataReceived(self, childFD: int, data: bytes) -> None:
-        self.heard.append((childFD, data))
+        self.calls.append((childFD, data))
 
     def processExited(self, reason: Failure) -> None:
-        self.heard.append("exited")
+        self.calls.append("exited")
 
     def processEnded(self, reason: Failure) -> None:
-        self.heard.append(reason.value)
+        self.calls.append(reason.value)
 
 
 class FakeSpawnerTests(SynchronousTestCase):
@@ -47,22 +47,22 @@ class FakeSpawnerTests(SynchronousTestCase):
         os.close(writing)
 
     def tearDown(self) -> None:
-        self.spawner.put_down()
+        self.spawner.kill_all()
 
     def test_order(self) -> None:
         """A test decides when data arrives, when the child exits and when its pipes close."""
-        self.child.say(b"out")
-        self.child.complain(b"err")
-        self.assertEqual(self.listener.heard, ["connected", (1, b"out"), (2, b"err")])
+        self.child.write_stdout(b"out")
+        self.child.write_stderr(b"err")
+        self.assertEqual(self.listener.calls, ["connected", (1, b"out"), (2, b"err")])
         self.child.exit()
-        self.assertEqual(self.listener.heard[3:], ["exited"])
+        self.assertEqual(self.listener.calls[3:], ["exited"])
         self.child.end()
-        self.assertIsInstance(self.listener.heard[4], ProcessDone)
+        self.assertIsInstance(self.listener.calls[4], ProcessDone)
 
     def test_reasons(self) -> None:
         """A child that dies of a signal ends with the signal and without an exit status."""
-        self.child.die(signal=9)
-        reason = self.listener.heard[-1]
+        self.child.exit_and_end(signal=9)
+        reason = self.listener.calls[-1]
         assert isinstance(reason, ProcessTerminated)
         self.assertEqual((reason.exitCode, reason.signal), (None, 9))
 
@@ -78,12 +78,12 @@ class FakeSpawnerTests(SynchronousTestCase):
         """The child holds its own copy of a descriptor until it exits."""
         os.write(self.child.inherited[0], b"x")
         self.assertEqual(os.read(self.reading, 9), b"x")
-        self.child.die()
+        self.child.exit_and_end()
         self.assertEqual(os.read(self.reading, 9), b"")
 
     def test_put_down(self) -> None:
-        """After `put_down`, no child is alive and no descriptor of a child is open."""
-        self.spawner.put_down()
+        """After `kill_all`, no child is alive and no descriptor of a child is open."""
+        self.spawner.kill_all()
         self.assertEqual(self.spawner.alive, [])
         left = open_descriptors() - self.before
         self.assertEqual(len(left), 1, left)

@@ -47,7 +47,7 @@ class FakeSourcesTests(SynchronousTestCase):
         source.refusal = OSError()
         source.fetching.callback(None)
         self.failureResultOf(fetching, OSError)
-        self.assertEqual(source.asked, [(5, False), (4, True)])
+        self.assertEqual(source.input_calls, [(5, False), (4, True)])
 
     def test_not_there(self) -> None:
         """Opening a missing source raises NotFound, as with every source store."""
@@ -104,5 +104,5 @@ class FakeStoreTests(SynchronousTestCase):
         self.store.refusal = OSError()
         self.failureResultOf(self.commit(), OSError)
         self.assertIsNone(self.lookup())
-        self.store.no_room = OSError()
+        self.store.create_error = OSError()
         self.failureResultOf(Deferred.fromCoroutine(self.store.create()), OSError)

@@ -26,7 +26,7 @@ HEADER_BYTES = 24
 
 
 @dataclass(frozen=True)
-class WaveformReader:
+class WaveformDocument:
     """Parsed waveform document.
 
     :ivar pixel: the field ``samples_per_pixel``.
@@ -42,34 +42,36 @@ class WaveformReader:
     values: list[int]
 
 
-def read_drawing(document: bytes) -> WaveformReader:
+def parse_waveform(document: bytes) -> WaveformDocument:
     """Parse a document of either serialization and check its form."""
-    drawing = _read_json(document) if document.startswith(b"{") else _read_dat(document)
-    assert len(drawing.values) == 2 * drawing.channels * drawing.length, len(drawing.values)
-    return drawing
+    waveform = _read_json(document) if document.startswith(b"{") else _read_dat(document)
+    assert len(waveform.values) == 2 * waveform.channels * waveform.length, len(waveform.values)
+    return waveform
 
 
-def _read_json(document: bytes) -> WaveformReader:
+def _read_json(document: bytes) -> WaveformDocument:
     read = json.loads(document)
     assert list(read) == KEYS, list(read)
     assert {type(value) for value in (*read["data"], *list(read.values())[:-1])} == {int}
-    return WaveformReader(*read.values())
+    return WaveformDocument(*read.values())
 
 
-def _read_dat(document: bytes) -> WaveformReader:
+def _read_dat(document: bytes) -> WaveformDocument:
     version, flags, rate, pixel, length, channels = struct.unpack_from("<6i", document)
     assert flags in (0, 1), flags
     kind = "b" if flags else "h"
     count = (len(document) - HEADER_BYTES) // struct.calcsize(kind)
     values = struct.unpack(f"<{count}{kind}", document[HEADER_BYTES:])
-    return WaveformReader(version, channels, rate, pixel, 8 if flags else 16, length, list(values))
+    return WaveformDocument(
+        version, channels, rate, pixel, 8 if flags else 16, length, list(values)
+    )
 
 
 def render_waveform(frames: Frames, pixel: int, pixels: int) -> list[int]:
     """Return the values of a waveform, ordered by pixel and then by channel (D26)."""
-    drawn = frames[: pixel * pixels]
-    starts = np.arange(0, len(drawn), pixel)
-    lowest, highest = (extreme.reduceat(drawn, starts) for extreme in (np.minimum, np.maximum))
+    covered = frames[: pixel * pixels]
+    starts = np.arange(0, len(covered), pixel)
+    lowest, highest = (extreme.reduceat(covered, starts) for extreme in (np.minimum, np.maximum))
     values = np.zeros((pixels, frames.shape[1], 2), np.int16)
     values[: len(starts)] = np.stack((lowest, highest), axis=2)
     return [int(value) for value in values.reshape(-1)]

@@ -126,14 +126,14 @@ Script = bytes | tuple[bytes, ...] | Callable[["Peer", Request], object]
 
 
 @implementer(ITransport, IPushProducer)
-class _Wire:
+class _ClientTransport:
     """Client side of a connection."""
 
     def __init__(self, network: Network, attempt: _Attempt) -> None:
         self.sent, self.unsent = bytearray(), bytearray()
         self.unread: deque[bytes | Exception] = deque()
-        self.room: int | None = None
-        self.reading, self.disconnecting, self.aborted, self.over = True, False, False, False
+        self.window: int | None = None
+        self.reading, self.disconnecting, self.aborted, self.closed = True, False, False, False
         self.producer: Any = None
         self._paused = False
         self._network, self._attempt = network, attempt
@@ -141,7 +141,7 @@ class _Wire:
         self.protocol.makeConnection(self)
 
     def write(self, data: bytes) -> None:
-        if self.over or self.aborted or not data:
+        if self.closed or self.aborted or not data:
             return
         self.unsent += data
         # A real transport pauses its producer on every write over its limit.
@@ -155,7 +155,7 @@ class _Wire:
     def registerProducer(self, producer: Any, streaming: bool) -> None:
         assert self.producer is None and streaming, "only one producer, and only a push producer"
         self.producer = producer
-        if self.over:
+        if self.closed:
             producer.stopProducing()
 
     def unregisterProducer(self) -> None:
@@ -165,18 +165,18 @@ class _Wire:
         self.reading = False
 
     def resumeProducing(self) -> None:
-        if not self.over and not self.disconnecting:
+        if not self.closed and not self.disconnecting:
             self.reading = True
 
     def stopProducing(self) -> None:
         self.loseConnection()
 
     def loseConnection(self) -> None:
-        if not self.over:
+        if not self.closed:
             self.disconnecting, self.reading = True, False
 
     def abortConnection(self) -> None:
-        if not self.over and not self.aborted:
+        if not self.closed and not self.aborted:
             self.aborted = True
             self._network.callLater(0, self.lose, ConnectionAborted())
 
@@ -191,15 +191,15 @@ class _Wire:
 
     def step(self) -> bool:
         """Move one packet in one direction; return whether there was one to move."""
-        if self.over or self.aborted:
+        if self.closed or self.aborted:
             return False
         return self._step_out() or self._step_in()
 
     def _step_out(self) -> bool:
-        room = PACKET if self.room is None else min(PACKET, self.room - len(self.sent))
-        if self.unsent and room > 0:
-            self.sent += self.unsent[:room]
-            del self.unsent[:room]
+        window = PACKET if self.window is None else min(PACKET, self.window - len(self.sent))
+        if self.unsent and window > 0:
+            self.sent += self.unsent[:window]
+            del self.unsent[:window]
         elif self.unsent or not (self._paused or self.disconnecting):
             return False
         if not self.unsent:
@@ -224,9 +224,9 @@ class _Wire:
 
     def lose(self, reason: Exception) -> None:
         """End the connection; notify the producer before the protocol."""
-        if self.over:
+        if self.closed:
             return
-        self.over = True
+        self.closed = True
         producer, self.producer = self.producer, None
         if producer is not None:
             producer.stopProducing()
@@ -238,17 +238,17 @@ class Peer:
     """Server side of one connection.
 
     :ivar requests: the completely received requests.
-    :ivar polite: whether to respond to the client's TLS close_notify alert.
-    :ivar trouble: why TLS with this client failed.
+    :ivar sends_close_notify: whether to respond to the client's TLS close_notify alert.
+    :ivar tls_error: why TLS with this client failed.
     """
 
-    def __init__(self, wire: _Wire, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, wire: _ClientTransport, context: ssl.SSLContext | None = None) -> None:
         self.requests: list[Request] = []
-        self.polite = True
-        self.trouble: ssl.SSLError | None = None
+        self.sends_close_notify = True
+        self.tls_error: ssl.SSLError | None = None
         self._wire = wire
-        self._heard = bytearray()
-        self._parsed = self._taken = 0
+        self._decrypted = bytearray()
+        self._parsed = self._tls_bytes_read = 0
         self._tls: ssl.SSLObject | None = None
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         if context is not None:
@@ -257,7 +257,7 @@ class Peer:
     @property
     def received(self) -> bytes:
         """All received bytes, decrypted."""
-        return bytes(self._wire.sent if self._tls is None else self._heard)
+        return bytes(self._wire.sent if self._tls is None else self._decrypted)
 
     @property
     def unread(self) -> int:
@@ -265,41 +265,41 @@ class Peer:
         return sum(len(packet) for packet in self._wire.unread if isinstance(packet, bytes))
 
     @property
-    def over(self) -> bool:
+    def closed(self) -> bool:
         """Whether the connection has ended."""
-        return self._wire.over
+        return self._wire.closed
 
     @property
     def aborted(self) -> bool:
         """Whether the client aborted the connection."""
         return self._wire.aborted
 
-    def say(self, *packets: bytes) -> None:
+    def send(self, *packets: bytes) -> None:
         """Send packets; the client reads each packet separately."""
         for packet in packets:
             if self._tls is not None:
                 self._tls.write(packet)
             self._pass_on(packet if self._tls is None else self._out.read())
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """Close the connection cleanly."""
         self._wire.unread.append(ConnectionDone())
 
-    def break_off(self) -> None:
+    def reset(self) -> None:
         """Reset the connection and drop the bytes that the client has not read."""
         self._wire.unread.clear()
         self._wire.unread.append(ConnectionLost())
 
-    def take(self, room: int | None) -> None:
+    def set_window(self, window: int | None) -> None:
         """Limit the bytes to read in total, counted from the first; None for no limit."""
-        self._wire.room = room
+        self._wire.window = window
 
-    def listen(self) -> list[Request]:
+    def receive(self) -> list[Request]:
         """Return the requests that have arrived since the last call."""
-        if self._tls is not None and self._taken < len(self._wire.sent):
-            self._in.write(bytes(self._wire.sent[self._taken :]))
-            self._taken = len(self._wire.sent)
-            self._converse(self._tls)
+        if self._tls is not None and self._tls_bytes_read < len(self._wire.sent):
+            self._in.write(bytes(self._wire.sent[self._tls_bytes_read :]))
+            self._tls_bytes_read = len(self._wire.sent)
+            self._run_tls(self._tls)
             self._pass_on(self._out.read())
         new: list[Request] = []
         while (found := read_request(self.received[self._parsed :])) is not None:
@@ -317,24 +317,24 @@ class Peer:
         for start in range(0, len(data), PACKET):
             self._wire.unread.append(data[start : start + PACKET])
 
-    def _converse(self, tls: ssl.SSLObject) -> None:
+    def _run_tls(self, tls: ssl.SSLObject) -> None:
         try:
             tls.do_handshake()
             while data := tls.read(PACKET):
-                self._heard += data
+                self._decrypted += data
         except ssl.SSLWantReadError:
             return
         except ssl.SSLZeroReturnError:
             pass
         except ssl.SSLError as error:
-            self.trouble = error
-            self.hang_up()
+            self.tls_error = error
+            self.close()
             return
-        if self.polite:
+        if self.sends_close_notify:
             # The client has sent its close_notify alert.
             tls.unwrap()
             self._pass_on(self._out.read())
-            self.hang_up()
+            self.close()
 
 
 @implementer(IConnector)
@@ -353,18 +353,18 @@ class _Attempt:
         return kind("TCP", self._host, self._port)
 
     @property
-    def waits(self) -> bool:
+    def pending(self) -> bool:
         """Whether the attempt is pending."""
         return self._timeout is not None
 
     def fail(self, reason: Exception) -> None:
-        if self._settle():
+        if self._complete():
             self.factory.clientConnectionFailed(self, Failure(reason))
             self.factory.doStop()
 
-    def succeed(self, network: Network) -> _Wire:
-        self._settle()
-        return _Wire(network, self)
+    def succeed(self, network: Network) -> _ClientTransport:
+        self._complete()
+        return _ClientTransport(network, self)
 
     def lost(self, reason: Exception) -> None:
         self.factory.clientConnectionLost(self, Failure(reason))
@@ -379,7 +379,7 @@ class _Attempt:
     def connect(self) -> None:
         raise NotImplementedError
 
-    def _settle(self) -> bool:
+    def _complete(self) -> bool:
         timeout, self._timeout = self._timeout, None
         if timeout is not None and timeout.active():
             timeout.cancel()
@@ -396,7 +396,7 @@ class _Resolution:
 
 
 @implementer(IHostnameResolver)
-class _Names:
+class _Resolver:
     """Resolver in which every name is 127.0.0.1, and every address is itself."""
 
     def __init__(self, network: Network) -> None:
@@ -421,7 +421,7 @@ class Network(MemoryReactorClock):
 
     :ivar peers: the peers of all connections so far, in order.
     :ivar requests: the completely received requests of all peers, in order.
-    :ivar answers: scripts for the next requests, whichever peer receives them. Without a script, a
+    :ivar scripts: scripts for the next requests, whichever peer receives them. Without a script, a
         peer does not respond.
     :ivar names: the looked-up host names.
     :ivar unknown: host names that do not resolve.
@@ -436,7 +436,7 @@ class Network(MemoryReactorClock):
         super().__init__()
         self.peers: list[Peer] = []
         self.requests: list[Request] = []
-        self.answers: list[Script] = []
+        self.scripts: list[Script] = []
         self.names: list[str] = []
         self.unknown: set[str] = set()
         self.destinations: list[tuple[str, int]] = []
@@ -444,7 +444,7 @@ class Network(MemoryReactorClock):
         self.silent = False
         self.context: ssl.SSLContext | None = None
         self.on_connect: Callable[[Peer], object] = lambda peer: None
-        self.nameResolver = _Names(self)
+        self.nameResolver = _Resolver(self)
 
     def connectTCP(
         self, host: str, port: int, factory: Any, timeout: float = 30, bindAddress: Any = None
@@ -452,11 +452,11 @@ class Network(MemoryReactorClock):
         attempt = _Attempt(self, host, port, factory, timeout)
         self.destinations.append((host, port))
         if not self.silent:
-            self.callLater(0, self._arrive, attempt)
+            self.callLater(0, self._complete_attempt, attempt)
         return attempt
 
-    def _arrive(self, attempt: _Attempt) -> None:
-        if not attempt.waits:
+    def _complete_attempt(self, attempt: _Attempt) -> None:
+        if not attempt.pending:
             return
         if self.refusal is not None:
             attempt.fail(self.refusal)
@@ -472,10 +472,10 @@ class Network(MemoryReactorClock):
             steps = [peer.step() for peer in self.peers]
             busy = any(steps) or self._is_due()
             for peer in self.peers:
-                for request in peer.listen():
+                for request in peer.receive():
                     busy = True
                     self.requests.append(request)
-                    self._answer(peer, request)
+                    self._run_script(peer, request)
 
     def advance(self, amount: float) -> None:
         """Advance the clock; move all packets before and after."""
@@ -486,14 +486,14 @@ class Network(MemoryReactorClock):
     def _is_due(self) -> bool:
         return any(call.getTime() <= self.seconds() for call in self.getDelayedCalls())
 
-    def _answer(self, peer: Peer, request: Request) -> None:
-        if not self.answers:
+    def _run_script(self, peer: Peer, request: Request) -> None:
+        if not self.scripts:
             return
-        script = self.answers.pop(0)
+        script = self.scripts.pop(0)
         if callable(script):
             script(peer, request)
         else:
-            peer.say(*([script] if isinstance(script, bytes) else script))
+            peer.send(*([script] if isinstance(script, bytes) else script))
 
 
 _AUTHORIZATION = re.compile(r"AWS4-HMAC-SHA256 Credential=(.+), SignedHeaders=(.+), Signature=(.+)")
@@ -568,7 +568,7 @@ class ClientCase(SynchronousTestCase):
     def tearDown(self) -> None:
         closing = self.begin(self.client.close())
         self.successResultOf(closing)
-        self.assertEqual([peer for peer in self.network.peers if not peer.over], [], "not closed")
+        self.assertEqual([peer for peer in self.network.peers if not peer.closed], [], "not closed")
         self.assertEqual(self.network.getDelayedCalls(), [], "delayed calls")
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Deferred[T]:

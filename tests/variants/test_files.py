@@ -29,7 +29,7 @@ from audioproxy.variants.headers import VariantHeaders
 from audioproxy.variants.interfaces import Unwritable
 from audioproxy.variants.scratch_folder import NamedFile
 from tests.support.processes import open_descriptors
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable, no-transform")
 
@@ -59,7 +59,7 @@ class StoreCase(SynchronousTestCase):
         """Open another store on the same folder."""
         store = FileVariantStore(str(self.root), AT_ONCE)
         self.successResultOf(Deferred.fromCoroutine(store.open()))
-        self.addCleanup(store.abandon)
+        self.addCleanup(store.close_now)
         return store
 
     def commit(
@@ -166,7 +166,7 @@ class RoundTripTests(StoreCase):
         self.addCleanup(stored.close)
         self.assertEqual(stored.headers, headers)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         data=st.binary(max_size=200),
         disposition=st.none() | st.text(st.characters(min_codepoint=32, max_codepoint=126)),
@@ -223,14 +223,14 @@ class PlaceTests(StoreCase):
     def test_restart(self) -> None:
         """After a restart, the store has the variants and no scratch files."""
         self.commit(b"abc")
-        self.store.abandon()
+        self.store.close_now()
         self.assertEqual(self.files(), [KEY])
         self.assertEqual(self.read(store=self.open()), b"abc")
 
     def test_moved_store(self) -> None:
         """Variants are found after the store's folder was moved."""
         self.commit(b"abc")
-        self.store.abandon()
+        self.store.close_now()
         moved = self.root.with_name(self.root.name + "-moved")
         self.root.rename(moved)
         self.root = moved
@@ -241,7 +241,7 @@ class PlaceTests(StoreCase):
         other = self.open()
         self.commit(b"abc", store=other)
         self.assertEqual(self.read(), b"abc")
-        other.abandon()
+        other.close_now()
         self.commit(b"xyz", key_of("b"))
         self.assertEqual(self.read(key_of("b")), b"xyz")
 
@@ -331,7 +331,7 @@ class DamageTests(StoreCase):
         for length in (1, 15, 16, 100, 10_000, len(self.whole)):
             self.assertFalse(self.verdict(bytes(length)), length)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(st.binary(max_size=100), st.binary(max_size=40))
     def test_anything(self, start: bytes, end: bytes) -> None:
         """A lookup of a file with arbitrary content does not raise an exception."""
@@ -517,7 +517,7 @@ class TroubleTests(StoreCase):
 
     def test_folder_gone(self) -> None:
         """A store whose folder was removed has no variants and cannot be opened again."""
-        self.store.abandon()
+        self.store.close_now()
         (self.root / ".scratch").rmdir()
         self.root.rmdir()
         self.assertIsNone(self.lookup())
@@ -533,7 +533,7 @@ class OpenTests(SynchronousTestCase):
         before = open_descriptors()
         store = FileVariantStore(str(path), AT_ONCE)
         self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
-        store.abandon()
+        store.close_now()
         self.assertEqual(open_descriptors(), before)
 
     def test_not_a_folder(self) -> None:
@@ -566,7 +566,7 @@ class OpenTests(SynchronousTestCase):
             self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        store.abandon()
+        store.close_now()
         self.assertEqual(os.listdir(path / ".scratch"), [])
 
     def test_proof(self) -> None:
@@ -577,7 +577,7 @@ class OpenTests(SynchronousTestCase):
         self.successResultOf(Deferred.fromCoroutine(store.open()))
         left = [each for each in path.rglob("*") if each.is_file() and each.suffix != ".lock"]
         self.assertEqual(left, [])
-        store.abandon()
+        store.close_now()
         self.assertEqual(os.listdir(path / ".scratch"), [])
 
 
@@ -617,7 +617,7 @@ class ProveTests(SynchronousTestCase):
         self.path.mkdir()
         running = FileVariantStore(str(self.path), AT_ONCE)
         self.successResultOf(Deferred.fromCoroutine(running.open()))
-        self.addCleanup(running.abandon)
+        self.addCleanup(running.close_now)
         before = sorted(self.path.rglob("*"))
         self.assertIsNone(self.prove())
         self.assertEqual(sorted(self.path.rglob("*")), before)
@@ -648,7 +648,7 @@ class ThreadTests(TestCase):
         for _ in range(2):
             stores.append(FileVariantStore(root, BlockingCalls(reactor, thread_per_call(reactor))))
             await stores[-1].open()
-            self.addCleanup(stores[-1].abandon)
+            self.addCleanup(stores[-1].close_now)
 
         async def commit(number: int) -> None:
             store = stores[number % 2]

@@ -20,7 +20,7 @@ from audioproxy.threads import thread_per_call
 from audioproxy.variants import hashing_scratch_file as hashing_scratch_file_module
 from audioproxy.variants.hashing_scratch_file import HashingScratchFile
 from tests.support.processes import open_descriptors
-from tests.support.strategies import PROMISE
+from tests.support.strategies import DETERMINISTIC
 from tests.support.threads import FakeThreads
 
 LARGE = 5 * 1024**3
@@ -93,7 +93,7 @@ class DigestTests(DigestedCase):
             self.assertEqual(found, expected(data, part))
             self.assertEqual(len(found), -(-1000 // part))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         data=st.binary(max_size=200),
         growth=st.lists(st.integers(0, 200), max_size=8),

@@ -75,7 +75,7 @@ class VariantCase(ClientCase):
         self.before = open_descriptors()
         self.threads = FakeThreads()
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         settings = S3Config("http://s3.test", "path", None, "AKIA", SECRET, TOKEN, "us-east-1")
         self.store = ObjectStore(settings, self.client)
         self.variants = self.make()
@@ -94,9 +94,9 @@ class VariantCase(ClientCase):
         """Return the logged texts."""
         return [str(formatEvent(event)) for event in self.log.events]
 
-    def looked_up(self, answer: bytes) -> StoredObject | None:
+    def looked_up(self, response: bytes) -> StoredObject | None:
         """Look up the variant with this response of the store."""
-        self.network.answers.append(answer)
+        self.network.scripts.append(response)
         return self.result_of(self.variants.lookup(KEY))
 
     def stored(self, size: int = 5, tag: str | None = '"abc"') -> StoredObject:
@@ -114,7 +114,7 @@ class OpenTests(VariantCase):
 
     def test_proof(self) -> None:
         """At boot, the service writes, finds and removes one empty object in the bucket."""
-        self.network.answers += [reply(200), reply(200), reply(204)]
+        self.network.scripts += [reply(200), reply(200), reply(204)]
         self.result_of(self.variants.open())
         put, head, delete = self.network.requests
         self.assertEqual((put.method, head.method, delete.method), ("PUT", "HEAD", "DELETE"))
@@ -126,7 +126,7 @@ class OpenTests(VariantCase):
 
     def test_another_name_each_time(self) -> None:
         """Each boot uses another object name, so that nodes do not remove each other's objects."""
-        self.network.answers += [reply(200), reply(200), reply(204)] * 2
+        self.network.scripts += [reply(200), reply(200), reply(204)] * 2
         for _ in range(2):
             self.result_of(self.variants.open())
         self.assertEqual(len({request.target for request in self.network.requests}), 2)
@@ -145,11 +145,11 @@ class OpenTests(VariantCase):
             (503, "SlowDown", "status 503, SlowDown", "a store that can be reached"),
         ):
             refusal = reply(status, error(code) if code else b"")
-            for answers, step in (
+            for responses, step in (
                 ([refusal], "writing an object"),
                 ([reply(200), reply(200), refusal], "removing the object that was written"),
             ):
-                self.network.answers[:] = answers
+                self.network.scripts[:] = responses
                 text = str(self.error_of(self.variants.open(), Unwritable))
                 self.assertTrue(text.startswith(f"{step} in s3://bucket failed ({said}); "), text)
                 self.assertIn(wanted, text)
@@ -157,7 +157,7 @@ class OpenTests(VariantCase):
     def test_write_only(self) -> None:
         """Credentials that may write but not read are refused at boot."""
         for removed in (204, 403):
-            self.network.answers += [reply(200), reply(403), reply(removed)]
+            self.network.scripts += [reply(200), reply(403), reply(removed)]
             text = str(self.error_of(self.variants.open(), Unwritable))
             self.assertTrue(text.startswith("finding the object that was written in s3://b"), text)
             self.assertIn("credentials that may write, read and delete", text)
@@ -165,7 +165,7 @@ class OpenTests(VariantCase):
 
     def test_remedies(self) -> None:
         """If the store's error code says more than its status, the boot error has a hint."""
-        self.network.answers += [reply(403, error("RequestTimeTooSkewed"))]
+        self.network.scripts += [reply(403, error("RequestTimeTooSkewed"))]
         text = str(self.error_of(self.variants.open(), Unwritable))
         self.assertTrue(text.endswith("a correct clock is required, here and in the store"), text)
 
@@ -177,7 +177,7 @@ class OpenTests(VariantCase):
             ("13:20:04", "3601 s behind the store's"),
         ):
             headers = {"Date": f"Sat, 21 Nov 2026 {time} GMT"}
-            self.network.answers += [reply(403, error("RequestTimeTooSkewed"), headers)]
+            self.network.scripts += [reply(403, error("RequestTimeTooSkewed"), headers)]
             text = str(self.error_of(self.variants.open(), Unwritable))
             self.assertTrue(text.endswith(f"is required: this machine's is {words}"), text)
 
@@ -206,7 +206,7 @@ class OpenTests(VariantCase):
     def test_close(self) -> None:
         """Closing the store sends no request."""
         self.result_of(self.variants.close(5))
-        self.variants.abandon()
+        self.variants.close_now()
         self.assertEqual(self.network.requests, [])
 
 
@@ -220,7 +220,7 @@ class ProveTests(VariantCase):
         async def inspect(proof: StoreObject) -> None:
             inspected.append((proof.url, [request.method for request in self.network.requests]))
 
-        self.network.answers += [reply(200), reply(200), reply(204)]
+        self.network.scripts += [reply(200), reply(200), reply(204)]
         self.result_of(self.variants.prove(b"content", inspect))
         put, head, delete = self.network.requests
         self.assertEqual((put.method, put.body), ("PUT", b"content"))
@@ -236,7 +236,7 @@ class ProveTests(VariantCase):
         async def inspect(proof: StoreObject) -> None:
             raise Denied("status 403, AccessDenied")
 
-        self.network.answers += [reply(200), reply(200), reply(204)]
+        self.network.scripts += [reply(200), reply(200), reply(204)]
         text = str(self.error_of(self.variants.prove(b"", inspect), Unwritable))
         self.assertIn("finding the object that was written in s3://bucket failed", text)
         self.assertEqual("DELETE", self.network.requests[-1].method)
@@ -275,8 +275,8 @@ class LookupTests(VariantCase):
 
     def test_of_no_length(self) -> None:
         """An object without a length, or with length 0, is a miss."""
-        for answer in (reply(200, length=0), reply_without_length(200)):
-            self.assertIsNone(self.looked_up(answer))
+        for response in (reply(200, length=0), reply_without_length(200)):
+            self.assertIsNone(self.looked_up(response))
 
     def test_broken(self) -> None:
         """A lookup in a failing store raises an error and is logged; it is not a miss."""
@@ -287,7 +287,7 @@ class LookupTests(VariantCase):
             (301, NotConfigured),
         ):
             self.log.events.clear()
-            self.network.answers.append(reply(status))
+            self.network.scripts.append(reply(status))
             self.error_of(self.variants.lookup(KEY), refusal)
             self.assertEqual(
                 self.lines(), [f"a lookup in the variant store failed: status {status}"]
@@ -307,7 +307,7 @@ class StretchTests(VariantCase):
     def send(self, *packets: bytes, start: int = 0, stop: int = 5) -> Deferred[None]:
         """Start to send a range of a variant to a consumer."""
         found = self.stored(9)
-        self.network.answers.append(packets)
+        self.network.scripts.append(packets)
         flow = self.result_of(found.open_range(start, stop))
         self.consumer = FakeConsumer()
         sending = flow.send(self.consumer)
@@ -328,7 +328,7 @@ class StretchTests(VariantCase):
     def test_without_a_tag(self) -> None:
         """Without an ETag, the range is requested without If-Match."""
         found = self.stored(tag=None)
-        self.network.answers.append(part(b"hello"))
+        self.network.scripts.append(part(b"hello"))
         flow = self.result_of(found.open_range(0, 5))
         self.assertNotIn("if-match", self.network.requests[-1].headers)
         flow.send(FakeConsumer())
@@ -347,14 +347,14 @@ class StretchTests(VariantCase):
         ):
             found = self.stored()
             self.log.events.clear()
-            self.network.answers.append(reply(status))
+            self.network.scripts.append(reply(status))
             self.error_of(found.open_range(0, 5), refusal)
             self.assertEqual(self.lines(), [f"a stored variant cannot be read: status {status}"])
 
     def test_breaks_off(self) -> None:
         """A body that breaks off is a 502 and is logged, and never a short success."""
         for packets in ((part(length=5), b"hell"), (reply_without_length(206, b"", FIVE), b"hell")):
-            for end in (Peer.hang_up, Peer.break_off):
+            for end in (Peer.close, Peer.reset):
                 self.log.events.clear()
                 sending = self.send(*packets)
                 end(self.network.peers[-1])
@@ -363,7 +363,7 @@ class StretchTests(VariantCase):
                 self.assertTrue(
                     self.lines()[0].startswith("the transfer of a stored variant failed: ")
                 )
-                self.assertEqual(self.consumer.heard[-1], "unregistered")
+                self.assertEqual(self.consumer.calls[-1], "unregistered")
 
     def test_another_length(self) -> None:
         """A body of another length than requested is a 502."""
@@ -379,7 +379,7 @@ class StretchTests(VariantCase):
     def test_gone(self) -> None:
         """If the client leaves, the request to the store is aborted, and nothing is logged."""
         sending = self.send(part(length=5), b"hell")
-        self.consumer.hang_up()
+        self.consumer.disconnect()
         self.network.run()
         self.exactly(sending, ConsumerGone)
         self.assertEqual(self.lines(), [])
@@ -396,10 +396,10 @@ class StretchTests(VariantCase):
     def test_never_sent(self) -> None:
         """Discarding a body that was never sent closes its connection."""
         found = self.stored()
-        self.network.answers.append((part(length=5), b"hello"))
+        self.network.scripts.append((part(length=5), b"hello"))
         self.result_of(found.open_range(0, 5)).discard()
         self.network.run()
-        self.assertTrue(self.network.peers[-1].over)
+        self.assertTrue(self.network.peers[-1].closed)
 
     def test_presigned(self) -> None:
         """A presigned URL is valid for the given seconds, and for seven days at most."""
@@ -456,7 +456,7 @@ class CommitTests(CommitCase):
         """The object has the variant's bytes and headers; the request signs the bytes' SHA-256."""
         data = os.urandom(200_000)
         for kept in (HEADERS, NAMED):
-            self.network.answers.append(reply(200))
+            self.network.scripts.append(reply(200))
             self.successResultOf(self.commit(data, kept))
             put = self.network.requests[-1]
             self.assertEqual((put.method, put.target), ("PUT", f"/bucket/{KEY}"))
@@ -476,15 +476,15 @@ class CommitTests(CommitCase):
         self.failureResultOf(self.begin(self.variants.commit(KEY, scratch, 5, HEADERS)), OSError)
         scratch.close()
         self.threads.run()
-        self.network.peers[-1].say(reply(200))
+        self.network.peers[-1].send(reply(200))
         self.network.run()
         self.successResultOf(slow)
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         self.successResultOf(self.commit())
 
     def test_only_what_was_rendered(self) -> None:
         """Bytes after the given size are not stored."""
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         scratch = self.result_of(self.variants.create(10))
         os.write(scratch.descriptor, b"hello, and more")
         committing = self.begin(self.variants.commit(KEY, scratch, 5, HEADERS))
@@ -502,7 +502,7 @@ class CommitTests(CommitCase):
             tagged = reply(200, headers={"ETag": '"tag"'})
             begun = reply(200, b"<UploadId>upload</UploadId>")
             complete = reply(200, b"<CompleteMultipartUploadResult/>")
-            self.network.answers[:] = (
+            self.network.scripts[:] = (
                 [begun, *[tagged] * parts, complete] if parts else [reply(200)]
             )
             data = os.urandom(size)
@@ -544,15 +544,15 @@ class CommitTests(CommitCase):
 class RetryTests(CommitCase):
     """`S3VariantStore.commit`: one retry after a temporary failure."""
 
-    def hang_up(self, peer: Peer, _: Request) -> None:
+    def close_connection(self, peer: Peer, _: Request) -> None:
         """Close the connection without a response."""
-        peer.hang_up()
+        peer.close()
 
     def test_once_more(self) -> None:
         """A commit is retried after a second if the store was busy or closed the connection."""
-        for answer in (reply(503), reply(500), reply(429), reply(409), self.hang_up):
+        for response in (reply(503), reply(500), reply(429), reply(409), self.close_connection):
             self.network.requests.clear()
-            self.network.answers[:] = [answer, reply(200)]
+            self.network.scripts[:] = [response, reply(200)]
             committing = self.commit()
             self.network.advance(0.9)
             self.assertNoResult(committing)
@@ -567,13 +567,13 @@ class RetryTests(CommitCase):
         committing = self.commit()
         self.network.advance(0.5)
         self.network.refusal = None
-        self.network.answers.append(reply(200))
+        self.network.scripts.append(reply(200))
         self.network.advance(1)
         self.successResultOf(committing)
 
     def test_not_twice(self) -> None:
         """A commit is retried only once."""
-        self.network.answers += [reply(503), reply(500)]
+        self.network.scripts += [reply(503), reply(500)]
         committing = self.commit()
         self.network.advance(1)
         self.assertEqual(str(self.exactly(committing, Unavailable)), "status 500")
@@ -589,14 +589,14 @@ class RetryTests(CommitCase):
         ]
         for status, kind in kinds:
             self.network.requests.clear()
-            self.network.answers.append(reply(status))
+            self.network.scripts.append(reply(status))
             self.exactly(self.commit(), kind)
             self.network.advance(60)
             self.assertEqual(len(self.network.requests), 1)
 
     def test_refused_then(self) -> None:
         """If the retry fails, the commit fails with the second error."""
-        self.network.answers += [reply(503), reply(403, error("AccessDenied"))]
+        self.network.scripts += [reply(503), reply(403, error("AccessDenied"))]
         committing = self.commit()
         self.network.advance(1)
         self.exactly(committing, Denied)
@@ -607,7 +607,7 @@ class RetryTests(CommitCase):
         begun = reply(200, b"<UploadId>upload</UploadId>")
         tagged = reply(200, headers={"ETag": '"tag"'})
         complete = reply(200, b"<CompleteMultipartUploadResult/>")
-        self.network.answers += [begun, reply(503), reply(204), begun, tagged, tagged, complete]
+        self.network.scripts += [begun, reply(503), reply(204), begun, tagged, tagged, complete]
         committing = self.commit()
         self.network.advance(1)
         self.successResultOf(committing)
@@ -616,7 +616,7 @@ class RetryTests(CommitCase):
 
     def test_cancelled_in_between(self) -> None:
         """A commit that is cancelled before its retry ends at once."""
-        self.network.answers.append(reply(503))
+        self.network.scripts.append(reply(503))
         committing = self.commit()
         committing.cancel()
         self.exactly(committing, CancelledError)
@@ -666,15 +666,15 @@ class LogTests(CommitCase):
         """No log event contains a secret or a signature."""
         self.stored().presign(60)
         for status in (403, 503, 301):
-            self.network.answers[:] = [reply(status)] * 3
+            self.network.scripts[:] = [reply(status)] * 3
             looking = self.begin(self.variants.lookup(KEY))
             looking.addErrback(lambda failure: None)
             committing = self.commit()
             self.network.advance(1)
             committing.addErrback(lambda failure: None)
-            self.network.answers.clear()
+            self.network.scripts.clear()
             found = self.stored()
-            self.network.answers.append(reply(status))
+            self.network.scripts.append(reply(status))
             self.begin(found.open_range(0, 5)).addErrback(lambda failure: None)
         self.assertTrue(self.log.events)
         for event in self.log.events:

@@ -16,7 +16,7 @@ from audioproxy.grammar.parser import read_options
 from audioproxy.grammar.sources import read_source
 from audioproxy.web.access_log import AccessLogEntry, log_request
 from tests.support.http import Log
-from tests.support.strategies import PROMISE, encoded, option_segments, sources
+from tests.support.strategies import DETERMINISTIC, encoded, option_segments, sources
 
 PLAIN = AccessLogEntry(
     request_id="abc",
@@ -90,7 +90,7 @@ class RecordTests(SynchronousTestCase):
         for source in (b"https://b.test/sig=s", b"local://a?token=t", b"s3://b/k?sig=s"):
             self.assertIn(f" src={source.decode()} ", str(PLAIN._replace(source=source)))
 
-    @PROMISE
+    @DETERMINISTIC
     @given(option_segments(), sources(), st.sampled_from((None, "MISS", "COALESCED", "HIT")))
     def test_one_request_one_line(
         self, segments: list[bytes], source: bytes, cache: str | None
@@ -146,7 +146,7 @@ class RecordTests(SynchronousTestCase):
     def test_log(self) -> None:
         """The log event has the level, the request id and the line as its text."""
         log = Log()
-        self.addCleanup(log.keep())
+        self.addCleanup(log.start())
         record = PLAIN._replace(
             status=504, error_code="a_code", options="{braces}", source=b"{0}%s"
         )

@@ -48,10 +48,10 @@ class CorsTests(SynchronousTestCase):
 
     def test_preflight(self) -> None:
         """A preflight allows GET, HEAD and the requested headers for a day (CORS, 3)."""
-        answer = Cors("*").preflight(b"range, x-request-id")
-        self.assertEqual(b"GET, HEAD", answer[b"access-control-allow-methods"])
-        self.assertEqual(b"86400", answer[b"access-control-max-age"])
-        self.assertEqual(b"range, x-request-id", answer[b"access-control-allow-headers"])
+        response = Cors("*").preflight(b"range, x-request-id")
+        self.assertEqual(b"GET, HEAD", response[b"access-control-allow-methods"])
+        self.assertEqual(b"86400", response[b"access-control-max-age"])
+        self.assertEqual(b"range, x-request-id", response[b"access-control-allow-headers"])
 
     def test_preflight_for_no_headers(self) -> None:
         """A preflight without requested headers allows none."""

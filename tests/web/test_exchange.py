@@ -19,7 +19,7 @@ class ExchangeCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         self.harness = ResourceHarness()
 
     def line(self) -> str:
@@ -38,7 +38,7 @@ class LineTests(ExchangeCase):
         """The line of a render has options, source, cache state, bytes and duration."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
-        self.harness.render(PATH).put_out(b"abc")
+        self.harness.render(PATH).write_output(b"abc")
         self.harness.clock.advance(1.2345)
         self.harness.render(PATH).end()
         self.assertEqual(f"render 200 {KNOWN} cache=MISS 3 bytes in 1234ms", self.line())
@@ -46,9 +46,9 @@ class LineTests(ExchangeCase):
     def test_hit(self) -> None:
         """The line of a HIT has the bytes of the sent body, which are 0 for HEAD."""
         self.harness.store_variant(PATH, b"0123456789")
-        self.harness.ask_signed(PATH, range=b"bytes=2-4")
+        self.harness.fetch_signed(PATH, range=b"bytes=2-4")
         self.assertEqual(f"render 206 {KNOWN} cache=HIT 3 bytes in 0ms", self.line())
-        self.harness.ask_signed(PATH, b"HEAD")
+        self.harness.fetch_signed(PATH, b"HEAD")
         self.assertEqual(f"render 200 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
 
     def test_redirect(self) -> None:
@@ -56,7 +56,7 @@ class LineTests(ExchangeCase):
         self.harness = ResourceHarness(presign_ttl=300)
         self.harness.store_variant(PATH, b"0123456789").url = "https://store.example/secret"
         for method in (b"GET", b"HEAD"):
-            self.harness.ask_signed(PATH, method)
+            self.harness.fetch_signed(PATH, method)
             self.assertEqual(f"render 302 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
 
     def test_gone_before_any_answer(self) -> None:
@@ -68,23 +68,23 @@ class LineTests(ExchangeCase):
 
     def test_conditional(self) -> None:
         """The line of a 304 has options and source, but no cache state, as nothing is looked up."""
-        tag = self.harness.ask_signed(PATH, b"HEAD")["etag"]
+        tag = self.harness.fetch_signed(PATH, b"HEAD")["etag"]
         self.line()
-        self.harness.ask_signed(PATH, if_none_match=tag)
+        self.harness.fetch_signed(PATH, if_none_match=tag)
         self.assertEqual(f"render 304 {KNOWN} 0 bytes in 0ms", self.line())
 
     def test_refusals(self) -> None:
         """The lines of a 401, a 410 and a 422 have no options and no source (Request log, 2)."""
-        self.harness.ask(b"/x" + PATH, b"HEAD")
+        self.harness.fetch(b"/x" + PATH, b"HEAD")
         self.assertEqual("render 401 invalid_signature 0 bytes in 0ms", self.line())
-        self.harness.ask_signed(b"/q:99" + PATH, b"HEAD")
+        self.harness.fetch_signed(b"/q:99" + PATH, b"HEAD")
         self.assertEqual("render 422 invalid_options 0 bytes in 0ms", self.line())
-        self.harness.ask_signed(b"/exp:1" + PATH, b"HEAD")
+        self.harness.fetch_signed(b"/exp:1" + PATH, b"HEAD")
         self.assertEqual("render 410 expired 0 bytes in 0ms", self.line())
         self.harness.source = NotFound()
-        self.harness.ask_signed(PATH, b"HEAD")
+        self.harness.fetch_signed(PATH, b"HEAD")
         self.assertEqual(f"render 404 not_found {KNOWN} 0 bytes in 0ms", self.line())
-        self.harness.ask_signed(b"/plain/http://refused", b"HEAD")
+        self.harness.fetch_signed(b"/plain/http://refused", b"HEAD")
         # Options are never logged without a source (D28).
         self.assertEqual("render 404 not_found 0 bytes in 0ms", self.line())
 
@@ -101,13 +101,13 @@ class LineTests(ExchangeCase):
             (b"GET", b"/x/info/plain/local://a", "info"),
             (b"GET", b"/x/information/plain/local://a", "render"),
         ):
-            harness.ask(target, method)
+            harness.fetch(target, method)
             self.assertEqual(endpoint, self.line().partition(" ")[0])
 
     def test_refused_render(self) -> None:
         """The line of a failed render is a warning with options and source, but no cache state."""
         self.harness.render_error = RenderTimeout()
-        self.harness.ask_signed(PATH)
+        self.harness.fetch_signed(PATH)
         (record,) = self.log.requests
         self.assertIs(LogLevel.warn, record.level)
         self.assertRegex(str(record), rf"\Arender 504 render_timeout {KNOWN} \d+ bytes in 0ms\Z")
@@ -124,7 +124,7 @@ class EndTests(ExchangeCase):
         render = self.harness.render(PATH)
         self.assertEqual((1, 1, []), (render.subscribers, render.left, render.waiting))
         self.assertIn(KNOWN, self.line())
-        render.put_out(b"late")
+        render.write_output(b"late")
         render.end()
         self.assertEqual(b"", connection.received)
         self.assertEqual([], self.log.events)
@@ -133,11 +133,11 @@ class EndTests(ExchangeCase):
         """A client that leaves midway unsubscribes, and the line has the bytes sent so far."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
-        self.harness.render(PATH).put_out(b"half")
+        self.harness.render(PATH).write_output(b"half")
         connection.leave()
         self.assertEqual(1, self.harness.render(PATH).left)
         self.assertEqual(f"render 200 {KNOWN} cache=MISS 4 bytes in 0ms", self.line())
-        self.harness.render(PATH).put_out(b"late")
+        self.harness.render(PATH).write_output(b"late")
         self.harness.render(PATH).end(RenderFailed())
         self.assertEqual([], self.log.events)
 
@@ -145,9 +145,9 @@ class EndTests(ExchangeCase):
         """A client that leaves while it is stalled unsubscribes and is logged."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
-        self.harness.render(PATH).put_out(b"one")
+        self.harness.render(PATH).write_output(b"one")
         connection.pause()
-        self.harness.render(PATH).put_out(b"two")
+        self.harness.render(PATH).write_output(b"two")
         connection.leave()
         self.assertEqual(f"render 200 {KNOWN} cache=MISS 3 bytes in 0ms", self.line())
         self.assertEqual(1, self.harness.render(PATH).left)
@@ -168,7 +168,7 @@ class EndTests(ExchangeCase):
         first.send(self.harness.path(PATH))
         second.send(self.harness.path(PATH))
         first.leave()
-        self.harness.render(PATH).put_out(b"all")
+        self.harness.render(PATH).write_output(b"all")
         self.harness.render(PATH).end()
         self.assertEqual((b"all", True), (second.response.body, second.response.complete))
 
@@ -176,7 +176,7 @@ class EndTests(ExchangeCase):
         """A response that fails midway is logged once, with its status and an error code."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
-        self.harness.render(PATH).put_out(b"some")
+        self.harness.render(PATH).write_output(b"some")
         self.harness.render(PATH).end(RenderTimeout())
         self.assertEqual(
             f"render 200 render_timeout {KNOWN} cache=MISS 4 bytes in 0ms", self.line()
@@ -185,7 +185,7 @@ class EndTests(ExchangeCase):
     def test_crash(self) -> None:
         """An unexpected exception is a 500 with the error document, and is logged."""
         self.harness.stored = ZeroDivisionError("unforeseen")
-        response = self.harness.ask_signed(PATH)
+        response = self.harness.fetch_signed(PATH)
         self.assertEqual((500, "render_failed"), (response.status, response.error))
         self.assertEqual(b"no-store", response["cache-control"])
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
@@ -199,8 +199,8 @@ class EndTests(ExchangeCase):
         self.assertEqual(3, self.harness.resource.active.count)
         connections[0].leave()
         self.assertEqual(2, self.harness.resource.active.count)
-        self.harness.render(PATH).put_out(b"x")
+        self.harness.render(PATH).write_output(b"x")
         connections[1].leave()
         self.harness.render(PATH).end()
-        self.harness.ask(b"/health")
+        self.harness.fetch(b"/health")
         self.assertEqual(0, self.harness.resource.active.count)

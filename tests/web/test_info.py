@@ -61,7 +61,7 @@ class InfoCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         self.harness = self.make_harness()
 
     def make_harness(
@@ -72,7 +72,7 @@ class InfoCase(SynchronousTestCase):
         if source is not None:
             harness.source = source
         self.addCleanup(self.assert_settled, harness)
-        self.addCleanup(harness.spawner.put_down)
+        self.addCleanup(harness.spawner.kill_all)
         return harness
 
     def assert_settled(self, harness: ResourceHarness) -> None:
@@ -111,8 +111,8 @@ class InfoCase(SynchronousTestCase):
     def get(self, rest: bytes = PATH, says: bytes = ANSWER, code: int = 0) -> Response:
         """Send a request, let the probe write its output, and return the response."""
         connection = self.send(rest)
-        self.child.say(says)
-        self.child.die(code)
+        self.child.write_stdout(says)
+        self.child.exit_and_end(code)
         return connection.response
 
 
@@ -130,7 +130,7 @@ class OrderTests(InfoCase):
             b"/info/",
         ):
             for method in (b"GET", b"HEAD"):
-                response = self.harness.ask(b"/" + b"A" * 43 + rest, method, if_none_match=TAG)
+                response = self.harness.fetch(b"/" + b"A" * 43 + rest, method, if_none_match=TAG)
                 self.assertEqual(401, response.status)
                 if method == b"GET":
                     self.assert_error(response, InvalidSignature)
@@ -139,7 +139,7 @@ class OrderTests(InfoCase):
     def test_signature_covers_info(self) -> None:
         """The signature of a variant URL is not valid for the info URL of its source."""
         signature = self.harness.path(b"/plain/local://a.mp3").split(b"/")[1]
-        self.assert_error(self.harness.ask(b"/" + signature + PATH), InvalidSignature)
+        self.assert_error(self.harness.fetch(b"/" + signature + PATH), InvalidSignature)
         self.assert_untouched()
 
     def test_options_second(self) -> None:
@@ -150,7 +150,7 @@ class OrderTests(InfoCase):
         ):
             for source in (b"plain/local://a.mp3", b"plain/http://refused/", b"enc/!"):
                 rest = b"/info/" + segments + b"/" + source
-                response = self.harness.ask_signed(rest, if_none_match=TAG)
+                response = self.harness.fetch_signed(rest, if_none_match=TAG)
                 self.assert_error(response, InvalidOptions)
                 first = segments.split(b"/")[0].decode()
                 self.assertTrue(response.document["message"].startswith(f'"{first}"'))
@@ -158,7 +158,7 @@ class OrderTests(InfoCase):
 
     def test_info_is_the_first_segment(self) -> None:
         """After an option, ``info`` is an unknown option (D1)."""
-        response = self.harness.ask_signed(b"/f:mp3/info/plain/local://a.mp3")
+        response = self.harness.fetch_signed(b"/f:mp3/info/plain/local://a.mp3")
         self.assert_error(response, InvalidOptions)
         self.assertIn('"info"', response.document["message"])
         self.assert_untouched()
@@ -171,20 +171,20 @@ class OrderTests(InfoCase):
             *(b"plain/local:///etc/passwd", b"plain/local://a%00", b"enc/!!!", b"enc/QQ=="),
             *(b"plain/local://" + b"a/" * 64 + b"a", b"no-source", b""),
         ):
-            response = self.harness.ask_signed(b"/info/" + source, if_none_match=TAG)
+            response = self.harness.fetch_signed(b"/info/" + source, if_none_match=TAG)
             self.assert_error(response, NotFound)
             bodies.add(response.body)
         self.assert_untouched()
         self.harness.source = NotFound("a reason that no client sees")
-        bodies.add(self.harness.ask_signed(PATH).body)
+        bodies.add(self.harness.fetch_signed(PATH).body)
         self.assertEqual(1, len(bodies))
 
     def test_stat_before_condition(self) -> None:
         """A missing source is a 404, even with If-None-Match (Request handling order, 6)."""
         for refusal in (NotFound, NotConfigured, UpstreamUnavailable):
             self.harness.source = refusal()
-            self.assert_error(self.harness.ask_signed(PATH, if_none_match=TAG), refusal)
-        self.assertEqual(["open"] * 3, self.harness.touched())
+            self.assert_error(self.harness.fetch_signed(PATH, if_none_match=TAG), refusal)
+        self.assertEqual(["open"] * 3, self.harness.called_methods())
         self.assertEqual([], self.harness.spawner.children)
 
     def test_condition_before_probe(self) -> None:
@@ -192,7 +192,7 @@ class OrderTests(InfoCase):
         self.harness.probe_slots.capacity = 0
         for method in (b"GET", b"HEAD"):
             for value in (TAG, b"W/" + TAG, b'"other", ' + TAG, [b'"other"', TAG]):
-                response = self.harness.ask_signed(PATH, method, if_none_match=value)
+                response = self.harness.fetch_signed(PATH, method, if_none_match=value)
                 self.assertEqual((304, b""), (response.status, response.body))
                 self.assertEqual(TAG, response["etag"])
                 self.assertEqual(b"public, max-age=3600", response["cache-control"])
@@ -206,8 +206,8 @@ class OrderTests(InfoCase):
         for headers in ({}, {"if_none_match": b'"other"'}, {"if_none_match": TAG[:-2] + b'"'}):
             connection = self.send(**headers)
             self.assertEqual((b"", 1), (connection.received, len(self.harness.spawner.alive)))
-            self.child.say(ANSWER)
-            self.child.die()
+            self.child.write_stdout(ANSWER)
+            self.child.exit_and_end()
             self.assertEqual((200, DOCUMENT), _seen(connection.response))
 
     def test_neither_store_nor_slot(self) -> None:
@@ -215,7 +215,7 @@ class OrderTests(InfoCase):
         self.harness.slots.capacity = 0
         self.harness.stored = UpstreamUnavailable()
         self.assertEqual(200, self.get().status)
-        self.assertEqual(["open"], self.harness.touched())
+        self.assertEqual(["open"], self.harness.called_methods())
 
 
 def _seen(response: Response) -> tuple[int, Any]:
@@ -266,10 +266,10 @@ class DocumentTests(InfoCase):
         for headers in ({}, {"if_none_match": tag}, {"if_none_match": b"*"}):
             self.harness = self.make_harness(FakeSource(1000, validator=b""))
             connection = self.send(**headers)
-            self.child.say(ANSWER)
-            self.child.die()
+            self.child.write_stdout(ANSWER)
+            self.child.exit_and_end()
             self.assertEqual((200, DOCUMENT), _seen(connection.response))
-            head = self.harness.ask_signed(PATH, b"HEAD", **headers)
+            head = self.harness.fetch_signed(PATH, b"HEAD", **headers)
             self.assertEqual(200, head.status)
             for response in (connection.response, head):
                 self.assertEqual(b"public, max-age=60", response["cache-control"])
@@ -280,7 +280,7 @@ class DocumentTests(InfoCase):
         tags = {TAG}
         for validator in (b"1000-1", b"1000-2", b"999-2", b'"etag"', b'W/"etag"'):
             self.harness = self.make_harness(FakeSource(1000, validator=validator))
-            response = self.harness.ask_signed(PATH, b"HEAD", if_none_match=b", ".join(tags))
+            response = self.harness.fetch_signed(PATH, b"HEAD", if_none_match=b", ".join(tags))
             self.assertEqual(200, response.status)
             tags.add(response["etag"] or b"")
         self.assertEqual(6, len(tags))
@@ -295,27 +295,27 @@ class DocumentTests(InfoCase):
             (b"/info/plain/local://b.mp3", False),
             (b"/info/plain/local://./a.mp3", False),
         ):
-            response = self.harness.ask_signed(rest, b"HEAD", if_none_match=TAG)
+            response = self.harness.fetch_signed(rest, b"HEAD", if_none_match=TAG)
             self.assertEqual(304 if same else 200, response.status, rest)
             self.assertEqual(same, response["etag"] == TAG, rest)
         # A query is not signed, and not a part of the source (D17).
         target = self.harness.path(PATH) + b"?a=b"
-        self.assertEqual(304, self.harness.ask(target, if_none_match=TAG).status)
+        self.assertEqual(304, self.harness.fetch(target, if_none_match=TAG).status)
 
     def test_range(self) -> None:
         """Range is ignored; the response is the whole document."""
         for header in (b"bytes=0-1", b"bytes=99999-"):
             connection = self.send(range=header, if_range=TAG)
-            self.child.say(ANSWER)
-            self.child.die()
+            self.child.write_stdout(ANSWER)
+            self.child.exit_and_end()
             self.assertEqual((200, DOCUMENT), _seen(connection.response))
             self.assertIsNone(connection.response["content-range"])
 
     def test_no_limit_of_size(self) -> None:
         """AP_MAX_SRC_BYTES does not apply to info documents (Info endpoint, 4)."""
         self.harness.source = FakeSource(10**12)
-        self.assertEqual(413, self.harness.ask_signed(b"/plain/local://a.mp3", b"HEAD").status)
-        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
+        self.assertEqual(413, self.harness.fetch_signed(b"/plain/local://a.mp3", b"HEAD").status)
+        self.assertEqual(200, self.harness.fetch_signed(PATH, b"HEAD").status)
         self.assertEqual(10**12, self.get().document["size"])
 
     def test_pipelined(self) -> None:
@@ -324,8 +324,8 @@ class DocumentTests(InfoCase):
         request = b"GET " + self.harness.path(PATH) + b" HTTP/1.1\r\nHost: h\r\n\r\n"
         connection.send_raw(request * 2)
         for number in (1, 2):
-            self.child.say(ANSWER)
-            self.child.die()
+            self.child.write_stdout(ANSWER)
+            self.child.exit_and_end()
             self.assertEqual(number, connection.received.count(b'"format": "mp3"'))
         self.assertFalse(connection.closed)
 
@@ -333,23 +333,23 @@ class DocumentTests(InfoCase):
         """An HTTP/1.0 client receives the same document."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH), version=b"HTTP/1.0")
-        self.child.say(ANSWER)
-        self.child.die()
+        self.child.write_stdout(ANSWER)
+        self.child.exit_and_end()
         self.assertEqual((200, DOCUMENT), _seen(connection.response))
 
     def test_cors(self) -> None:
         """With AP_ALLOW_ORIGIN, documents, 304 responses and refusals have CORS headers."""
         self.harness = self.make_harness(origin="https://player.example")
         connections = [self.send(), self.send(if_none_match=TAG), self.send(method=b"HEAD")]
-        self.child.say(answer(AUDIO, VIDEO))
-        self.child.die()
+        self.child.write_stdout(answer(AUDIO, VIDEO))
+        self.child.exit_and_end()
         for connection, status in zip(connections, (415, 304, 200), strict=True):
             response = connection.response
             self.assertEqual(status, response.status)
             self.assertEqual(b"https://player.example", response["access-control-allow-origin"])
             self.assertIn(b"etag", response["access-control-expose-headers"] or b"")
             self.assertEqual(b"Origin", response["vary"])
-        self.assertEqual(204, self.harness.ask(self.harness.path(PATH), b"OPTIONS").status)
+        self.assertEqual(204, self.harness.fetch(self.harness.path(PATH), b"OPTIONS").status)
 
 
 class HeadTests(InfoCase):
@@ -357,19 +357,23 @@ class HeadTests(InfoCase):
 
     def test_headers(self) -> None:
         """HEAD has the headers of GET, except Content-Length, which only a probe can determine."""
-        head = self.harness.ask_signed(PATH, b"HEAD", x_request_id=b"same")
+        head = self.harness.fetch_signed(PATH, b"HEAD", x_request_id=b"same")
         self.assertEqual([], self.harness.spawner.children)
         self.assertEqual((200, b""), (head.status, head.body))
         connection = self.send(x_request_id=b"same")
-        self.child.say(ANSWER)
-        self.child.die()
-        expected = [line for line in connection.response.settled if line[0] != b"content-length"]
-        self.assertEqual(expected, head.settled)
+        self.child.write_stdout(ANSWER)
+        self.child.exit_and_end()
+        expected = [
+            line
+            for line in connection.response.headers_without_date
+            if line[0] != b"content-length"
+        ]
+        self.assertEqual(expected, head.headers_without_date)
 
     def test_no_slot(self) -> None:
         """HEAD succeeds while every probe slot is held."""
         self.harness.probe_slots.capacity = 0
-        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
+        self.assertEqual(200, self.harness.fetch_signed(PATH, b"HEAD").status)
 
     def test_refusals(self) -> None:
         """HEAD is refused like GET, without a body (HEAD on signed endpoints, 2)."""
@@ -384,17 +388,17 @@ class HeadTests(InfoCase):
             (PATH, UpstreamUnavailable()),
         ):
             self.harness = self.make_harness(source)
-            get = self.harness.ask_signed(rest, x_request_id=b"same")
-            head = self.harness.ask_signed(rest, b"HEAD", x_request_id=b"same")
+            get = self.harness.fetch_signed(rest, x_request_id=b"same")
+            head = self.harness.fetch_signed(rest, b"HEAD", x_request_id=b"same")
             self.assertGreaterEqual(get.status, 400)
             self.assertEqual((get.status, b""), (head.status, head.body))
-            self.assertEqual(get.settled, head.settled)
+            self.assertEqual(get.headers_without_date, head.headers_without_date)
             self.assertEqual([], self.harness.spawner.children)
 
     def test_while_a_probe_runs(self) -> None:
         """HEAD does not wait for a probe that is running."""
         connection = self.send()
-        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
+        self.assertEqual(200, self.harness.fetch_signed(PATH, b"HEAD").status)
         self.assertEqual(b"", connection.received)
 
 
@@ -430,8 +434,8 @@ class RefusalTests(InfoCase):
         ):
             self.assert_error(self.get(says=says), UndecodableSource)
         connection = self.send()
-        self.child.complain(b"file:/dev/fd/3: Invalid data found when processing input\n")
-        self.child.die(1)
+        self.child.write_stderr(b"file:/dev/fd/3: Invalid data found when processing input\n")
+        self.child.exit_and_end(1)
         self.assert_error(connection.response, UndecodableSource)
 
     def test_probe_failed(self) -> None:
@@ -439,16 +443,16 @@ class RefusalTests(InfoCase):
         for says, code in ((b"", 1), (b"", 0), (b"{", 0), (b"[]", 0), (b'{"streams": 1}', 0)):
             self.assert_error(self.get(says=says, code=code), ProbeFailed)
         connection = self.send()
-        self.child.die(signal=11)
+        self.child.exit_and_end(signal=11)
         self.assert_error(connection.response, ProbeFailed)
         self.log.events.clear()
 
     def test_probe_missing(self) -> None:
         """Without ffprobe, GET is a 500 ``probe_failed``; HEAD and 304 work (D34)."""
         self.harness.spawner.refusal = FileNotFoundError(2, "No such file or directory")
-        self.assert_error(self.harness.ask_signed(PATH), ProbeFailed)
-        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
-        self.assertEqual(304, self.harness.ask_signed(PATH, if_none_match=TAG).status)
+        self.assert_error(self.harness.fetch_signed(PATH), ProbeFailed)
+        self.assertEqual(200, self.harness.fetch_signed(PATH, b"HEAD").status)
+        self.assertEqual(304, self.harness.fetch_signed(PATH, if_none_match=TAG).status)
         self.assertEqual(1, len(self.log.errors))
         self.log.events.clear()
 
@@ -462,7 +466,7 @@ class RefusalTests(InfoCase):
         self.harness.clock.advance(2)
         self.assertEqual(["TERM", "KILL"], self.child.signals)
         self.assertEqual((1, 0), (self.harness.probe_slots.held, self._closed()))
-        self.child.die(signal=9)
+        self.child.exit_and_end(signal=9)
         self.assert_error(connection.response, ProbeTimeout)
 
     def _closed(self) -> int:
@@ -473,8 +477,8 @@ class RefusalTests(InfoCase):
         """A source that changes during its probe is a 500, as no ETag fits the document."""
         connection = self.send()
         self.harness.source.written_to = True  # type: ignore[union-attr]
-        self.child.say(ANSWER)
-        self.child.die()
+        self.child.write_stdout(ANSWER)
+        self.child.exit_and_end()
         self.assert_error(connection.response, ProbeFailed)
         self.assertIn("changed", connection.response.document["message"])
 
@@ -483,8 +487,8 @@ class RefusalTests(InfoCase):
         connection = self.send()
         tags = {"title": "x", "lyrics": "la " * 1024 * 1024}
         document = {"streams": [AUDIO], "format": {**CONTAINER, "tags": tags}}
-        self.child.say(json.dumps(document, indent=4).encode())
-        self.child.die(signal=15)
+        self.child.write_stdout(json.dumps(document, indent=4).encode())
+        self.child.exit_and_end(signal=15)
         expected = {**DOCUMENT, "tags": {"title": "x"}}
         self.assertEqual((200, expected), _seen(connection.response))
 
@@ -505,20 +509,20 @@ class PoolTests(InfoCase):
         """Without a free probe slot the response is 429 with ``Retry-After: 1`` (D21)."""
         running = [self.send(self.path(number)) for number in range(2)]
         for number in (2, 3):
-            response = self.harness.ask_signed(self.path(number))
+            response = self.harness.fetch_signed(self.path(number))
             self.assert_error(response, QueueFull)
         self.assertEqual(
             (2, 0), (len(self.harness.spawner.children), self.harness.probe_slots.depth)
         )
         first, second = self.harness.spawner.children
-        first.say(ANSWER)
-        first.die()
+        first.write_stdout(ANSWER)
+        first.exit_and_end()
         # The refused request has no effect on later ones: a new request for its source gets a slot.
         again = self.send(self.path(2))
         self.assertEqual(3, len(self.harness.spawner.children))
         for child in (second, self.child):
-            child.say(ANSWER)
-            child.die()
+            child.write_stdout(ANSWER)
+            child.exit_and_end()
         for connection in (*running, again):
             self.assertEqual(200, connection.response.status)
 
@@ -527,13 +531,13 @@ class PoolTests(InfoCase):
         running = [self.send(self.path(number)) for number in range(2)]
         joined = self.send(self.path(0))
         self.assertEqual(b"", joined.received)
-        self.assertEqual(304, self.harness.ask_signed(PATH, if_none_match=TAG).status)
-        self.assertEqual(200, self.harness.ask_signed(PATH, b"HEAD").status)
+        self.assertEqual(304, self.harness.fetch_signed(PATH, if_none_match=TAG).status)
+        self.assertEqual(200, self.harness.fetch_signed(PATH, b"HEAD").status)
         self.harness.store_variant(b"/plain/local://2.mp3", b"stored")
-        self.assertEqual(200, self.harness.ask_signed(b"/plain/local://2.mp3").status)
+        self.assertEqual(200, self.harness.fetch_signed(b"/plain/local://2.mp3").status)
         for child in self.harness.spawner.children:
-            child.say(ANSWER)
-            child.die()
+            child.write_stdout(ANSWER)
+            child.exit_and_end()
         for connection in (*running, joined):
             self.assertEqual(200, connection.response.status)
 
@@ -544,8 +548,8 @@ class PoolTests(InfoCase):
         self.assertEqual(
             (1, 1), (len(self.harness.spawner.children), self.harness.probe_slots.held)
         )
-        self.child.say(ANSWER)
-        self.child.die()
+        self.child.write_stdout(ANSWER)
+        self.child.exit_and_end()
         for connection in connections:
             self.assertEqual((200, DOCUMENT), _seen(connection.response))
             self.assertEqual(TAG, connection.response["etag"])
@@ -553,8 +557,8 @@ class PoolTests(InfoCase):
     def test_one_refusal(self) -> None:
         """Requests that share a probe get the same refusal."""
         connections = [self.send() for _ in range(3)]
-        self.child.say(answer(VIDEO))
-        self.child.die()
+        self.child.write_stdout(answer(VIDEO))
+        self.child.exit_and_end()
         for connection in connections:
             self.assert_error(connection.response, VideoSource)
 
@@ -566,10 +570,10 @@ class PoolTests(InfoCase):
         self.harness.source = new = FakeSource(2000, validator=b"changed")
         second = self.send()
         one, two = self.harness.spawner.children
-        two.say(answer({**AUDIO, "channels": 1}))
-        two.die()
-        one.say(ANSWER)
-        one.die()
+        two.write_stdout(answer({**AUDIO, "channels": 1}))
+        two.exit_and_end()
+        one.write_stdout(ANSWER)
+        one.exit_and_end()
         self.assertEqual((200, DOCUMENT), _seen(first.response))
         self.assertEqual((1, 2000), _of(second.response, "channels", "size"))
         self.assertNotEqual(first.response["etag"], second.response["etag"])
@@ -581,7 +585,7 @@ class PoolTests(InfoCase):
         connection = self.send()
         connection.leave()
         self.assertEqual((["TERM"], 1), (self.child.signals, self.harness.probe_slots.held))
-        self.child.die(signal=15)
+        self.child.exit_and_end(signal=15)
         self.assertEqual((0, b""), (self.harness.probe_slots.held, connection.received))
         (record,) = self.log.requests
         self.assertEqual(499, record.status)
@@ -591,7 +595,7 @@ class PoolTests(InfoCase):
         self.send().leave()
         self.harness.clock.advance(2)
         self.assertEqual(["TERM", "KILL"], self.child.signals)
-        self.child.die(signal=9)
+        self.child.exit_and_end(signal=9)
 
     def test_one_of_two_leaves(self) -> None:
         """If one of two clients leaves, the other receives the document."""
@@ -599,8 +603,8 @@ class PoolTests(InfoCase):
             connections = [self.send(), self.send()]
             connections.pop(leaver).leave()
             self.assertEqual([], self.child.signals)
-            self.child.say(ANSWER)
-            self.child.die()
+            self.child.write_stdout(ANSWER)
+            self.child.exit_and_end()
             self.assertEqual((200, DOCUMENT), _seen(connections[0].response))
 
     def test_one_comes_while_it_dies(self) -> None:
@@ -609,10 +613,10 @@ class PoolTests(InfoCase):
         dying = self.child
         connection = self.send()
         self.assertEqual(2, len(self.harness.spawner.children))
-        self.child.say(ANSWER)
-        self.child.die()
+        self.child.write_stdout(ANSWER)
+        self.child.exit_and_end()
         self.assertEqual((200, DOCUMENT), _seen(connection.response))
-        dying.die(signal=15)
+        dying.exit_and_end(signal=15)
 
     def test_client_that_leaves_early(self) -> None:
         """If all clients of a probe leave, it is ended, and no other probe starts."""
@@ -620,7 +624,7 @@ class PoolTests(InfoCase):
         for connection in connections:
             connection.leave()
         self.assertEqual(["TERM"], self.child.signals)
-        self.child.die(signal=15)
+        self.child.exit_and_end(signal=15)
         self.assertEqual(1, len(self.harness.spawner.children))
 
 
@@ -642,9 +646,9 @@ class LogTests(InfoCase):
         body = self.get().body
         self.assertEqual(f"info 200 src=local://a.mp3 {len(body)} bytes in 0ms", self.line())
         for method in (b"GET", b"HEAD"):
-            self.harness.ask_signed(PATH, method, if_none_match=TAG)
+            self.harness.fetch_signed(PATH, method, if_none_match=TAG)
             self.assertEqual("info 304 src=local://a.mp3 0 bytes in 0ms", self.line())
-        self.harness.ask_signed(PATH, b"HEAD")
+        self.harness.fetch_signed(PATH, b"HEAD")
         self.assertEqual("info 200 src=local://a.mp3 0 bytes in 0ms", self.line())
 
     def test_refusals(self) -> None:
@@ -654,9 +658,9 @@ class LogTests(InfoCase):
             (b"/info/plain/http://refused/", "404 not_found"),
             (b"/info/no-source", "404 not_found"),
         ):
-            sent = len(self.harness.ask_signed(rest).body)
+            sent = len(self.harness.fetch_signed(rest).body)
             self.assertEqual(f"info {words} {sent} bytes in 0ms", self.line())
-        sent = len(self.harness.ask(b"/" + b"A" * 43 + PATH).body)
+        sent = len(self.harness.fetch(b"/" + b"A" * 43 + PATH).body)
         self.assertEqual(f"info 401 invalid_signature {sent} bytes in 0ms", self.line())
         for says, words in (
             (answer(VIDEO), "415 video_source"),
@@ -671,16 +675,16 @@ class LogTests(InfoCase):
         """The duration in the line includes the probe."""
         connection = self.send()
         self.harness.clock.advance(1.5)
-        self.child.say(ANSWER)
-        self.child.die()
+        self.child.write_stdout(ANSWER)
+        self.child.exit_and_end()
         sent = len(connection.response.body)
         self.assertEqual(f"info 200 src=local://a.mp3 {sent} bytes in 1500ms", self.line())
 
     def test_request_id(self) -> None:
         """The response and the line have the client's request id."""
         connection = self.send(x_request_id=b"mine.1")
-        self.child.say(ANSWER)
-        self.child.die()
+        self.child.write_stdout(ANSWER)
+        self.child.exit_and_end()
         self.assertEqual(b"mine.1", connection.response["x-request-id"])
         (record,) = self.log.requests
         self.assertEqual("mine.1", record.request_id)

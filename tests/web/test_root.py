@@ -16,7 +16,7 @@ import audioproxy
 from audioproxy.errors import NotFound
 from audioproxy.grammar.signature import sign
 from tests.support.http import KEY, SALT, Connection, Log, ResourceHarness, Response, key_of
-from tests.support.strategies import PROMISE, junk
+from tests.support.strategies import DETERMINISTIC, junk
 
 PATH = b"/f:mp3/plain/local://a.mp3"
 DATA = b"the variant"
@@ -32,7 +32,7 @@ class RootCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         self.harness = self.make_harness()
 
     def make_harness(self, **settings: Any) -> ResourceHarness:
@@ -52,7 +52,7 @@ class RoutingTests(RootCase):
 
     def test_health(self) -> None:
         """``/health`` is a 200 with the version and with ``no-store`` (D23)."""
-        response = self.harness.ask(b"/health?now")
+        response = self.harness.fetch(b"/health?now")
         self.assertEqual({"status": "ok", "version": audioproxy.__version__}, response.document)
         self.assertEqual((200, b"no-store"), (response.status, response["cache-control"]))
 
@@ -63,7 +63,7 @@ class RoutingTests(RootCase):
         """
         for depth, ready in ((0, True), (1, True), (2, False), (1, True)):
             self.harness.readiness.depth_changed(depth)
-            response = self.harness.ask(b"/ready")
+            response = self.harness.fetch(b"/ready")
             self.assertEqual(200 if ready else 503, response.status)
             self.assertEqual(
                 {"status": "ready" if ready else "not_ready", "queued": 0, "threshold": 2},
@@ -75,7 +75,7 @@ class RoutingTests(RootCase):
     def test_head(self) -> None:
         """HEAD of ``/health`` and ``/ready`` has the headers of GET, without the body (D19)."""
         for path in (b"/health", b"/ready"):
-            get, head = self.harness.ask(path), self.harness.ask(path, b"HEAD")
+            get, head = self.harness.fetch(path), self.harness.fetch(path, b"HEAD")
             self.assertEqual((200, b""), (head.status, head.body))
             for name in ("content-type", "content-length", "cache-control"):
                 self.assertEqual(get[name], head[name])
@@ -87,19 +87,19 @@ class RoutingTests(RootCase):
             *(b"/hls/x/f:mp3/plain/local://a.mp3/index.m3u8", b"/hls/", b"/insecure"),
             *(b"/?/health", b"?", b"x", b"health", b"x/health"),
         ):
-            self.assert_not_found(self.harness.ask(path))
+            self.assert_not_found(self.harness.fetch(path))
 
     def test_two_segments_are_signed(self) -> None:
         """Any path of two segments is checked for its signature first (D18)."""
         for path in (b"//", b"/a/b", b"/health/", b"/ready/x", b"//health", b"/metrics/"):
-            response = self.harness.ask(path)
+            response = self.harness.fetch(path)
             self.assertEqual((401, "invalid_signature"), (response.status, response.error))
 
     def test_signature_spellings(self) -> None:
         """Signatures are accepted only unpadded or with one ``=`` (Authentication, 2)."""
         signature = sign(KEY, SALT, PATH)
         for spelling in (signature, signature + b"="):
-            self.assertEqual(DATA, self.harness.ask(b"/" + spelling + PATH).body)
+            self.assertEqual(DATA, self.harness.fetch(b"/" + spelling + PATH).body)
         for spelling in (
             b"",
             signature + b"==",
@@ -108,7 +108,7 @@ class RoutingTests(RootCase):
             b"insecure",
             signature.replace(signature[:1], b"%%%02X" % signature[0], 1),
         ):
-            self.assertEqual(401, self.harness.ask(b"/" + spelling + PATH).status)
+            self.assertEqual(401, self.harness.fetch(b"/" + spelling + PATH).status)
 
     def test_slips(self) -> None:
         """A 401 explains common signing mistakes, but nothing about a wrong key (D20)."""
@@ -118,41 +118,41 @@ class RoutingTests(RootCase):
             (b"insecure", "set AP_ALLOW_INSECURE"),
             (sign(bytes(32), SALT, PATH), "missing or does not match the path"),
         ):
-            response = self.harness.ask(b"/" + signature + PATH)
+            response = self.harness.fetch(b"/" + signature + PATH)
             self.assertEqual((401, "invalid_signature"), (response.status, response.error))
             self.assertIn(words, response.document["message"])
-        response = self.make_harness(insecure=True, key=None).ask(b"/" + slip + PATH)
+        response = self.make_harness(insecure=True, key=None).fetch(b"/" + slip + PATH)
         self.assertIn("AP_KEY is not set", response.document["message"])
 
     def test_raw_bytes_are_signed(self) -> None:
         """The signature covers the raw path: another spelling is a 401 (Authentication, 1)."""
         target = self.harness.path(PATH).replace(b"a.mp3", b"%61.mp3")
-        self.assertEqual(401, self.harness.ask(target).status)
+        self.assertEqual(401, self.harness.fetch(target).status)
 
     def test_insecure(self) -> None:
         """If ``insecure`` is enabled, it is accepted as well as valid signatures (D31)."""
         harness = self.make_harness(insecure=True)
         for target in (b"/insecure" + PATH, harness.path(PATH)):
-            self.assertEqual(DATA, harness.ask(target).body)
+            self.assertEqual(DATA, harness.fetch(target).body)
         harness = self.make_harness(insecure=True, key=None)
-        self.assertEqual(DATA, harness.ask(b"/insecure" + PATH).body)
+        self.assertEqual(DATA, harness.fetch(b"/insecure" + PATH).body)
         for target in (harness.path(PATH), b"/Insecure" + PATH, b"/insecure=" + PATH):
-            self.assertEqual(401, harness.ask(target).status)
+            self.assertEqual(401, harness.fetch(target).status)
 
     def test_query(self) -> None:
         """A query is not signed, not a part of the cache key and not logged (D17)."""
         target = self.harness.path(PATH) + b"?token=secret&f:wav/plain/x"
-        self.assertEqual(DATA, self.harness.ask(target).body)
+        self.assertEqual(DATA, self.harness.fetch(target).body)
         self.assertNotIn("secret", " ".join(map(str, self.log.events)))
 
     def test_absolute_form(self) -> None:
         """A target in absolute form is served like its path (RFC 9112, 3.2.2)."""
         for origin in (b"http://proxy.example", b"HTTPS://x:443", b"http://"):
-            self.assertEqual(DATA, self.harness.ask(origin + self.harness.path(PATH)).body)
-            self.assertEqual(200, self.harness.ask(origin + b"/health").status)
-        self.assertEqual(401, self.harness.ask(b"http://h/x" + PATH).status)
+            self.assertEqual(DATA, self.harness.fetch(origin + self.harness.path(PATH)).body)
+            self.assertEqual(200, self.harness.fetch(origin + b"/health").status)
+        self.assertEqual(401, self.harness.fetch(b"http://h/x" + PATH).status)
         for target in (b"http://h", b"http://h?x", b"proxy.example:443", b"*"):
-            self.assert_not_found(self.harness.ask(target))
+            self.assert_not_found(self.harness.fetch(target))
 
 
 class MethodTests(RootCase):
@@ -169,7 +169,7 @@ class MethodTests(RootCase):
                 b"*",
                 b"http://h/",
             ):
-                self.assert_not_found(self.harness.ask(target, method))
+                self.assert_not_found(self.harness.fetch(target, method))
         self.assertEqual([], self.harness.calls)
 
     def test_bodies(self) -> None:
@@ -189,20 +189,20 @@ class MethodTests(RootCase):
             },
         ):
             arguments: Any = headers
-            self.assert_not_found(self.harness.ask(b"/health", b"POST", **arguments))
-            self.assertEqual(200, self.harness.ask(b"/health", **arguments).status)
+            self.assert_not_found(self.harness.fetch(b"/health", b"POST", **arguments))
+            self.assertEqual(200, self.harness.fetch(b"/health", **arguments).status)
 
     def test_options_without_an_origin(self) -> None:
         """Without AP_ALLOW_ORIGIN, OPTIONS is a 404 (CORS, 1)."""
         for target in (b"/health", self.harness.path(PATH), b"*"):
-            self.assert_not_found(self.harness.ask(target, b"OPTIONS"))
+            self.assert_not_found(self.harness.fetch(target, b"OPTIONS"))
 
     def test_preflight(self) -> None:
         """With AP_ALLOW_ORIGIN, OPTIONS on any path is a 204 without a signature (CORS, 3)."""
         for origin in ("*", "https://player.example"):
             harness = self.make_harness(origin=origin)
             for target in (b"/health", b"/a/b" + PATH, b"/nowhere", b"*", b"http://h/x"):
-                response = harness.ask(
+                response = harness.fetch(
                     target, b"OPTIONS", access_control_request_headers=b"range, x-request-id"
                 )
                 self.assertEqual((204, b""), (response.status, response.body))
@@ -226,28 +226,28 @@ class EverywhereTests(RootCase):
     def everything(self, harness: ResourceHarness) -> list[Response]:
         """Return responses of every kind."""
         tag = b'"' + key_of(PATH).encode() + b'"'
-        answers = [
-            harness.ask(b"/health"),
-            harness.ask(b"/ready"),
-            harness.ask(b"/metrics"),
-            harness.ask(b"*"),
-            harness.ask(b"/a/b"),
-            harness.ask(b"/health", b"DELETE"),
-            harness.ask_signed(PATH),
-            harness.ask_signed(PATH, b"HEAD"),
-            harness.ask_signed(PATH, range=b"bytes=0-1"),
-            harness.ask_signed(PATH, range=b"bytes=999-"),
-            harness.ask_signed(PATH, if_none_match=tag),
-            harness.ask_signed(b"/exp:1" + PATH),
-            harness.ask_signed(b"/q:-5" + PATH),
-            harness.ask_signed(b"/plain/http://x/"),
+        responses = [
+            harness.fetch(b"/health"),
+            harness.fetch(b"/ready"),
+            harness.fetch(b"/metrics"),
+            harness.fetch(b"*"),
+            harness.fetch(b"/a/b"),
+            harness.fetch(b"/health", b"DELETE"),
+            harness.fetch_signed(PATH),
+            harness.fetch_signed(PATH, b"HEAD"),
+            harness.fetch_signed(PATH, range=b"bytes=0-1"),
+            harness.fetch_signed(PATH, range=b"bytes=999-"),
+            harness.fetch_signed(PATH, if_none_match=tag),
+            harness.fetch_signed(b"/exp:1" + PATH),
+            harness.fetch_signed(b"/q:-5" + PATH),
+            harness.fetch_signed(b"/plain/http://x/"),
         ]
         connection = harness.connect()
         miss = b"/cb:miss" + PATH
         connection.send(harness.path(miss))
-        harness.render(miss).put_out(DATA)
+        harness.render(miss).write_output(DATA)
         harness.render(miss).end()
-        return [*answers, connection.response]
+        return [*responses, connection.response]
 
     def test_cache_control(self) -> None:
         """Every response has a Cache-Control (Edge-cache discipline)."""
@@ -292,9 +292,9 @@ class EverywhereTests(RootCase):
     def test_their_request_id(self) -> None:
         """A valid request id of the client is used; otherwise one is generated (D27)."""
         for theirs in (b"a", b"A-b_c.9", b"x" * 200, b"a:/+=,{}b", b"<script>", b"%0d%0a", b"!~"):
-            self.assertEqual(theirs, self.harness.ask(b"/x", x_request_id=theirs)["x-request-id"])
+            self.assertEqual(theirs, self.harness.fetch(b"/x", x_request_id=theirs)["x-request-id"])
         for theirs in (b"", b"x" * 201, b"a b", b"a\tb", b"\xff", b"a\x7f"):
-            ours = self.harness.ask(b"/x", x_request_id=theirs)["x-request-id"]
+            ours = self.harness.fetch(b"/x", x_request_id=theirs)["x-request-id"]
             self.assertRegex(ours or b"", rb"\A[0-9a-f]{32}\Z")
 
 
@@ -323,14 +323,14 @@ class AnyBytesTests(RootCase):
         connection.send(target, method)
         self.assert_answered(connection)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(junk(), st.sampled_from((b"GET", b"HEAD", b"OPTIONS", b"POST")))
     def test_any_target(self, target: bytes, method: bytes) -> None:
         """Any bytes as the request target get a valid response."""
         self.ask_and_check(target, method)
         self.ask_and_check(b"/" + target, method)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(junk())
     def test_any_signed_path(self, rest: bytes) -> None:
         """Any bytes in a signed path get a valid response."""
@@ -338,13 +338,13 @@ class AnyBytesTests(RootCase):
         self.ask_and_check(self.harness.path(b"/" + printable))
         self.ask_and_check(b"/insecure/" + printable + b"/plain/local://a", b"HEAD")
 
-    @PROMISE
+    @DETERMINISTIC
     @given(st.binary(max_size=20))
     def test_any_method(self, method: bytes) -> None:
         """Any bytes as the method get a valid response."""
         self.ask_and_check(self.harness.path(PATH), method)
 
-    @PROMISE
+    @DETERMINISTIC
     @given(
         st.sampled_from(
             (b"Range", b"If-Range", b"If-None-Match", b"X-Request-Id", b"Cookie", b"Expect")
@@ -389,7 +389,7 @@ class MountTests(RootCase):
         site: Site = Site(root, timeout=None)
         return site
 
-    def ask(self, site: Site, target: bytes, method: bytes = b"GET") -> Response:
+    def fetch(self, site: Site, target: bytes, method: bytes = b"GET") -> Response:
         """Send a request to a site, and return the response."""
         connection = Connection(site)
         connection.send(target, method)
@@ -400,24 +400,24 @@ class MountTests(RootCase):
         for prefix in ((b"audio",), (b"a", b"b c", b"audio")):
             site = self.mount(*prefix)
             address = b"".join(b"/" + segment.replace(b" ", b"%20") for segment in prefix)
-            self.assertEqual(DATA, self.ask(site, address + self.harness.path(PATH)).body)
-            self.assertEqual(200, self.ask(site, address + b"/health").status)
-            self.assertEqual(401, self.ask(site, address + b"/x" + PATH).status)
+            self.assertEqual(DATA, self.fetch(site, address + self.harness.path(PATH)).body)
+            self.assertEqual(200, self.fetch(site, address + b"/health").status)
+            self.assertEqual(401, self.fetch(site, address + b"/x" + PATH).status)
             for target in (address, address + b"/", address + b"/x"):
-                self.assert_not_found(self.ask(site, target))
+                self.assert_not_found(self.fetch(site, target))
             for method in METHODS:
-                self.assert_not_found(self.ask(site, address + b"/health", method))
+                self.assert_not_found(self.fetch(site, address + b"/health", method))
             beside = address.rpartition(b"/")[0] + b"/text"
-            self.assertEqual(b"a text", self.ask(site, beside).body)
+            self.assertEqual(b"a text", self.fetch(site, beside).body)
 
     def test_prefix_in_other_spelling(self) -> None:
         """The prefix may be percent-encoded in any way."""
         site = self.mount(b"audio")
-        self.assertEqual(DATA, self.ask(site, b"/%61udio" + self.harness.path(PATH)).body)
+        self.assertEqual(DATA, self.fetch(site, b"/%61udio" + self.harness.path(PATH)).body)
 
     def test_segments_are_counted_raw(self) -> None:
         """Empty segments and escaped slashes are a part of the signed path."""
         site = self.mount(b"audio")
         for rest in (b"//f:mp3/plain/local://a.mp3", b"/f%2Fmp3/plain/local://a%2Fb.mp3"):
-            response = self.ask(site, b"/audio" + self.harness.path(rest))
+            response = self.fetch(site, b"/audio" + self.harness.path(rest))
             self.assertEqual((422, "invalid_options"), (response.status, response.error))

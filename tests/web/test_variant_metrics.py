@@ -37,7 +37,7 @@ class CountCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.log = Log()
-        self.addCleanup(self.log.keep())
+        self.addCleanup(self.log.start())
         self.make()
 
     def make(self, **settings: Any) -> None:
@@ -76,10 +76,10 @@ class LookupTests(CountCase):
             for count in (1, 2):
                 self.harness.connect().send(self.harness.path(rest))
                 self.assertEqual({f"{form} miss": 1, f"{form} coalesced": count}, self.lookups())
-            self.harness.render(rest).put_out(b"abc")
+            self.harness.render(rest).write_output(b"abc")
             self.harness.render(rest).end()
             self.harness.store_variant(rest, b"abc")
-            self.harness.ask_signed(rest)
+            self.harness.fetch_signed(rest)
             expected = {f"{form} miss": 1, f"{form} coalesced": 2, f"{form} hit": 1}
             self.assertEqual(expected, self.lookups())
 
@@ -104,7 +104,7 @@ class LookupTests(CountCase):
         """A HIT with Range counts as one hit, satisfiable or not."""
         self.harness.store_variant(PATH, b"0123456789")
         for value, status in ((b"bytes=0-1", 206), (b"bytes=99-", 416), (b"bytes=x", 200)):
-            self.assertEqual(status, self.harness.ask_signed(PATH, range=value).status)
+            self.assertEqual(status, self.harness.fetch_signed(PATH, range=value).status)
         self.assertEqual({"mp3 hit": 3}, self.lookups())
 
     def test_one_that_leaves(self) -> None:
@@ -118,22 +118,22 @@ class LookupTests(CountCase):
 
     def test_head(self) -> None:
         """HEAD is not counted as a lookup (HEAD on signed endpoints, 7)."""
-        self.harness.ask_signed(PATH, b"HEAD")
+        self.harness.fetch_signed(PATH, b"HEAD")
         self.harness.store_variant(PATH, b"abc")
-        self.assertEqual(b"HIT", self.harness.ask_signed(PATH, b"HEAD")["x-audio-proxy"])
+        self.assertEqual(b"HIT", self.harness.fetch_signed(PATH, b"HEAD")["x-audio-proxy"])
         self.assertEqual({}, self.lookups())
 
     def test_answered_before_the_lookup(self) -> None:
         """Requests that end before the lookup (304, 401, 404, 410, 422) are not counted."""
         self.harness.store_variant(PATH, b"abc")
-        tag = self.harness.ask_signed(PATH, b"HEAD")["etag"]
+        tag = self.harness.fetch_signed(PATH, b"HEAD")["etag"]
         for status, response in (
-            (304, self.harness.ask_signed(PATH, if_none_match=tag)),
-            (401, self.harness.ask(b"/x" + PATH)),
-            (404, self.harness.ask_signed(b"/f:mp3/plain/http://refused")),
-            (404, self.harness.ask(self.harness.path(PATH), b"POST")),
-            (410, self.harness.ask_signed(b"/exp:1" + PATH)),
-            (422, self.harness.ask_signed(b"/q:99" + PATH)),
+            (304, self.harness.fetch_signed(PATH, if_none_match=tag)),
+            (401, self.harness.fetch(b"/x" + PATH)),
+            (404, self.harness.fetch_signed(b"/f:mp3/plain/http://refused")),
+            (404, self.harness.fetch(self.harness.path(PATH), b"POST")),
+            (410, self.harness.fetch_signed(b"/exp:1" + PATH)),
+            (422, self.harness.fetch_signed(b"/q:99" + PATH)),
         ):
             self.assertEqual(status, response.status)
         self.assertEqual({}, self.lookups())
@@ -141,13 +141,13 @@ class LookupTests(CountCase):
     def test_store_that_cannot_tell(self) -> None:
         """A lookup that fails counts as neither hit nor miss (Errors, 8)."""
         self.harness.stored = UpstreamUnavailable()
-        self.assertEqual(502, self.harness.ask_signed(PATH).status)
+        self.assertEqual(502, self.harness.fetch_signed(PATH).status)
         self.assertEqual({}, self.lookups())
 
     def test_other_endpoints(self) -> None:
         """Requests to other endpoints are not counted as lookups."""
         for target in (b"/health", b"/ready", self.harness.path(b"/info/plain/http://refused")):
-            self.harness.ask(target)
+            self.harness.fetch(target)
         self.assertEqual({}, self.lookups())
 
 
@@ -158,7 +158,7 @@ class RequestTests(CountCase):
         """A variant request is counted with the status that the client received."""
         stored = b"/f:wav/plain/local://a.mp3"
         self.harness.store_variant(stored, b"0123456789")
-        tag = self.harness.ask_signed(stored, b"HEAD")["etag"]
+        tag = self.harness.fetch_signed(stored, b"HEAD")["etag"]
         self.assert_ended("render", "2xx")
         for method, rest, headers, family in (
             (b"GET", stored, {}, "2xx"),
@@ -170,9 +170,9 @@ class RequestTests(CountCase):
             (b"GET", b"/exp:1" + PATH, {}, "4xx"),
             (b"GET", b"/x", {}, "4xx"),
         ):
-            self.harness.ask_signed(rest, method, **headers)
+            self.harness.fetch_signed(rest, method, **headers)
             self.assert_ended("render", family)
-        self.harness.ask(b"/x" + PATH)
+        self.harness.fetch(b"/x" + PATH)
         self.assert_ended("render", "4xx")
 
     def test_refused_renders(self) -> None:
@@ -187,33 +187,33 @@ class RequestTests(CountCase):
         ):
             self.make()
             self.harness.render_error = refusal
-            self.harness.ask_signed(PATH)
+            self.harness.fetch_signed(PATH)
             self.assert_ended("render", family)
 
     def test_crash(self) -> None:
         """An unexpected exception is counted as 5xx."""
         self.harness.stored = ZeroDivisionError("unforeseen")
-        self.harness.ask_signed(PATH)
+        self.harness.fetch_signed(PATH)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         self.assert_ended("render", "5xx")
 
     def test_info(self) -> None:
         """Info requests have the endpoint class ``info``."""
         info = self.harness.path(b"/info/plain/local://a.mp3")
-        head = self.harness.ask(info, b"HEAD")
+        head = self.harness.fetch(info, b"HEAD")
         self.assert_ended("info", "2xx")
-        self.harness.ask(info, if_none_match=head["etag"])
+        self.harness.fetch(info, if_none_match=head["etag"])
         self.assert_ended("info", "3xx")
-        self.harness.ask(b"/x/info/plain/local://a.mp3")
+        self.harness.fetch(b"/x/info/plain/local://a.mp3")
         self.assert_ended("info", "4xx")
         connection = self.harness.connect()
         connection.send(info)
-        self.harness.spawner.last.say(json.dumps(SOUND).encode())
-        self.harness.spawner.last.die()
+        self.harness.spawner.last.write_stdout(json.dumps(SOUND).encode())
+        self.harness.spawner.last.exit_and_end()
         self.assertEqual(200, connection.response.status)
         self.assert_ended("info", "2xx")
         self.harness.connect().send(info)
-        self.harness.spawner.last.die(1)
+        self.harness.spawner.last.exit_and_end(1)
         self.assert_ended("info", "5xx")
 
     def test_busy_probes(self) -> None:
@@ -222,10 +222,10 @@ class RequestTests(CountCase):
             self.harness.source = FakeSource(1000, validator=name)
             self.harness.connect().send(self.harness.path(b"/info/plain/local://" + name))
         self.harness.source = FakeSource(1000, validator=b"c")
-        response = self.harness.ask_signed(b"/info/plain/local://c")
+        response = self.harness.fetch_signed(b"/info/plain/local://c")
         self.assertEqual((429, "queue_full"), (response.status, response.error))
         self.assertEqual({"http_requests_total info 4xx": 1}, self.counts.changes)
-        self.harness.spawner.put_down()
+        self.harness.spawner.kill_all()
 
     def test_unsigned(self) -> None:
         """Health, readiness and preflights have endpoint classes; all else is ``unknown``."""
@@ -240,10 +240,10 @@ class RequestTests(CountCase):
             (b"GET", b"/hls/x/y", "unknown", "4xx"),
             (b"GET", b"/", "unknown", "4xx"),
         ):
-            self.harness.ask(target, method)
+            self.harness.fetch(target, method)
             self.assert_ended(endpoint, family)
         self.harness.readiness.depth_changed(2)
-        self.assertEqual(503, self.harness.ask(b"/ready").status)
+        self.assertEqual(503, self.harness.fetch(b"/ready").status)
         self.assert_ended("ready", "5xx")
 
     def test_no_http(self) -> None:
@@ -261,7 +261,7 @@ class RequestTests(CountCase):
         connection.leave()
         self.assertEqual([499], [record.status for record in self.log.requests])
         self.assert_ended("render", "4xx")
-        self.harness.render(PATH).put_out(b"late")
+        self.harness.render(PATH).write_output(b"late")
         self.harness.render(PATH).end()
         self.assertEqual({}, self.counts.changes)
 
@@ -277,7 +277,7 @@ class RequestTests(CountCase):
         """A client that leaves midway is counted as 2xx."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
-        self.harness.render(PATH).put_out(b"half")
+        self.harness.render(PATH).write_output(b"half")
         connection.leave()
         self.assert_ended("render", "2xx")
 
@@ -287,7 +287,7 @@ class RequestTests(CountCase):
             self.make()
             connection = self.harness.connect()
             connection.send(self.harness.path(PATH), version=version)
-            self.harness.render(PATH).put_out(b"some")
+            self.harness.render(PATH).write_output(b"some")
             self.assertEqual({}, self.counts.of("http_requests_total"))
             self.harness.render(PATH).end(RenderTimeout())
             self.assertTrue(connection.aborted)
