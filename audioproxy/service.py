@@ -264,10 +264,10 @@ class ProxyService(Service):
         self._starting: Deferred[None] | None = None
 
     def startService(self) -> Deferred[None]:
-        """Run every check, then listen: no port is open before all checks have passed.
+        """Prove that the store is writable, and then open both ports.
 
-        :returns: fires when both listeners are open, or fails with `BootError` if a check fails or
-            a port is taken.
+        :returns: fires when both listeners are open, or fails with `BootError` if the store is not
+            writable or a port is taken.
         """
         Service.startService(self)
         self._starting = Deferred.fromCoroutine(self._start())
