@@ -91,7 +91,7 @@ def measure(names: list[str], rounds: int, seconds: int) -> Record:
     start = time.monotonic()
     record = Record(today(), 0.0, rounds, machine(), versions())
     bench = Bench(rounds, seconds, sounds())
-    print(f"the sounds took {time.monotonic() - start:.0f} s", flush=True)
+    print(f"the audio files took {time.monotonic() - start:.0f} s", flush=True)
     for name in names:
         begun = time.monotonic()
         try:

@@ -136,7 +136,10 @@ class Listeners:
             crowd.read_headers()
 
     def __exit__(self, *_: object) -> None:
-        """Disconnect, and kill the encoders, which would otherwise continue for the store."""
+        """Disconnect, and kill the encoders.
+
+        The service would let them finish, since their output is stored.
+        """
         for crowd in self._crowds:
             crowd.leave()
         for pid in children(self._ours.process.pid):

@@ -26,9 +26,8 @@ class Spread:
 class Figure:
     """One row of the report.
 
-    With samples of a peer, the row shows the ratio of ours to theirs in each round, since both
-    samples of a round come from the same machine in the same state. Without a peer, it shows our
-    samples.
+    With samples of a peer, the row shows the ratio of ours to theirs in each round. Both samples of
+    a round come from the same machine in the same state. Without a peer, the row shows our samples.
 
     :ivar work: what was done.
     :ivar measure: what was measured.

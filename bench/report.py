@@ -90,7 +90,8 @@ def page(template: str, record: Record) -> str:
         name = match[1]
         if name in parts:
             return parts[name]()
-        # If a series failed, its values are question marks, never values of an older run.
+        # If a series failed, the page shows question marks for its values, never values of an older
+        # run.
         return number(facts[name]) if name in facts else _absent(name, record)
 
     return _BLANK.sub(fill, template)

@@ -24,7 +24,7 @@ _SEEKS = {
     "mp3": "to seek exactly, ffmpeg reads every frame up to the start of the preview",
 }
 _HELD = {
-    "m4a": "its first fragment must be encoded first, which is a second long by contract",
+    "m4a": "its first fragment, a second long by contract, must be encoded first",
     "opus": "two pages must be encoded first",
 }
 _OWN = "the project's own audio-only ffmpeg is not built (make ffmpeg)"
@@ -91,8 +91,7 @@ def _measure(
         reason=reason,
     )
     # The time ends at the first byte after the container's headers, on both sides. The service
-    # holds
-    # the headers back until there is audio.
+    # holds the headers back until there is audio.
     headers = ENCODERS[name].empty
     bare = commands(root, ours.path(f"f:{name}", "first.flac"))
     other = commands(root, ours.path(f"f:{name}/gain:-1", "first.flac"))
