@@ -58,10 +58,10 @@ test-ceph: system-ffmpeg dev names radosgw ## run the bucket tests against Ceph'
 soak: system-ffmpeg dev ## run two nodes under load and faults, and compare every byte; SECONDS=600 SEED=7
 	$(BIN)/python -m tests.soak --seconds $(SECONDS) --seed $(SEED) --report build/soak.md
 
-guards: system-ffmpeg dev ## check that soak detects known bugs, each put into a copy of the service
+guards: system-ffmpeg dev ## check that soak detects known bugs, each injected into a copy of the service
 	$(BIN)/python -m tests.soak.guards
 
-bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench build/bench/peers/.installed ## measure the service beside its peers, and write docs/performance.md; ROUNDS=5
+bench: system-ffmpeg ffmpeg nginx wrk $(VENV)/.bench build/bench/peers/.installed ## compare the service with other programs, and write docs/performance.md; ROUNDS=5
 	$(BIN)/python -m bench --rounds $(ROUNDS)
 
 lint: dev ## run ruff (lint, format) and import-linter (layers)
@@ -143,7 +143,7 @@ build/bench/peers/.installed: bench/peers.txt
 	done < <(grep -v '^#' $<); \
 	[ -n "$$missing" ] || touch $@
 
-# For tests only: host names that the system does not know.
+# For tests only: libnss_wrapper, which resolves host names that the system does not know.
 names:
 	@[ -n "$$(ls -d /usr/lib*/libnss_wrapper.so /usr/lib*/*/libnss_wrapper.so 2>/dev/null)" ] || \
 	    tools/system-package libnss-wrapper
