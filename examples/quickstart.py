@@ -59,8 +59,7 @@ def main() -> int:
         start_new_session=True,
     )
     # The service has its own session, so Ctrl-C does not kill its running encoders. Signals are
-    # passed
-    # on as SIGTERM, and the service stops gracefully.
+    # passed on as SIGTERM, and the service stops gracefully.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: service.terminate())
     assert service.stdout is not None

@@ -102,7 +102,7 @@ def _parameters(request: Request) -> dict[str, str]:
 
 
 class _Words(Resource):
-    """A line of text with a status, for requests that cannot be served."""
+    """Resource that returns a line of text with a status, for requests that cannot be served."""
 
     isLeaf = True
 
@@ -125,7 +125,7 @@ _STRANGE_HOST = _Words(
 
 
 class _Folder(Resource):
-    """A folder: it has children, and is a 404 itself."""
+    """Resource with children, which itself returns a 404."""
 
     def getChild(self, name: bytes, request: Request) -> IResource:
         return _NOTHING

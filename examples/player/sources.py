@@ -14,8 +14,7 @@ SUFFIXES = frozenset(
 )
 
 #: Maximum number of listed files, and of names that are examined. A folder may be a large
-#: collection,
-#: or the wrong folder.
+#: collection, or the wrong folder.
 MOST = 500
 MOST_LOOKED_AT = 20_000
 
@@ -49,8 +48,7 @@ def _files(root: bytes, folder: bytes) -> Iterator[bytes]:
     """Yield the regular files below a folder, as paths relative to it.
 
     Hidden files are left out, and links are not followed: the service refuses links that lead out
-    of
-    the root.
+    of the root.
     """
     try:
         with os.scandir(os.path.join(root, folder)) as entries:

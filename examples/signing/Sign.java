@@ -14,10 +14,15 @@ public final class Sign {
     /**
      * Returns the path with its signature in front.
      *
-     * <p>Common mistakes: using {@code getBytes()} of the hexadecimal text and not the decoded bytes;
-     * {@code getEncoder()} instead of {@code getUrlEncoder()}; keeping the padding; signing a decoded
-     * path ({@code URI.getPath()} is decoded, {@code getRawPath()} is not), or a path with a host or
-     * a query. {@code URLEncoder} encodes a space as +; a path needs %20.
+     * <p>Common mistakes:
+     *
+     * <ul>
+     *   <li>using {@code getBytes()} of the hexadecimal text and not the decoded bytes
+     *   <li>{@code getEncoder()} instead of {@code getUrlEncoder()}, or keeping the padding
+     *   <li>signing a decoded path ({@code URI.getPath()} is decoded, {@code getRawPath()} is not)
+     *   <li>signing a path with a host or a query
+     *   <li>{@code URLEncoder}, which encodes a space as +; a path needs %20
+     * </ul>
      */
     static String sign(String keyHex, String saltHex, String path) throws GeneralSecurityException {
         if (!keyHex.matches("(?:[0-9A-Fa-f]{2}){32,}")) {

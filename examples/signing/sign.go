@@ -16,9 +16,14 @@ import (
 
 // Sign returns the path with its signature in front.
 //
-// Common mistakes: hashing the hexadecimal text and not the decoded bytes; StdEncoding or URLEncoding
-// instead of RawURLEncoding; signing a decoded path (URL.Path is decoded, EscapedPath() is not), or a
-// path with a host or a query. Sign exactly the bytes of the request.
+// Common mistakes:
+//
+//   - hashing the hexadecimal text and not the decoded bytes
+//   - StdEncoding or URLEncoding instead of RawURLEncoding
+//   - signing a decoded path (URL.Path is decoded, EscapedPath() is not)
+//   - signing a path with a host or a query
+//
+// Sign exactly the bytes of the request.
 func Sign(keyHex, saltHex, path string) (string, error) {
 	key, err := hex.DecodeString(keyHex)
 	if err != nil || len(key) < 32 {

@@ -9,9 +9,13 @@ import { createHmac } from "node:crypto";
 
 // Returns the path with its signature in front.
 //
-// Common mistakes: hashing the hexadecimal text and not the decoded bytes; "base64" instead of
-// "base64url"; keeping the padding; signing a decoded path, or a path with a host or a query. Sign
-// exactly the bytes of the request. fetch() removes /../ from a path: write such a source as enc/.
+// Common mistakes:
+//
+// - hashing the hexadecimal text and not the decoded bytes
+// - "base64" instead of "base64url", or keeping the padding
+// - signing a decoded path, or a path with a host or a query
+//
+// Sign exactly the bytes of the request. fetch() removes /../ from a path: write such a source as enc/.
 export function sign(keyHex, saltHex, path) {
   // Buffer.from() alone stops at the first invalid digit, without an error.
   if (!/^(?:[0-9a-f]{2}){32,}$/i.test(keyHex)) {

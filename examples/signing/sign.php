@@ -8,10 +8,14 @@ declare(strict_types=1);
 /**
  * Return the path with its signature in front.
  *
- * Common mistakes: hashing the hexadecimal text and not the decoded bytes; hash_hmac() without its
- * last argument, which returns hexadecimal digits; the standard alphabet with + and /; keeping the
- * padding; signing a decoded path ($_GET and PATH_INFO are decoded), or a path with a host or a
- * query. Encode the parts of a path with rawurlencode(): urlencode() encodes a space as +.
+ * Common mistakes:
+ *
+ * - hashing the hexadecimal text and not the decoded bytes
+ * - hash_hmac() without its last argument, which returns hexadecimal digits
+ * - the standard alphabet with + and /, or keeping the padding
+ * - signing a decoded path ($_GET and PATH_INFO are decoded), or a path with a host or a query
+ *
+ * Encode the parts of a path with rawurlencode(): urlencode() encodes a space as +.
  */
 function sign(string $keyHex, string $saltHex, string $path): string
 {

@@ -16,8 +16,12 @@ import sys
 def sign(key_hex: str, salt_hex: str, path: str) -> str:
     """Return the path with its signature in front.
 
-    Common mistakes: hashing the hexadecimal text and not the decoded bytes; the standard alphabet
-    with + and /; keeping the padding; signing a decoded path, or a path with a host or a query.
+    Common mistakes:
+
+    - hashing the hexadecimal text and not the decoded bytes
+    - the standard alphabet with + and /, or keeping the padding
+    - signing a decoded path, or a path with a host or a query
+
     Sign exactly the bytes of the request, from the slash after the signature on.
     """
     if not re.fullmatch("([0-9A-Fa-f]{2}){32,}", key_hex):

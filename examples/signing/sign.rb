@@ -8,10 +8,15 @@ require "openssl"
 
 # Returns the path with its signature in front.
 #
-# Common mistakes: hashing the hexadecimal text and not the decoded bytes; hexdigest instead of
-# digest; the standard alphabet with + and /; keeping the padding, or the line feeds of
-# Base64.encode64; signing a decoded path, or a path with a host or a query. Sign exactly the bytes
-# of the request.
+# Common mistakes:
+#
+# - hashing the hexadecimal text and not the decoded bytes
+# - hexdigest instead of digest
+# - the standard alphabet with + and /
+# - keeping the padding, or the line feeds of Base64.encode64
+# - signing a decoded path, or a path with a host or a query
+#
+# Sign exactly the bytes of the request.
 def sign(key_hex, salt_hex, path)
   # pack("H*") alone accepts any letter as a digit.
   unless key_hex.match?(/\A(?:\h\h){32,}\z/)

@@ -16,9 +16,13 @@ fail() {
 
 # Prints the path with its signature in front.
 #
-# Common mistakes: -hmac "$AP_KEY", which uses the hexadecimal text as the key and not the decoded
-# bytes; the salt as text; echo, which adds a line feed; the standard alphabet with + and /; keeping
-# the padding; signing a decoded path, or a path with a host or a query.
+# Common mistakes:
+#
+# - -hmac "$AP_KEY", which uses the hexadecimal text as the key and not the decoded bytes
+# - the salt as text
+# - echo, which adds a line feed
+# - the standard alphabet with + and /, or keeping the padding
+# - signing a decoded path, or a path with a host or a query
 sign() {
     case "$1" in
     *[!0-9A-Fa-f]*) fail 'AP_KEY must be in hexadecimal digits' ;;

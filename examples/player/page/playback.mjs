@@ -7,8 +7,9 @@
 // cache state of each.
 //
 // A variant that streams has no length and no ranges; seeking works once the variant is stored. The element
-// then loads it again, at the next play or seek, when an interruption is not heard. The service ignores the
-// query string, so a number in it prevents the browser from using its cached part of the stream.
+// then loads it again at the next play or seek, because an interruption is not audible there. The service
+// ignores the query string, so a number in it prevents the browser from using its cached part of the
+// stream.
 
 const FIRST_LOOK = 100;
 const LAST_LOOK = 2000;
@@ -61,8 +62,9 @@ export class Playback {
 
   // Open another variant. If audio is playing, the new variant plays from its start.
   //
-  // The caller passes the duration, because browsers do not know it: most streams have an infinite
-  // duration, an m4a stream has the duration of its received part, and flac is an estimate even when stored.
+  // The caller passes the duration, because browsers do not know it. Most streams have an infinite
+  // duration, and an m4a stream has the duration of its received part. The duration of flac is an estimate
+  // even when stored.
   async open(url, duration) {
     if (url === this.#url) {
       return;
