@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from audioproxy.config import VARIABLES
-from tests.fuzz.fixture import FURNISHING
+from tests.fuzz.fixture import SETUP_BYTES
 from tests.fuzz.headers import TAG_WORD
 from tests.fuzz.stored import BODY, RECORD, WHOLE
 from tests.support.strategies import encoded, escaped, junk, option_segments, sources
@@ -93,11 +93,11 @@ REQUESTS = (
     b"GET /\r\n\r\n",
 )
 #: Input bytes that select the first value of each setting of `FuzzFixture`.
-PLAIN_HOUSE = bytes(FURNISHING)
+DEFAULT_SETUP = bytes(SETUP_BYTES)
 
 
-def _furnished(choice: int, chosen: int) -> bytes:
-    return bytes(chosen if each == choice else 0 for each in range(FURNISHING))
+def _setup(choice: int, chosen: int) -> bytes:
+    return bytes(chosen if each == choice else 0 for each in range(SETUP_BYTES))
 
 
 _EACH = b"".join(
@@ -106,9 +106,9 @@ _EACH = b"".join(
     for path in (PATHS[0], b"insecure/info/plain/local://a")
 )
 CONVERSATIONS = (
-    *(PLAIN_HOUSE + each for each in REQUESTS),
-    *(_furnished(choice, one) + _EACH for choice in range(FURNISHING) for one in range(1, 5)),
-    *(_furnished(2, 1) + request(b"GET", _TAGGED, line) for line in _LINES),
+    *(DEFAULT_SETUP + each for each in REQUESTS),
+    *(_setup(choice, one) + _EACH for choice in range(SETUP_BYTES) for one in range(1, 5)),
+    *(_setup(2, 1) + request(b"GET", _TAGGED, line) for line in _LINES),
 )
 
 RANGES = tuple(
@@ -236,8 +236,8 @@ def conversations() -> st.SearchStrategy[bytes]:
         st.sampled_from(_LINES),
     )
     sent = st.lists(requests | built, min_size=1, max_size=4).map(b"".join)
-    furnished = st.binary(min_size=FURNISHING, max_size=FURNISHING)
-    return st.builds(bytes.__add__, furnished, sent | st.binary(max_size=80))
+    setup = st.binary(min_size=SETUP_BYTES, max_size=SETUP_BYTES)
+    return st.builds(bytes.__add__, setup, sent | st.binary(max_size=80))
 
 
 def probes() -> st.SearchStrategy[bytes]:

@@ -28,7 +28,7 @@ from tests.support.http import (
 )
 
 #: Number of input bytes that set up a service: one for each choice in `FuzzFixture`.
-FURNISHING = 10
+SETUP_BYTES = 10
 ORIGINS = (None, "*", "https://app.example")
 #: Last digits of the keys that are stored.
 STORED = ("", "0123456789abcdef", "02468ace")
@@ -57,14 +57,14 @@ PROBES = (
     (b"{}", 0),
     (b"", 1),
 )
-_COMPLAINT = b"Invalid data found when processing input"
+_FFMPEG_ERROR = b"Invalid data found when processing input"
 
 
 class FuzzFixture(ResourceHarness):
     """Service whose source, stored variants, renders and client behavior are chosen by an input.
 
-    :ivar asked: the method of each request that reached the resource, in order.
-    :ivar leaves: whether the client leaves before the response is complete.
+    :ivar received_methods: the method of each request that reached the resource, in order.
+    :ivar disconnects: whether the client leaves before the response is complete.
     :ivar piece: bytes that the client sends at a time, or 0 for all at once.
     :ivar window: bytes after which the client pauses reading, or None.
     """
@@ -79,17 +79,17 @@ class FuzzFixture(ResourceHarness):
         self._source = draws.one_of(SOURCES)
         self._output, self._failure = draws.one_of(RENDERS)
         self._answer, self._status = draws.one_of(PROBES)
-        self.leaves = draws.one_of((False, True, False))
+        self.disconnects = draws.one_of((False, True, False))
         self.piece = draws.one_of((0, 1, 7, 100))
         self.window = draws.one_of((None, 1, 300))
-        self.asked: list[bytes] = []
+        self.received_methods: list[bytes] = []
         self._renders: list[FakeRender] = []
         self._opened: list[FakeSource] = []
         self._found: list[FakeStored] = []
         render = self.resource.render
 
         def spy(request: Any) -> int:
-            self.asked.append(bytes(request.method))
+            self.received_methods.append(bytes(request.method))
             return render(request)
 
         self.resource.render = spy  # type: ignore[method-assign]
@@ -119,7 +119,7 @@ class FuzzFixture(ResourceHarness):
         children, renders = self.spawner.alive, list(self.rendering.items())
         for child in children:
             child.write_stdout(self._answer)
-            child.write_stderr(_COMPLAINT if self._status else b"")
+            child.write_stderr(_FFMPEG_ERROR if self._status else b"")
             child.exit_and_end(self._status)
         for key, render in renders:
             del self.rendering[key]
@@ -128,7 +128,7 @@ class FuzzFixture(ResourceHarness):
             render.end(self._failure)
         return bool(children or renders)
 
-    def check_left(self) -> None:
+    def check_released(self) -> None:
         """Assert that nothing is held once the only client has left."""
         self.spawner.kill_all()
         assert self.resource.active.count == 0, (

@@ -39,7 +39,7 @@ _HEADER_VALUE = re.compile(rb"[ -~]*")
 _MOST_TURNS = 1000
 
 
-def check_front(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixture) -> None:
+def check_server(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixture) -> None:
     """Assert that any bytes get valid responses, each with a log line, and leak nothing.
 
     :param data: the setup of the service, then the bytes of one connection.
@@ -54,12 +54,12 @@ def check_front(data: bytes, harness: Callable[[Draws], FuzzFixture] = FuzzFixtu
         unfinished = fixture.resource.active.count
         whole = connection.closed and not connection.aborted
         connection.leave()
-        fixture.check_left()
+        fixture.check_released()
     finally:
         stop()
     assert not log.errors, [event.get("log_text") or event for event in log.errors]
     check_lines(log)
-    check_answers(fixture, connection.received, log.requests, whole, unfinished)
+    check_responses(fixture, connection.received, log.requests, whole, unfinished)
 
 
 def _converse(fixture: FuzzFixture, connection: Connection, sent: bytes) -> None:
@@ -68,7 +68,7 @@ def _converse(fixture: FuzzFixture, connection: Connection, sent: bytes) -> None
         if not connection.closed:
             connection.send_raw(sent[start : start + piece])
     for _ in range(_MOST_TURNS):
-        if connection.closed or fixture.leaves:
+        if connection.closed or fixture.disconnects:
             return
         received = len(connection.received)
         connection.resume()
@@ -89,7 +89,7 @@ def check_lines(log: Log) -> None:
             assert _LINE.fullmatch(line), line
 
 
-def check_answers(
+def check_responses(
     fixture: FuzzFixture,
     received: bytes,
     records: list[AccessLogEntry],
@@ -105,8 +105,8 @@ def check_answers(
     """
     unread = list(records)
     rest = _skip_continue(received)
-    for index, method in enumerate(fixture.asked):
-        last = index == len(fixture.asked) - 1
+    for index, method in enumerate(fixture.received_methods):
+        last = index == len(fixture.received_methods) - 1
         response = read_response(rest, method, closed)
         if response is None:
             assert last and not rest, f"no response to request {index}: {rest!r}"
@@ -116,13 +116,13 @@ def check_answers(
             break
         record = _take_record(unread, response)
         assert response.complete or (last and (unfinished or record.error_code)), response
-        _check_answer_here(fixture, response, method, record)
+        _check_response_here(fixture, response, method, record)
         rest = _skip_continue(response.rest)
     if rest:
         response = read_response(rest, closed=closed)
         assert response is not None, rest
         assert response.status == 400, response
-        _check_answer_here(fixture, response, b"GET", _take_record(unread, response))
+        _check_response_here(fixture, response, b"GET", _take_record(unread, response))
         rest = response.rest
     assert not rest, f"bytes after the last response: {rest!r}"
     assert not unread, f"log entries without a response: {unread}"
@@ -143,15 +143,15 @@ def _take_record(unread: list[AccessLogEntry], response: Response) -> AccessLogE
     return found[0]
 
 
-def _check_answer_here(
+def _check_response_here(
     fixture: FuzzFixture, response: Response, method: bytes, record: AccessLogEntry
 ) -> None:
     shared = response["access-control-allow-origin"] is not None
     assert shared == fixture.origin.enabled, response
-    check_answer(response, method, record)
+    check_response(response, method, record)
 
 
-def check_answer(response: Response, method: bytes, record: AccessLogEntry) -> None:
+def check_response(response: Response, method: bytes, record: AccessLogEntry) -> None:
     """Assert that the status, headers and body of a response fit together and fit its log entry."""
     assert response.status in STATUSES, response
     assert response["cache-control"], f"no Cache-Control: {response}"

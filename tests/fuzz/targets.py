@@ -12,7 +12,7 @@ from tests.fuzz.environments import check_environment
 from tests.fuzz.headers import check_conditions, check_range
 from tests.fuzz.paths import check_path
 from tests.fuzz.reports import check_diagnostic, check_probe
-from tests.fuzz.requests import check_front
+from tests.fuzz.requests import check_server
 from tests.fuzz.stored import check_stored
 
 
@@ -47,8 +47,8 @@ def _target(
 
 TARGETS: dict[str, Target] = {
     "path": _target(check_path, corpus.PATHS, corpus.URL_WORDS, corpus.paths()),
-    "front": _target(
-        check_front,
+    "server": _target(
+        check_server,
         corpus.CONVERSATIONS,
         (*corpus.HTTP_WORDS, *corpus.URL_WORDS),
         corpus.conversations(),

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from hypothesis import HealthCheck, given, settings
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.fuzz.corpus import PLAIN_HOUSE
+from tests.fuzz.corpus import DEFAULT_SETUP
 from tests.fuzz.environments import check_environment
 from tests.fuzz.headers import check_conditions, check_range
 from tests.fuzz.paths import check_path
 from tests.fuzz.reports import check_diagnostic, check_probe
-from tests.fuzz.requests import check_front
+from tests.fuzz.requests import check_server
 from tests.fuzz.stored import check_stored
 from tests.fuzz.targets import TARGETS
 
@@ -57,10 +57,10 @@ class FuzzTests(SynchronousTestCase):
         """Any path names a variant with one key and one canonical form, or is refused."""
         check_path(data)
 
-    @inputs_of("front", SHORTER)
-    def test_front(self, data: bytes) -> None:
+    @inputs_of("server", SHORTER)
+    def test_server(self, data: bytes) -> None:
         """Any bytes on a connection get valid responses, and leak nothing."""
-        check_front(data)
+        check_server(data)
 
     @inputs_of("range")
     def test_range(self, data: bytes) -> None:
@@ -116,4 +116,4 @@ class FoundTests(SynchronousTestCase):
     def test_broken_request_behind_a_render(self) -> None:
         """A connection that was closed because of a malformed request is not read further."""
         get = b"GET /insecure/plain/local://a HTTP/1.1\r\nHost: h\r\n\r\n"
-        check_front(PLAIN_HOUSE + b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + get + b"e\r\n")
+        check_server(DEFAULT_SETUP + b"GT 3 HTTP/1.1\r\nt:\r\n\r\n" + get + b"e\r\n")

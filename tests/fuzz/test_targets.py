@@ -30,7 +30,7 @@ from tests.fuzz.fixture import FuzzFixture
 from tests.fuzz.headers import check_conditions, check_range
 from tests.fuzz.paths import check_path
 from tests.fuzz.reports import check_diagnostic, check_probe
-from tests.fuzz.requests import check_answer, check_front
+from tests.fuzz.requests import check_response, check_server
 from tests.fuzz.stored import BODY, check_stored
 from tests.support.http import read_response
 
@@ -79,23 +79,23 @@ class GrammarTargetTests(SynchronousTestCase):
             check_path(b"s/plain/local://a", options=crash)
 
 
-class FrontTargetTests(SynchronousTestCase):
-    """Broken services that `check_front` detects."""
+class ServerTargetTests(SynchronousTestCase):
+    """Broken services that `check_server` detects."""
 
     def refused(self, harness: Any, sent: bytes = GET) -> None:
-        """Assert that `check_front` accepts the correct service and rejects a broken one."""
-        check_front(corpus.PLAIN_HOUSE + sent)
+        """Assert that `check_server` accepts the correct service and rejects a broken one."""
+        check_server(corpus.DEFAULT_SETUP + sent)
         with self.assertRaises(AssertionError):
-            check_front(corpus.PLAIN_HOUSE + sent, harness)
+            check_server(corpus.DEFAULT_SETUP + sent, harness)
 
-    def test_furniture(self) -> None:
-        """`FuzzFixture` reads exactly `PLAIN_HOUSE`, and leaves the following request unread."""
-        draws = Draws(corpus.PLAIN_HOUSE + GET)
+    def test_default_setup(self) -> None:
+        """`FuzzFixture` reads exactly `DEFAULT_SETUP`, and leaves the following request unread."""
+        draws = Draws(corpus.DEFAULT_SETUP + GET)
         FuzzFixture(draws)
         self.assertEqual(draws.rest, GET)
 
-    def test_answer_of_twisted(self) -> None:
-        """`check_front` detects a response without the service's headers."""
+    def test_response_of_twisted(self) -> None:
+        """`check_server` detects a response without the service's headers."""
 
         def bare(draws: Draws) -> FuzzFixture:
             fixture = FuzzFixture(draws)
@@ -105,7 +105,7 @@ class FrontTargetTests(SynchronousTestCase):
         self.refused(bare)
 
     def test_subscription_left_open(self) -> None:
-        """`check_front` detects a subscription that is never ended."""
+        """`check_server` detects a subscription that is never ended."""
 
         class Sticky(FuzzFixture):
             def join(self, order: Any, admitted: bool) -> Any:
@@ -116,7 +116,7 @@ class FrontTargetTests(SynchronousTestCase):
         self.refused(Sticky)
 
     def test_open_source(self) -> None:
-        """`check_front` detects a source that stays open."""
+        """`check_server` detects a source that stays open."""
 
         class Open(FuzzFixture):
             async def open(self, source: Source) -> Any:
@@ -126,7 +126,7 @@ class FrontTargetTests(SynchronousTestCase):
         self.refused(Open, corpus.request(b"GET", b"insecure/info/plain/local://a"))
 
     def test_crash(self) -> None:
-        """`check_front` detects a crash in the resource, although the client gets a valid 500."""
+        """`check_server` detects a crash in the resource, although the client gets a valid 500."""
 
         class Crashing(FuzzFixture):
             async def open(self, source: Source) -> Any:
@@ -136,7 +136,7 @@ class FrontTargetTests(SynchronousTestCase):
         self.flushLoggedErrors(KeyError)
 
     def test_delayed_call(self) -> None:
-        """`check_front` detects a timer that outlives the connection."""
+        """`check_server` detects a timer that outlives the connection."""
 
         class Late(FuzzFixture):
             def join(self, order: Any, admitted: bool) -> Any:
@@ -145,8 +145,8 @@ class FrontTargetTests(SynchronousTestCase):
 
         self.refused(Late)
 
-    def test_answers(self) -> None:
-        """`check_answer` detects wrong headers, statuses and error codes."""
+    def test_responses(self) -> None:
+        """`check_response` detects wrong headers, statuses and error codes."""
         good = (
             b"HTTP/1.1 404 Not Found\r\ncache-control: max-age=10\r\nx-request-id: i\r\n"
             b"content-type: application/json\r\ncontent-length: 36\r\n\r\n"
@@ -167,9 +167,9 @@ class FrontTargetTests(SynchronousTestCase):
             assert response is not None
             if old:
                 with self.assertRaises(AssertionError, msg=new):
-                    check_answer(response, b"GET", record._replace(status=response.status))
+                    check_response(response, b"GET", record._replace(status=response.status))
             else:
-                check_answer(response, b"GET", record)
+                check_response(response, b"GET", record)
 
 
 class ReaderTargetTests(SynchronousTestCase):

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import react
 
 from tests.soak.report import write_report
-from tests.soak.rig import Rig, Terms
+from tests.soak.rig import Rig, RunParameters
 from tests.soak.run import Run
 
 
@@ -35,7 +35,7 @@ async def main(given: argparse.Namespace) -> None:
     base = given.keep or Path(tempfile.mkdtemp(prefix="soak-"))
     base = base.resolve()
     try:
-        rig = Rig.build(Terms.of(given.seconds, given.seed), base)
+        rig = Rig.build(RunParameters.of(given.seconds, given.seed), base)
         outcome = await Run(rig).run()
         report = write_report(outcome)
         print(report, flush=True)

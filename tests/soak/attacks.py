@@ -13,11 +13,11 @@ from random import Random
 
 from twisted.internet.defer import Deferred
 
-from tests.soak.good_clients import any_short, together
+from tests.soak.good_clients import gather, random_variant
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import Node, alive
-from tests.soak.rig import LONG_RENDER, WOUNDED, Rig
-from tests.soak.visits import Asked, Visit
+from tests.soak.rig import ATTACKED, LONG_RENDER, Rig
+from tests.soak.visits import ExpectedRequest, Visit
 from tests.support.service import PATIENCE
 
 Harm = Callable[[bytes, Random], bytes]
@@ -55,7 +55,7 @@ def _send(handle: int, number: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Sentence:
+class ChildAttack:
     """Attack on one child process.
 
     :ivar way: "kill", "stop" (for good) or "pause".
@@ -67,15 +67,15 @@ class Sentence:
     midway: bool = False
 
 
-SENTENCES = [
-    Sentence("ffmpeg", "kill", midway=True),
-    Sentence("ffmpeg", "stop", midway=True),
-    Sentence("ffprobe", "kill"),
-    Sentence("ffmpeg", "pause", midway=True),
-    Sentence("ffmpeg", "kill"),
-    Sentence("ffprobe", "stop"),
-    Sentence("ffmpeg", "stop"),
-    Sentence("ffprobe", "pause"),
+CHILD_ATTACKS = [
+    ChildAttack("ffmpeg", "kill", midway=True),
+    ChildAttack("ffmpeg", "stop", midway=True),
+    ChildAttack("ffprobe", "kill"),
+    ChildAttack("ffmpeg", "pause", midway=True),
+    ChildAttack("ffmpeg", "kill"),
+    ChildAttack("ffprobe", "stop"),
+    ChildAttack("ffmpeg", "stop"),
+    ChildAttack("ffprobe", "pause"),
 ]
 
 
@@ -84,7 +84,7 @@ class Attacks:
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self._sentences = cycle(SENTENCES)
+        self._child_attacks = cycle(CHILD_ATTACKS)
         self._stopped = False
         self._version = 0
 
@@ -93,46 +93,48 @@ class Attacks:
 
         A random order could leave one of them out of a short run.
         """
-        for act in cycle([self.hurt, self.change, self.hurt, self.damage, self.hurt]):
+        for act in cycle(
+            [self.attack_child, self.change, self.attack_child, self.damage, self.attack_child]
+        ):
             if over:
                 return
             await act(self._rig, chance)
 
-    async def hurt(self, _rig: Rig, chance: Random) -> None:
+    async def attack_child(self, _rig: Rig, chance: Random) -> None:
         """Request a variant through a new link to its source, and attack the child that reads it.
 
         The child is killed, stopped or paused.
         """
         rig = self._rig
-        sentence = next(self._sentences)
+        attack = next(self._child_attacks)
         # Only node A, which is never restarted, can show that it ends a stopped child in time.
-        node = rig.a if sentence.way == "stop" else rig.node(chance)
-        options, source = LONG_RENDER if sentence.midway else chance.choice(WOUNDED)
+        node = rig.a if attack.way == "stop" else rig.node(chance)
+        options, source = LONG_RENDER if attack.midway else chance.choice(ATTACKED)
         name = rig.sounds.link(source)
-        asked = rig.variant(options, source, name=name)
+        request = rig.variant(options, source, name=name)
         causes: set[str] = set()
         over: list[bool] = []
-        hunt = self._hunt(node, sentence, rig.sounds.path(name), causes, over)
-        hunting = Deferred.fromCoroutine(hunt)
+        attack_run = self._find_and_attack(node, attack, rig.sounds.path(name), causes, over)
+        attacking = Deferred.fromCoroutine(attack_run)
         count = chance.choice([1, 1, 3])
-        await together(*(rig.attend(node, asked, "victim", causes=causes) for _ in range(count)))
+        await gather(*(rig.attend(node, request, "victim", causes=causes) for _ in range(count)))
         over.append(True)
-        await hunting
+        await attacking
         # A second request must not be affected by the failure of the first.
         if causes and rig.a is node:
             await pause(chance.choice([0, 0.5]))
-            await rig.attend(node, asked, "after a victim")
+            await rig.attend(node, request, "after a victim")
         rig.sounds.unlink(name)
 
-    async def _hunt(
-        self, node: Node, sentence: Sentence, source: Path, causes: set[str], over: list[bool]
+    async def _find_and_attack(
+        self, node: Node, attack: ChildAttack, source: Path, causes: set[str], over: list[bool]
     ) -> None:
         handle = None
         life = node.process
         while handle is None:
             if over or not node.up or node.process is not life:
                 return
-            handle = find_child(node, sentence.program, source)
+            handle = find_child(node, attack.program, source)
             await pause(_LOOK)
 
         def begun() -> bool:
@@ -140,22 +142,22 @@ class Attacks:
             return bool(over) or any(v.begun for v in running if v.causes is causes)
 
         try:
-            if sentence.midway:
+            if attack.midway:
                 await wait_for(begun, 60, _LOOK)
-            await self._carry_out(sentence, handle, causes, over)
+            await self._carry_out(attack, handle, causes, over)
         finally:
             os.close(handle)
 
     async def _carry_out(
-        self, sentence: Sentence, handle: int, causes: set[str], over: list[bool]
+        self, attack: ChildAttack, handle: int, causes: set[str], over: list[bool]
     ) -> None:
         faults = self._rig.journal.faults
-        kind = "encoder" if sentence.program == "ffmpeg" else "probe"
-        if sentence.way == "kill":
+        kind = "encoder" if attack.program == "ffmpeg" else "probe"
+        if attack.way == "kill":
             causes.add("child killed")
             if _send(handle, signal.SIGKILL):
                 faults[f"child: {kind} killed"] += 1
-        elif sentence.way == "stop" and not self._stopped:
+        elif attack.way == "stop" and not self._stopped:
             self._stopped = True
             causes.add("child stopped")
             if _send(handle, signal.SIGSTOP):
@@ -174,20 +176,20 @@ class Attacks:
     async def change(self, _rig: Rig, chance: Random) -> None:
         """Rewrite a source while it is rendered."""
         rig = self._rig
-        asked = rig.variant(*chance.choice(rig.terms.shifting))
+        request = rig.variant(*chance.choice(rig.parameters.changing))
         over: list[bool] = []
-        rewriting = Deferred.fromCoroutine(self._rewrite(asked, over))
-        await rig.attend(rig.a, asked, "changing source", causes={"source changed"})
+        rewriting = Deferred.fromCoroutine(self._rewrite(request, over))
+        await rig.attend(rig.a, request, "changing source", causes={"source changed"})
         over.append(True)
         await rewriting
 
-    async def _rewrite(self, asked: Asked, over: list[bool]) -> None:
+    async def _rewrite(self, request: ExpectedRequest, over: list[bool]) -> None:
         """Write the other version once a response with the current version has begun."""
         rig = self._rig
 
         def begun() -> bool:
             running = rig.journal.running
-            return bool(over) or any(v.begun for v in running if v.asked is asked)
+            return bool(over) or any(v.begun for v in running if v.request is request)
 
         # An encoder that has produced output has read part of the source, but far from all of it.
         await wait_for(begun, PATIENCE, _LOOK)
@@ -199,13 +201,13 @@ class Attacks:
 
     async def damage(self, _rig: Rig, chance: Random) -> None:
         """Damage several stored variants in different ways; the service must not serve them."""
-        await together(*(self._damage(name, harm, chance) for name, harm in DAMAGES))
+        await gather(*(self._damage(name, harm, chance) for name, harm in DAMAGES))
 
     async def _damage(self, name: str, harm: Harm, chance: Random) -> None:
         rig = self._rig
-        asked = any_short(rig, chance, cold=True)
-        path = rig.store / (asked.key or "")[:2] / (asked.key or "")
-        if not await _stored(rig, asked):
+        request = random_variant(rig, chance, cold=True)
+        path = rig.store / (request.key or "")[:2] / (request.key or "")
+        if not await _stored(rig, request):
             return
         # Before this wait ends, requests still join the finished render, and the service does not
         # read the file.
@@ -213,7 +215,7 @@ class Attacks:
         disturbed = rig.journal.disturbed
         try:
             spoilt = harm(path.read_bytes(), chance)
-            replacement = rig.base / "attic" / f"damaged-{asked.key}"
+            replacement = rig.base / "attic" / f"damaged-{request.key}"
             replacement.write_bytes(spoilt)
             # Replace the file atomically: a response that reads the old file can still read all of
             # it.
@@ -221,15 +223,15 @@ class Attacks:
         except FileNotFoundError:
             return  # the store has been moved away for a while
         rig.journal.faults[f"store: variant {name}"] += 1
-        visit = await rig.attend(rig.a, asked, f"{name} variant")
+        visit = await rig.attend(rig.a, request, f"{name} variant")
         if visit.state == "HIT" and disturbed == rig.journal.disturbed:
             rig.journal.flag(visit, f"a variant that was {name} was served")
 
 
-async def _stored(rig: Rig, asked: Asked) -> bool:
+async def _stored(rig: Rig, request: ExpectedRequest) -> bool:
     """Request a variant until it is a HIT; return False after 20 requests without one."""
     for _ in range(20):
-        visit: Visit = await rig.attend(rig.a, asked, "to be damaged")
+        visit: Visit = await rig.attend(rig.a, request, "to be damaged")
         if visit.state == "HIT":
             return True
         await pause(0.1)

@@ -11,15 +11,15 @@ class Bug:
 
     :ivar path: path of the changed file, relative to the package.
     :ivar old: source text that the bug replaces; it occurs exactly once in the file.
-    :ivar sight: name of the check of a fault run that has to fail. If a short run cannot provoke
-        the bug, this is the test module that has to fail.
+    :ivar detected_by: name of the check of a fault run that has to fail. If a short run cannot
+        provoke the bug, this is the test module that has to fail.
     """
 
     name: str
     path: str
     old: str
     new: str
-    sight: str
+    detected_by: str
 
 
 BUGS = [

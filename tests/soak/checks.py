@@ -1,4 +1,4 @@
-"""Checks at the end of a run, each with its figures and complaints."""
+"""Checks at the end of a run, each with its figures and problems."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Check:
     """Result of one check.
 
     :ivar figures: a short summary of what was measured.
-    :ivar complaints: the errors found; the run fails if there are any.
+    :ivar problems: the errors found; the run fails if there are any.
     """
 
     name: str
     figures: str = ""
-    complaints: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
 def check_answers(journal: Journal) -> Check:
     """Check that every response is right, or has a cause that explains its failure."""
-    wrong = [f"{what}: {visit}" for visit in journal.visits for what in visit.complaints]
+    wrong = [f"{what}: {visit}" for visit in journal.visits for what in visit.problems]
     excused = sum(bool(visit.causes) for visit in journal.visits)
     figures = f"{len(journal.visits)} requests, {journal.compared / 1e6:.1f} MB compared"
     return Check("responses", f"{figures}, {excused} of them allowed to fail", wrong)
@@ -102,21 +102,21 @@ def check_counters(
     """Check that the counters of node A agree with the requests and with the log."""
     check = Check("counters")
     if metrics is None:
-        check.complaints.append("the metrics cannot be read")
+        check.problems.append("the metrics cannot be read")
         return check
     for gauge in ("renders_running", "render_slots_held", "render_queue_depth"):
         if metrics.sum(gauge):
-            check.complaints.append(f"{gauge} is {metrics.sum(gauge):g} on a quiet node")
+            check.problems.append(f"{gauge} is {metrics.sum(gauge):g} on a quiet node")
     _add_requests(check, journal, node, metrics, logged)
     _add_lookups(check, journal, metrics, logged)
     _add_renders(check, metrics, logged)
     failures = metrics.sum("variant_store_write_failures_total")
     if failures and not journal.disturbed:
-        check.complaints.append(f"{failures:g} writes failed in an undisturbed store")
+        check.problems.append(f"{failures:g} writes failed in an undisturbed store")
     rejections = metrics.sum("render_queue_rejections_total")
     busy = sum(entry.status == 429 for entry in logged)
     if rejections > busy:
-        check.complaints.append(f"{rejections:g} rejections, but {busy} responses with 429")
+        check.problems.append(f"{rejections:g} rejections, but {busy} responses with 429")
     check.figures = (
         f"{metrics.sum('http_requests_total'):g} requests,"
         f" {metrics.sum('renders_total'):g} renders,"
@@ -129,10 +129,10 @@ def check_counters(
 def _add_requests(
     check: Check, journal: Journal, node: Node, metrics: Metrics, logged: list[Entry]
 ) -> None:
-    wanted = Counter(families([entry for entry in logged if entry.endpoint not in QUIET]))
+    expected = Counter(families([entry for entry in logged if entry.endpoint not in QUIET]))
     for visit in journal.at(node.name):
-        if visit.asked.endpoint in QUIET and visit.status is not None:
-            wanted[visit.asked.endpoint, f"{visit.status // 100}xx"] += 1
+        if visit.request.endpoint in QUIET and visit.status is not None:
+            expected[visit.request.endpoint, f"{visit.status // 100}xx"] += 1
     found: Counter[tuple[str, str]] = Counter()
     for labels, value in metrics.each("http_requests_total").items():
         named = dict(labels)
@@ -140,11 +140,11 @@ def _add_requests(
     # The request that read these metrics may have counted itself.
     scraped = found.pop(("metrics", "2xx"), 0)
     if scraped not in (node.scraped - 1, node.scraped):
-        check.complaints.append(f"{scraped} requests for metrics counted, {node.scraped} made")
-    for where in sorted(wanted.keys() | found.keys()):
-        if wanted[where] != found[where]:
-            check.complaints.append(
-                f"http_requests_total {where} is {found[where]}, the log has {wanted[where]}"
+        check.problems.append(f"{scraped} requests for metrics counted, {node.scraped} made")
+    for where in sorted(expected.keys() | found.keys()):
+        if expected[where] != found[where]:
+            check.problems.append(
+                f"http_requests_total {where} is {found[where]}, the log has {expected[where]}"
             )
 
 
@@ -153,7 +153,7 @@ def _add_lookups(check: Check, journal: Journal, metrics: Metrics, logged: list[
     unsure = reached = hits = 0
     for entry in logged:
         visit = visits.get(entry.request_id)
-        if visit is None or visit.asked.method != b"GET" or not visit.asked.wanted.looks_up:
+        if visit is None or visit.request.method != b"GET" or not visit.request.expected.looks_up:
             continue
         if entry.status == 304:
             continue
@@ -163,29 +163,29 @@ def _add_lookups(check: Check, journal: Journal, metrics: Metrics, logged: list[
         hits += (entry.cache == "HIT" and entry.status != 499) or entry.status == 416
     total = metrics.sum("cache_lookups_total")
     if not reached - unsure <= total <= reached:
-        check.complaints.append(
+        check.problems.append(
             f"{total:g} lookups counted; {reached} expected, {unsure} of them uncertain"
         )
     counted = metrics.sum("cache_lookups_total", outcome="hit")
     if not hits <= counted <= hits + unsure:
-        check.complaints.append(f"{counted:g} hits counted; clients saw {hits}")
+        check.problems.append(f"{counted:g} hits counted; clients saw {hits}")
 
 
 def _add_renders(check: Check, metrics: Metrics, logged: list[Entry]) -> None:
     renders = metrics.each("renders_total")
     timed = metrics.each("render_duration_seconds_count")
     if {k: v for k, v in renders.items() if v} != {k: v for k, v in timed.items() if v}:
-        check.complaints.append("the histogram and the counter of renders differ")
+        check.problems.append("the histogram and the counter of renders differ")
     misses = [entry for entry in logged if entry.cache == "MISS" and entry.endpoint == "render"]
     unseen = sum(entry.status == 499 for entry in logged)
     well = sum(entry.code is None and entry.status == 200 for entry in misses)
     found = metrics.sum("renders_total", outcome="success")
     if not found <= well + unseen:
-        check.complaints.append(
+        check.problems.append(
             f"{found:g} renders succeeded, for {well} responses and {unseen} clients that left"
         )
     if metrics.sum("renders_total") > metrics.sum("cache_lookups_total", outcome="miss"):
-        check.complaints.append("more renders than misses")
+        check.problems.append("more renders than misses")
 
 
 async def check_store(journal: Journal, store: Path) -> Check:

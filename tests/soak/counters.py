@@ -59,14 +59,14 @@ def mismatches(visits: list[Visit], logged: list[Entry]) -> Iterator[str]:
     for visit in visits:
         name = visit.logged_as if visit.logged_as is not None else visit.request_id
         own = lines.pop(name, [])
-        if visit.asked.endpoint in QUIET:
+        if visit.request.endpoint in QUIET:
             continue
         least = 1 if visit.certain and not visit.unsent else 0
         most = 0 if visit.unsent else 1
         if not least <= len(own) <= most:
             yield f"{len(own)} log lines for {visit}"
         for entry in own:
-            if entry.endpoint != visit.asked.endpoint:
+            if entry.endpoint != visit.request.endpoint:
                 yield f"logged as {entry.endpoint}: {visit}"
             if visit.status is not None and entry.status != visit.status:
                 yield f"logged with status {entry.status} instead of {visit.status}: {visit}"

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 from tests.soak.checks import Check, check_store
-from tests.soak.good_clients import together
+from tests.soak.good_clients import gather
 from tests.soak.lines import pause
 from tests.soak.nodes import Node
 from tests.soak.rig import Rig
@@ -28,7 +28,7 @@ async def check_full_store(rig: Rig) -> Check:
         "AP_LOCAL_ROOT": str(rig.sounds.root),
         "AP_VARIANT_STORE": f"file://{disk / 'store'}",
         "AP_MAX_CONCURRENCY": "2",
-        "AP_RENDER_TIMEOUT": str(rig.terms.timeout),
+        "AP_RENDER_TIMEOUT": str(rig.parameters.timeout),
     }
     (disk / "store").mkdir()
     node = Node("c", rig.base, variables)
@@ -36,16 +36,16 @@ async def check_full_store(rig: Rig) -> Check:
         await node.start()
         await _fill(rig, node, check)
         found = await check_store(rig.journal, disk / "store")
-        check.complaints += found.complaints
+        check.problems += found.problems
         check.figures += f"; {found.figures}"
         code = await node.stop(15)
         if code != 0:
-            check.complaints.append(f"the node ended with {code}")
+            check.problems.append(f"the node ended with {code}")
     finally:
         await node.kill()
         left = _call("umount", "--lazy", str(disk))
         if left is not None:
-            check.complaints.append(left)
+            check.problems.append(left)
     return check
 
 
@@ -53,24 +53,24 @@ async def _fill(rig: Rig, node: Node, check: Check) -> None:
     first = len(rig.journal.visits)
     filler = disk_filler(rig)
     rig.journal.faults["store: full"] += 1
-    for kind in rig.terms.short:
-        await together(
+    for kind in rig.parameters.short:
+        await gather(
             *(rig.attend(node, rig.variant(*kind), "full", causes={"store full"}) for _ in "ab")
         )
     full = rig.journal.visits[first:]
     os.unlink(filler)
-    asked = rig.variant(*rig.terms.short[0])
-    await rig.attend(node, asked, "room again")
+    request = rig.variant(*rig.parameters.short[0])
+    await rig.attend(node, request, "room again")
     await pause(0.5)
-    again = await rig.attend(node, asked, "room again")
+    again = await rig.attend(node, request, "room again")
     if again.state != "HIT":
-        check.complaints.append("nothing was stored, although the store had room again")
-    check.complaints += [
-        f"{what}: {visit}" for visit in rig.journal.visits[first:] for what in visit.complaints
+        check.problems.append("nothing was stored, although the store had room again")
+    check.problems += [
+        f"{what}: {visit}" for visit in rig.journal.visits[first:] for what in visit.problems
     ]
     statuses = [visit.status for visit in full]
     if set(statuses) != {200}:
-        check.complaints.append(f"statuses while the store was full: {set(statuses)}")
+        check.problems.append(f"statuses while the store was full: {set(statuses)}")
     check.figures = f"{len(full)} requests, {statuses.count(200)} of them answered"
 
 

@@ -54,8 +54,8 @@ def failed_checks(bug: Bug | None, seed: int) -> list[str]:
                 shutil.copy2(source, tree / part)
         if bug is not None:
             spoil(bug, tree)
-            if bug.sight.startswith("tests."):
-                return failed_tests(bug.sight, tree)
+            if bug.detected_by.startswith("tests."):
+                return failed_tests(bug.detected_by, tree)
         report = Path(folder, "report.md")
         words = ["-m", "tests.soak", f"--seconds={_SECONDS}", f"--seed={seed}"]
         words += [f"--report={report}", f"--keep={folder}/run"]
@@ -105,8 +105,8 @@ def main(words: list[str]) -> int:
             unseen += bool(found)
         else:
             seen = ", ".join(found) or "**NOTHING**"
-            print(f"| {bug.name} | {bug.path} | {bug.sight} | {seen} |", flush=True)
-            unseen += bug.sight not in found
+            print(f"| {bug.name} | {bug.path} | {bug.detected_by} | {seen} |", flush=True)
+            unseen += bug.detected_by not in found
     print(f"\n{len(chosen)} bugs, {unseen} unexpected results")
     return 1 if unseen else 0
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from tests.soak.verdicts import complaints
-from tests.soak.visits import Asked, Visit
+from tests.soak.verdicts import problems
+from tests.soak.visits import ExpectedRequest, Visit
 from tests.support.http import Malformed, Response
 from tests.support.service import Client
 
@@ -37,14 +37,16 @@ class Journal:
     remarks: list[str] = field(default_factory=list)
     _numbers: count[int] = field(default_factory=lambda: count(1))
 
-    def begin(self, node: str, asked: Asked, kind: str, causes: set[str] | None = None) -> Visit:
+    def begin(
+        self, node: str, request: ExpectedRequest, kind: str, causes: set[str] | None = None
+    ) -> Visit:
         """Open the record of a request."""
         name = f"{node}.{next(self._numbers)}"
-        visit = Visit(name, node, kind, asked, causes if causes is not None else set())
+        visit = Visit(name, node, kind, request, causes if causes is not None else set())
         self.visits.append(visit)
         self.running.add(visit)
-        if asked.key is not None:
-            self.bodies[asked.key] = asked.wanted.bodies
+        if request.key is not None:
+            self.bodies[request.key] = request.expected.bodies
         return visit
 
     def end(self, visit: Visit, client: Client) -> Response | None:
@@ -53,7 +55,7 @@ class Journal:
             response = client.response
         except (Malformed, ValueError) as error:
             self.running.discard(visit)
-            visit.complaints.append(f"not a valid HTTP response: {error}")
+            visit.problems.append(f"not a valid HTTP response: {error}")
             return None
         return self.judge(visit, response)
 
@@ -64,14 +66,14 @@ class Journal:
             visit.status, visit.complete = response.status, response.complete
             visit.size = len(response.body)
             visit.state = (response["x-audio-proxy"] or b"").decode() or None
-            if response.status < 400 and visit.asked.wanted.bodies:
+            if response.status < 400 and visit.request.expected.bodies:
                 self.compared += visit.size
-        visit.complaints.extend(complaints(visit, response, self.longest_wait))
+        visit.problems.extend(problems(visit, response, self.longest_wait))
         return response
 
     def flag(self, visit: Visit, what: str) -> None:
-        """Add a complaint that the response alone does not reveal."""
-        visit.complaints.append(what)
+        """Add a problem that the response alone does not reveal."""
+        visit.problems.append(what)
 
     def at(self, node: str) -> Iterable[Visit]:
         """Return the visits to one node."""

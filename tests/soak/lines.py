@@ -29,15 +29,15 @@ async def wait_for(condition: Callable[[], object], seconds: float, step: float 
     return True
 
 
-class Line(Client):
+class ClientConnection(Client):
     """Client connection that can wait for received bytes and for its end.
 
-    :ivar began: called when a successful response begins to arrive.
+    :ivar on_success_begun: called when a successful response begins to arrive.
     """
 
     def __init__(self, method: bytes = b"GET") -> None:
         super().__init__(method)
-        self.began: Callable[[], object] = lambda: None
+        self.on_success_begun: Callable[[], object] = lambda: None
         self._watches: list[tuple[Callable[[], object], Deferred[None]]] = []
 
     def dataReceived(self, data: bytes) -> None:
@@ -45,30 +45,30 @@ class Line(Client):
         first = not self.received
         super().dataReceived(data)
         if first and data[:12] in (b"HTTP/1.1 200", b"HTTP/1.1 206"):
-            self.began()
-        self._look()
+            self.on_success_begun()
+        self._check_watches()
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]
         """Record how the connection ended."""
         super().connectionLost(reason)
-        self._look()
+        self._check_watches()
 
     def write(self, data: bytes) -> None:
         """Send bytes, unless the connection is closed."""
-        wire: Any = self.transport
+        transport: Any = self.transport
         if self.closed is None:
-            wire.write(data)
+            transport.write(data)
 
     async def wait(self, condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
         """Wait for a condition or the end of the connection; return False past the deadline."""
         if condition() or self.closed is not None:
             return True
-        told: Deferred[None] = Deferred()
-        self._watches.append((condition, told))
+        waiter: Deferred[None] = Deferred()
+        self._watches.append((condition, waiter))
         try:
-            await told.addTimeout(seconds, reactor)
+            await waiter.addTimeout(seconds, reactor)
         except TooLate:
-            self._watches = [watch for watch in self._watches if watch[1] is not told]
+            self._watches = [watch for watch in self._watches if watch[1] is not waiter]
             return False
         return True
 
@@ -78,80 +78,80 @@ class Line(Client):
 
     def reset(self) -> None:
         """Abort the connection."""
-        wire: Any = self.transport
+        transport: Any = self.transport
         if self.closed is None:
-            wire.abortConnection()
+            transport.abortConnection()
 
     def close(self) -> None:
         """Close the connection cleanly."""
-        wire: Any = self.transport
+        transport: Any = self.transport
         if self.closed is None:
-            wire.loseConnection()
+            transport.loseConnection()
 
     def half_close(self) -> None:
         """Close the sending side, and keep reading."""
-        wire: Any = self.transport
+        transport: Any = self.transport
         if self.closed is None:
-            wire.loseWriteConnection()
+            transport.loseWriteConnection()
 
-    def _look(self) -> None:
-        over = self.closed is not None
-        due = [watch for watch in self._watches if over or watch[0]()]
+    def _check_watches(self) -> None:
+        ended = self.closed is not None
+        due = [watch for watch in self._watches if ended or watch[0]()]
         self._watches = [watch for watch in self._watches if watch not in due]
-        for _, told in due:
-            told.callback(None)
+        for _, waiter in due:
+            waiter.callback(None)
 
 
-Manner = Callable[[Line, Visit], Awaitable[None]]
+ClientBehavior = Callable[[ClientConnection, Visit], Awaitable[None]]
 
 
-async def patient(line: Line, visit: Visit) -> None:
+async def read_to_end(connection: ClientConnection, visit: Visit) -> None:
     """Read the response to its end."""
-    visit.hung = not await line.read()
+    visit.hung = not await connection.read()
 
 
-def leaving(seconds: float, size: int, gently: bool) -> Manner:
+def leaving(seconds: float, size: int, gently: bool) -> ClientBehavior:
     """Leave after the given time or number of received bytes, whichever comes first."""
 
-    async def behave(line: Line, visit: Visit) -> None:
-        await line.wait(lambda: len(line.received) > size, seconds)
-        if line.closed is not None:
+    async def behave(connection: ClientConnection, visit: Visit) -> None:
+        await connection.wait(lambda: len(connection.received) > size, seconds)
+        if connection.closed is not None:
             return
         visit.causes.add("client left")
         if gently:
-            line.close()
+            connection.close()
         else:
             # After an abort, the request may never have reached the service.
-            visit.certain = bool(line.received)
-            line.reset()
-        await line.wait(lambda: False, 5)
+            visit.certain = bool(connection.received)
+            connection.reset()
+        await connection.wait(lambda: False, 5)
 
     return behave
 
 
-def stalling(size: int, seconds: float) -> Manner:
+def stalling(size: int, seconds: float) -> ClientBehavior:
     """Stop reading after the given number of bytes; continue after the given time."""
 
-    async def behave(line: Line, visit: Visit) -> None:
-        if not await line.wait(lambda: len(line.received) > size):
+    async def behave(connection: ClientConnection, visit: Visit) -> None:
+        if not await connection.wait(lambda: len(connection.received) > size):
             visit.hung = True
             return
-        line.pause()
+        connection.pause()
         await pause(seconds)
-        line.resume()
-        await patient(line, visit)
+        connection.resume()
+        await read_to_end(connection, visit)
 
     return behave
 
 
-def half_closing(seconds: float) -> Manner:
+def half_closing(seconds: float) -> ClientBehavior:
     """Half-close after the given time; the service treats that as a client that left."""
 
-    async def behave(line: Line, visit: Visit) -> None:
-        await line.wait(lambda: False, seconds)
-        if line.closed is None:
+    async def behave(connection: ClientConnection, visit: Visit) -> None:
+        await connection.wait(lambda: False, seconds)
+        if connection.closed is None:
             visit.causes.add("client left")
-            line.half_close()
-        await patient(line, visit)
+            connection.half_close()
+        await read_to_end(connection, visit)
 
     return behave

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.soak.lines import Line, wait_for
+from tests.soak.lines import ClientConnection, wait_for
 from tests.support.http import KEY, SALT
 from tests.support.service import (
     PROJECT,
@@ -113,10 +113,12 @@ class Node:
         """Read the metrics; return None if they cannot be read."""
         if self._metrics_port is None:
             return None
-        line: Line = await send(self._metrics_port, b"/metrics", client=Line())
-        await line.wait(lambda: False, 10)
+        connection: ClientConnection = await send(
+            self._metrics_port, b"/metrics", client=ClientConnection()
+        )
+        await connection.wait(lambda: False, 10)
         self.scraped += 1
-        response = line.response
+        response = connection.response
         if response is None or response.status != 200 or not response.complete:
             return None
         return Metrics(response.body.decode())
@@ -149,11 +151,11 @@ class Metrics:
 
     def __init__(self, text: str) -> None:
         self.values: dict[tuple[str, Labels], float] = {}
-        for line in text.splitlines():
-            if line and not line.startswith("#"):
-                match = _SAMPLE.fullmatch(line)
+        for connection in text.splitlines():
+            if connection and not connection.startswith("#"):
+                match = _SAMPLE.fullmatch(connection)
                 if match is None:
-                    raise ValueError(f"not a sample: {line!r}")
+                    raise ValueError(f"not a sample: {connection!r}")
                 labels = tuple(sorted(_LABEL.findall(match[2] or "")))
                 self.values[match[1], labels] = float(match[3])
 
@@ -164,8 +166,8 @@ class Metrics:
     def each(self, name: str, **labels: str) -> dict[Labels, float]:
         """Return the samples with this name and these labels; the keys are all their labels."""
         full = f"audio_proxy_{name}"
-        wanted = set(labels.items())
-        return {k: v for (n, k), v in self.values.items() if n == full and wanted <= set(k)}
+        expected = set(labels.items())
+        return {k: v for (n, k), v in self.values.items() if n == full and expected <= set(k)}
 
 
 def alive(pid: int) -> bool:

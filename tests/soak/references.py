@@ -56,7 +56,7 @@ def render(source: Path, segments: str) -> Reference:
         raise ValueError(f"{segments} of {source} takes more than one pass")
     output = _run(source, encoder_arguments(_FFMPEG, local_input(), options, known)).stdout
     if options.f == "peaks":
-        output = _draw(output, WaveformSpec.of(options, known))
+        output = _render_waveform(output, WaveformSpec.of(options, known))
     return Reference(options, output)
 
 
@@ -65,7 +65,7 @@ def document(source: Path) -> dict[str, object]:
     return probe(source).description.document(source.stat().st_size)
 
 
-def _draw(samples: bytes, spec: WaveformSpec) -> bytes:
+def _render_waveform(samples: bytes, spec: WaveformSpec) -> bytes:
     with TemporaryFile() as spool:
         reduction = Reduction(spec, spool)
         reduction.add(np.frombuffer(samples, SAMPLE))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.soak.good_clients import READY, mistakes, together
+from tests.soak.good_clients import READY, gather, mistakes
 from tests.soak.lines import leaving, wait_for
 from tests.soak.nodes import Metrics
 from tests.soak.rig import CAPACITY, LARGE, LONG_RENDER, Rig
@@ -19,10 +19,10 @@ class Rehearsal:
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self.complaints: list[str] = []
+        self.problems: list[str] = []
 
     async def run(self) -> None:
-        """Make the requests; ``complaints`` then lists the errors found."""
+        """Make the requests; ``problems`` then lists the errors found."""
         await self._count()
         await self._leave_queue()
         # The first large response takes memory that stays allocated; it belongs to the warm-up.
@@ -31,28 +31,28 @@ class Rehearsal:
     async def _count(self) -> None:
         rig, node = self._rig, self._rig.a
         before = await node.metrics()
-        for options, source in rig.terms.short:
-            asked = rig.variant(options, source, cold=False)
-            await rig.attend(node, asked, "rehearsal")
+        for options, source in rig.parameters.short:
+            request = rig.variant(options, source, cold=False)
+            await rig.attend(node, request, "rehearsal")
             # The variant is stored after the response has ended.
-            await wait_for(lambda asked=asked: self._is_stored(asked.key), 5)
-            await rig.attend(node, asked, "rehearsal")
-            await rig.attend(node, replace(asked, method=b"HEAD"), "rehearsal")
+            await wait_for(lambda request=request: self._is_stored(request.key), 5)
+            await rig.attend(node, request, "rehearsal")
+            await rig.attend(node, replace(request, method=b"HEAD"), "rehearsal")
         refused = dict(mistakes(rig))
         for name in ("no audio at all", "bad option", "t past the end"):
             await rig.attend(node, refused[name], "rehearsal")
         joined = rig.variant(*LONG_RENDER)
-        await together(*(rig.attend(node, joined, "rehearsal") for _ in range(3)))
-        states = Counter(v.state for v in rig.journal.at(node.name) if v.asked.method == b"GET")
-        count = len(rig.terms.short)
-        wanted = Counter({"MISS": count + 1, "HIT": count, "COALESCED": 2, None: 3})
-        if states != wanted:
-            self.complaints.append(f"the responses have the states {dict(states)}")
+        await gather(*(rig.attend(node, joined, "rehearsal") for _ in range(3)))
+        states = Counter(v.state for v in rig.journal.at(node.name) if v.request.method == b"GET")
+        count = len(rig.parameters.short)
+        expected = Counter({"MISS": count + 1, "HIT": count, "COALESCED": 2, None: 3})
+        if states != expected:
+            self.problems.append(f"the responses have the states {dict(states)}")
         after = await node.metrics()
         if before is None or after is None:
-            self.complaints.append("the metrics cannot be read")
+            self.problems.append("the metrics cannot be read")
         else:
-            self.complaints += _differences(before, after, count)
+            self.problems += _differences(before, after, count)
 
     def _is_stored(self, key: str | None) -> bool:
         return (self._rig.store / (key or "")[:2] / (key or "")).exists()
@@ -68,30 +68,30 @@ class Rehearsal:
             await wait_for(lambda: node.encoders() == CAPACITY, 5)
             stay = leaving(0.7, 0, gently=True)
             first = len(rig.journal.visits)
-            short = rig.terms.short[0]
-            await together(
+            short = rig.parameters.short[0]
+            await gather(
                 *(rig.attend(node, rig.variant(*short), "queue", stay) for _ in range(_LEAVERS))
             )
             left = sum("client left" in v.causes for v in rig.journal.visits[first:])
             queued = await self._queued()
             if left == _LEAVERS and node.encoders() == CAPACITY and queued:
-                self.complaints.append(f"{queued} requests of clients that left still wait")
+                self.problems.append(f"{queued} requests of clients that left still wait")
 
-        await together(*running, come_and_go())
+        await gather(*running, come_and_go())
 
     async def _queued(self) -> int:
-        line = await self._rig.connect(self._rig.a)
-        if line is None:
+        connection = await self._rig.connect(self._rig.a)
+        if connection is None:
             return -1
         visit = self._rig.journal.begin("a", READY, "rehearsal")
-        line.write(READY.head(visit.request_id))
-        await line.read()
-        response = self._rig.journal.end(visit, line)
+        connection.write(READY.head(visit.request_id))
+        await connection.read()
+        response = self._rig.journal.end(visit, connection)
         return int(response.document["queued"]) if response is not None else -1
 
 
 def _differences(before: Metrics, after: Metrics, count: int) -> Iterator[str]:
-    wanted = [
+    expected = [
         ("cache_lookups_total", {"outcome": "miss"}, count + 3),
         ("cache_lookups_total", {"outcome": "hit"}, count),
         ("cache_lookups_total", {"outcome": "coalesced"}, 2),
@@ -103,7 +103,7 @@ def _differences(before: Metrics, after: Metrics, count: int) -> Iterator[str]:
         ("render_queue_rejections_total", {}, 0),
         ("variant_store_write_failures_total", {}, 0),
     ]
-    for name, labels, right in wanted:
+    for name, labels, right in expected:
         found = after.sum(name, **labels) - before.sum(name, **labels)
         if found != right:
             yield f"{name} {labels or ''} rose by {found:g}, not by {right}"

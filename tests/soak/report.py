@@ -28,7 +28,7 @@ def write_report(outcome: Outcome) -> str:
     lines = [
         f"# Fault run: {'passed' if outcome.good else 'FAILED'}",
         "",
-        f"{outcome.seconds:.0f} seconds of load with seed {rig.terms.seed}:"
+        f"{outcome.seconds:.0f} seconds of load with seed {rig.parameters.seed}:"
         f" {len(visits)} requests, {len(visits) / max(1, outcome.seconds):.1f} a second,"
         f" {journal.compared / 1e6:.1f} MB of bodies compared byte by byte,"
         f" {sum(journal.faults.values())} faults."
@@ -41,7 +41,7 @@ def write_report(outcome: Outcome) -> str:
         "| Check | Result | Figures |",
         "|---|---|---|",
         *(
-            f"| {check.name} | {len(check.complaints) or 'good'} | {check.figures} |"
+            f"| {check.name} | {len(check.problems) or 'good'} | {check.figures} |"
             for check in outcome.checks
         ),
         "",
@@ -66,11 +66,11 @@ def write_report(outcome: Outcome) -> str:
 def _complaints(outcome: Outcome) -> list[str]:
     lines = []
     for check in outcome.checks:
-        if check.complaints:
+        if check.problems:
             lines += [f"### {check.name}", ""]
-            lines += [f"- {complaint}" for complaint in check.complaints[:_MOST]]
-            if len(check.complaints) > _MOST:
-                lines.append(f"- and {len(check.complaints) - _MOST} more")
+            lines += [f"- {problem}" for problem in check.problems[:_MOST]]
+            if len(check.problems) > _MOST:
+                lines.append(f"- and {len(check.problems) - _MOST} more")
             lines.append("")
     return lines
 
@@ -86,7 +86,7 @@ def _table(head: tuple[str, str], rows: Iterable[tuple[object, object]]) -> list
 
 
 def _conditions(outcome: Outcome) -> list[tuple[str, str]]:
-    terms = outcome.rig.terms
+    parameters = outcome.rig.parameters
     ffmpeg = subprocess.run(
         ["ffmpeg", "-version"], capture_output=True, check=True, timeout=_VERSION_SECONDS
     )
@@ -96,8 +96,8 @@ def _conditions(outcome: Outcome) -> list[tuple[str, str]]:
         ("Python", platform.python_version()),
         ("ffmpeg", ffmpeg.stdout.decode().split()[2]),
         ("CPUs", str(os.cpu_count())),
-        ("clients", f"{terms.clients}, and {terms.idle} idle connections"),
-        ("AP_RENDER_TIMEOUT", str(terms.timeout)),
-        ("AP_PROBE_TIMEOUT", str(terms.probe_timeout)),
-        ("seed", str(terms.seed)),
+        ("clients", f"{parameters.clients}, and {parameters.idle} idle connections"),
+        ("AP_RENDER_TIMEOUT", str(parameters.timeout)),
+        ("AP_PROBE_TIMEOUT", str(parameters.probe_timeout)),
+        ("seed", str(parameters.seed)),
     ]

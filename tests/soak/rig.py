@@ -14,10 +14,10 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from audioproxy.grammar.formats import FORMATS
 from tests.soak import references
 from tests.soak.journal import Journal
-from tests.soak.lines import Line, Manner, patient
+from tests.soak.lines import ClientBehavior, ClientConnection, read_to_end
 from tests.soak.nodes import Node
 from tests.soak.sounds import CHANGING, LONG, SPEECH, TONE, Sounds
-from tests.soak.visits import Asked, Visit, Wanted
+from tests.soak.visits import ExpectedRequest, ExpectedResponse, Visit
 from tests.support.http import key_of
 from tests.support.service import reactor, signed
 
@@ -35,13 +35,13 @@ SHORT = [
 #: A render long enough to be joined half way, and one larger than any socket buffer.
 LONG_RENDER, LARGE = ("f:mp3", LONG), ("f:flac", LONG)
 #: Renders whose child processes are attacked.
-WOUNDED = [LONG_RENDER, LONG_RENDER, ("f:wav", TONE), ("f:peaks", LONG)]
+ATTACKED = [LONG_RENDER, LONG_RENDER, ("f:wav", TONE), ("f:peaks", LONG)]
 #: Renders of the source that changes.
-SHIFTING = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "aac", "m4a")]
+CHANGING_RENDERS = [(f"f:{token}", CHANGING) for token in ("mp3", "opus", "aac", "m4a")]
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunParameters:
     """Parameters of a run.
 
     :ivar seconds: duration of the load.
@@ -51,7 +51,7 @@ class Terms:
         particular fault.
     :ivar idle: number of idle connections.
     :ivar short: renders of short sources, as in `SHORT`.
-    :ivar shifting: renders of the source that changes, as in `SHIFTING`.
+    :ivar changing: renders of the source that changes, as in `CHANGING_RENDERS`.
     """
 
     seconds: float
@@ -61,10 +61,10 @@ class Terms:
     clients: int = 14
     idle: int = 200
     short: Sequence[tuple[str, str]] = tuple(SHORT)
-    shifting: Sequence[tuple[str, str]] = tuple(SHIFTING)
+    changing: Sequence[tuple[str, str]] = tuple(CHANGING_RENDERS)
 
     @classmethod
-    def of(cls, seconds: float, seed: int) -> Terms:
+    def of(cls, seconds: float, seed: int) -> RunParameters:
         """Return the parameters of a run; a run under 60 seconds gets less load."""
         if seconds >= 60:
             return cls(seconds, seed)
@@ -72,12 +72,12 @@ class Terms:
         if seconds >= 10:
             return short
         # Rendering the references of all variants takes longer than the run.
-        return replace(short, short=SHORT[::2], shifting=SHIFTING[:2])
+        return replace(short, short=SHORT[::2], changing=CHANGING_RENDERS[:2])
 
     @property
-    def asked_for(self) -> Iterator[tuple[str, str]]:
+    def renders(self) -> Iterator[tuple[str, str]]:
         """Options and source of every render."""
-        return chain(self.short, (LONG_RENDER, LARGE), WOUNDED, self.shifting)
+        return chain(self.short, (LONG_RENDER, LARGE), ATTACKED, self.changing)
 
 
 @dataclass
@@ -88,34 +88,34 @@ class Rig:
         not start without the store.
     """
 
-    terms: Terms
+    parameters: RunParameters
     base: Path
     journal: Journal
     sounds: Sounds
     a: Node
     b: Node
     restarts: DeferredLock = field(default_factory=DeferredLock)
-    _wanted: dict[tuple[str, str], Wanted] = field(default_factory=dict)
+    _expected: dict[tuple[str, str], ExpectedResponse] = field(default_factory=dict)
     _busters: count[int] = field(default_factory=lambda: count(1))
 
     @classmethod
-    def build(cls, terms: Terms, base: Path) -> Rig:
+    def build(cls, parameters: RunParameters, base: Path) -> Rig:
         """Create the folders, the sources and the references; the nodes are not started."""
         for name in ("root", "store", "attic"):
             (base / name).mkdir(parents=True)
-        sounds = Sounds(base / "root", base / "attic", 150 if terms.seconds >= 60 else 90)
+        sounds = Sounds(base / "root", base / "attic", 150 if parameters.seconds >= 60 else 90)
         environment = {
             "AP_LOCAL_ROOT": str(base / "root"),
             "AP_VARIANT_STORE": f"file://{base / 'store'}",
             "AP_MAX_CONCURRENCY": str(CAPACITY),
             "AP_QUEUE_SIZE": str(QUEUE),
-            "AP_RENDER_TIMEOUT": str(terms.timeout),
-            "AP_PROBE_TIMEOUT": str(terms.probe_timeout),
+            "AP_RENDER_TIMEOUT": str(parameters.timeout),
+            "AP_PROBE_TIMEOUT": str(parameters.probe_timeout),
         }
         nodes = [Node(name, base, environment) for name in "ab"]
-        rig = cls(terms, base, Journal(terms.timeout), sounds, *nodes)
+        rig = cls(parameters, base, Journal(parameters.timeout), sounds, *nodes)
         # Render the references now, so that no client waits for them under load.
-        for options, source in terms.asked_for:
+        for options, source in parameters.renders:
             rig.reference(options, source)
         for source in (TONE, SPEECH):
             rig.info(source)
@@ -128,7 +128,7 @@ class Rig:
 
     def random(self, name: object) -> random.Random:
         """Return a random generator for one purpose; equal seeds give equal numbers."""
-        return random.Random(f"{self.terms.seed}/{name}")
+        return random.Random(f"{self.parameters.seed}/{name}")
 
     def node(self, chance: random.Random) -> Node:
         """Choose a node that is up: mostly node A, which is never restarted."""
@@ -136,7 +136,7 @@ class Rig:
 
     def variant(
         self, options: str, source: str, cold: bool = True, name: str | None = None
-    ) -> Asked:
+    ) -> ExpectedRequest:
         """Return a GET of a variant.
 
         :param cold: use a cache key that was never requested before.
@@ -146,75 +146,79 @@ class Rig:
             options += f"/cb:{next(self._busters)}"
         rest = f"/{options}/plain/local://{name or source}"
         key = key_of(rest.encode())
-        wanted = replace(self.reference(options.partition("/cb:")[0], source), etag=f'"{key}"')
-        return Asked(signed(rest), wanted, key=key)
+        expected = replace(self.reference(options.partition("/cb:")[0], source), etag=f'"{key}"')
+        return ExpectedRequest(signed(rest), expected, key=key)
 
-    def info(self, source: str) -> Asked:
+    def info(self, source: str) -> ExpectedRequest:
         """Return a GET of an info document."""
         where = ("info", source)
-        if where not in self._wanted:
+        if where not in self._expected:
             document = references.document(self.sounds.path(source))
-            self._wanted[where] = Wanted(frozenset({200}), document=document)
-        return Asked(signed(f"/info/plain/local://{source}"), self._wanted[where], "info")
+            self._expected[where] = ExpectedResponse(frozenset({200}), document=document)
+        return ExpectedRequest(
+            signed(f"/info/plain/local://{source}"), self._expected[where], "info"
+        )
 
-    def reference(self, options: str, source: str) -> Wanted:
+    def reference(self, options: str, source: str) -> ExpectedResponse:
         """Return the expected response to a GET of a variant; each is rendered only once."""
         where = (options, source)
-        if where not in self._wanted:
+        if where not in self._expected:
             made = references.render(self.sounds.path(source), options)
             bodies = [made.body]
             if source == CHANGING:
                 other = references.render(self.base / "attic" / "two.wav", options)
                 bodies.append(other.body)
             kind = made.options.content_type
-            self._wanted[where] = Wanted(
+            self._expected[where] = ExpectedResponse(
                 frozenset({200}), tuple(bodies), content_type=kind, looks_up=True
             )
-        return self._wanted[where]
+        return self._expected[where]
 
     async def attend(
         self,
         node: Node,
-        asked: Asked,
+        request: ExpectedRequest,
         kind: str,
-        manner: Manner = patient,
+        behavior: ClientBehavior = read_to_end,
         causes: set[str] | None = None,
     ) -> Visit:
         """Make a request on a new connection and judge the response.
 
-        :param manner: what the client does after it has sent the request.
+        :param behavior: what the client does after it has sent the request.
         :param causes: injected faults that may affect the response.
         """
-        visit = self.journal.begin(node.name, asked, kind, causes)
-        line = await self.connect(node, asked.method)
-        if line is None:
+        visit = self.journal.begin(node.name, request, kind, causes)
+        connection = await self.connect(node, request.method)
+        if connection is None:
             visit.certain = False
             self.journal.judge(visit, None)
             return visit
-        await self.talk(line, visit, manner)
+        await self.talk(connection, visit, behavior)
         return visit
 
-    async def talk(self, line: Line, visit: Visit, manner: Manner) -> None:
+    async def talk(
+        self, connection: ClientConnection, visit: Visit, behavior: ClientBehavior
+    ) -> None:
         """Make a request on an open connection and judge the response.
 
-        :param manner: what the client does after it has sent the request.
+        :param behavior: what the client does after it has sent the request.
         """
-        line.write(visit.asked.head(visit.request_id))
-        line.began = lambda: setattr(visit, "begun", True)
-        await manner(line, visit)
-        line.reset()
-        await line.wait(lambda: False, 5)
-        self.journal.end(visit, line)
+        connection.write(visit.request.head(visit.request_id))
+        connection.on_success_begun = lambda: setattr(visit, "begun", True)
+        await behavior(connection, visit)
+        connection.reset()
+        await connection.wait(lambda: False, 5)
+        self.journal.end(visit, connection)
 
-    async def connect(self, node: Node, method: bytes = b"GET") -> Line | None:
+    async def connect(self, node: Node, method: bytes = b"GET") -> ClientConnection | None:
         """Open a connection; return None if the node accepts none."""
-        line = Line(method)
+        connection = ClientConnection(method)
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", node.port, timeout=10)
         try:
-            await connectProtocol(endpoint, line)
+            await connectProtocol(endpoint, connection)
         except Exception:
             return None
-        return line
+        return connection
 
     def in_flight(self, node: Node) -> Iterable[Visit]:
         """Return the visits to a node that have not ended."""

@@ -8,7 +8,7 @@ from random import Random
 
 from tests.soak import bad_clients, checks, good_clients
 from tests.soak.attacks import Attacks
-from tests.soak.bad_clients import Squatters
+from tests.soak.bad_clients import LastingClients
 from tests.soak.checks import Check, Level
 from tests.soak.counters import entries
 from tests.soak.full import check_full_store
@@ -42,8 +42,8 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """Whether no check has complaints."""
-        return not any(check.complaints for check in self.checks)
+        """Whether no check found problems."""
+        return not any(check.problems for check in self.checks)
 
 
 class Run:
@@ -63,7 +63,7 @@ class Run:
             await rig.b.start()
             rehearsal = Rehearsal(rig)
             await rehearsal.run()
-            outcome.checks.append(Check("rehearsal", "all counters exact", rehearsal.complaints))
+            outcome.checks.append(Check("rehearsal", "all counters exact", rehearsal.problems))
             await self._quiet(None)
             before = Level.of(rig.a)
             started = reactor.seconds()
@@ -71,7 +71,7 @@ class Run:
             outcome.seconds = reactor.seconds() - started
             quiet = await self._quiet(before)
             await self._look_back(before, quiet)
-            if rig.terms.seconds >= _MEDIUM_RUN:
+            if rig.parameters.seconds >= _MEDIUM_RUN:
                 outcome.checks.append(await check_full_store(rig))
         finally:
             await rig.a.kill()
@@ -80,29 +80,29 @@ class Run:
 
     async def _storm(self) -> None:
         rig = self._rig
-        attacks, troubles, squatters = Attacks(rig), Troubles(rig), Squatters(rig)
+        attacks, troubles, lasting_clients = Attacks(rig), Troubles(rig), LastingClients(rig)
         actions: list[tuple[Action, float]] = [
-            *good_clients.MANNERS,
-            *bad_clients.MANNERS,
-            (attacks.hurt, 3),
+            *good_clients.WEIGHTED_ACTIONS,
+            *bad_clients.WEIGHTED_ACTIONS,
+            (attacks.attack_child, 3),
             (attacks.change, 1.5),
             (attacks.damage, 0.5),
         ]
-        await squatters.settle()
-        seconds = rig.terms.seconds
-        tasks = [self._client(actions, number) for number in range(rig.terms.clients)]
+        await lasting_clients.settle()
+        seconds = rig.parameters.seconds
+        tasks = [self._client(actions, number) for number in range(rig.parameters.clients)]
         tasks += [
-            squatters.stall(seconds),
-            self._sample(squatters),
+            lasting_clients.stall(seconds),
+            self._sample(lasting_clients),
             troubles.trouble_store(self._over, rig.random("store")),
             troubles.trouble_node(self._over, rig.random("node")),
             attacks.attack(self._over, rig.random("attack")),
             self._end_after(seconds),
         ]
         if seconds >= _LONG_RUN:
-            tasks.append(squatters.dawdle())
-        await good_clients.together(*tasks)
-        await squatters.leave()
+            tasks.append(lasting_clients.send_headers_slowly())
+        await good_clients.gather(*tasks)
+        await lasting_clients.leave()
 
     async def _end_after(self, seconds: float) -> None:
         await pause(seconds)
@@ -115,16 +115,16 @@ class Run:
             action = chance.choices(kinds, weights)[0]
             await action(self._rig, chance)
 
-    async def _sample(self, squatters: Squatters) -> None:
+    async def _sample(self, lasting_clients: LastingClients) -> None:
         """Repeatedly count the descriptors and encoders of node A, and time its ``/health``."""
         rig, peaks = self._rig, self._peaks
         while not self._over:
             peaks["descriptors"] = max(peaks["descriptors"], rig.a.descriptors().total())
             peaks["encoders"] = max(peaks["encoders"], rig.a.encoders())
-            asked = reactor.seconds()
+            request = reactor.seconds()
             await rig.attend(rig.a, good_clients.HEALTH, "health under load")
-            rig.journal.health.append(reactor.seconds() - asked)
-            await squatters.settle()
+            rig.journal.health.append(reactor.seconds() - request)
+            await lasting_clients.settle()
             await pause(_SAMPLE_EVERY)
 
     async def _quiet(self, level: Level | None) -> bool:
@@ -140,7 +140,7 @@ class Run:
 
         store = str(self._rig.store)
 
-        return await wait_for(quiet, self._rig.terms.timeout + 10, step=0.1)
+        return await wait_for(quiet, self._rig.parameters.timeout + 10, step=0.1)
 
     async def _look_back(self, before: Level, quiet: bool) -> None:
         rig, outcome, journal = self._rig, self.outcome, self._rig.journal
@@ -148,10 +148,10 @@ class Run:
         after = Level.of(rig.a)
         leaks = checks.check_leaks(rig.a, before, after, self._peaks["descriptors"])
         if not quiet:
-            leaks.complaints.append("node A did not become idle within the deadline")
+            leaks.problems.append("node A did not become idle within the deadline")
         slots = Check("slots", f"{self._peaks['encoders']} encoders at a time at most")
         if self._peaks["encoders"] > CAPACITY:
-            slots.complaints.append(f"{self._peaks['encoders']} encoders ran on {CAPACITY} slots")
+            slots.problems.append(f"{self._peaks['encoders']} encoders ran on {CAPACITY} slots")
         metrics = await rig.a.metrics()
         # Wait for the last log lines, which arrive through a pipe.
         await pause(0.5)

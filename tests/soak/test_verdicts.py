@@ -7,12 +7,12 @@ from dataclasses import replace
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.soak.counters import alarms, entries, mismatches
-from tests.soak.verdicts import complaints
-from tests.soak.visits import EXCUSES, Asked, Visit, Wanted
+from tests.soak.verdicts import problems
+from tests.soak.visits import EXCUSES, ExpectedRequest, ExpectedResponse, Visit
 from tests.support.http import Response
 
 BODY = bytes(range(200))
-WANTED = Wanted(
+WANTED = ExpectedResponse(
     frozenset({200, 206}), (BODY,), content_type="audio/mpeg", looks_up=True, etag='"key"'
 )
 MISS = {b"x-audio-proxy": b"MISS", b"content-type": b"audio/mpeg", b"etag": b'"key"'}
@@ -22,8 +22,8 @@ ERROR = b'{"error": "%s", "message": "so it is"}'
 
 def visit(*causes: str, **changes: object) -> Visit:
     """Return a visit that expects `BODY`."""
-    asked = replace(Asked(b"/x", WANTED), **changes)  # type: ignore[arg-type]
-    return Visit("a.1", "a", "test", asked, set(causes))
+    request = replace(ExpectedRequest(b"/x", WANTED), **changes)  # type: ignore[arg-type]
+    return Visit("a.1", "a", "test", request, set(causes))
 
 
 def response(
@@ -42,13 +42,13 @@ class AnswerTests(SynchronousTestCase):
     """Verdicts on responses."""
 
     def assert_good(self, made: Visit, got: Response | None) -> None:
-        """Assert that there are no complaints."""
-        self.assertEqual([], list(complaints(made, got, 8)))
+        """Assert that there are no problems."""
+        self.assertEqual([], list(problems(made, got, 8)))
 
     def assert_bad(self, words: str, made: Visit, got: Response | None) -> None:
-        """Assert that a complaint contains these words."""
-        found = list(complaints(made, got, 8))
-        self.assertTrue(any(words in complaint for complaint in found), found)
+        """Assert that a problem contains these words."""
+        found = list(problems(made, got, 8))
+        self.assertTrue(any(words in problem for problem in found), found)
 
     def test_right(self) -> None:
         """A complete, right body needs no cause, whether MISS or HIT."""
@@ -61,7 +61,7 @@ class AnswerTests(SynchronousTestCase):
             self.assert_bad("a complete body of 150", visit(*causes), response(body=BODY[:150]))
 
     def test_wrong_byte(self) -> None:
-        """One wrong byte is detected, and the complaint names its position."""
+        """One wrong byte is detected, and the problem names its position."""
         wrong = BODY[:77] + b"\0" + BODY[78:]
         self.assert_bad("from byte 77 on", visit(), response(body=wrong))
         got = response(body=wrong[:100], complete=False)
@@ -104,11 +104,11 @@ class AnswerTests(SynchronousTestCase):
 
     def test_wrong_stretch(self) -> None:
         """A 206 response has to contain the requested range."""
-        asked = replace(WANTED, stretch=(10, 20))
+        request = replace(WANTED, byte_range=(10, 20))
         headers = {**HIT, b"content-range": b"bytes 10-19/200"}
-        self.assert_good(visit(wanted=asked), response(206, BODY[10:20], headers=headers))
+        self.assert_good(visit(expected=request), response(206, BODY[10:20], headers=headers))
         got = response(206, BODY[11:21], headers=headers)
-        self.assert_bad("a complete body of 10", visit(wanted=asked), got)
+        self.assert_bad("a complete body of 10", visit(expected=request), got)
 
     def test_wrong_headers(self) -> None:
         """Wrong ETag, Content-Type, request id, cache state and Content-Length are detected."""
@@ -123,7 +123,7 @@ class AnswerTests(SynchronousTestCase):
 
     def test_wrong_refusal(self) -> None:
         """A refusal needs the right status, and an error document with the right code."""
-        made = visit(wanted=Wanted(frozenset({404}), code="not_found"))
+        made = visit(expected=ExpectedResponse(frozenset({404}), code="not_found"))
         self.assert_good(made, response(404, ERROR % b"not_found"))
         self.assert_bad("unexpected 415", made, response(415, ERROR % b"undecodable_source"))
         self.assert_bad("document says", made, response(404, ERROR % b"expired"))
@@ -145,8 +145,8 @@ LINE = (
 class LogTests(SynchronousTestCase):
     """Each request has one access log line."""
 
-    def complaints(self, *lines: str, **changes: object) -> list[str]:
-        """Return the complaints about a log, compared with one visit."""
+    def problems(self, *lines: str, **changes: object) -> list[str]:
+        """Return the problems about a log, compared with one visit."""
         made = visit()
         made.status = 200
         for name, value in changes.items():
@@ -156,31 +156,31 @@ class LogTests(SynchronousTestCase):
     def test_one(self) -> None:
         """One line per request is right, with and without a cache state."""
         for more in ("", " cache=MISS"):
-            self.assertEqual([], self.complaints(LINE.format("a.1", more)))
+            self.assertEqual([], self.problems(LINE.format("a.1", more)))
 
     def test_missing(self) -> None:
         """A missing line is detected, unless the request may never have arrived."""
-        self.assertEqual(1, len(self.complaints()))
-        self.assertEqual([], self.complaints(certain=False))
+        self.assertEqual(1, len(self.problems()))
+        self.assertEqual([], self.problems(certain=False))
 
     def test_double(self) -> None:
         """A second line for a request is always detected."""
         line = LINE.format("a.1", "")
-        self.assertEqual(1, len(self.complaints(line, line)))
-        self.assertEqual(1, len(self.complaints(line, line, certain=False)))
+        self.assertEqual(1, len(self.problems(line, line)))
+        self.assertEqual(1, len(self.problems(line, line, certain=False)))
 
     def test_unsent(self) -> None:
         """A request whose headers were never complete must not have a line."""
-        self.assertEqual([], self.complaints(unsent=True))
-        self.assertEqual(1, len(self.complaints(LINE.format("a.1", ""), unsent=True)))
+        self.assertEqual([], self.problems(unsent=True))
+        self.assertEqual(1, len(self.problems(LINE.format("a.1", ""), unsent=True)))
 
     def test_strange(self) -> None:
         """A line whose id belongs to no request is detected."""
-        self.assertEqual(1, len(self.complaints(*(LINE.format(n, "") for n in ("a.1", "a.9")))))
+        self.assertEqual(1, len(self.problems(*(LINE.format(n, "") for n in ("a.1", "a.9")))))
 
     def test_other_status(self) -> None:
         """A logged status that differs from the client's is detected."""
-        self.assertEqual(1, len(self.complaints(LINE.format("a.1", ""), status=404)))
+        self.assertEqual(1, len(self.problems(LINE.format("a.1", ""), status=404)))
 
     def test_alarms(self) -> None:
         """Log lines of crashes and errors raise an alarm; warnings about failed renders do not."""

@@ -10,7 +10,7 @@ from random import Random
 
 from twisted.internet.defer import Deferred
 
-from tests.soak.good_clients import any_short
+from tests.soak.good_clients import random_variant
 from tests.soak.lines import pause, wait_for
 from tests.soak.nodes import alive, encodes
 from tests.soak.rig import LONG_RENDER, Rig
@@ -86,7 +86,7 @@ class Troubles:
             if not visit.begun:
                 visit.causes.add("node drained")
         orphans = node.children()
-        code = await node.stop(rig.terms.timeout + 15)
+        code = await node.stop(rig.parameters.timeout + 15)
         if code != 0:
             rig.journal.remarks.append(f"after SIGTERM a node had the exit status {code}")
             await node.kill()
@@ -99,7 +99,7 @@ class Troubles:
         rig = self._rig
         coming = rig.attend(rig.b, rig.variant(*LONG_RENDER), kind)
         arriving = Deferred.fromCoroutine(coming)
-        await wait_for(lambda: self._arrives(kind), rig.terms.timeout, 0.01)
+        await wait_for(lambda: self._arrives(kind), rig.parameters.timeout, 0.01)
         return [arriving]
 
     def _arrives(self, kind: str) -> bool:
@@ -140,10 +140,10 @@ class Troubles:
         """Check that node A stores new variants again after the store was disturbed."""
         rendered = False
         for _ in range(_TRIES):
-            asked = any_short(self._rig, chance, cold=True)
+            request = random_variant(self._rig, chance, cold=True)
             statuses = set()
             for _ in range(3):
-                visit = await self._rig.attend(self._rig.a, asked, "after store trouble")
+                visit = await self._rig.attend(self._rig.a, request, "after store trouble")
                 if visit.state == "HIT":
                     return
                 statuses.add(visit.status)

@@ -11,7 +11,7 @@ from tests.support.http import Response
 _STATES = (b"MISS", b"COALESCED", b"HIT")
 
 
-def complaints(visit: Visit, response: Response | None, longest_wait: int) -> Iterator[str]:
+def problems(visit: Visit, response: Response | None, longest_wait: int) -> Iterator[str]:
     """Yield what is wrong with a response.
 
     :param response: the part that arrived; None if the headers did not arrive completely.
@@ -23,7 +23,7 @@ def complaints(visit: Visit, response: Response | None, longest_wait: int) -> It
         if not any(excuse.silences for excuse in visit.excuses()):
             yield "no response, without a cause"
         return
-    wanted = visit.asked.wanted
+    expected = visit.request.expected
     echo = response["x-request-id"] or b""
     if visit.logged_as is None and echo != visit.request_id.encode():
         yield f"the request id in the response is {echo!r}"
@@ -33,15 +33,15 @@ def complaints(visit: Visit, response: Response | None, longest_wait: int) -> It
         yield f"a {response.status} was broken off after {len(response.body)} bytes without a cause"
     if response.status == 429:
         yield from _busy(response, longest_wait)
-    elif response.status not in wanted.statuses:
+    elif response.status not in expected.statuses:
         yield from _unwanted(visit, response)
-    elif visit.asked.endpoint == "ready":
+    elif visit.request.endpoint == "ready":
         return
     elif response.status >= 400:
-        yield from _document_of(response, wanted.code)
-    elif visit.asked.endpoint == "render":
+        yield from _document_of(response, expected.code)
+    elif visit.request.endpoint == "render":
         yield from _variant(visit, response)
-    elif response.complete and wanted.document is not None and visit.asked.method == b"GET":
+    elif response.complete and expected.document is not None and visit.request.method == b"GET":
         yield from _document(visit, response)
 
 
@@ -80,41 +80,43 @@ def _document(visit: Visit, response: Response) -> Iterator[str]:
         document = json.loads(response.body)
     except ValueError:
         document = None
-    if document != visit.asked.wanted.document:
+    if document != visit.request.expected.document:
         yield f"a wrong document, {response.body[:200]!r}"
 
 
 def _variant(visit: Visit, response: Response) -> Iterator[str]:
-    wanted = visit.asked.wanted
-    if wanted.etag is not None and response["etag"] != wanted.etag.encode():
+    expected = visit.request.expected
+    if expected.etag is not None and response["etag"] != expected.etag.encode():
         yield f"the ETag is {response['etag']!r}"
     if response.status == 304:
         return
-    if response["content-type"] != (wanted.content_type or "").encode():
+    if response["content-type"] != (expected.content_type or "").encode():
         yield f"the Content-Type is {response['content-type']!r}"
     state = response["x-audio-proxy"]
     if state not in _STATES:
         yield f"X-Audio-Proxy is {state!r}"
     elif (state == b"HIT") != (response["accept-ranges"] == b"bytes"):
         yield f"a {state.decode()} with Accept-Ranges {response['accept-ranges']!r}"
-    if visit.asked.method == b"HEAD":
-        if state == b"HIT" and response["content-length"] not in _lengths(wanted.bodies):
+    if visit.request.method == b"HEAD":
+        if state == b"HIT" and response["content-length"] not in _lengths(expected.bodies):
             yield f"HEAD says Content-Length {response['content-length']!r}"
         return
     if (state == b"HIT") != (response["content-length"] is not None):
         yield f"a {state!r} with Content-Length {response['content-length']!r}"
-    bodies = wanted.bodies
+    bodies = expected.bodies
     if response.status == 206:
-        assert wanted.stretch is not None
-        bodies = tuple(body[slice(*wanted.stretch)] for body in bodies)
-        ranges = [b"bytes %d-%d/%d" % (*_bounds(wanted.stretch), len(b)) for b in wanted.bodies]
+        assert expected.byte_range is not None
+        bodies = tuple(body[slice(*expected.byte_range)] for body in bodies)
+        ranges = [
+            b"bytes %d-%d/%d" % (*_bounds(expected.byte_range), len(b)) for b in expected.bodies
+        ]
         if response["content-range"] not in ranges:
             yield f"Content-Range is {response['content-range']!r}"
     yield from _body(visit, response, bodies)
 
 
-def _bounds(stretch: tuple[int, int]) -> tuple[int, int]:
-    return stretch[0], stretch[1] - 1
+def _bounds(byte_range: tuple[int, int]) -> tuple[int, int]:
+    return byte_range[0], byte_range[1] - 1
 
 
 def _lengths(bodies: tuple[bytes, ...]) -> set[bytes]:

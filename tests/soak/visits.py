@@ -9,13 +9,13 @@ Error = tuple[int, str]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedResponse:
     """Expected response of a request that no fault affects.
 
     :ivar bodies: the right complete bodies; empty if any body is right.
     :ivar document: the right JSON body.
     :ivar code: the error code of a refusal.
-    :ivar stretch: the bytes that the Range header covers (start, stop), if there is one.
+    :ivar byte_range: the bytes that the Range header covers (start, stop), if there is one.
     :ivar looks_up: whether a GET reaches the store lookup.
     :ivar etag: ETag of every response that is not an error.
     """
@@ -25,17 +25,17 @@ class Wanted:
     document: Mapping[str, object] | None = None
     code: str | None = None
     content_type: str | None = None
-    stretch: tuple[int, int] | None = None
+    byte_range: tuple[int, int] | None = None
     looks_up: bool = False
     etag: str | None = None
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExpectedRequest:
     """Request: its target, method and headers, and the expected response."""
 
     target: bytes
-    wanted: Wanted
+    expected: ExpectedResponse
     endpoint: str = "render"
     method: bytes = b"GET"
     headers: Mapping[bytes, bytes] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Visit:
     request_id: str
     node: str
     kind: str
-    asked: Asked
+    request: ExpectedRequest
     causes: set[str]
     certain: bool = True
     unsent: bool = False
@@ -114,7 +114,7 @@ class Visit:
     state: str | None = None
     size: int = 0
     complete: bool = False
-    complaints: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def excuses(self) -> list[Excuse]:
         """Return the excuses for this visit."""
@@ -122,5 +122,5 @@ class Visit:
 
     def __str__(self) -> str:
         because = f" ({', '.join(sorted(self.causes))})" if self.causes else ""
-        target = self.asked.target.decode("latin-1")
+        target = self.request.target.decode("latin-1")
         return f"{self.kind} at {self.node}, {self.request_id}{because}, {target[44:140]}"
