@@ -92,7 +92,7 @@ def _measure(
     )
     # The time ends at the first byte after the container's headers, on both sides. The service
     # holds the headers back until there is audio.
-    headers = ENCODERS[name].empty
+    headers = ENCODERS[name].header_bytes
     bare = commands(root, ours.path(f"f:{name}", "first.flac"))
     other = commands(root, ours.path(f"f:{name}/gain:-1", "first.flac"))
     # The first round does not count: it fills caches and imports modules.
