@@ -200,10 +200,10 @@ class AudioProxy(Service):
         self._backends.open()
         return await find_commands(self._preparer, request, self._limits)
 
-    def abandon(self) -> None:
+    def close_store_now(self) -> None:
         """Remove everything from the store that a failed start left there."""
         if self.store is not None:
-            self.store.abandon()
+            self.store.close_now()
 
     async def _start(self) -> None:
         self._backends.open()
@@ -286,7 +286,7 @@ class ProxyService(Service):
                     self.port = self._main.open(self.port)
         except BootError:
             self._metrics_listener.close_now()
-            self._proxy.abandon()
+            self._proxy.close_store_now()
             raise
         _log.info("metrics on {bind} port {port}", bind=bind, port=self.metrics_port)
         _log.info("listening on port {port}", port=self.port)

@@ -128,12 +128,12 @@ class FileVariantStore:
                 f"no new file can be created ({error}); disk space for variants is required"
             ) from error
         finally:
-            self.abandon()
+            self.close_now()
             if fresh:
                 with suppress(OSError):
                     os.rmdir(parent)
 
-    def abandon(self) -> None:
+    def close_now(self) -> None:
         """Remove the scratch folder, and wait for that."""
         self._scratch.close()
 

@@ -85,6 +85,6 @@ class VariantStore(ScratchSpace, Protocol):
         """Remove temporary files, within ``seconds``."""
         ...
 
-    def abandon(self) -> None:
+    def close_now(self) -> None:
         """Remove temporary files after a boot that failed."""
         ...

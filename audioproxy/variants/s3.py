@@ -164,7 +164,7 @@ class S3VariantStore:
         try:
             await proof.put({}, UploadRange.of(content))
         except StoreError as error:
-            self._give_up("writing an object", error)
+            self._raise_unwritable("writing an object", error)
         try:
             # Without the right to read, every request would render.
             await proof.head()
@@ -173,16 +173,16 @@ class S3VariantStore:
         except StoreError as error:
             with suppress(StoreError):
                 await proof.delete()
-            self._give_up("finding the object that was written", error)
+            self._raise_unwritable("finding the object that was written", error)
         try:
             await proof.delete()
         except StoreError as error:
-            self._give_up("removing the object that was written", error)
+            self._raise_unwritable("removing the object that was written", error)
 
     async def close(self, seconds: float) -> None:
         """Do nothing: an unfinished upload leaves nothing in the bucket."""
 
-    def abandon(self) -> None:
+    def close_now(self) -> None:
         """Do nothing, as `close`."""
 
     async def create(self, seconds: float) -> HashingScratchFile:
@@ -269,7 +269,7 @@ class S3VariantStore:
     def _object(self, key: str) -> StoreObject:
         return self.object_store.object(self._bucket, key.encode("ascii"))
 
-    def _give_up(self, step: str, error: StoreError) -> NoReturn:
+    def _raise_unwritable(self, step: str, error: StoreError) -> NoReturn:
         wanted = {
             Missing: "the name of a bucket that exists is required",
             Denied: "credentials that may write, read and delete objects there are required",
