@@ -43,7 +43,7 @@ class FigureTests(SynchronousTestCase):
     """Figures computed from rounds."""
 
     def test_ratio(self) -> None:
-        """A figure's ratio is computed per round, since both sides saw the same machine then."""
+        """A figure's ratio is computed per round, since conditions differ between rounds."""
         self.assertEqual([0.4, 0.5, 0.3], figure().compared)
 
     def test_rounds_without_a_peer(self) -> None:
@@ -78,7 +78,7 @@ class PageTests(SynchronousTestCase):
         )
 
     def test_row_without_target(self) -> None:
-        """A figure without a target is in a separate table, and its remark below."""
+        """A figure without a target is in a separate table; its remark follows the table."""
         text = page("{{ stated }}\n{{ remarks }}", record())
         self.assertIn("| a HIT | over nginx | 0.4 (0.3-0.5) |", text)
         self.assertIn("- a HIT: on one core.", text)
@@ -91,7 +91,10 @@ class PageTests(SynchronousTestCase):
         self.assertIn("nodes; RuntimeError: no port.", text)
 
     def test_facts(self) -> None:
-        """Numbers in the prose come from the run or are question marks, and are never old."""
+        """Numbers in the prose come from the run.
+
+        A missing number is a question mark if a series failed; otherwise it raises KeyError.
+        """
         self.assertEqual("mp3 112", page("mp3 {{ speed of mp3 }}", record()))
         self.assertEqual("aac ?", page("aac {{ speed of aac }}", record(failed={"speeds": "no"})))
         self.assertRaises(KeyError, page, "{{ speed of aac }}", record())
@@ -109,7 +112,7 @@ class PageTests(SynchronousTestCase):
         self.assertEqual(page(template, record()), page(template, Record.read(kept)))
 
     def test_numbers(self) -> None:
-        """A number has three significant digits, and no exponent."""
+        """A number has no exponent, and three significant digits or all digits before its point."""
         for value, text in ((0.0, "0"), (0.01234, "0.0123"), (1.0, "1"), (30061.5, "30062")):
             self.assertEqual(text, number(value))
 
@@ -118,7 +121,7 @@ class LoadTests(SynchronousTestCase):
     """Output of wrk, parsed."""
 
     def test_units(self) -> None:
-        """Requests, bytes and CPU are rates per second, in whatever units wrk prints."""
+        """Requests, bytes and CPU time are converted to rates per second, from any unit of wrk."""
         for took, size, megabytes in (
             ("2.00s", "1.00GB", 536.870912),
             ("500.00ms", "4KB", 0.008192),
@@ -130,7 +133,7 @@ class LoadTests(SynchronousTestCase):
             self.assertEqual(0.5 / seconds, load.cpu)
 
     def test_errors(self) -> None:
-        """A load test with any error or non-2xx response is rejected."""
+        """A wrk report with socket errors, bad statuses or no figures raises RuntimeError."""
         for errors in (
             "  Non-2xx or 3xx responses: 12\n",
             "  Socket errors: connect 0, read 7, write 0, timeout 0\n",

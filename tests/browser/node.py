@@ -35,7 +35,7 @@ def program(name: str) -> str:
 
 
 def missing(what: str) -> Exception:
-    """Return the exception for something missing on this machine: a skip if it is not required."""
+    """Return the exception for a missing program or library: SkipTest unless REQUIRED."""
     reason = f"{what}; `make test` installs it"
     return AssertionError(reason) if REQUIRED else SkipTest(reason)
 
@@ -68,8 +68,8 @@ class NodeCase(ServiceCase):
 
     async def run_script(self, name: str, *words: str) -> Any:
         """Run a script of this folder and return the JSON document that it prints."""
-        # The unique path identifies the script's processes. It is short, since sockets are made
-        # there.
+        # The path is unique, which identifies the script's processes. It is short, since it
+        # contains Unix sockets, whose paths have a limited length.
         home = tempfile.mkdtemp(prefix="audioproxy-node-")
         process = Process()
 

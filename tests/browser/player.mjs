@@ -12,7 +12,7 @@ const [executablePath, url, asked] = process.argv.slice(2);
 
 const browser = await chromium.launch({
   executablePath,
-  // No GPU, and no requests to other servers than the page's.
+  // No GPU, and no requests to servers other than the page's.
   args: ["--disable-gpu", "--disable-quic", "--disable-sync"],
 });
 const context = await browser.newContext({ viewport: { width: 640, height: 640 } });

@@ -1,4 +1,4 @@
-"""Waveforms read by waveform-data.js, the library on which readers of the format build."""
+"""Waveforms as parsed by waveform-data.js, the library that other readers of the format use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.browser.node import NodeCase
 from tests.support.service import signed
 
 RATE = 44_100
-# Number of frames for which the second to last pixel is not full, and the last is empty.
+# Number of frames for which the second-to-last pixel is partly filled, and the last is empty.
 FRAMES = 3 * RATE + 1234
 PIXELS = 600
 
@@ -30,7 +30,7 @@ def make_samples() -> NDArray[np.int16]:
     samples = (chance.uniform(-1, 1, (FRAMES, 2)) * swell * 32767).astype(np.int16)
     samples[RATE] = (-32768, 32767)
     samples[2 * RATE] = (32767, 32767)
-    # Truncation, to 8 bits and of the mean, differs from rounding down only below zero.
+    # Truncation (to 8 bits, and of the mean) differs from rounding down only below zero.
     samples[FRAMES // 2 : FRAMES // 2 + 2000] = (-1, -256)
     return samples
 
@@ -84,7 +84,7 @@ class WaveformDataTests(NodeCase):
 
     async def test_reads_every_form(self) -> None:
         """waveform-data.js reads every header field and value of every form correctly."""
-        # Rounded up exactly: D26 allows 1 %, which this few frames do not need.
+        # The exact quotient, rounded up. D26 allows 1 % more, which so few frames do not need.
         scale = -(-FRAMES // PIXELS)
         for form, found in zip(FORMS, await self.read(*FORMS), strict=True):
             channels, bits, _ = form

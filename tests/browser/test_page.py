@@ -22,8 +22,8 @@ from tests.live.test_service import until_hit
 from tests.support.service import fetch, reactor, signed, until
 
 RATE = 48_000
-#: Position in seconds to which the pages seek after their waveform was measured. A busy machine has
-#: that long for everything before, and a few seconds for the check after the seek.
+#: Position in seconds to which the test seeks after it has measured the waveform. The measurement
+#: must end before playback reaches this position; the seconds after it are played after the seek.
 TARGET = 9
 
 #: Seconds that the variant and its waveform trim off the source's start.
@@ -31,11 +31,11 @@ SKIPPED = 1
 #: One for each of the 600 columns of the pages' waveforms.
 PIXELS = 600
 
-#: Tolerance in rows: one for the truncation to 8 bits, and one for a line between two rows that
-#: covers both.
+#: Tolerance in rows: one for the truncation to 8 bits, and one for a line that lies between two
+#: rows and covers both.
 ROWS = 2
-#: Tolerance in columns. The libraries put corners into the middle or at the edge of a column, so
-#: that a sudden change of loudness spreads over two columns.
+#: Tolerance in columns. The libraries place the points of the outline in the middle or at the edge
+#: of a column, so a sudden change of loudness extends over two columns.
 COLUMNS = 1
 
 #: Lowest and highest sample of one channel.
@@ -103,7 +103,7 @@ SOUND = local("f:opus")
 
 
 class PageTests(NodeCase):
-    """Chromium with pages that load audio and waveforms by the proxy's URLs."""
+    """Chromium with pages that load audio and waveforms from the proxy."""
 
     def setUp(self) -> None:
         super().setUp()

@@ -83,8 +83,8 @@ class PlayerTests(PlayerCase):
     async def test_page(self) -> None:
         """Each format plays while it is rendered, and supports seeking once it is stored.
 
-        The URL follows the controls, the waveform follows the source, and each refusal is shown
-        with its reason. One browser runs all scenarios, since it takes a while to start.
+        The URL matches the controls, the waveform matches the source, and each refusal is shown
+        with its reason. One browser runs all scenarios, since a browser starts slowly.
         """
         for name, loudness in (("falling.wav", (0.9, 0.1)), ("rising.wav", (0.1, 0.9))):
             write_tone(self.root / name, np.array(loudness))
@@ -178,7 +178,10 @@ class StartTests(PlayerCase):
     """Start of the player from the command line."""
 
     async def test_samples(self) -> None:
-        """The player makes samples in an empty folder; Ctrl-C ends it with status 0."""
+        """The player makes samples in an empty folder, and Ctrl-C ends the player with status 0.
+
+        The Server-Timing header of a variant has the cache state and the time to the first byte.
+        """
         process = self.start_player()
         port = urlsplit(await self.address(process)).port
         assert port is not None

@@ -36,7 +36,7 @@ const browser = await chromium.launch({
   executablePath,
   args: [
     "--autoplay-policy=no-user-gesture-required",
-    // No GPU, and no requests to other servers than the page's.
+    // No GPU, and no requests to servers other than the page's.
     "--disable-gpu",
     "--disable-quic",
     "--disable-sync",

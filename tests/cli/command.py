@@ -1,4 +1,4 @@
-"""Runs the command inside the test's process, with a given environment."""
+"""The command, run inside the test's process with a given environment."""
 
 from __future__ import annotations
 

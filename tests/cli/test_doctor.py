@@ -50,7 +50,7 @@ class DoctorCase(ServiceCase):
         return only(await self.run_checks(**variables), what)
 
     async def assert_one(self, verdict: Verdict, what: str, words: str, **variables: str) -> None:
-        """Require that exactly one check is not good."""
+        """Require this verdict and text for one check, and good results of all others."""
         results = await self.run_checks(**variables)
         found = only(results, what)
         self.assertIs(verdict, found.verdict, found.line)
@@ -106,7 +106,7 @@ class SettingsTests(DoctorCase):
         self.assertEqual((NOTE, True), (found.verdict, "every request renders" in found.text))
 
     async def test_refused_at_building(self) -> None:
-        """Errors that only the construction of the service finds are reported; checks continue."""
+        """Errors raised while the service is built are reported, and the other checks run."""
         results = await self.run_checks(SSL_CERT_FILE="/nowhere", AP_SOURCE_ALLOWLIST="*")
         self.assertIn("no certificates could be read", only(results, "SSL_CERT_FILE").text)
         self.assertIs(GOOD, only(results, "variant store").verdict)
@@ -176,7 +176,7 @@ class MachineTests(DoctorCase):
             self.assertRegex(found.text, words)
 
     async def test_ports(self) -> None:
-        """A port used by this service is good; a port used by another program is not."""
+        """A used port is good if this service uses it for the same setting, and bad otherwise."""
         running = self.start()
         ports = {"AP_PORT": running.port, "AP_METRICS_PORT": running.metrics_port}
         results = await self.run_checks(**{name: str(port) for name, port in ports.items()})
@@ -309,7 +309,7 @@ class ProgramTests(ServiceCase):
         self.assertRegex(ended.stdout, r"ffmpeg and \S+ffprobe [0-9]")
 
     def test_bad(self) -> None:
-        """With --json `doctor` prints one document with all results; problems exit with 1."""
+        """With --json `doctor` prints one document without secrets; on problems it exits with 1."""
         file = Path(self.mktemp())
         secret = "a-secret-that-nobody-may-see"
         file.write_text(
@@ -358,7 +358,7 @@ class WordsTests(SynchronousTestCase):
             self.assertEqual(words, summarize(results))
 
     def test_amounts(self) -> None:
-        """Byte counts have three digits and decimal units."""
+        """Byte counts are rounded to three digits in decimal units; counts pluralize their noun."""
         for count, words in (
             (0, "0 B"),
             (999, "999 B"),

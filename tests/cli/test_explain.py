@@ -25,7 +25,7 @@ SIGNER = Signer.from_hex(SECRETS["AP_KEY"], SECRETS["AP_SALT"], "https://audio.e
 
 
 class ExplainCase(SynchronousTestCase):
-    """Base of the test cases below."""
+    """Test case that runs `explain` without a probe."""
 
     def explain(self, url: str, **settings: str) -> dict[str, Any]:
         """Return the explanation of a URL without probing its source."""
@@ -72,7 +72,7 @@ class UrlTests(ExplainCase):
         self.assertEqual(f"s3://variants/{Variant().key('local://a')}", parts["stored as"])
 
     def test_verdicts(self) -> None:
-        """`explain` exits with the status of `verify`, and shows refusals with their status."""
+        """`explain` has the exit status of `verify`, and shows refusals with their HTTP status."""
         wrong = SIGNER.url("local://a").replace("f:mp3", "f:wav")
         for url, status, part, words in (
             (wrong, 1, "signature", "wrong signature"),
@@ -109,7 +109,7 @@ class UrlTests(ExplainCase):
         self.assertIn(" 3< AP_LOCAL_ROOT/a", parts["ffmpeg"])
 
     def test_secrets(self) -> None:
-        """`explain` shows no query of an https source in the commands."""
+        """The commands that `explain` shows contain no query of an https source."""
         parts = self.explain(SIGNER.url("https://h.example/a.mp3?token=hidden"))
         self.assertNotIn("hidden", parts["ffmpeg"] + parts["ffprobe"])
         self.assertIn("https://h.example/a.mp3", parts["ffmpeg"])
@@ -122,7 +122,7 @@ class UrlTests(ExplainCase):
         self.assertTrue(ended.out.replace("\n", "").isprintable(), ended.out)
 
     def test_every_option(self) -> None:
-        """`explain` describes every option, at its default value too."""
+        """`explain` describes every option, without unfilled placeholders."""
         segments = (
             "f:mp3/br:96/sr:44100/ch:2/t:3/fade:1:2/gain:-3/norm:ebu:-14/enhance:voice/dl:a/cb:b",
             "f:flac/q:3/bd:24/t:0:9",

@@ -14,7 +14,7 @@ class GetTests(ClientCase):
     """The function `get`."""
 
     def get(self, *packets: bytes) -> Response:
-        """Return the response to a request, which arrives in these packets."""
+        """Return the response of a server that sends these packets."""
         self.network.scripts.append(packets)
         return self.result_of(get(self.client, self.network, URL))
 

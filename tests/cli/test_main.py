@@ -56,7 +56,7 @@ class HelpTests(SynchronousTestCase):
 
 
 class ProgramTests(SynchronousTestCase):
-    """Installed program."""
+    """The ``audioproxy`` program in a process of its own."""
 
     def test_no_twisted_to_sign(self) -> None:
         """`sign` and `verify` import neither Twisted nor other libraries of the service."""

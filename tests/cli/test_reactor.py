@@ -1,4 +1,4 @@
-"""Reactor of a command."""
+"""`run`, which runs the reactor for a command."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class SignTests(SynchronousTestCase):
     def test_file_of_settings(self) -> None:
         """--env-file reads variables in the format of systemd's EnvironmentFile.
 
-        The file replaces the environment. Ambiguous lines are refused with their number.
+        The file replaces the environment. Ambiguous lines are refused with their line number.
         """
         file = Path(self.mktemp())
         lines = f"# keys\n\n; or so\n AP_KEY='{SECRETS['AP_KEY']}'\nAP_SALT=fa11\nAP_PORT=\n"

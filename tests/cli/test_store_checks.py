@@ -160,7 +160,7 @@ class SourceTests(StoreCase):
             self.assertTrue(result.text.endswith("are required"), result.text)
 
     def test_clock(self) -> None:
-        """A clock that is too wrong for the store is named as the cause."""
+        """If the store refuses the clock skew, the result says that a correct clock is required."""
         result = self.check(reply(403, error("RequestTimeTooSkewed")))
         self.assertIn("a correct clock is required", result.text)
 

@@ -59,7 +59,7 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(f"/{signature}==/{rest}", 1, f"wrong signature ({words} expected)")
 
     def test_expired(self) -> None:
-        """`verify` exits with 3 on an expired URL (410), and with 1 on a wrong signature (401)."""
+        """`verify` exits with 3 on an expired URL (410), even if its options are invalid too."""
         url = SIGNER.sign(f"/exp:86400/br:0/plain/{PIECE}")
         words = "good signature, but expired at 1970-01-02T00:00:00Z"
         self.assert_verdict(url, 3, words)
@@ -79,7 +79,7 @@ class VerifyTests(SynchronousTestCase):
         self.assert_verdict(SIGNER.sign("/f:mp3/local://a"), 4, words)
 
     def test_several(self) -> None:
-        """`verify` prints a line for each URL, and exits with the worst status of all."""
+        """`verify` prints a line for each URL, and exits with the highest status of all."""
         good, bad = SIGNER.url(PIECE), SIGNER.sign("/x:1/plain/local://a")
         ended = command("verify", good, "-", stdin=f"{bad}\n{good}\n")
         self.assertEqual((4, 3), (ended.status, len(ended.out.splitlines())))
@@ -115,7 +115,7 @@ class VerifyTests(SynchronousTestCase):
         self.assertIn("'no' is not a URL of the service", ended.err)
 
     def test_no_url(self) -> None:
-        """`verify` exits with 2 on a URL with fewer than two path segments."""
+        """`verify` exits with 2 on text that is no URL or path with at least two segments."""
         for text in ("https://audio.example", "x", "/x", "audio.example/x/y"):
             ended = command("verify", text)
             self.assertEqual((2, ""), (ended.status, ended.out), text)

@@ -85,7 +85,7 @@ class FetchTests(ClientCase):
         self.assertEqual(3, len(self.network.requests))
 
     def test_asked(self) -> None:
-        """`warm` requests a URL as written, without its fragment, percent-encoded like browsers."""
+        """`warm` drops a URL's fragment, percent-encodes as browsers do, and keeps the rest."""
         for url, target in (
             (URL, f"/{SIGNATURE}/f:mp3/plain/local://a.wav"),
             ("HTTP://audio.test/s/x;/plain/a%2F..//b?q=%20#there", "/s/x;/plain/a%2F..//b?q=%20"),
@@ -132,7 +132,7 @@ class FetchTests(ClientCase):
         self.assertEqual("429 a: b", self.why(fetching))
 
     def test_pause(self) -> None:
-        """A retry waits for 60 seconds at most, whatever Retry-After says."""
+        """A retry waits 60 seconds at most, and 2 seconds after an invalid Retry-After."""
         for text, seconds in (
             ("86400", 60.0),
             ("soon", 2.0),
@@ -191,7 +191,7 @@ class ShowTests(SynchronousTestCase):
     """The function `redact_url`."""
 
     def test_no_secret(self) -> None:
-        """`warm` shows no signature and no query, since their owner may use the URL."""
+        """`warm` shows no signature and no query, since they may grant access to the audio."""
         for url, shown in (
             (f"{URL}?token=x", "f:mp3/plain/local://a.wav"),
             (f"https://a.test/mounted/{SIGNATURE}=/info/plain/x", "info/plain/x"),
@@ -329,7 +329,7 @@ class ReadTests(SynchronousTestCase):
         self.assertEqual(["abcd", "efghijk", "l"], self.read("-", stdin=b"abcd\nefghijk\n\nl"))
 
     def test_once(self) -> None:
-        """`warm` fetches a repeated URL once, within the limit of remembered URLs."""
+        """`read_urls` skips a URL that is among the last ``_REMEMBERED`` different URLs."""
         self.assertEqual(["a", "b"], self.read("a", "-", "a", stdin=b"a\nb\na\nb\n"))
         self.patch(warm_module, "_REMEMBERED", 2)
         self.assertEqual(["a", "b", "c", "a"], self.read("-", stdin=b"a\nb\na\nc\nc\na\n"))

@@ -31,12 +31,12 @@ OWN = {
 }
 KNOWN = sorted(module._READERS)
 
-#: Start of the requirements for a key and a salt in error messages.
+#: End of the requirements for a key and a salt in error messages.
 NEEDED = "written as hexadecimal {} required, such as `openssl rand -hex {}` prints"
 
 
 class ConfigCase(SynchronousTestCase):
-    """Base of the test cases below, with an environment that has a key and a salt."""
+    """Test case with a signing environment: one with a key and a salt."""
 
     def config(self, **variables: str) -> Config:
         """Load the signing environment with these additional variables."""
@@ -82,7 +82,7 @@ class ConfigCase(SynchronousTestCase):
         return path
 
     def forbid(self, path: str, *modes: int) -> None:
-        """Patch `os.access` to deny a path these modes, since root is never denied."""
+        """Patch `os.access` to deny these modes of a path, which it never denies to root."""
         granted = os.access
 
         def access(asked: str, mode: int) -> bool:
@@ -398,7 +398,7 @@ class SigningTests(ConfigCase):
         self.assertTrue(problem.startswith("AP_ALLOW_INSECURE: 'ture'"), problem)
 
     def test_insecure_without_keys(self) -> None:
-        """Insecure mode needs no key; without one, boot warns that only "insecure" signs (D31)."""
+        """Insecure mode needs no key; without one, boot warns that only "insecure" works (D31)."""
         config, warnings = load({"AP_ALLOW_INSECURE": "on"})
         self.assertEqual((config.key, config.salt, config.allow_insecure), (None, None, True))
         self.assertEqual(
@@ -466,9 +466,9 @@ class PathTests(ConfigCase):
             self.assertEqual(config.variant_store, BucketStore(name))
 
     def test_bad_bucket_store(self) -> None:
-        """A key prefix, a port or credentials with a bucket are refused by name.
+        """A bucket with a key prefix, a port, credentials or an invalid name is refused.
 
-        (Deployment configuration)
+        The message names the fault and does not show credentials. (Deployment configuration)
         """
         for rest, what in (
             ("b/", "a key prefix"),
@@ -533,9 +533,9 @@ class ObjectStoreTests(ConfigCase):
     """Endpoints, addressing and credentials of object stores."""
 
     def test_reach(self) -> None:
-        """Addressing depends on the endpoint; unset variant store settings fall back one by one.
+        """The endpoint decides the default addressing; the variant store inherits unset settings.
 
-        (Deployment configuration)
+        A variant store with its own endpoint ignores AP_S3_ADDRESSING. (Deployment configuration)
         """
         shared, own = "https://shared.example", "http://127.0.0.1:9000"
         for variables, source, variant in (
@@ -580,7 +580,7 @@ class ObjectStoreTests(ConfigCase):
         self.assertEqual((config.source_s3.ca_bundle, config.variant_s3.ca_bundle), (one, two))
 
     def test_addressing(self) -> None:
-        """Addressing is virtual or path."""
+        """Addressing other than virtual or path is refused."""
         for variable in ("AP_S3_ADDRESSING", "AP_VARIANT_S3_ADDRESSING"):
             self.assert_refused(variable, ("PATH", "host"), "virtual or path is required")
 
@@ -595,7 +595,7 @@ class ObjectStoreTests(ConfigCase):
             self.assertEqual(self.config(AP_S3_ENDPOINT=text).source_s3.endpoint, endpoint)
 
     def test_bad_endpoint(self) -> None:
-        """An endpoint with more than an origin is refused with the extra part and the origin."""
+        """An endpoint that is not exactly an origin is refused, with an origin to use instead."""
         for rest, what in (
             ("/", "a trailing slash"),
             ("/path", "a path"),
@@ -831,7 +831,7 @@ class AllowlistTests(ConfigCase):
             self.assert_refused("AP_SOURCE_ALLOWLIST", (text,), f"entry {place} is empty")
 
     def test_empty(self) -> None:
-        """A list that is set but empty is refused, since unset allows every bucket (D49)."""
+        """A list that is set but empty is refused; only an unset list allows every bucket (D49)."""
         self.assert_refused(
             "AP_SOURCE_ALLOWLIST", ("", " "), "set but empty, which would allow every"
         )
@@ -911,7 +911,7 @@ class ReportTests(ConfigCase):
         self.assertEqual(str(error).splitlines(), list(error.problems))
 
     def test_no_echo_of_a_problem(self) -> None:
-        """An unreadable value causes one problem, and its default is not compared with others."""
+        """An invalid value causes one problem; others are not compared with its default."""
         for variables in (
             {"AP_QUEUE_SIZE": "x", "AP_READY_QUEUE_THRESHOLD": "40"},
             {"AP_RENDER_TIMEOUT": "x", "AP_PROBE_TIMEOUT": "400"},

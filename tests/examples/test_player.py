@@ -44,7 +44,7 @@ class PlayerCase(SynchronousTestCase):
     def fetch(
         self, target: str, method: bytes = b"GET", host: bytes = b"127.0.0.1:4001"
     ) -> Response:
-        """Send a request to the application, with a stand-in for the service below /audio."""
+        """Return the application's response, with a stand-in for the service below /audio."""
         proxy = Resource()
         proxy.putChild(b"variant", Data(b"a variant", "audio/mpeg"))
         signer = Signer(KEY, SALT, "/audio", now=lambda: NOW)
@@ -56,11 +56,11 @@ class PlayerCase(SynchronousTestCase):
         return connection.response
 
     def sign(self, source: str = "a.wav", **parameters: str) -> Response:
-        """Request the URLs of a variant."""
+        """Return the response that contains the URLs of a variant."""
         return self.fetch(f"/sign?{urlencode({'source': source, **parameters})}")
 
     def document(self, source: str = "a.wav", **parameters: str) -> Any:
-        """Return the URLs of a variant."""
+        """Return the parsed document with the URLs of a variant."""
         return json.loads(self.sign(source, **parameters).body)
 
 
@@ -134,7 +134,7 @@ class SigningTests(PlayerCase):
         return split.signed
 
     def test_urls(self) -> None:
-        """A response has URLs of the variant, of a waveform with the same trim, and of /info."""
+        """A response has URLs of the variant, of its trimmed waveform and of the info document."""
         document = self.document(f="opus", br="96", t="3:5", gain="-2.50", pts="300")
         source = b"/plain/local://a.wav"
         self.assertEqual(b"/br:96/f:opus/gain:-2.5/t:3:5" + source, self.signed(document, "url"))
@@ -147,7 +147,7 @@ class SigningTests(PlayerCase):
         self.assertRegex(document["key"], r"\A[0-9a-f]{64}\Z")
 
     def test_waveform_alone(self) -> None:
-        """Under f:peaks the variant's URL is a waveform with all requested options."""
+        """With f:peaks the variant's URL is a waveform with all requested options."""
         document = self.document(f="peaks", pk_fmt="dat", dl="a.dat")
         self.assertEqual(
             b"/ch:1/dl:a.dat/f:peaks/pk_bits:16/pk_fmt:dat/pts:800/plain/local://a.wav",
@@ -155,7 +155,7 @@ class SigningTests(PlayerCase):
         )
 
     def test_expiry(self) -> None:
-        """exp is given in seconds from now, applies to both URLs and does not change the key."""
+        """exp is in seconds from now, applies to variant and waveform, and is not in the key."""
         lasting, ending = self.document(f="wav"), self.document(f="wav", exp="60")
         for name in ("url", "waveform"):
             self.assertIn(b"/exp:%d/" % (NOW + 60), self.signed(ending, name))
@@ -191,7 +191,7 @@ class SigningTests(PlayerCase):
         self.assertEqual(422, self.fetch("/sign?source=a.wav&br=96&br=128").status)
 
     def test_formats(self) -> None:
-        """/formats lists the options of each format, and the service's message for the others."""
+        """/formats lists the options of each format, and why the service refuses the others."""
         formats = {row["token"]: row for row in json.loads(self.fetch("/formats").body)["formats"]}
         self.assertEqual(set(FORMATS), set(formats))
         self.assertEqual([8, 320], formats["mp3"]["br"])
@@ -220,7 +220,10 @@ class SiteTests(PlayerCase):
     """Hosts, methods and headers of the player's pages."""
 
     def test_page(self) -> None:
-        """The page's policy allows only its own resources, and scripts by a new nonce each time."""
+        """The Content-Security-Policy allows own resources only, and scripts by a fresh nonce.
+
+        The page contains neither the key nor the salt.
+        """
         response = self.fetch("/")
         policy = response["content-security-policy"].decode()
         self.assertIn("default-src 'self';", policy)

@@ -76,7 +76,7 @@ class ClampTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(seconds=st.integers(0, YEAR), exp=st.none() | expiries(), now=MOMENTS)
     def test_never_outlives(self, seconds: int, exp: int | None, now: float) -> None:
-        """No lifetime is negative, or ends after the request or ``exp`` (Request option exp, 3)."""
+        """No lifetime is negative, longer than given, or past ``exp`` (Request option exp, 3)."""
         clamped = clamp(seconds, exp, now)
         self.assertTrue(0 <= clamped <= seconds)
         if exp is not None and clamped:

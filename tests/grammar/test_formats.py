@@ -82,7 +82,7 @@ class FormatTests(SynchronousTestCase):
         )
 
     def test_depths(self) -> None:
-        """Lossless formats have bit depths, only wav has floats (Format and encoding options)."""
+        """Lossless formats have bit depths; only wav has floats (Format and encoding options)."""
         self.assertEqual(
             {token: row.depths for token, row in FORMATS.items() if row.depths},
             {"flac": ("16", "24"), "wav": ("16", "24", "32f")},
@@ -99,7 +99,7 @@ class RatesTests(SynchronousTestCase):
             self.assertEqual(accepted, sorted(rates), token)
 
     def test_ranges(self) -> None:
-        """The other codecs accept any rate up to their highest; flac has gaps (D8)."""
+        """ogg, wav and flac accept any rate up to their highest, except for gaps of flac (D8)."""
         for token, rate, accepted in (
             ("ogg", 0, False),
             ("ogg", 1, True),
@@ -159,7 +159,7 @@ class RatesTests(SynchronousTestCase):
             self.assertEqual(FORMATS[token].rates.describe(48_000), words, token)
 
     def test_gap_at_the_top(self) -> None:
-        """The fallback is always a rate that the format can carry (D8)."""
+        """The nearest rate is a supported one, even in a gap near the highest rate (D8)."""
         rates = Rates(lowest=100, highest=200, fine_to=150)
         for source, rate in ((1, 100), (150, 150), (151, 160), (199, 200), (201, 200)):
             self.assertEqual(rates.nearest(source), rate, source)

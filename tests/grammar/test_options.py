@@ -124,7 +124,7 @@ class ContentTypeTests(SynchronousTestCase):
             self.assertEqual(VariantOptions(f="peaks", pk_fmt=pk_fmt).content_type, content_type)
 
     def test_format(self) -> None:
-        """`VariantOptions.format` is the row of the format (Format and encoding options)."""
+        """`VariantOptions.format` is the row of `FORMATS` (Format and encoding options)."""
         for token, row in FORMATS.items():
             self.assertIs(VariantOptions(f=token).format, row)
 

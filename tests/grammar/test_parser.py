@@ -216,7 +216,7 @@ class SegmentTests(OptionsCase):
 class BoundsTests(OptionsCase):
     """The bounds of every number"""
 
-    #: The required segments, the key, and the lowest and the highest value as they are printed.
+    #: The required segments, the key, and the lowest and the highest value.
     WHOLE = (
         *(("f:mp3", "br", 8, 320), ("f:opus", "br", 6, 510), ("f:ogg", "br", 32, 500)),
         *(("f:aac", "br", 8, 512), ("f:m4a", "br", 8, 512)),
@@ -265,7 +265,7 @@ class BoundsTests(OptionsCase):
                 self.assertRegex(words, r"\d", segment)
 
     def test_spellings_of_whole_numbers(self) -> None:
-        """A whole number has no fraction, no plus, no exponent, at most 9 digits (D3)."""
+        """Whole numbers have no fraction, plus or exponent, and 9 digits (12 for ``exp``) (D3)."""
         for key in ("br", "sr", "pts", "exp"):
             value = KEYS[key][1]
             for other in (f"{value}.0", f"+{value}", f"{value}e0", f"0x{value}", "x"):
@@ -312,7 +312,7 @@ class EncodingTests(OptionsCase):
     """f, br, q, sr, ch, bd"""
 
     def test_formats(self) -> None:
-        """The canonical string contains every format, even the default (D4)."""
+        """The canonical string has the format, even the default; others are refused (D4)."""
         for token in FORMATS:
             canonical = PEAKS if token == "peaks" else f"f:{token}"
             self.assert_canonical([(f"f:{token}", canonical)])
@@ -608,7 +608,7 @@ class PeaksTests(OptionsCase):
     """pts, pk_fmt, pk_bits, and ch with peaks"""
 
     def test_defaults(self) -> None:
-        """The key contains every default of peaks (Peaks options; D4)."""
+        """The canonical string contains every default of peaks (Peaks options; D4)."""
         self.assert_canonical(
             [
                 ("f:peaks", PEAKS),
@@ -630,7 +630,7 @@ class PeaksTests(OptionsCase):
         )
 
     def test_values(self) -> None:
-        """Options of peaks accept the values of the contract (Peaks options; D6)."""
+        """Options of peaks refuse values outside those of the contract (Peaks options; D6)."""
         self.assert_refused(
             [
                 ("f:peaks/pts:0", "pts:0", "a whole number from 1 to 65536"),
@@ -643,7 +643,7 @@ class PeaksTests(OptionsCase):
         )
 
     def test_encoding_options(self) -> None:
-        """``br``, ``q``, ``bd`` and ``sr`` with peaks are refused by name (Peaks options, 2)."""
+        """``br``, ``q``, ``bd`` and ``sr`` are refused with peaks (Peaks options, 2)."""
         for segment, words in (
             ("br:128", "f:peaks has no bitrate to set"),
             ("q:1", "f:peaks has no quality to set"),
@@ -655,7 +655,7 @@ class PeaksTests(OptionsCase):
                 self.assert_refused([(text, segment, words)])
 
     def test_without_peaks(self) -> None:
-        """An option that cannot change the output never creates a second key (D7)."""
+        """Options of peaks without ``f:peaks`` are refused, and so create no second key (D7)."""
         for segment in ("pts:800", "pk_fmt:json", "pk_bits:16"):
             self.assert_refused([(segment, segment, "it goes with f:peaks only")])
             for form in FORMATS:

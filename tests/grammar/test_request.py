@@ -38,7 +38,7 @@ class VerifyTests(SynchronousTestCase):
         return error
 
     def test_right(self) -> None:
-        """The correct signature is accepted, with and without insecure URLs."""
+        """The correct signature is accepted, whether or not insecure URLs are allowed."""
         KEYS.verify(signed(b"/plain/local://a"))
         SigningKeys(KEY, SALT, allow_insecure=True).verify(signed(b"/plain/local://a"))
 
@@ -71,7 +71,7 @@ class RequestTests(SynchronousTestCase):
     """`read_request` and `parse_request`"""
 
     def test_variant(self) -> None:
-        """A variant request has options, source, expiry and cache key, in any order and form."""
+        """A variant request has options, source, expiry, canonical string, cache key and tag."""
         path = b"/br:96/f:opus/exp:1800000001/plain/local://a"
         request = read_request(signed(path), KEYS, NOW)
         options, exp = read_options([b"f:opus", b"br:96", b"exp:1800000001"])

@@ -26,7 +26,7 @@ class SplitSignatureTests(SynchronousTestCase):
             self.assertEqual(split_signature(path), SignedPath(signature, signed), path)
 
     def test_single_segment(self) -> None:
-        """A path with fewer than two segments has no signed part (D18)."""
+        """A path without a leading slash and two segments has no signed part (D18)."""
         for path in (b"", b"/", b"/health", b"/x:y", b"*", b"no/slash", b"http://host/S/plain/x"):
             self.assertIsNone(split_signature(path), path)
 

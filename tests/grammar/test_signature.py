@@ -67,7 +67,7 @@ class SignTests(SynchronousTestCase):
         self.assertNotIn(b"=", made)
 
     def test_raw_path(self) -> None:
-        """The raw path is signed, so another escape is another URL (Authentication, 1)."""
+        """The signature covers the raw path, including its escapes (Authentication, 1)."""
         escaped = sign(KEY, SALT, b"/plain/local://a%2Fb")
         self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a/b"))
         self.assertNotEqual(escaped, sign(KEY, SALT, b"/plain/local://a%2fb"))

@@ -16,7 +16,7 @@ PATH = b"/f:opus/t:30:15/plain/local://a%20b.wav"
 
 
 def mac(key: bytes, text: bytes) -> bytes:
-    """Return a digest as signers of other languages compute it."""
+    """Return the HMAC-SHA256 of a text, computed without the package."""
     return hmac.new(key, text, hashlib.sha256).digest()
 
 
@@ -35,7 +35,7 @@ class SlipTests(SynchronousTestCase):
             self.assertIn(word, found)
 
     def test_hexadecimal_text(self) -> None:
-        """Signing with the hexadecimal text of key or salt is diagnosed, in either case."""
+        """Signing with the hexadecimal text of key or salt is diagnosed, in either letter case."""
         key, salt = KEY.hex().encode(), SALT.hex().encode()
         wanted = "the bytes that the hexadecimal digits encode are expected"
         for spell in (bytes.lower, bytes.upper):
@@ -67,12 +67,12 @@ class SlipTests(SynchronousTestCase):
         self.assertIn("+ and /", diagnose_signature(key, SALT, PATH, standard) or "")
 
     def test_slips_on_slips(self) -> None:
-        """If a signature has two mistakes, the first is named."""
+        """If the signed input and the spelling are both wrong, the wrong input is named."""
         made = mac(KEY.hex().encode(), SALT.hex().encode() + PATH)
         self.assert_slip(made.hex().encode(), "text of AP_KEY and AP_SALT")
 
     def test_strangers(self) -> None:
-        """Signatures without the key get no diagnosis."""
+        """Signatures made without the key get no diagnosis."""
         other = sign(bytes(32), SALT, PATH)
         for signature in (other, b"", b"x", other + b"=", b"0" * 64, b"insecure", b"\xff" * 43):
             self.assertIsNone(diagnose_signature(KEY, SALT, PATH, signature), signature)

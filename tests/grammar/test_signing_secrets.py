@@ -16,7 +16,7 @@ class SecretTests(SynchronousTestCase):
         self.assertEqual(b"ab", check_length(b"ab", 2))
 
     def test_wrong(self) -> None:
-        """Other text is refused with what is wrong and what is required, without a quote."""
+        """Other text is refused with its fault and what is required, and is not quoted."""
         for text, fault in (
             ("abcd ", "white space around the value"),
             ("abxd", "character 3 of 4 is not a hexadecimal digit"),

@@ -29,7 +29,7 @@ def host_of(length: int) -> bytes:
 
 
 class SourceCase(SynchronousTestCase):
-    """A source, spelled in each of the forms."""
+    """Test case that parses each source in both forms, plain and enc."""
 
     def read(self, source: bytes) -> Source:
         """Parse a source string in both forms, which must agree."""
@@ -38,7 +38,7 @@ class SourceCase(SynchronousTestCase):
         return plain
 
     def refused(self, form: bytes, raw: bytes) -> NotFound:
-        """Return the refusal of a raw source, which must equal every other one."""
+        """Return the refusal of a raw source, which must have the message of all refusals."""
         error = self.assertRaises(NotFound, read_source, form, raw)
         self.assertEqual(error.message, NotFound.default_message, raw)
         self.assertTrue(error.reason, raw)
@@ -261,14 +261,14 @@ class HttpsTests(SourceCase):
             # Other ports.
             "https://example.com:444/a",
             "https://example.com:80/a",
-            # IPv4 addresses that strict parsing refuses.
+            # IPv4 addresses in any spelling.
             "https://127.0.0.01/a",
             "https://010.0.0.1/a",
             "https://0x7f.0.0.1/a",
             "https://2130706433/a",
             "https://127.1/a",
             "https://127.0.0.1/a",
-            # Only one root dot, and no default subdomain.
+            # The www subdomain.
             "https://www.example.com/a",
         ):
             self.assertEqual(self.read(url.encode()).canonical, url.encode(), url)
@@ -385,7 +385,7 @@ class RedirectTests(SynchronousTestCase):
     """`parse_https`, as it parses the targets of redirects"""
 
     def test_as_a_source(self) -> None:
-        """The target of a redirect gives the same source as that URL."""
+        """The target of a redirect is normalized like the URL of a source."""
         self.assertEqual(
             parse_https(b"HTTPS://A.test.:443/x%2Fy%20z?q#f"),
             HttpsSource("https://a.test/x%2Fy%20z?q", "a.test"),
@@ -591,7 +591,7 @@ class LogNameTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(source=sources(), other=sources())
     def test_alike(self, source: bytes, other: bytes) -> None:
-        """A name is one word of visible ASCII, and no two sources have one name (D28)."""
+        """A name is one word of visible ASCII, and different sources have different names (D28)."""
         one, two = (read_source(b"enc", encoded(each)).canonical for each in (source, other))
         self.assertRegex(log_name(one), r"\A[!-~]+\Z")
         self.assertEqual(one == two, log_name(one) == log_name(two))

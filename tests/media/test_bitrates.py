@@ -15,7 +15,7 @@ class BitrateTests(SynchronousTestCase):
     """`bitrate_bounds`"""
 
     def test_general(self) -> None:
-        """Most formats have the bounds of the URL at every rate and channel count (D6)."""
+        """mp3, aac and m4a each have fixed bounds, whatever the sample rate and channels (D6)."""
         for token, bounds in (("mp3", (8, 320)), ("aac", (8, 512)), ("m4a", (8, 512))):
             for rate in (8000, 44100, 48000, 96000):
                 for channels in (1, 2):
@@ -61,7 +61,7 @@ class BitrateTests(SynchronousTestCase):
         channels=st.sampled_from((1, 2)),
     )
     def test_within(self, token: str, rate: int, channels: int) -> None:
-        """Bounds are never wider than those of the URL, and never empty (D6)."""
+        """Bounds are never wider than those of the grammar, and never empty (D6)."""
         bounds, general = bitrate_bounds(token, rate, channels), FORMATS[token].br
         if bounds is not None:
             assert general is not None

@@ -126,7 +126,7 @@ CUT_SHORT = (
     + (_URL + b": Input/output error"),
 )
 
-#: Messages about output whose last bytes could not be written; version 5 exits with 0 all the same.
+#: Messages about output whose last bytes could not be written; ffmpeg 5 exits with 0 even then.
 END_LOST = (
     b"Error writing trailer of pipe:1: No space left on device\n"
     b"Error closing file pipe:1: No space left on device",
@@ -172,7 +172,10 @@ class ClassifyTests(SynchronousTestCase):
             self.assertIs(classify(stderr), None, stderr)
 
     def test_cover(self) -> None:
-        """Complaints of an ffmpeg without image decoders blame no source (Errors, 500)."""
+        """Messages about a cover do not affect the classification (Errors, 500).
+
+        An ffmpeg without image decoders prints them.
+        """
         cover = (
             b"[mp3 @ 0x1] Could not find codec parameters for stream 1 (Video: mjpeg, none):"
             b" unspecified size\nConsider increasing the value for the 'analyzeduration' (0) and"
@@ -213,7 +216,7 @@ class ClassifyTests(SynchronousTestCase):
             self.assertFalse(passed_limit(stderr), stderr)
 
     def test_remote_behind_a_decoder(self) -> None:
-        """A lost connection is detected even if a decoder complains about half a frame."""
+        """A lost connection is detected even if a decoder reports an incomplete frame."""
         for stderr in (*REMOTE[UpstreamUnavailable], *CUT_SHORT):
             for decoder in (*SOURCES[:1], b"[flac @ 0x1] invalid residual", b"Empty output"):
                 self.assertIs(classify(decoder + b"\n" + stderr), UpstreamUnavailable, stderr)
@@ -248,7 +251,7 @@ class CutShortTests(SynchronousTestCase):
             self.assertFalse(was_cut_short(stderr + b"\n"), stderr)
 
     def test_every_loss_has_a_name(self) -> None:
-        """A source that was cut short is the fault of the source or its server."""
+        """`classify` attributes every cut-short source to the source or to its server."""
         for stderr in CUT_SHORT:
             self.assertIsNotNone(classify(stderr), stderr)
 

@@ -70,7 +70,7 @@ class CommandTests(SynchronousTestCase):
     """`encoder_arguments`"""
 
     def test_each_format(self) -> None:
-        """The whole command line of each format is as expected; no setting is a default (D9).
+        """The whole command line of each format is as expected, with explicit settings (D9).
 
         The formats are those of the contract. All metadata is removed, and nothing random is added
         (D44).
@@ -124,7 +124,7 @@ class CommandTests(SynchronousTestCase):
         )
 
     def test_remote(self) -> None:
-        """Only the kind of source decides the protocols (Format and encoding options, 5)."""
+        """The input decides the protocols that ffmpeg may use (Format and encoding options, 5)."""
         source = Input("https://a.test/b", ("https", "tls", "tcp"))
         words = encoder_arguments("/bin/ffmpeg", source, read("f:mp3"), CD)
         self.assertEqual(words[0], "/bin/ffmpeg")
@@ -141,7 +141,7 @@ class CommandTests(SynchronousTestCase):
     @DETERMINISTIC
     @given(segments=option_segments(), probe=probes())
     def test_any(self, segments: list[bytes], probe: Probe) -> None:
-        """Any options on any source give a command line, or a refusal with a segment (D13)."""
+        """Any options on any source give a command line or a refusal that quotes one (D13)."""
         options, _ = read_options(segments)
         try:
             words = encoder_arguments("ffmpeg", SOURCE, options, probe)
@@ -269,7 +269,7 @@ class TableTests(SynchronousTestCase):
     """`ENCODERS`"""
 
     def test_formats(self) -> None:
-        """Every format has an encoder for each of its depths; that of peaks outputs samples."""
+        """Every format has an encoder for each of its depths; for peaks it outputs raw samples."""
         self.assertEqual(list(ENCODERS), list(FORMATS))
         self.assertEqual(ENCODERS["peaks"].muxer, ("-f", "s16le"))
         for token, encoder in ENCODERS.items():

@@ -118,8 +118,7 @@ class ChainTests(SynchronousTestCase):
         self.assertIn(
             f"apad=whole_len=100,{after},atrim=end_sample=44,", chain("t:1:0.001/norm:ebu", brief)
         )
-        # The stated length of the source may be wrong. So nothing is cut by it, and missing audio
-        # is not replaced by silence.
+        # The stated length of the source may be wrong, so it is not used to pad or cut audio.
         for duration in (Decimal("0.001"), None):
             self.assertEqual(chain("norm:ebu", duration=duration), f"{PIN},{after}")
         fast = chain("norm:ebu", brief, sample_rate=384_000, duration=Decimal("0.0005"))
@@ -141,7 +140,7 @@ class ChainTests(SynchronousTestCase):
                 stages.format("atrim=end_sample"),
                 (text, duration),
             )
-        # After every other stage, and for a region too.
+        # The padding follows every other stage, for a region too.
         found = chain("f:wav/sr:8000/t:1:0.002/gain:3", brief)
         self.assertTrue(
             found.endswith(
@@ -172,7 +171,7 @@ class ChainTests(SynchronousTestCase):
             self.assertIn(f"afade=t=out:ss={start * 44100}:ns=44100:", chain(f"fade:0:1/{text}"))
 
     def test_unknown_end(self) -> None:
-        """A fade-out is not possible for a source of unknown length (D12)."""
+        """For a source of unknown length, the filter chain has no fade-out (D12)."""
         self.assertEqual(chain("fade:0:1", duration=None, exact=False), "")
 
     def test_enhance_bounds(self) -> None:

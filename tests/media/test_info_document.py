@@ -15,7 +15,7 @@ from audioproxy.grammar.formats import FORMATS
 from audioproxy.media.info_document import SourceInfo, read_count, read_seconds, read_source_info
 from tests.support.strategies import DETERMINISTIC
 
-#: Values that are not a number, as ffprobe writes them or as it never should.
+#: Values that count as missing: those that ffprobe prints, and others.
 MISSING = (
     *("N/A", "0", 0, "", " ", None, "nonsense", "-1", -1, "nan", "-nan", "inf", "-inf", "Infinity"),
     *("0x10", "1,5", "1:30", "12 Hz", True, False, [], {}, ["1"], {"a": 1}, math.nan, math.inf),
@@ -101,7 +101,7 @@ class DocumentTests(SynchronousTestCase):
             self.assertEqual({field: value}, document(container, audio))
 
     def test_not_from_elsewhere(self) -> None:
-        """Rate, channels and depth are the stream's only, size and tags the container's."""
+        """Rate, channels and depth come from the stream only, size and tags from the container."""
         self.assertEqual(
             {},
             document(
@@ -257,7 +257,7 @@ class NumberTests(SynchronousTestCase):
             self.assertEqual({"duration": seconds}, document({"duration": text}))
 
     def test_huge_counts(self) -> None:
-        """Numbers that JSON parsers cannot represent exactly count as missing."""
+        """Counts of more than 18 digits are treated as missing."""
         longest = "9" * 18
         found = document({"bit_rate": longest}, {"channels": longest})
         self.assertEqual({"bitrate": int(longest), "channels": int(longest)}, found)

@@ -67,7 +67,7 @@ class RemoteTests(SynchronousTestCase):
         return [*words[:at], *words[at + 2 :]]
 
     def value(self, source: Input, option: str) -> str | None:
-        """Return the value of an option, or None, which must be the same for both programs."""
+        """Return the value of an option or None; it must be the same for ffmpeg and ffprobe."""
         words = self.arguments(source)
         self.assertLessEqual(words.count(option), 1)
         return words[words.index(option) + 1] if option in words else None
@@ -122,7 +122,7 @@ class RemoteTests(SynchronousTestCase):
         self.assertTrue(local_input().bounded)
 
     def test_verbosity(self) -> None:
-        """For remote sources ffmpeg reports lost connections, which it does not consider errors."""
+        """Remote sources use verbosity warning, at which ffmpeg reports lost connections."""
         self.assertEqual(remote_input(URL, "a").verbosity, "warning")
         self.assertEqual(remote_input("http://127.0.0.1/b", "a").verbosity, "warning")
         self.assertEqual(local_input().verbosity, "error")

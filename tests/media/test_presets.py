@@ -25,7 +25,7 @@ class PresetTests(SynchronousTestCase):
         self.assertEqual(list(PRESETS), ["voice"])
 
     def test_voice(self) -> None:
-        """``enhance:voice`` is exactly this filter chain for ever (Versioning, 4).
+        """``enhance:voice`` is exactly this filter chain, in every version (Versioning, 4).
 
         High-pass, denoise, de-ess, compress, limit; the chain compensates the denoiser's delay of
         two hops.

@@ -173,7 +173,7 @@ class FieldTests(SynchronousTestCase):
         self.assertEqual(read(AUDIO).container, "")
 
     def test_fallbacks(self) -> None:
-        """The fallbacks are 48000 Hz and 16 bits (Format and encoding options, 1)."""
+        """The defaults are 48000 Hz, 2 channels and 16 bits (Format and encoding options, 1)."""
         for missing in ("N/A", "0", 0, "", None, "-1", "44100.5"):
             found = sound(
                 sample_rate=missing,
@@ -223,7 +223,7 @@ class FieldTests(SynchronousTestCase):
         self.assertIs(read(AUDIO, duration="2.5", stderr=b"other\n").exact, True)
 
     def test_estimate_without_the_end(self) -> None:
-        """An estimate without a look at the file's end is discarded (Info document, 2)."""
+        """An estimated duration is discarded if ffprobe could not seek (Info document, 2)."""
         response = {"streams": [AUDIO], "format": {"duration": "1.2", "bit_rate": "70693"}}
         stdout = json.dumps(response).encode()
         for stderr, known in ((ESTIMATE, False), (b"other\n", True)):
@@ -232,7 +232,7 @@ class FieldTests(SynchronousTestCase):
             self.assertEqual({*found.description.document(None)} >= {"duration", "bitrate"}, known)
 
     def test_description(self) -> None:
-        """The info document describes the same stream, with its values as found."""
+        """The info document describes the same stream, and contains no fallbacks."""
         second = {**AUDIO, "sample_rate": "8000"}
         container = {"format_name": "mov,mp4,m4a", "tags": {"TITLE": "x"}, "size": "9"}
         found = read(COVER, AUDIO, second, duration="2.5", **container)
@@ -271,7 +271,7 @@ class FieldTests(SynchronousTestCase):
         duration=st.none() | st.text(max_size=9) | st.floats().map(str),
     )
     def test_any_value(self, fields: dict[str, Any], duration: str | None) -> None:
-        """Any value of a field gives a usable probe (D13)."""
+        """Any value of a field gives a usable probe or a refusal of the header (D13)."""
         try:
             found = read({**AUDIO, **fields}, duration=duration)
         except UndecodableSource as error:

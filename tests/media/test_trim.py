@@ -67,7 +67,7 @@ class RegionTests(SynchronousTestCase):
                 " which is 10 seconds.",
             )
         self.assertEqual(find_sample_range(read("t:9.999"), source()).length, 44)
-        # The last sample counts, even if less than a sample of the duration remains.
+        # A source shorter than a sample counts as one sample.
         whole = find_sample_range(read("fade:0:1"), source("0.000001"))
         self.assertEqual(whole, SampleRange(0, 0, None, 1))
         # The start is within the second half of the last sample.

@@ -383,7 +383,7 @@ class DocumentTests(SynchronousTestCase):
                     )
 
     def test_in_pieces(self) -> None:
-        """A large document is never in memory as a whole."""
+        """A large document is serialized in many pieces of less than 40 kB."""
         for serialization in ("json", "dat"):
             spec = replace(SPEC, pixels=65536, serialization=serialization)
             pieces = list(serialize(reduce(noisy_frames(65536), spec), spec))
@@ -429,7 +429,7 @@ class AudiowaveformTests(SynchronousTestCase):
             self.assertEqual(list(ours.items()), list(theirs.items()), bits)
 
     def test_mono(self) -> None:
-        """One channel of two has identical values (D25)."""
+        """The values for one channel, mixed from two, are identical (D25)."""
         theirs = json.loads((FIXTURES / "mono-250-16.json").read_bytes())
         ours = json.loads(self.drawn(1, 16, "json"))
         self.assertEqual(list(ours), list(theirs))

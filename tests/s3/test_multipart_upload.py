@@ -23,7 +23,7 @@ PART_SIZE = 1000
 
 
 class Bytes:
-    """Bytes in memory, or fewer than were announced."""
+    """File in memory, which may be shorter than announced."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -44,7 +44,7 @@ def begun(upload: str = "upload-1") -> bytes:
 
 
 def taken(number: int) -> bytes:
-    """Return the response to a part."""
+    """Return the response to the upload of a part."""
     return reply(200, headers={"ETag": f'"tag-{number}"'})
 
 
@@ -100,7 +100,7 @@ class WholeTests(PartsCase):
     """Successful uploads by `put_multipart`."""
 
     def test_order(self) -> None:
-        """The parts are numbered from one, sent in order, and completed at the end."""
+        """The parts are numbered from one and sent in order; then the upload is completed."""
         self.network.scripts += STEPS
         self.successResultOf(self.put())
         self.assertEqual(
@@ -269,7 +269,7 @@ class CancelledTests(PartsCase):
         return self.asked()[asked:]
 
     def test_each_step(self) -> None:
-        """Cancellation at any step cancels the request and aborts the upload."""
+        """Cancellation at any step cancels the request, and aborts an upload that was begun."""
         self.assertEqual(self.cancel(0), [])
         self.network.scripts.clear()
         for step in (1, 2, 3, 4):
@@ -277,7 +277,7 @@ class CancelledTests(PartsCase):
         self.assertEqual(self.warnings(), [])
 
     def test_while_aborting(self) -> None:
-        """A second cancellation does not wait for the abort."""
+        """Cancellation during the abort of a failed upload does not wait for the abort."""
         putting = self.put_up_to(2, reply(500))
         self.assertEqual(self.asked()[-1], ABORT)
         putting.cancel()

@@ -329,7 +329,7 @@ class RefusalTests(StoreCase):
                 self.assertEqual(str(refused), f"status {status}{f', {code}' if code else ''}")
 
     def test_to_clients(self) -> None:
-        """Clients get the same refusal for a missing and a forbidden object."""
+        """Each store error has its refusal; a missing and a forbidden object have the same one."""
         for kind, refusal in (
             (Missing, NotFound),
             (Denied, NotFound),
@@ -392,7 +392,7 @@ class RefusalTests(StoreCase):
             self.exactly(fetching, Missing)
 
     def test_description_that_never_comes(self) -> None:
-        """An error document that never arrives ends after a timeout."""
+        """A request whose error document never arrives fails after a timeout."""
         self.network.scripts.append(reply(503, length=100))
         fetching = self.begin(self.target.get(0, 5, None))
         self.network.advance(15)
@@ -498,7 +498,7 @@ class ReadDocumentTests(StoreCase):
         return self.begin(read())
 
     def test_document(self) -> None:
-        """A successful response has a document or an empty body."""
+        """The document of a successful response is returned, even an empty one."""
         self.assertEqual(
             self.successResultOf(self.read(reply(200, b"<A>\xc3\xa9</A>"))), b"<A>\xc3\xa9</A>"
         )
@@ -518,7 +518,7 @@ class ReadDocumentTests(StoreCase):
             self.assertEqual(str(self.exactly(self.read(*packets), Unavailable)), "InternalError")
 
     def test_error_without_a_code(self) -> None:
-        """An error document may lack a code or have a namespace."""
+        """An error document raises Unavailable even without a code or in a namespace."""
         for document in (
             b"<Error></Error>",
             b"<Error><Message>We encountered an internal error</Message></Error>",

@@ -16,8 +16,8 @@ from audioproxy.s3.signing import EMPTY_SHA256, MAX_PRESIGN_SECONDS, RequestSign
 from tests.support.strategies import DETERMINISTIC
 from tests.support.wire import Request, is_presigned, is_signed
 
-#: AWS, "Signature Calculations for the Authorization Header" and "Authenticating Requests: Using
-#: Query Parameters": the examples' identity and time.
+#: Credentials and time of the examples in AWS's "Signature Calculations for the Authorization
+#: Header" and "Authenticating Requests: Using Query Parameters".
 ACCESS_KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 ORIGIN = "https://examplebucket.s3.amazonaws.com"
 THEN = datetime(2013, 5, 24)
@@ -111,7 +111,7 @@ class SignTests(SigningCase):
     """The method `RequestSigner.sign`."""
 
     def test_what_is_returned(self) -> None:
-        """`sign` returns all headers of the request and does not change the given ones."""
+        """`sign` returns the given headers and its own, and does not change its argument."""
         given = {"range": "bytes=0-9", "if-match": '"a"'}
         headers = self.sign("GET", f"{ORIGIN}/a", given)
         self.assertEqual(
@@ -194,7 +194,7 @@ class PresignTests(SigningCase):
         )
 
     def test_nothing_else(self) -> None:
-        """A presigned URL requires no header except Host."""
+        """A presigned URL requires no header except Host, and does not contain the secret."""
         url = self.signer.presign("GET", f"{ORIGIN}/a", 60)
         self.assertEqual(parse_qs(urlsplit(url).query)["X-Amz-SignedHeaders"], ["host"])
         self.assertNotIn(SECRET, url)
