@@ -56,7 +56,7 @@ class RangeTests(FileProducerCase):
         """A `FileProducer` provides Twisted's IPushProducer."""
         self.assertTrue(verifyObject(IPushProducer, FileProducer(Bytes(b""), 0, 0)))
 
-    def test_stretches(self) -> None:
+    def test_ranges(self) -> None:
         """Each range is written exactly, in chunks of at most 64 KiB."""
         size = len(self.DATA)
         for start, stop in (

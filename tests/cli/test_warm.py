@@ -323,7 +323,7 @@ class ReadTests(SynchronousTestCase):
         text = b"# why\n\n  b \r\nc\n#d\ne\xff"
         self.assertEqual(["a", "b", "c", "e\ufffd", "f"], self.read("a", "-", "f", stdin=text))
 
-    def test_pieces(self) -> None:
+    def test_input_in_pieces(self) -> None:
         """A line may be split across two reads of the input."""
         self.patch(warm_module, "_READ_SIZE", 3)
         self.assertEqual(["abcd", "efghijk", "l"], self.read("-", stdin=b"abcd\nefghijk\n\nl"))

@@ -508,7 +508,7 @@ class RequestBodyTests(RequestBodyCase):
         """A request body implements Twisted's IBodyProducer."""
         self.assertTrue(verifyObject(IBodyProducer, RequestBody(Bytes(b""), 0, 0)))
 
-    def test_stretches(self) -> None:
+    def test_ranges(self) -> None:
         """Each range of a file arrives exactly, with its length as Content-Length."""
         size = len(self.DATA)
         for start, stop in ((0, size), (0, 1), (size - 1, size), (5, 5 + PACKET), (7, 7), (0, 0)):

@@ -63,7 +63,7 @@ def inside() -> bytes:
     return write_wav(tone(22050, 4410, 440))
 
 
-async def together(responses: Iterable[Coroutine[Any, Any, Response]]) -> list[Response]:
+async def gather_limited(responses: Iterable[Coroutine[Any, Any, Response]]) -> list[Response]:
     """Run several requests, two at a time, and return their responses."""
     few = DeferredSemaphore(2)
     return await gatherResults(
@@ -100,7 +100,7 @@ class AttackCase(ServiceCase):
     async def assert_refused(self, port: int, names: Iterable[str], *statuses: int) -> None:
         """Assert that sources are refused, alternating the kinds of requests that open them."""
         asked = [*zip(names, cycle((*KINDS, "f:peaks")), strict=False)]
-        responses = await together(fetch(port, local(name, kind)) for name, kind in asked)
+        responses = await gather_limited(fetch(port, local(name, kind)) for name, kind in asked)
         for (name, kind), response in zip(asked, responses, strict=True):
             self.assertIn(response.status, statuses, (name, kind, response))
             code = {404: "not_found", 415: "undecodable_source"}[response.status]
@@ -190,7 +190,9 @@ class ListTests(AttackCase):
         self.assertEqual(secret("wav")[44:], heard)
         self.assertIn("secret.wav", await self.watch.opened())
         port = self.start().port
-        for response in await together(fetch(port, local(f"movie.{it}")) for it in ("mov", "m4a")):
+        for response in await gather_limited(
+            fetch(port, local(f"movie.{it}")) for it in ("mov", "m4a")
+        ):
             self.assertEqual((415, "undecodable_source"), (response.status, response.error))
         self.assertEqual(set(), await self.watch.opened())
 
@@ -216,18 +218,18 @@ class NameTests(AttackCase):
 
     async def test_names_of_files(self) -> None:
         """A file name never acts as an option, protocol or filter: any file renders as itself."""
-        telling = [
+        special_names = [
             *"-i -- pipe:0 %d.wav concat:link.wav|link.wav cache:link.wav".split(),
             *"subfile,,start,0,end,0,,:link.wav amovie=link.wav[out]".split(),
         ]
-        odd: list[str | bytes] = [
+        other_names: list[str | bytes] = [
             *"-f - -y -protocol_whitelist @ ~ % %s *.wav ?.wav [a].wav fd:0 data:,x = : #x".split(),
             *"crypto:link.wav http:link.wav file:link.wav movie=link.wav !x local: %00 %2e".split(),
             *"a|b.wav a;b.wav a&b.wav a'b.wav a\"b.wav a\\b.wav $(id) `id` ${HOME} ...".split(),
             *("a b.wav", " -i", "a\nb.wav", "a\r\nX-Injected: 1", "\x1b[31m", "a\tb", "..wav"),
             *(b"\xff\xfe.wav", b"\xa0"),
         ]
-        for name in (*telling, *odd):
+        for name in (*special_names, *other_names):
             (self.root / os.fsdecode(name)).write_bytes(inside())
         for text, words in {
             "subfile,,start,0,end,0,,:link.wav": (),
@@ -238,19 +240,23 @@ class NameTests(AttackCase):
             self.assertTrue(await plain(text, *words, folder=self.root), text)
             self.assertIn("secret.wav", await self.watch.opened(), text)
         port = self.start().port
-        expected, known = await together(fetch(port, local("inside.wav", it)) for it in KINDS)
+        expected, known = await gather_limited(fetch(port, local("inside.wav", it)) for it in KINDS)
         self.assertEqual((200, 200), (expected.status, known.status))
-        responses = await together(fetch(port, local(name)) for name in telling)
-        for name, response in zip(telling, responses, strict=True):
+        responses = await gather_limited(fetch(port, local(name)) for name in special_names)
+        for name, response in zip(special_names, responses, strict=True):
             self.assertEqual((200, expected.body), (response.status, response.body), name)
-        # The names above cover what ffmpeg might interpret. For the names in `odd`, a HEAD shows
-        # that the file is found.
+        # The names above cover what ffmpeg might interpret. For the names in `other_names`, a HEAD
+        # shows that the file is found.
         model = await fetch(port, local("inside.wav", "info"), b"HEAD")
-        heads = await together(fetch(port, local(name, "info"), b"HEAD") for name in odd)
-        for name, head in zip(odd, heads, strict=True):
+        heads = await gather_limited(
+            fetch(port, local(name, "info"), b"HEAD") for name in other_names
+        )
+        for name, head in zip(other_names, heads, strict=True):
             self.assertEqual((200, names_of(model)), (head.status, names_of(head)), name)
-        responses = await together(fetch(port, local(name, "info")) for name in odd[::4])
-        for name, response in zip(odd[::4], responses, strict=True):
+        responses = await gather_limited(
+            fetch(port, local(name, "info")) for name in other_names[::4]
+        )
+        for name, response in zip(other_names[::4], responses, strict=True):
             self.assertEqual((200, known.document), (response.status, response.document), name)
         self.assertEqual(set(), await self.watch.opened())
 
@@ -286,7 +292,7 @@ class NameTests(AttackCase):
         for name in (f"{self.outside}/secret.wav", f"{above}/secret.wav", "link.wav", "%2e%2e/x"):
             encoded = base64.urlsafe_b64encode(f"local://{name}".encode()).decode()
             targets.append(signed(f"/f:wav/enc/{encoded}"))
-        responses = await together(fetch(port, target) for target in targets)
+        responses = await gather_limited(fetch(port, target) for target in targets)
         for target, response in zip(targets, responses, strict=True):
             self.assertEqual((404, missing.body), (response.status, response.body), target)
         self.assertEqual(set(), await self.watch.opened())
@@ -350,7 +356,7 @@ class SwapTests(AttackCase):
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
 
-    async def assert_held(self, name: str) -> None:
+    async def assert_race_is_safe(self, name: str) -> None:
         """Assert that a swapped name bypasses a plain check, but never the service's check."""
         path, heard = self.root / name, b""
         while heard != secret("wav")[44:]:
@@ -365,7 +371,7 @@ class SwapTests(AttackCase):
         while not all(seen.values()):
             number = sum(seen.values())
             targets = [local(name, f"f:wav/cb:{number + more}") for more in range(4)]
-            for response in await together(fetch(port, target) for target in targets):
+            for response in await gather_limited(fetch(port, target) for target in targets):
                 self.assertIn(response.status, seen)
                 seen[response.status] += 1
                 if response.status == 200:
@@ -388,18 +394,18 @@ class SwapTests(AttackCase):
         """A file that is swapped for a symlink gives the checked file or 404 (D43)."""
         inner, outer = self.root / "inside.wav", self.outside / "secret.wav"
         self.swap(SWAP_FILES, self.root / "it.wav", inner, outer)
-        await self.assert_held("it.wav")
+        await self.assert_race_is_safe("it.wav")
 
     async def test_folder(self) -> None:
         """A file in a folder that is swapped for a symlink gives the checked file or 404 (D43)."""
         (self.outside / "secret.wav").rename(self.outside / "it.wav")
         self.add("real/it.wav", inside())
         self.swap(SWAP_FOLDERS, self.root / "folder", self.root / "real", self.outside)
-        await self.assert_held("folder/it.wav")
+        await self.assert_race_is_safe("folder/it.wav")
 
 
 #: Segments that try to inject filters, options or headers.
-SMUGGLING = (
+INJECTIONS = (
     *"enhance:voice,volume=9 enhance:voice[out] enhance:voice:amovie=x enhance:../voice".split(),
     *"norm:ebu,volume=9 norm:ebu:-16,volume=9 norm:ebu:-16:-1.5:11:print_format=json".split(),
     *"norm:ebu:I=-16 norm:ebu:-16'-1.5 t:1,2 t:0;anullsink t:0[out] t:'0' t:0:1:2 t:0:1,a".split(),
@@ -437,7 +443,7 @@ class OptionTests(AttackCase):
         download = await fetch(port, local("inside.wav", "f:wav/dl:a"), b"HEAD")
         usual = await fetch(port, local("inside.wav"))
         before = {run.words for run in recorder.inputs()}
-        for segment in (*SMUGGLING, *ESCAPED):
+        for segment in (*INJECTIONS, *ESCAPED):
             response = await fetch(port, local("inside.wav", segment))
             self.assertEqual((422, "invalid_options"), (response.status, response.error), segment)
         self.assertEqual(before, {run.words for run in recorder.inputs()})
@@ -449,7 +455,7 @@ class OptionTests(AttackCase):
             if model is download:
                 self.assert_one_name(response["content-disposition"] or b"", segment)
         some = [local("inside.wav", f"f:wav/{segment}") for segment in HARMLESS[::4]]
-        for response in await together(fetch(port, target) for target in some):
+        for response in await gather_limited(fetch(port, target) for target in some):
             self.assertEqual((200, usual.body), (response.status, response.body))
         # All of these requests run ffmpeg and ffprobe with the same command lines.
         self.assertEqual(before, {run.words for run in recorder.inputs()})
@@ -490,7 +496,7 @@ SECRETS = {
 }
 
 #: Environment variables that would change the behavior of ffmpeg.
-MEDDLING = {
+FFMPEG_VARIABLES = {
     "FFREPORT": "file=report.log:level=56",
     "AV_LOG_FORCE_COLOR": "1",
     "http_proxy": "http://127.0.0.1:9",
@@ -511,7 +517,7 @@ class ChildTests(AttackCase):
         """
         recorder = Recorder(self.root.with_name("recorder"))
         self.add("a\nINFO injected.wav", inside())
-        node = self.twistd(**{**SECRETS, **MEDDLING, "PATH": recorder.path})
+        node = self.twistd(**{**SECRETS, **FFMPEG_VARIABLES, "PATH": recorder.path})
         port = await node.port()
         every = ("f:mp3/norm:ebu", "f:peaks", "info", "f:flac/t:0.01:0.1/fade:0.01:0.01")
         for path, kinds in (("inside.wav", every), ("a\nINFO injected.wav", every[2:])):

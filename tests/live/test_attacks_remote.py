@@ -19,7 +19,14 @@ from queue import Empty, Queue
 from threading import Thread
 from urllib.parse import quote, unquote
 
-from tests.live.test_attacks import MEDDLING, SECRETS, inside, names_of, secret, together
+from tests.live.test_attacks import (
+    FFMPEG_VARIABLES,
+    SECRETS,
+    gather_limited,
+    inside,
+    names_of,
+    secret,
+)
 from tests.support.attacks import Recorder, concat_script, manifest, plain, playlist
 from tests.support.authority import Authority
 from tests.support.http import KEY, SALT, Response
@@ -58,7 +65,7 @@ def remote(url: str, options: str = "f:wav") -> bytes:
     return signed(f"/{options}/plain/{quote(url, safe='/:')}")
 
 
-class Shared:
+class SharedService:
     """Service in a separate process, and the certificate authority that it trusts.
 
     All tests of this module share it. It has no variant store, so that every request renders. Trial
@@ -125,9 +132,9 @@ class Shared:
 
 
 @cache
-def shared() -> Shared:
+def shared() -> SharedService:
     """Return the service, started once and killed at the exit of the test run."""
-    return Shared(Path("attacks").resolve())
+    return SharedService(Path("attacks").resolve())
 
 
 class OriginCase(ServiceCase):
@@ -168,7 +175,7 @@ class OriginCase(ServiceCase):
     ) -> None:
         """Assert that responses have one of the statuses, and that all 404 bodies are equal."""
         urls = list(urls)
-        responses = await together(fetch(self.port, remote(url, options)) for url in urls)
+        responses = await gather_limited(fetch(self.port, remote(url, options)) for url in urls)
         for url, response in zip(urls, responses, strict=True):
             self.assertIn(response.status, statuses, (url, response))
             if response.status == 415:
@@ -176,7 +183,7 @@ class OriginCase(ServiceCase):
             elif response.status == 404:
                 self.assertEqual(self.missing, response.body, url)
 
-    def assert_nobody_came(self, *origins: Origin) -> None:
+    def assert_no_connections(self, *origins: Origin) -> None:
         """Assert that servers got no connection."""
         for origin in origins or (self.foreign, self.cleartext):
             self.assertEqual([], origin.connections)
@@ -198,7 +205,7 @@ class RedirectTests(OriginCase):
         await self.serve()
         await self.assert_answers(urls, 404)
         await self.assert_answers(urls[:1], 404, options="info")
-        self.assert_nobody_came()
+        self.assert_no_connections()
 
     async def test_to_another_host(self) -> None:
         """A redirect to a host that is not allowed gives 404, at any hop (Source allowlist)."""
@@ -217,7 +224,7 @@ class RedirectTests(OriginCase):
         await self.serve()
         await self.assert_answers(urls, 404)
         await self.assert_answers(urls[:1], 404, options="info")
-        self.assert_nobody_came()
+        self.assert_no_connections()
 
     async def test_odd_locations(self) -> None:
         """A redirect to anything but a plain https URL is refused, and reads no local file."""
@@ -249,7 +256,7 @@ class RedirectTests(OriginCase):
         urls = [self.origin.put(f"/{n}", Redirect(it)) for n, it in enumerate(locations)]
         await self.serve()
         await self.assert_answers(urls, 404, 415, 502)
-        self.assert_nobody_came()
+        self.assert_no_connections()
 
     async def test_endless(self) -> None:
         """Five redirects are followed, six are refused, and a redirect loop ends (D41)."""
@@ -277,7 +284,7 @@ class RedirectTests(OriginCase):
         await self.serve()
         await self.assert_answers(urls, 404, 415, 502)
 
-    async def test_behind_the_check(self) -> None:
+    async def test_redirect_after_the_check(self) -> None:
         """A redirect that only later requests get is not followed (D41).
 
         (Format and encoding options, 5)
@@ -298,10 +305,10 @@ class RedirectTests(OriginCase):
         for options in ("f:wav", "info", "f:peaks"):
             # The test does not fix which of the service's requests meets the redirect. If none
             # does, the good source is rendered or described.
-            responses = await together(fetch(self.port, remote(url, options)) for url in urls)
+            responses = await gather_limited(fetch(self.port, remote(url, options)) for url in urls)
             for url, response in zip(urls, responses, strict=True):
                 self.assertTrue(response.status in (404, 415, 502) or self.is_inside(response), url)
-        self.assert_nobody_came()
+        self.assert_no_connections()
 
     def is_inside(self, response: Response) -> bool:
         """Return whether a response contains only the sound that every client may get."""
@@ -407,7 +414,7 @@ class ListTests(OriginCase):
         await self.serve()
         await self.assert_answers(urls, 415)
         await self.assert_answers(urls, 415, options="info")
-        self.assert_nobody_came()
+        self.assert_no_connections()
         for path in ("/next.mp3", "/next.wav"):
             self.assertEqual([], self.origin.requests_for(path))
 
@@ -447,7 +454,7 @@ class NameTests(OriginCase):
         await self.serve()
         for options in ("f:wav", "info"):
             await self.assert_answers(urls, 404, options=options)
-        self.assert_nobody_came()
+        self.assert_no_connections()
 
     async def test_spellings(self) -> None:
         """An allowed host is allowed in every spelling, and gives the same variant."""
@@ -493,7 +500,7 @@ class NameTests(OriginCase):
             targets.append(remote(self.origin.url(path), ("f:wav", "info")[number % 2]))
         known = await fetch(self.port, remote(self.good, "info"))
         self.origin.connections.clear()
-        responses = await together(fetch(self.port, target) for target in targets)
+        responses = await gather_limited(fetch(self.port, target) for target in targets)
         for path, response, model in zip(
             paths, responses, cycle((self.usual, known)), strict=False
         ):
@@ -504,7 +511,7 @@ class NameTests(OriginCase):
         for request in self.origin.requests:
             self.assertNotIn("x-injected", request.headers)
             self.assertEqual(f"localhost:{self.origin.port}", request.headers["host"])
-        self.assert_nobody_came()
+        self.assert_no_connections()
 
     async def test_sequences(self) -> None:
         """A URL that looks like an image sequence pattern is requested as one URL (D43)."""
@@ -542,7 +549,7 @@ class NameTests(OriginCase):
         await self.serve()
         known = await fetch(self.port, remote(self.good, "info"))
         for options, model in (("f:wav", self.usual), ("info", known)):
-            responses = await together(fetch(self.port, remote(url, options)) for url in urls)
+            responses = await gather_limited(fetch(self.port, remote(url, options)) for url in urls)
             for url, response in zip(urls, responses, strict=True):
                 self.assertIn(response.status, (200, 404, 415, 502), url)
                 if response.status == 200:
@@ -558,7 +565,12 @@ class ChildTests(OriginCase):
         """Children verify TLS, follow no redirect, and get no secrets (D42 to D45)."""
         recorder = Recorder(self.root.with_name("recorder"))
         proxy = f"http://127.0.0.1:{self.cleartext.port}"
-        meddling = {**MEDDLING, "http_proxy": proxy, "https_proxy": proxy, "ALL_PROXY": proxy}
+        meddling = {
+            **FFMPEG_VARIABLES,
+            "http_proxy": proxy,
+            "https_proxy": proxy,
+            "ALL_PROXY": proxy,
+        }
         trust = {"SSL_CERT_FILE": str(self.authority.bundle), "AP_SOURCE_ALLOWLIST": "localhost"}
         node = self.twistd(**{**SECRETS, **meddling, **trust, "PATH": recorder.path})
         await self.serve(await node.port())
@@ -592,4 +604,4 @@ class ChildTests(OriginCase):
             self.assertFalse({"hls", "dash", "concat", "image2"} & {*demuxers.split(",")})
         self.assertEqual([], [*Path(self.root).glob("*.log")])
         self.assertFalse(os.path.exists("report.log"))
-        self.assert_nobody_came()
+        self.assert_no_connections()

@@ -41,7 +41,7 @@ def get(target: bytes) -> bytes:
     return b"GET " + target + b" HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-def knock(port: int, data: bytes = b"", window: int | None = None) -> socket.socket:
+def connect_and_send(port: int, data: bytes = b"", window: int | None = None) -> socket.socket:
     """Connect, and send bytes.
 
     :param window: size of the receive buffer in bytes, if not the system's default.
@@ -66,7 +66,7 @@ def hang_up(client: socket.socket) -> None:
     client.shutdown(socket.SHUT_WR)
 
 
-def has_answer(client: socket.socket) -> bool:
+def has_response(client: socket.socket) -> bool:
     """Return whether bytes have arrived that the client has not read."""
     client.setblocking(False)
     with contextlib.suppress(BlockingIOError):
@@ -91,9 +91,11 @@ class ClientCase(ServiceCase):
         self._sockets: list[socket.socket] = []
         self.addCleanup(self.leave)
 
-    def knock(self, port: int, data: bytes = b"", window: int | None = None) -> socket.socket:
-        """Call `knock`; close the socket at the end of the test."""
-        client = knock(port, data, window)
+    def connect_and_send(
+        self, port: int, data: bytes = b"", window: int | None = None
+    ) -> socket.socket:
+        """Call `connect_and_send`; close the socket at the end of the test."""
+        client = connect_and_send(port, data, window)
         self._sockets.append(client)
         return client
 
@@ -108,10 +110,10 @@ class ClientCase(ServiceCase):
             self.assertNotIn(word, process.stdout + process.stderr)
 
 
-class CrowdTests(ClientCase):
+class ManyConnectionsTests(ClientCase):
     """Many connections that are idle or stalled."""
 
-    async def test_crowd(self) -> None:
+    async def test_many_connections(self) -> None:
         """Hundreds of idle, slow and stalled connections do not delay other clients."""
         process = self.twistd()
         port, metrics_port = await process.port(), await process.metrics_port()
@@ -125,11 +127,11 @@ class CrowdTests(ClientCase):
         (encoder,) = encoders(process.pid)
         os.kill(encoder, signal.SIGSTOP)
         for _ in range(300):
-            self.knock(port)
+            self.connect_and_send(port)
         for _ in range(100):
-            self.knock(port, HEALTH[:-2] + b"X-Slow: ")
-        stalled = [self.knock(port, get(LONG), window=4096) for _ in range(40)]
-        await until(lambda: all(map(has_answer, stalled)), "responses to begin")
+            self.connect_and_send(port, HEALTH[:-2] + b"X-Slow: ")
+        stalled = [self.connect_and_send(port, get(LONG), window=4096) for _ in range(40)]
+        await until(lambda: all(map(has_response, stalled)), "responses to begin")
 
         for _ in range(3):
             hit = await fetch(port, SHORT)
@@ -152,25 +154,25 @@ class CrowdTests(ClientCase):
         await until(lambda: descriptors(process.pid) <= before, "the descriptors to be closed")
         self.assert_quiet(process)
 
-    async def test_more_than_fit(self) -> None:
+    async def test_connection_limit(self) -> None:
         """At the connection limit, a new client replaces the client that was idle longest."""
         # With so few descriptors, the service admits only its minimum of connections.
         self.patch(resource, "getrlimit", lambda which: (64, 64))
         port = self.start().port
-        idle = [self.knock(port) for _ in range(40)]
-        answering = await send(port, LONG)
-        await until(lambda: answering.response, "the headers")
-        idle += [self.knock(port) for _ in range(40)]
+        idle = [self.connect_and_send(port) for _ in range(40)]
+        streaming = await send(port, LONG)
+        await until(lambda: streaming.response, "the headers")
+        idle += [self.connect_and_send(port) for _ in range(40)]
         self.assertEqual(200, (await fetch(port, b"/health")).status)
         closed = [client for client in idle if has_ended(client)]
         self.assertIn(len(closed), range(60, 80))
         self.assertEqual(idle[: len(closed)], closed)
-        self.assertTrue((await answering.end()).complete)
+        self.assertTrue((await streaming.end()).complete)
 
     async def test_thousands_of_requests_at_once(self) -> None:
         """A client that pipelines thousands of requests is served, and does not block others."""
         port = self.start().port
-        greedy = self.knock(port, b"GET /health HTTP/1.1\r\n\r\n" * 2500)
+        greedy = self.connect_and_send(port, b"GET /health HTTP/1.1\r\n\r\n" * 2500)
         await fetch(port, b"/health")
         received = bytearray()
         greedy.setblocking(False)
@@ -203,7 +205,7 @@ class EndTests(ClientCase):
         process = self.twistd()
         port = await process.port()
         for size in (20_000, 2_000_000):
-            client = self.knock(
+            client = self.connect_and_send(
                 port, b"GET /health HTTP/1.1\r\nX-Request-Id: mine\r\nHost: h\r\nX: "
             )
             client.sendall(b"a" * size)
@@ -226,14 +228,16 @@ class EndTests(ClientCase):
         await fetch(service.port, signed("/info/plain/local://long.flac"))
         before = descriptors(os.getpid())
         for data in (b"", HEALTH[:10], HEALTH):
-            client = knock(service.port, data)
+            client = connect_and_send(service.port, data)
             hang_up(client)
             await until(
                 lambda client=client: has_ended_or_answered(client), "the connection to be closed"
             )
             client.close()
-        client = knock(service.port, get(signed("/plain/local://long.flac")), window=4096)
-        await until(lambda: has_answer(client), "the stream to begin")
+        client = connect_and_send(
+            service.port, get(signed("/plain/local://long.flac")), window=4096
+        )
+        await until(lambda: has_response(client), "the stream to begin")
         hang_up(client)
         cancelled = 'audio_proxy_renders_total{format="mp3",outcome="cancelled"}'
         await poll(lambda: scrape(service.metrics_port), lambda seen: seen[cancelled] == 1)
@@ -255,9 +259,9 @@ class EndTests(ClientCase):
             *(get(SHORT), get(LONG), get(LONG) + HEALTH * 100, get(LONG) + b"nonsense\r\n"),
         ):
             for waits in (False, True):
-                client = knock(port, data, window=4096)
+                client = connect_and_send(port, data, window=4096)
                 if waits and data.startswith(b"GET /") and data.endswith(b"\r\n\r\n"):
-                    await until(lambda client=client: has_answer(client), "a response")
+                    await until(lambda client=client: has_response(client), "a response")
                 reset(client)
         response = await stayed.end()
         self.assertEqual((200, True), (response.status, response.complete))
@@ -274,7 +278,7 @@ class EndTests(ClientCase):
         ends = ((reset, b""), (hang_up, b""), (socket.socket.close, HEALTH * 1000))
         for number, (go, ahead) in enumerate(ends):
             target = signed(f"/cb:{number}/plain/local://short.flac")
-            client = knock(port, get(target) + ahead)
+            client = connect_and_send(port, get(target) + ahead)
             await until_queued(port, 1)
             refused = await fetch(port, signed("/cb:x/plain/local://short.flac"))
             self.assertEqual((429, "queue_full"), (refused.status, refused.error))
@@ -285,10 +289,10 @@ class EndTests(ClientCase):
         os.kill(encoder, signal.SIGKILL)
 
 
-async def poll(question: Callable[[], Awaitable[T]], is_it: Callable[[T], bool]) -> None:
+async def poll(request: Callable[[], Awaitable[T]], condition: Callable[[T], bool]) -> None:
     """Repeat a request until its response meets a condition."""
     deadline = reactor.seconds() + PATIENCE
-    while not is_it(response := await question()):
+    while not condition(response := await request()):
         if reactor.seconds() > deadline:
             raise AssertionError(f"the last response is {response}")
 

@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import TCP4ClientEndpoint, connectProtocol
 from twisted.internet.task import deferLater
 
-from tests.live.test_ends import ActorCase, target, until_standing
+from tests.live.test_ends import ScriptedEncoderCase, target, until_stopped
 from tests.support.balancer import NODE, Balancer, HAProxy, Nginx, balance, poll
 from tests.support.buckets import s3_server
 from tests.support.http import Response
@@ -79,7 +79,7 @@ class Node:
 
     async def open_gate(self) -> None:
         """Continue the stopped encoder, and let later ones run."""
-        encoder = await until_standing(self.process.pid)
+        encoder = await until_stopped(self.process.pid)
         self.gate.unlink()
         os.kill(encoder, signal.SIGCONT)
 
@@ -99,7 +99,7 @@ class Address:
     home: str
 
 
-class Visitor:
+class LoopingClient:
     """Client that requests one URL after another until it is told to leave.
 
     :ivar answered: number of responses so far.
@@ -178,7 +178,7 @@ async def follow(location: bytes) -> Response:
     return await client.end()
 
 
-async def tally(metric: str, *ports: int) -> Counter[str]:
+async def sum_series(metric: str, *ports: int) -> Counter[str]:
     """Return the non-zero series of a counter or a gauge, summed over some nodes.
 
     :param ports: metrics ports of the nodes.
@@ -192,7 +192,7 @@ async def tally(metric: str, *ports: int) -> Counter[str]:
     return total
 
 
-def short(options: str) -> bytes:
+def short_path(options: str) -> bytes:
     """Return the signed path of a variant of the only source."""
     return signed(f"{options}/plain/local://short.flac")
 
@@ -253,16 +253,16 @@ class ClusterCase(ServiceCase):
         path = f"{programs}:{os.environ['PATH']}"
         return self.twistd(PATH=path, **self.settings, **self.store_variables()), gate
 
-    async def learn(self, forms: Collection[str]) -> None:
+    async def fetch_expected(self, forms: Collection[str]) -> None:
         """Get the right bytes for some options from a separate node."""
         lone = self.start(variant_store=None)
-        responses = await together(fetch_with_body(lone.port, short(form)) for form in forms)
+        responses = await gather(fetch_with_body(lone.port, short_path(form)) for form in forms)
         self.expected.update(zip(forms, (body for _, body in responses), strict=True))
 
     async def find_home(self, form: str, number: int, balancer: Balancer | None = None) -> Address:
         """Make a new URL, and find out to which node a balancer sends it."""
         balancer = balancer or self.balancer
-        path = short(f"{form}/cb:{balancer.program}-{number}")
+        path = short_path(f"{form}/cb:{balancer.program}-{number}")
         # A HEAD request does not render.
         response = await fetch(balancer.port, path, b"HEAD")
         self.assertEqual(b"MISS", response["x-audio-proxy"])
@@ -297,7 +297,7 @@ class ClusterCase(ServiceCase):
             await poll(is_hit, "the write-back")
 
 
-def together(coroutines: Iterable[Awaitable[object]]) -> Deferred[list]:
+def gather(coroutines: Iterable[Awaitable[object]]) -> Deferred[list]:
     """Run coroutines concurrently."""
     return gatherResults([Deferred.fromCoroutine(each) for each in coroutines], consumeErrors=True)
 
@@ -312,7 +312,7 @@ class ClusterTests(ClusterCase):
         The logs of both balancers omit signatures, so they contain no usable URL.
         """
         nodes = await self.boot("one", "two", "three")
-        await self.learn(FORMS)
+        await self.fetch_expected(FORMS)
         # nginx treats all formats alike, so one URL for each node is enough.
         asked = (*FORMS, *FORMS[: len(nodes)])
         await self.ask_for_all(self.balancer, FORMS)
@@ -321,7 +321,7 @@ class ClusterTests(ClusterCase):
         formats = [form.split("/")[1].removeprefix("f:") for form in asked]
         self.assertEqual(
             Counter(f'renders_total{{format="{each}",outcome="success"}}' for each in formats),
-            await tally("renders_total", *(node.metrics_port for node in nodes)),
+            await sum_series("renders_total", *(node.metrics_port for node in nodes)),
         )
         for balancer in (self.balancer, self.nginx):
             said = balancer.log.read_bytes()
@@ -335,7 +335,7 @@ class ClusterTests(ClusterCase):
         """Let twelve clients request a new URL of each form, six of them before the render runs."""
         nodes = list(self.nodes.values())
         metrics = [node.metrics_port for node in nodes]
-        before = await tally("cache_lookups_total", *metrics)
+        before = await sum_series("cache_lookups_total", *metrics)
         addresses = [
             await self.at_home_with(name, form, balancer)
             for name, form in zip(cycle(self.nodes), forms, strict=False)
@@ -345,7 +345,7 @@ class ClusterTests(ClusterCase):
         early = {address: self.crowd(address) for address in addresses}
 
         async def all_there() -> bool:
-            lookups = await tally("cache_lookups_total", *metrics)
+            lookups = await sum_series("cache_lookups_total", *metrics)
             return lookups.total() - before.total() == 6 * len(addresses)
 
         await poll(all_there, "all lookups")
@@ -367,17 +367,17 @@ class ClusterTests(ClusterCase):
 
     def crowd(self, address: Address) -> Deferred[list[Response]]:
         """Let six clients request one URL."""
-        return together(self.see(address) for _ in range(6))
+        return gather(self.see(address) for _ in range(6))
 
 
 @skipUnless(shutil.which("setpriv"), "Without util-linux, an encoder outlives a node.")
-class LossTests(ClusterCase):
+class NodeLossTests(ClusterCase):
     """Loss of two of three nodes
 
     :ivar stored: for each node, URLs of variants that are in the store.
     :ivar fresh: for each node, URLs that were never requested; each is used once.
-    :ivar listeners: visitors that request the stored variants again and again.
-    :ivar seekers: by node, a visitor that requests variants that are not stored yet.
+    :ivar hit_clients: visitors that request the stored variants again and again.
+    :ivar miss_clients: by node, a visitor that requests variants that are not stored yet.
     """
 
     # A node sends a redirect with one system call. In proxy mode, a stream from the bucket breaks
@@ -388,18 +388,18 @@ class LossTests(ClusterCase):
 
     async def setUp(self) -> None:
         await super().setUp()
-        self.listeners: list[Visitor] = []
-        self.seekers: dict[str, Visitor] = {}
+        self.hit_clients: list[LoopingClient] = []
+        self.miss_clients: dict[str, LoopingClient] = {}
         self.may_move = False
         # When the nodes end after the test, requests fail; let the visitors leave first.
         self.addCleanup(lambda: gatherResults([visitor.leave() for visitor in self.visitors]))
 
     @property
-    def visitors(self) -> list[Visitor]:
+    def visitors(self) -> list[LoopingClient]:
         """All visitors."""
-        return [*self.listeners, *self.seekers.values()]
+        return [*self.hit_clients, *self.miss_clients.values()]
 
-    async def test_nobody_is_lost(self) -> None:
+    async def test_complete_responses(self) -> None:
         """Clients of drained, killed and stopped nodes get complete responses, with one exception.
 
         A node that is not ready, or that is stopping, completes its requests and gets no new ones.
@@ -417,7 +417,7 @@ class LossTests(ClusterCase):
         The same holds for clients that came through nginx.
         """
         await self.boot("steady", "drained", "killed")
-        await self.learn(SMALL_FORMS)
+        await self.fetch_expected(SMALL_FORMS)
         for body in self.expected.values():
             self.assertLess(len(body), ONE_PIECE)
         await self.prepare()
@@ -453,7 +453,7 @@ class LossTests(ClusterCase):
         for address in self.everything:
             response = await self.see(address, node.port)
             self.assertEqual(b"HIT", response["x-audio-proxy"])
-        await self.until_answered(self.listeners)
+        await self.until_answered(self.hit_clients)
         return held
 
     async def hold(self, name: str) -> list[Client]:
@@ -461,10 +461,10 @@ class LossTests(ClusterCase):
         node = self.nodes[name]
         node.close_gate()
         held = [await send(self.balancer.port, next(self.fresh[name]).path) for _ in range(2)]
-        await until_standing(node.process.pid)
+        await until_stopped(node.process.pid)
 
         async def one_waits() -> bool:
-            return bool(await tally("render_queue_depth", node.metrics_port))
+            return bool(await sum_series("render_queue_depth", node.metrics_port))
 
         await poll(one_waits, "the queue")
         return held
@@ -484,13 +484,13 @@ class LossTests(ClusterCase):
         moved = [await send(self.nginx.port, early.path)]
 
         async def another_waits() -> bool:
-            return (await tally("render_queue_depth", node.metrics_port)).total() > 1
+            return (await sum_series("render_queue_depth", node.metrics_port)).total() > 1
 
         await poll(another_waits, "the queue to grow")
         # From here on the node reads nothing, and its clients accumulate.
         node.process.signal(signal.SIGSTOP)
         moved.append(await send(self.nginx.port, late.path))
-        caught = [*self.listeners, self.seekers["killed"]]
+        caught = [*self.hit_clients, self.miss_clients["killed"]]
 
         async def all_caught() -> bool:
             return await self.balancer.sessions("killed") >= len(held) + len(caught)
@@ -515,7 +515,7 @@ class LossTests(ClusterCase):
             for address in [*self.stored[name], next(self.fresh[name])]:
                 response = await self.see(address)
                 self.assertEqual(name.encode(), response[NODE])
-        await self.until_answered(self.listeners)
+        await self.until_answered(self.hit_clients)
 
     async def stop(self, node: Node) -> None:
         """Stop a node with SIGTERM while renders are queued, and wait for its exit."""
@@ -526,8 +526,8 @@ class LossTests(ClusterCase):
         for address in [*self.stored["steady"], next(self.fresh["steady"])]:
             response = await self.see(address)
             self.assertEqual(b"drained", response[NODE])
-        # Do not wait for the seekers: their requests may be queued at the stopping node.
-        await self.until_answered(self.listeners)
+        # Do not wait for the miss clients: their requests may be queued at the stopping node.
+        await self.until_answered(self.hit_clients)
         await node.open_gate()
         for client in held:
             await self.assert_served(client, b"steady")
@@ -538,27 +538,29 @@ class LossTests(ClusterCase):
         homes: dict[str, list[Address]] = {name: [] for name in self.nodes}
         forms = zip(cycle(SMALL_FORMS), count(), strict=True)
         while min(len(addresses) for addresses in homes.values()) < 24:
-            for address in await together(self.find_home(*next(forms)) for _ in range(30)):
+            for address in await gather(self.find_home(*next(forms)) for _ in range(30)):
                 homes[address.home].append(address)
         self.stored = {name: addresses[:2] for name, addresses in homes.items()}
         self.fresh = {name: iter(addresses[2:12]) for name, addresses in homes.items()}
         self.everything = [each for addresses in self.stored.values() for each in addresses]
-        await together(self.see(address) for address in self.everything)
+        await gather(self.see(address) for address in self.everything)
         await self.until_stored(self.everything)
         for shift in (0, 2, 4):
             addresses = self.everything[shift:] + self.everything[:shift]
-            self.listeners.append(Visitor(self.visit, cycle(addresses), 0.1))
+            self.hit_clients.append(LoopingClient(self.request_checked, cycle(addresses), 0.1))
         for name in ("steady", "killed"):
             # Once all of these URLs are stored, this visitor requests stored variants.
-            self.seekers[name] = Visitor(self.visit, cycle(homes[name][12:]), 0.3)
+            self.miss_clients[name] = LoopingClient(
+                self.request_checked, cycle(homes[name][12:]), 0.3
+            )
 
-    async def visit(self, address: Address) -> None:
+    async def request_checked(self, address: Address) -> None:
         """Request a URL; require that URLs of the steady node stay there until it stops."""
         response = await self.see(address)
         if address.home == "steady" and not self.may_move:
             self.assertEqual(b"steady", response[NODE])
 
-    async def until_answered(self, visitors: Collection[Visitor]) -> None:
+    async def until_answered(self, visitors: Collection[LoopingClient]) -> None:
         """Wait until each of these visitors has had two more responses."""
         goals = [(visitor, visitor.answered + 2) for visitor in visitors]
         await until(lambda: all(visitor.has_had(goal) for visitor, goal in goals), "responses")
@@ -570,10 +572,10 @@ class LossTests(ClusterCase):
         self.assertIn(response.body, self.expected.values())
 
 
-class PassageTests(ActorCase):
+class ForwardingTests(ScriptedEncoderCase):
     """Responses that pass through a balancer unchanged"""
 
-    acts: ClassVar[dict[str, str]] = {
+    encoder_scripts: ClassVar[dict[str, str]] = {
         "half": "say; wait_here; say; exit 0",
         "torn": "say; wait_here; exit 1",
         "stuck": "exec sleep 60",
@@ -602,7 +604,7 @@ class PassageTests(ActorCase):
             return all(each.response and len(each.response.body) == 65536 for each in clients)
 
         await until(halves, "half of the bodies")
-        encoder = await until_standing()
+        encoder = await until_stopped()
         waiting = await send(service.port, target("good", "mp3"))
         await haproxy.until_state(one="DOWN")
         late = await send(haproxy.port, target("good", "opus"))
@@ -639,7 +641,7 @@ class PassageTests(ActorCase):
         services = [self.start() for _ in range(2)]
         for balancer in await self.boot(one=services[0].port, two=services[1].port):
             client = await send(balancer.port, target("torn", "mp3", f"/cb:{balancer.program}"))
-            encoder = await until_standing()
+            encoder = await until_stopped()
             await until(lambda client=client: client.response, "the headers")
             os.kill(encoder, signal.SIGCONT)
             response = await client.end()
@@ -650,17 +652,17 @@ class PassageTests(ActorCase):
         services = [self.start(render_timeout=1, probe_timeout=30) for _ in range(2)]
         metrics = [service.metrics_port for service in services]
         balancers = await self.boot(one=services[0].port, two=services[1].port)
-        for response in await together(
+        for response in await gather(
             fetch(each.port, target("stuck", "mp3", f"/cb:{each.program}")) for each in balancers
         ):
             self.assertEqual((504, "render_timeout"), (response.status, response.error))
 
         # A render is counted when its encoder is dead; the client does not wait for that.
         async def all_ended() -> bool:
-            return not await tally("render_slots_held", *metrics)
+            return not await sum_series("render_slots_held", *metrics)
 
         await poll(all_ended, "the renders to end")
         self.assertEqual(
             {'renders_total{format="mp3",outcome="render_timeout"}': 2},
-            await tally("renders_total", *metrics),
+            await sum_series("renders_total", *metrics),
         )

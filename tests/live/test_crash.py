@@ -25,7 +25,7 @@ from audioproxy.render import registry as registry_module
 from audioproxy.variants import files as files_module
 from audioproxy.variants.files import FileVariantStore
 from audioproxy.variants.headers import VariantHeaders
-from tests.live.test_ends import ActorCase, mount, target, until_standing
+from tests.live.test_ends import ScriptedEncoderCase, mount, target, until_stopped
 from tests.live.test_service import scratch_files, until_hit
 from tests.live.test_service_processes import alive
 from tests.support.http import Log
@@ -44,18 +44,18 @@ from tests.support.service import (
 
 # Python runs this code when it starts. The code kills the process in the middle of its first
 # write-back.
-DEADLY = "import os; os.fsync = lambda descriptor: os.kill(os.getpid(), 9)"
+KILL_ON_FSYNC = "import os; os.fsync = lambda descriptor: os.kill(os.getpid(), 9)"
 
 # Cache states that are right after a late write-back, which may or may not have succeeded.
-MAYBE = (b"HIT", b"MISS")
+HIT_OR_MISS = (b"HIT", b"MISS")
 
 HEADERS = VariantHeaders("audio/mpeg", "no-store")
 
 
-class KillCase(ActorCase):
+class KillCase(ScriptedEncoderCase):
     """Nodes on one store, some of which are killed."""
 
-    acts: ClassVar[dict[str, str]] = {
+    encoder_scripts: ClassVar[dict[str, str]] = {
         "start": "wait_here; exec sleep 60",
         "middle": "say; wait_here; exec sleep 60",
         "end": "say; wait_here; exit 0",
@@ -84,7 +84,7 @@ class KillTests(KillCase):
         before = self.variants()
         for act in ("start", "middle", "end"):
             client = await send(port, target(act, "mp3"))
-            encoder = await until_standing(node.pid)
+            encoder = await until_stopped(node.pid)
             waiting = await send(port, target("good", "flac"))
             await self.until_queued(node)
             if act == "end":
@@ -99,8 +99,10 @@ class KillTests(KillCase):
             self.assertFalse(act != "end" and client.response and client.response.complete)
             self.assertFalse(act != "end" and waiting.response)
             self.assertLessEqual(1, len(scratch_files(self.store)))
-            deadly = {"PYTHONPATH": self.deadly()} if act == "middle" else {}
-            node, port = await self.boot(AP_MAX_CONCURRENCY="1", **deadly)
+            kill_in_write_back = (
+                {"PYTHONPATH": self.kill_in_write_back()} if act == "middle" else {}
+            )
+            node, port = await self.boot(AP_MAX_CONCURRENCY="1", **kill_in_write_back)
             # The file of the writability check is removed a moment after the start.
             await until(lambda: not scratch_files(self.store), "the scratch files to go")
             self.assertEqual(before, self.variants())
@@ -118,11 +120,11 @@ class KillTests(KillCase):
         while (await scrape(port))["audio_proxy_render_queue_depth"] != 1:
             self.assertIsNone(node.code)
 
-    def deadly(self) -> str:
-        """Return a PYTHONPATH that makes Python run `DEADLY`."""
+    def kill_in_write_back(self) -> str:
+        """Return a PYTHONPATH that makes Python run `KILL_ON_FSYNC`."""
         trap = self.root.with_name("trap")
         trap.mkdir()
-        (trap / "sitecustomize.py").write_text(DEADLY)
+        (trap / "sitecustomize.py").write_text(KILL_ON_FSYNC)
         return f"{trap}:{self.environment()['PYTHONPATH']}"
 
 
@@ -137,7 +139,7 @@ class WriteBackTests(SynchronousTestCase):
             for after in (False, True):
                 root = Path(self.mktemp()).absolute()
                 root.mkdir()
-                self.die(root, call, after)
+                self.crash(root, call, after)
                 store = FileVariantStore(str(root), BlockingCalls(Clock(), execute))
                 self.open(store)
                 found = self.successResultOf(Deferred.fromCoroutine(store.lookup("ab" * 32)))
@@ -153,7 +155,7 @@ class WriteBackTests(SynchronousTestCase):
         """Open a store."""
         self.successResultOf(Deferred.fromCoroutine(store.open()))
 
-    def die(self, root: Path, call: str, after: bool) -> None:
+    def crash(self, root: Path, call: str, after: bool) -> None:
         """Let a child process store a variant, and kill it just before or after a system call."""
         process = os.fork()
         if not process:
@@ -172,16 +174,16 @@ class WriteBackTests(SynchronousTestCase):
         os.write(scratch.descriptor, self.DATA)
         real = getattr(os, call)
 
-        def deadly(*arguments: Any) -> None:
+        def kill_in_write_back(*arguments: Any) -> None:
             if after:
                 real(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        setattr(os, call, deadly)
+        setattr(os, call, kill_in_write_back)
         Deferred.fromCoroutine(store.commit("ab" * 32, scratch, len(self.DATA), HEADERS))
 
 
-class NeighbourTests(KillCase):
+class SharedStoreTests(KillCase):
     """Several nodes that write one store at the same time"""
 
     async def test_same_keys(self) -> None:
@@ -229,10 +231,10 @@ class NeighbourTests(KillCase):
             self.assertEqual(bodies[path], {(await fetch(port, path)).body})
 
 
-class HungDiskTests(ActorCase):
+class HungDiskTests(ScriptedEncoderCase):
     """A disk that suddenly hangs on writes"""
 
-    acts: ClassVar[dict[str, str]] = {
+    encoder_scripts: ClassVar[dict[str, str]] = {
         "steady": "say; wait_here; exit 0",
         "writer": "say; wait_here; exec cat /dev/zero",
     }
@@ -260,11 +262,11 @@ class HungDiskTests(ActorCase):
         events = [event for event in self.log.events if event["log_level"] is level]
         return [re.sub(r"\b([0-9a-f]{64}|\d+)\b", "N", formatEvent(event)) for event in events]
 
-    async def steady(self, port: int, act: str = "steady") -> tuple[Client, int]:
+    async def start_half_rendered(self, port: int, act: str = "steady") -> tuple[Client, int]:
         """Request a render that stops half way; return its client and encoder."""
         client: Client = await send(port, target(act, "mp3"))
         await until(lambda: client.response, "the headers")
-        encoder = await until_standing(but=self.guards)
+        encoder = await until_stopped(but=self.guards)
         return client, encoder
 
     async def assert_whole(self, client: Client, cache: bytes) -> None:
@@ -295,7 +297,7 @@ class HungDiskTests(ActorCase):
         await until_hit(service.port, target("good", "mp3"))
         before = await scrape(service.metrics_port)
         self.patch(os, "fsync", hang)
-        client, encoder = await self.steady(service.port)
+        client, encoder = await self.start_half_rendered(service.port)
         os.kill(encoder, signal.SIGCONT)
         await until(hanging.is_set, "the write-back to hang")
         await self.assert_whole(client, b"MISS")
@@ -321,7 +323,7 @@ class HungDiskTests(ActorCase):
 
     async def test_frozen(self) -> None:
         """While the disk is frozen, clients are served; once thawed, renders are stored again."""
-        freeze = self.mount_frozen_at_will()
+        freeze = self.mount_freezable_store()
         service = self.start(render_timeout=1, max_concurrency=2, max_variant_bytes=5_000_000)
         port = service.port
         await fetch(port, target("good", "mp3"))
@@ -329,7 +331,7 @@ class HungDiskTests(ActorCase):
         before = await scrape(service.metrics_port)
         await until(lambda: not scratch_files(self.store), "the scratch files to go")
         open_before = open_descriptors()
-        client, encoder = await self.steady(port)
+        client, encoder = await self.start_half_rendered(port)
         freeze("--freeze")
         os.kill(encoder, signal.SIGCONT)
         await self.assert_whole(client, b"MISS")
@@ -343,7 +345,9 @@ class HungDiskTests(ActorCase):
         counted = counter_increases(before, await scrape(service.metrics_port))
         self.assertEqual(2, counted["variant_store_write_failures_total"])
         # The late write-back succeeded or failed completely, and new renders are stored again.
-        self.assertIn((await fetch(port, target("steady", "mp3"), b"HEAD"))["x-audio-proxy"], MAYBE)
+        self.assertIn(
+            (await fetch(port, target("steady", "mp3"), b"HEAD"))["x-audio-proxy"], HIT_OR_MISS
+        )
         await fetch(port, target("good", "wav"))
         await until_hit(port, target("good", "wav"))
         await until(lambda: open_descriptors() <= open_before, "descriptors to be closed")
@@ -352,9 +356,9 @@ class HungDiskTests(ActorCase):
 
     async def test_encoder_that_no_signal_reaches(self) -> None:
         """An encoder that cannot be killed is logged, and holds its slot until it is dead."""
-        freeze = self.mount_frozen_at_will()
+        freeze = self.mount_freezable_store()
         service = self.start(render_timeout=1, max_concurrency=1, queue_size=0)
-        client, encoder = await self.steady(service.port, "writer")
+        client, encoder = await self.start_half_rendered(service.port, "writer")
         freeze("--freeze")
         os.kill(encoder, signal.SIGCONT)
         await until(lambda: self.log.errors, "the error line")
@@ -371,7 +375,7 @@ class HungDiskTests(ActorCase):
         self.assertEqual(200, (await fetch(service.port, target("good", "mp3"))).status)
         self.assertEqual([line], self.texts(LogLevel.error))
 
-    def mount_frozen_at_will(self) -> Callable[[str], None]:
+    def mount_freezable_store(self) -> Callable[[str], None]:
         """Put the store on an ext4 of its own; return a function that freezes and thaws it.
 
         :raises SkipTest: where that is not possible.

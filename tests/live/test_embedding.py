@@ -149,7 +149,7 @@ class EmbeddingTests(ServiceCase):
         self.assertIn("AP_VARIANT_STORE", str(error))
         self.assertFalse(proxy.running)
 
-    def test_settings_that_do_not_go_together(self) -> None:
+    def test_conflicting_settings(self) -> None:
         """Conflicting settings in code are refused by `make_resource`, with the variable's name."""
         bundle = self.root / "bundle.pem"
         bundle.write_text("nothing")

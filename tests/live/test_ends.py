@@ -53,21 +53,21 @@ exec {shutil.which("ffmpeg")} "$@"
 """
 
 
-class ActorCase(ServiceCase):
+class ScriptedEncoderCase(ServiceCase):
     """Service whose encoder misbehaves for some sources.
 
-    :cvar acts: shell commands of the encoder by the name of the source.
+    :cvar encoder_scripts: shell commands of the encoder by the name of the source.
     """
 
-    acts: ClassVar[dict[str, str]] = {}
+    encoder_scripts: ClassVar[dict[str, str]] = {}
 
     def setUp(self) -> None:
         super().setUp()
         self.programs = self.root.with_name("programs")
         self.programs.mkdir()
-        rows = [f"{name}.flac) {act} ;;" for name, act in self.acts.items()]
+        rows = [f"{name}.flac) {script} ;;" for name, script in self.encoder_scripts.items()]
         self.write_program("ffmpeg", ENCODER % "\n".join(rows))
-        for name in ("good", *self.acts):
+        for name in ("good", *self.encoder_scripts):
             self.add(f"{name}.flac", short_flac())
 
     def write_program(self, name: str, text: str) -> None:
@@ -75,7 +75,7 @@ class ActorCase(ServiceCase):
         (self.programs / name).write_text(text)
         (self.programs / name).chmod(0o755)
 
-    async def act(self, **variables: str) -> Process:
+    async def start_service(self, **variables: str) -> Process:
         """Start a service and let it finish one good render."""
         path = f"{self.programs}:{os.environ['PATH']}"
         node = self.twistd(**{"PATH": path, "AP_LOG_LEVEL": "debug", **variables})
@@ -100,22 +100,22 @@ class ActorCase(ServiceCase):
         return [path.name for path in self.store.glob("??/*")]
 
 
-async def until_standing(pid: int | None = None, but: Collection[int] = ()) -> int:
+async def until_stopped(pid: int | None = None, but: Collection[int] = ()) -> int:
     """Wait until a child of a process is stopped, except those in ``but``; return its id."""
 
-    def standing() -> list[int]:
+    def stopped() -> list[int]:
         return [child for child in children(pid) if child not in but and is_stopped(child)]
 
-    (found,) = await until(standing, "the encoder to stop")
+    (found,) = await until(stopped, "the encoder to stop")
     return found
 
 
-def target(act: str, form: str, more: str = "") -> bytes:
+def target(source: str, form: str, more: str = "") -> bytes:
     """Return the signed path of a variant."""
-    return signed(f"/f:{form}{more}/plain/local://{act}.flac")
+    return signed(f"/f:{form}{more}/plain/local://{source}.flac")
 
 
-def troubles(node: Process, since: int = 0) -> list[tuple[str, str]]:
+def render_log_lines(node: Process, since: int = 0) -> list[tuple[str, str]]:
     """Return level and text of warnings, errors and access log lines of renders."""
     lines = [LINE.fullmatch(line) for line in node.stdout[since:].splitlines()]
     found = [(line["level"], line["text"]) for line in lines if line is not None]
@@ -137,7 +137,7 @@ class End:
     :ivar level: log level of ``line``.
     """
 
-    act: str
+    script: str
     form: str
     status: int
     code: str | None
@@ -151,7 +151,7 @@ class End:
         level = "warning" if self.code not in (None, "undecodable_source") else "info"
         code = f" {self.code}" if self.code else ""
         options = r"(ch:1/)?" + f"f:{self.form}" + r"(/pk_bits:16/pk_fmt:json/pts:800)?"
-        source = f"src=local://{self.act}.flac"
+        source = f"src=local://{self.script}.flac"
         return level, rf"render {self.status}{code} opts={options} {source} .*bytes in \d+ms"
 
     @property
@@ -187,7 +187,7 @@ QUICK = (
     End("endless", "mp3", 200, "render_failed", "render_failed", TOO_LARGE),
 )
 
-HEIRS = (
+LEFT_BEHIND = (
     End("heir", "mp3", 200, None, "success", None),
     End("heir", "peaks", 200, None, "success", None),
 )
@@ -203,10 +203,10 @@ LATE = (
 )
 
 
-class EndTests(ActorCase):
+class EndTests(ScriptedEncoderCase):
     """Status, log line and metric of each kind of failure"""
 
-    acts: ClassVar[dict[str, str]] = {
+    encoder_scripts: ClassVar[dict[str, str]] = {
         "early": "echo out of luck >&2; wait_here; exit 1",
         "midway": "say; echo out of luck >&2; wait_here; exit 1",
         "shot": "say; wait_here; kill -KILL $$",
@@ -222,8 +222,8 @@ class EndTests(ActorCase):
     async def perform(self, node: Process, end: End) -> Client:
         """Start a render, wait until its encoder stops, and continue the encoder."""
         before = set(children(node.pid))
-        client: Client = await send(await node.port(), target(end.act, end.form))
-        encoder = await until_standing(node.pid, but=before)
+        client: Client = await send(await node.port(), target(end.script, end.form))
+        encoder = await until_stopped(node.pid, but=before)
         if end.status == 200 and end.form != "peaks":
             await until(lambda: client.response, "the headers")
         os.kill(encoder, signal.SIGCONT)
@@ -262,7 +262,7 @@ class EndTests(ActorCase):
             expected.update(end.counts())
             self.assertIn(end.histogram, after)
         self.assertEqual(expected, without_scrapes(counter_increases(before, after)))
-        self.assert_logged(troubles(node, said), ends)
+        self.assert_logged(render_log_lines(node, said), ends)
         new = [name for name in self.stored() if name not in stored]
         self.assertEqual(len([end for end in ends if end.code is None]), len(new))
 
@@ -274,7 +274,7 @@ class EndTests(ActorCase):
 
     async def test_failures(self) -> None:
         """Every failure of an encoder is reported to the client, and frees the render slot."""
-        node = await self.act(AP_MAX_CONCURRENCY="1", AP_MAX_VARIANT_BYTES="1000000")
+        node = await self.start_service(AP_MAX_CONCURRENCY="1", AP_MAX_VARIANT_BYTES="1000000")
         before = descriptors(node.pid)
         for end in QUICK:
             await self.assert_ends(node, end)
@@ -282,13 +282,13 @@ class EndTests(ActorCase):
 
     async def test_process_left_behind(self) -> None:
         """An encoder that leaves a process behind, which holds its pipes, still succeeds."""
-        node = await self.act()
+        node = await self.start_service()
         before = descriptors(node.pid)
-        self.addCleanup(self.end_heirs)
-        await self.assert_ends(node, *HEIRS)
+        self.addCleanup(self.kill_orphans)
+        await self.assert_ends(node, *LEFT_BEHIND)
         await self.assert_unharmed(node, before)
 
-    def end_heirs(self) -> None:
+    def kill_orphans(self) -> None:
         """Kill the processes that the encoders left behind."""
         for pid in (self.root / "heirs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
@@ -296,16 +296,16 @@ class EndTests(ActorCase):
     async def test_timeouts(self) -> None:
         """A child that does not exit is terminated, and its slot and descriptors are freed."""
         seconds = {"AP_RENDER_TIMEOUT": "3", "AP_PROBE_TIMEOUT": "2"}
-        node = await self.act(AP_MAX_CONCURRENCY=str(len(LATE)), **seconds)
+        node = await self.start_service(AP_MAX_CONCURRENCY=str(len(LATE)), **seconds)
         before = descriptors(node.pid)
         await self.assert_ends(node, *LATE)
         await self.assert_unharmed(node, before)
 
 
-class FullDiskTests(ActorCase):
+class FullDiskTests(ScriptedEncoderCase):
     """A store on a disk of one megabyte"""
 
-    acts: ClassVar[dict[str, str]] = {"brim": "say; wait_here; exit 0"}
+    encoder_scripts: ClassVar[dict[str, str]] = {"brim": "say; wait_here; exit 0"}
 
     def setUp(self) -> None:
         super().setUp()
@@ -314,7 +314,7 @@ class FullDiskTests(ActorCase):
     async def test_full(self) -> None:
         """A render that fills the disk fails, and its disk space is freed."""
         self.add("long.flac", long_flac())
-        node = await self.act()
+        node = await self.start_service()
         before = await self.until_idle(node)
         said, room = len(node.stdout), os.statvfs(self.store).f_bfree
         client = await send(await node.port(), target("long", "wav", "/t:0:60"))
@@ -323,7 +323,7 @@ class FullDiskTests(ActorCase):
         self.assertFalse(response.status == 200 and response.complete)
         after = counter_increases(before, await self.until_idle(node))
         self.assertEqual(1, after['renders_total{format="wav",outcome="render_failed"}'])
-        diagnostic, request = troubles(node, said)
+        diagnostic, request = render_log_lines(node, said)
         self.assertRegex(diagnostic[1], r"the encoder failed .*No space left on device")
         self.assertRegex(request[1], rf"render {response.status} render_failed ")
         self.assertEqual({"warning"}, {diagnostic[0], request[0]})
@@ -333,12 +333,12 @@ class FullDiskTests(ActorCase):
 
     async def test_full_at_the_last_moment(self) -> None:
         """If the disk is full at write-back, the client gets all bytes, and nothing is stored."""
-        node = await self.act()
+        node = await self.start_service()
         port = await node.port()
         before = await self.until_idle(node)
         said, stored = len(node.stdout), self.stored()
         client = await send(port, target("brim", "mp3"))
-        encoder = await until_standing(node.pid)
+        encoder = await until_stopped(node.pid)
         filler = self.store / "filler"
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
             while file.write(bytes(4096)):
@@ -351,7 +351,7 @@ class FullDiskTests(ActorCase):
         counted = counter_increases(before, await self.until_idle(node))
         self.assertEqual(1, counted["variant_store_write_failures_total"])
         self.assertEqual(1, counted['renders_total{format="mp3",outcome="success"}'])
-        warnings = [text for level, text in troubles(node, said) if level != "info"]
+        warnings = [text for level, text in render_log_lines(node, said) if level != "info"]
         self.assertRegex(
             *warnings, r"\Awrite-back of [0-9a-f]{64} failed: .*No space left on device"
         )

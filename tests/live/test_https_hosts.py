@@ -23,7 +23,7 @@ from tests.support.service import fetch, reactor, send, short_flac, signed
 
 
 @implementer(IHostnameResolver)
-class Names:
+class FakeResolver:
     """Resolver that maps made-up host names to this machine, or to no address.
 
     :ivar lookups: the names that were looked up.
@@ -99,7 +99,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual(missing.body, response.body)
         self.assertEqual([], elsewhere.connections)
 
-    async def test_nowhere(self) -> None:
+    async def test_invalid_location(self) -> None:
         """A redirect without a location, or to anything but a plain https URL, gives 404 (D48)."""
         cleartext = open_origin(self)
         there = cleartext.put("/a", short_flac().read_bytes())
@@ -122,7 +122,7 @@ class RedirectTests(HttpsCase):
 
     async def test_short_lived(self) -> None:
         """Redirects to short-lived URLs are followed again before each use and after the render."""
-        data, moves = short_flac().read_bytes(), Moves()
+        data, moves = short_flac().read_bytes(), ShortLivedRedirect()
         url = self.origin.put("/a", moves)
         moves.data = data
         response = await fetch(self.service.port, self.path(url))
@@ -134,7 +134,7 @@ class RedirectTests(HttpsCase):
         self.assertEqual({"/b?good=0", "/b?good=1", "/b?good=2"}, used)
 
 
-class Moves:
+class ShortLivedRedirect:
     """Redirect to a URL that is valid until the next redirect."""
 
     data = b""
@@ -210,7 +210,7 @@ class TrustTests(HttpsCase):
             self.assertEqual((200, True), (response.status, response.complete), response.body[:200])
         self.assertEqual({host}, {request.headers["host"] for request in origin.requests})
 
-    def test_files_that_are_no_trust(self) -> None:
+    def test_unusable_ssl_cert_file(self) -> None:
         """An SSL_CERT_FILE that cannot be used fails the boot with an error that names it."""
         folder = Path(self.mktemp())
         folder.mkdir()
@@ -284,7 +284,7 @@ class AllowlistTests(HttpsCase):
         """Each form of an entry allows the right hosts; other hosts are not even looked up."""
         origin = open_origin(self, certificate(*self.HOSTS))
         origin.put("/a", short_flac().read_bytes())
-        names = Names()
+        names = FakeResolver()
         names.install(self)
         name, sub, subsub, _, address = self.HOSTS
         for entry, admitted in (
@@ -317,7 +317,7 @@ class AllowlistTests(HttpsCase):
 
     async def test_address(self) -> None:
         """An entry for an IPv6 address has no brackets, and matches any spelling of the address."""
-        names = Names()
+        names = FakeResolver()
         names.install(self)
         refused = self.path("https://[::1]:1/a"), self.path("https://[0:0::1]:1/a")
         for entry, status in (("::1", 502), ("[::1]", 404), ("::2", 404), ("::*", 404)):

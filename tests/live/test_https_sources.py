@@ -40,7 +40,7 @@ from tests.support.service import (
 )
 
 SINE = "sine=frequency=330:sample_rate=16000:duration="
-#: Names of sources. first.m4a has its index before the audio, last.m4a after it. `WAYS` below
+#: Names of sources. first.m4a has its index before the audio, last.m4a after it. `BEHAVIORS` below
 #: covers more formats.
 FORMS = ("first.m4a", "a.flac", "a.ogg", "last.m4a")
 
@@ -91,7 +91,7 @@ class WithoutTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class PartialRanges:
     """File whose ranges are at most 10 000 bytes long."""
 
     data: bytes
@@ -106,7 +106,7 @@ class Pieces:
 
 
 @dataclass(slots=True)
-class Later:
+class ChangesOnSecond:
     """Behavior that changes with the second request of a kind."""
 
     first: Behavior
@@ -172,7 +172,7 @@ class HttpsCase(ServiceCase):
 
 #: Behaviors of origins: a name, the source file that is most affected, the behavior, and whether
 #: ffprobe learns the size of the source. Without the size, ffprobe reports fewer fields.
-WAYS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
+BEHAVIORS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
     ("no ranges", "last.m4a", lambda data: File(data, **NO_RANGES), True),
     (
         "a lie",
@@ -196,7 +196,7 @@ WAYS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
         lambda data: File(data, sent=len(data), then="close_without_notify"),
         True,
     ),
-    ("pieces", "a.wav", Pieces, True),
+    ("pieces", "a.wav", PartialRanges, True),
     (
         "neither",
         "a.mp3",
@@ -206,7 +206,7 @@ WAYS: tuple[tuple[str, str, Callable[[bytes], Behavior], bool], ...] = (
 )
 
 
-class SameSoundTests(HttpsCase):
+class SameAudioTests(HttpsCase):
     """https sources compared with local files"""
 
     async def test_same_as_a_file(self) -> None:
@@ -235,9 +235,9 @@ class SameSoundTests(HttpsCase):
         service = self.start(variant_store=None)
         urls = {
             name: self.origin.put(f"/{number}-{form}", make(sound(form)))
-            for number, (name, form, make, _) in enumerate(WAYS)
+            for number, (name, form, make, _) in enumerate(BEHAVIORS)
         }
-        forms = {form for _, form, _, _ in WAYS}
+        forms = {form for _, form, _, _ in BEHAVIORS}
         local = {}
         for form in forms:
             self.add(form, sound(form))
@@ -246,7 +246,7 @@ class SameSoundTests(HttpsCase):
         renders = [self.path(url) for url in urls.values()]
         infos = [self.path(url, "info") for url in urls.values()]
         responses = await self.fetch_all(service.port, [*renders, *infos])
-        rows = zip(WAYS, responses[: len(WAYS)], responses[len(WAYS) :], strict=True)
+        rows = zip(BEHAVIORS, responses[: len(BEHAVIORS)], responses[len(BEHAVIORS) :], strict=True)
         for (name, form, _, has_length), render, info in rows:
             good, described = local[form]
             self.assertEqual((200, True), (render.status, render.complete), (name, render.body))

@@ -17,13 +17,13 @@ from audioproxy.http_client import bodies as bodies_module
 from audioproxy.http_client import client as client_module
 from audioproxy.media import inputs
 from audioproxy.service import ProxyService
-from tests.live.test_https_hosts import Names
+from tests.live.test_https_hosts import FakeResolver
 from tests.live.test_https_sources import (
     CHUNKED,
     NO_RANGES,
     UNTIL_CLOSE,
+    ChangesOnSecond,
     HttpsCase,
-    Later,
     is_head,
     is_whole,
     sound,
@@ -66,7 +66,7 @@ ENDS = ("close", "close_without_notify", "abort")
 class _Tap:
     """Push producer that writes the same bytes again and again."""
 
-    def __init__(self, pending: PendingResponse, endless: Endless) -> None:
+    def __init__(self, pending: PendingResponse, endless: EndlessResponse) -> None:
         self._call, self._endless = pending, endless
         self._next: Any = None
 
@@ -89,7 +89,7 @@ class _Tap:
 
 
 @dataclass(slots=True)
-class Endless:
+class EndlessResponse:
     """Response that never ends.
 
     :ivar every: seconds between two pieces.
@@ -108,7 +108,7 @@ class Endless:
         tap.resumeProducing()
 
 
-class Fickle:
+class ChangingETag:
     """File whose ETag differs on every request."""
 
     def respond(self, pending: PendingResponse) -> None:
@@ -143,7 +143,7 @@ def is_part(request: ReceivedRequest) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class UnreadableAfter:
     """File whose bytes after an offset can never be read.
 
     :ivar end: the offset.
@@ -216,12 +216,12 @@ class StatusTests(TroubleCase):
         rows = self.put_all([(Methods(good, Status(code)), status) for code, status in table])
         rows += self.put_all([(Odd(good, Status(c), is_whole), status) for c, status in table[::2]])
         # From then on the origin only redirects, so the last check finds a changed source.
-        rows += self.put_all([(Later(good, Status(302), is_whole), 500)])
+        rows += self.put_all([(ChangesOnSecond(good, Status(302), is_whole), 500)])
         await self.refused(service, rows)
 
     async def test_nobody(self) -> None:
         """Unknown hosts, closed ports and servers that do not speak HTTP give 502."""
-        Names("nowhere.test").install(self)
+        FakeResolver("nowhere.test").install(self)
         service = self.start(source_allowlist=("localhost", "nowhere.test"))
         rows = self.put_all([(Raw(b""), 502), (Raw(b"", "abort"), 502), (Raw(b"SSH-2.0\r\n"), 502)])
         rows += [("https://nowhere.test/a", 502)]
@@ -238,7 +238,10 @@ class StallTests(TroubleCase):
         """An origin that stalls in the TLS handshake, or never ends its headers, gives 502."""
         self.patch(client_module, "_HEADERS_TIMEOUT", 0.5)
         silent = open_origin(self)
-        drops, flood = Endless(OK, b"X-A: a\r\n", 0.02), Endless(OK, b"X-A: %b\r\n" % (b"a" * 8000))
+        drops, flood = (
+            EndlessResponse(OK, b"X-A: a\r\n", 0.02),
+            EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 8000)),
+        )
         rows = self.put_all([(STALL, 502), (Raw(OK, "hold"), 502), (drops, 502), (flood, 502)])
         rows.append((silent.url("/a").replace("http:", "https:"), 502))
         service = self.start()
@@ -261,7 +264,7 @@ class StallTests(TroubleCase):
     async def test_probe(self) -> None:
         """An ffprobe that gets no data within AP_PROBE_TIMEOUT gives 504."""
         data = File(short_flac().read_bytes(), **NO_RANGES)
-        endless = Endless(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
+        endless = EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 500), 0.001)
         stuck = (STALL, endless, File(data.data, sent=9, then="hold"))
         # The origin answers the first HEAD and the test for ranges.
         rows = self.put_all([(BehaviorSequence(data, data, each), 504) for each in stuck])
@@ -273,10 +276,10 @@ class StallTests(TroubleCase):
         self.patch(inputs, "_STALL", 300_000)
         self.patch(bodies_module, "STALL_TIMEOUT", 0.3)
         good = File(sound("a.wav", "20"))
-        lost, fetched = Lost(good, 300_000, "hold"), replace(good, **NO_RANGES)
+        lost, fetched = UnreadableAfter(good, 300_000, "hold"), replace(good, **NO_RANGES)
         rows: list[tuple[Behavior, int]] = [
             (Odd(Odd(good, lost, is_part), lost, is_whole), 502),
-            (Later(fetched, replace(fetched, sent=300_000, then="hold"), is_whole), 502),
+            (ChangesOnSecond(fetched, replace(fetched, sent=300_000, then="hold"), is_whole), 502),
         ]
         await self.refused(self.start(), self.put_all(rows))
 
@@ -294,10 +297,10 @@ class StallTests(TroubleCase):
         data = sound("a.wav", "20")
         good = File(data, **NO_RANGES)
         head = OK + b'Content-Length: %d\r\nETag: "1"\r\n\r\n' % len(data)
-        slow = Endless(head, b"a", 0.05)
+        slow = EndlessResponse(head, b"a", 0.05)
         held = File(data, sent=9, then="hold", **NO_RANGES)
         service = self.start(render_timeout=1)
-        rows = self.put_all([(Later(good, bad, is_whole), 504) for bad in (slow, held)])
+        rows = self.put_all([(ChangesOnSecond(good, bad, is_whole), 504) for bad in (slow, held)])
         before = await scrape(service.metrics_port)
         responses = await self.refused(service, rows)
         self.assertEqual({"render_timeout"}, {response.error for response in responses})
@@ -344,9 +347,9 @@ class BrokenTests(TroubleCase):
         data = sound("a.wav", "20")
         good, half = File(data), len(data) // 2
         cuts = [File(data, sent=half, then=then, **NO_RANGES) for then in ENDS]
-        lost = [Lost(good, half, then) for then in ENDS]
+        lost = [UnreadableAfter(good, half, then) for then in ENDS]
         behaviors = [
-            *(Later(replace(cut, sent=None), cut, is_whole) for cut in cuts),
+            *(ChangesOnSecond(replace(cut, sent=None), cut, is_whole) for cut in cuts),
             *(Odd(Odd(good, bad, is_part), bad, is_whole) for bad in lost),
             *(Odd(good, bad, is_part) for bad in (*self.lost(data)[::2], Status(416), Status(503))),
         ]
@@ -386,7 +389,11 @@ class BrokenTests(TroubleCase):
     async def test_info(self) -> None:
         """If a range of the source is lost, /info gives 502 and no document."""
         good, service = File(sound("last.m4a", "60")), self.start()
-        odd = [*self.lost(good.data)[::2], Status(503), Lost(good, len(good.data) - 99, "close")]
+        odd = [
+            *self.lost(good.data)[::2],
+            Status(503),
+            UnreadableAfter(good, len(good.data) - 99, "close"),
+        ]
         rows = self.put_all([(Odd(good, bad, is_part, heard=1), 502) for bad in odd])
         await self.refused(service, rows, "info")
 
@@ -431,7 +438,7 @@ class ReplacedTests(TroubleCase):
         )
         self.origin.put("/another", File(sound("a.flac"), etag='"3"', modified="another"))
         for options, count in (("f:wav", 5), ("f:peaks", 2), ("info", 2)):
-            rows = [(Later(File(data), new, is_head), 500) for new in news[:count]]
+            rows = [(ChangesOnSecond(File(data), new, is_head), 500) for new in news[:count]]
             responses = await self.refused(service, self.put_all(rows), options)
             if options != "f:wav":
                 self.assertEqual({500}, {response.status for response in responses})
@@ -440,7 +447,7 @@ class ReplacedTests(TroubleCase):
         """If several servers send different ETags for a file, its date and size are compared."""
         service = self.start()
         for options in ("f:wav", "info"):
-            url = self.origin.put("/a", Fickle())
+            url = self.origin.put("/a", ChangingETag())
             response = await fetch(service.port, self.path(url, options))
             self.assertEqual((200, True), (response.status, response.complete))
 
@@ -458,12 +465,15 @@ class LeftoverTests(TroubleCase):
         behaviors: list[Behavior] = [
             *(File(data, sent=9, then="close_without_notify", **how) for how in framings),
             *(File(data, sent=9, then="hold", **how) for how in framings),
-            *(Later(File(data, **h), File(data, sent=9**6, **h), is_whole) for h in framings),
-            Later(File(flac), File(flac, etag='"2"', modified=None), is_head),
+            *(
+                ChangesOnSecond(File(data, **h), File(data, sent=9**6, **h), is_whole)
+                for h in framings
+            ),
+            ChangesOnSecond(File(flac), File(flac, etag='"2"', modified=None), is_head),
             *(STALL, Status(503), Raw(b"", "abort"), Redirect("/none"), Redirect(None)),
             File(b"No sound, but words.\n" * 500),
             File(flac, zipped="always"),
-            Endless(OK, b"X-A: %b\r\n" % (b"a" * 8000)),
+            EndlessResponse(OK, b"X-A: %b\r\n" % (b"a" * 8000)),
             File(flac),
         ]
         stranger = Authority(Path(self.mktemp()).resolve()).issue("localhost")
@@ -494,7 +504,9 @@ class LeftoverTests(TroubleCase):
         self.assertLessEqual({200, 404, 415, 502}, {each.status for each in responses})
         # The client of this download leaves while the download stalls.
         fetched = File(sound("a.wav"), sent=9, then="hold", **NO_RANGES)
-        url = self.origin.put("/left", Later(File(fetched.data, **NO_RANGES), fetched, is_whole))
+        url = self.origin.put(
+            "/left", ChangesOnSecond(File(fetched.data, **NO_RANGES), fetched, is_whole)
+        )
         self.origin.release()
         client = await send(service.port, self.path(url))
         await until(lambda: self.origin.held, "the download to stall")

@@ -458,7 +458,7 @@ class TagTests(ServiceCase):
             self.assertEqual(44100, document["sample_rate"])
             self.assertEqual(len(sample.data), document["size"])
 
-    async def test_book_is_rendered(self) -> None:
+    async def test_huge_tags_are_rendered(self) -> None:
         """A file renders even if its tags are too large to be read."""
         plain = (folder() / "16.flac").read_bytes()
         self.add("plain.flac", plain)
@@ -593,7 +593,7 @@ class ProbeTests(ServiceCase):
         self.assertEqual((b"RIFF", b"fLaC"), (responses[2].body[:4], responses[3].body[:4]))
         self.assertEqual(1, self.count())
 
-    async def test_spared(self) -> None:
+    async def test_no_probe_for_head_and_304(self) -> None:
         """HEAD requests and 304 responses need no probe; each GET with a 200 runs one."""
         self.use_ffprobe(":")
         port = self.start().port

@@ -155,7 +155,7 @@ class TrafficTests(MetricsCase):
         self.assertEqual(expected, series)
         self.assertEqual((0, ""), await check(exposition))
 
-    async def test_the_tool(self) -> None:
+    async def test_promtool_detects_errors(self) -> None:
         """promtool reports bad syntax and bad metric names, so other tests can rely on it."""
         for text in (b"a_total{x=1} 1\n", b"# TYPE things counter\nthings 1\n"):
             status, said = await check(text)

@@ -8,7 +8,7 @@ import signal
 from typing import ClassVar
 
 from audioproxy.media.inputs import SOURCE_DESCRIPTOR
-from tests.live.test_ends import ActorCase, target, until_standing, without_scrapes
+from tests.live.test_ends import ScriptedEncoderCase, target, until_stopped, without_scrapes
 from tests.live.test_service import until_hit
 from tests.support.service import (
     Client,
@@ -29,7 +29,7 @@ from tests.support.service import (
 AT_ONCE = 0.05
 
 
-class PressureCase(ActorCase):
+class StoppedEncoderCase(ScriptedEncoderCase):
     """Service whose encoders stop until a test continues them."""
 
     async def until_depth(self, node: Process, depth: int) -> None:
@@ -39,27 +39,27 @@ class PressureCase(ActorCase):
             self.assertIsNone(node.code)
 
 
-class QueueTests(PressureCase):
+class QueueTests(StoppedEncoderCase):
     """One render slot, and a queue of three."""
 
-    acts: ClassVar[dict[str, str]] = {"busy": "wait_here; say; exit 0"}
+    encoder_scripts: ClassVar[dict[str, str]] = {"busy": "wait_here; say; exit 0"}
 
     async def crowd(self) -> tuple[Process, int, list[Client]]:
         """Start one render, and queue three others."""
-        node = await self.act(
+        node = await self.start_service(
             AP_MAX_CONCURRENCY="1", AP_QUEUE_SIZE="3", AP_READY_QUEUE_THRESHOLD="2"
         )
         port = await node.port()
         clients = []
         for number in range(4):
-            clients.append(await self.come(port, number))
+            clients.append(await self.connect(port, number))
             await self.until_depth(node, number)
             if not number:
-                await until_standing(node.pid)
+                await until_stopped(node.pid)
             await self.assert_readiness(port, number, ready=number < 2)
         return node, port, clients
 
-    async def come(self, port: int, number: int) -> Client:
+    async def connect(self, port: int, number: int) -> Client:
         """Connect a client that requests a variant which no other client requests."""
         client: Client = await send(port, target("busy", "mp3", f"/cb:{number}"))
         return client
@@ -80,7 +80,7 @@ class QueueTests(PressureCase):
         self.assertEqual(b"no-store", refused["cache-control"])
         self.assertIn(int(refused["retry-after"] or 0), range(1, 301))
         for depth, client in zip((2, 1, 0, 0), clients, strict=True):
-            os.kill(await until_standing(node.pid), signal.SIGCONT)
+            os.kill(await until_stopped(node.pid), signal.SIGCONT)
             response = await client.end()
             self.assertEqual((200, True), (response.status, response.complete))
             for other in clients[clients.index(client) + 1 :]:
@@ -108,7 +108,7 @@ class QueueTests(PressureCase):
         self.assertEqual(429, refused.status)
         await clients[2].leave()
         await self.until_depth(node, 2)
-        last = await self.come(port, 4)
+        last = await self.connect(port, 4)
         await self.until_depth(node, 3)
         for gone, depth in ((clients[1], 2), (clients[3], 1)):
             await gone.leave()
@@ -116,7 +116,7 @@ class QueueTests(PressureCase):
         await self.assert_readiness(port, 1, ready=True)
         # The running render and the last queued one are unaffected.
         for client in (clients[0], last):
-            os.kill(await until_standing(node.pid), signal.SIGCONT)
+            os.kill(await until_stopped(node.pid), signal.SIGCONT)
             self.assertTrue((await client.end()).complete)
         after = await self.until_idle(node)
         self.assertEqual(2, after['audio_proxy_renders_total{format="mp3",outcome="success"}'])
@@ -152,11 +152,11 @@ class QueueTests(PressureCase):
         self.assertEqual(200, info.status)
 
 
-class CrowdTests(PressureCase):
+class ManyConnectionsTests(StoppedEncoderCase):
     """Fifty clients that request one variant."""
 
     # The output is a copy of the source, so that lost, repeated or reordered bytes are detected.
-    acts: ClassVar[dict[str, str]] = {
+    encoder_scripts: ClassVar[dict[str, str]] = {
         "slow": f"wait_here; dd bs=100000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; wait_here;"
         f" dd bs=200000 count=1 <&{SOURCE_DESCRIPTOR} 2>&-; wait_here; exit 0"
     }
@@ -175,32 +175,32 @@ class CrowdTests(PressureCase):
 
         (Variant delivery states; Info endpoint, 6)
         """
-        node = await self.act()
+        node = await self.start_service()
         port = await node.port()
         before = await self.until_idle(node)
         probes = self.probes.read_text().count("one")
         expected = long_flac().read_bytes()[:300_000]
         clients: list[Client] = []
 
-        async def come(count: int) -> None:
+        async def connect(count: int) -> None:
             for _ in range(count):
                 clients.append(await send(port, target("slow", "mp3")))
 
-        await come(16)
-        encoder = await until_standing(node.pid)
+        await connect(16)
+        encoder = await until_stopped(node.pid)
         self.assertEqual([b""], list({bytes(client.received) for client in clients}))
         os.kill(encoder, signal.SIGCONT)
         await until(lambda: clients[0].response, "the first bytes")
-        await until_standing(node.pid)
-        await come(17)
+        await until_stopped(node.pid)
+        await connect(17)
         stalled, leaver = clients[-2:]
         await until(lambda: stalled.response and leaver.response, "both to have joined")
         stalled.pause()
         await leaver.leave()
         os.kill(encoder, signal.SIGCONT)
         await until(lambda: len(clients[0].received) > 300_000, "the last bytes")
-        await until_standing(node.pid)
-        await come(17)
+        await until_stopped(node.pid)
+        await connect(17)
         await until(lambda: all(client.received for client in clients[-17:]), "all to have joined")
         os.kill(encoder, signal.SIGCONT)
         for client in clients:

@@ -141,7 +141,7 @@ class ChangedTests(BadCase):
             self.assertEqual([key_of(new)], await self.until_stored())
         self.assertNotEqual(new.body, response.body)
 
-    async def test_no_verdict(self) -> None:
+    async def test_changed_source_is_not_415(self) -> None:
         """A source that changes during the read gives 502 or 500, not a 415 for its content."""
         self.put("a.m4a", noise("a.m4a", OLD))
         self.replace(2, "a.m4a", noise("a.m4a", NEW))
@@ -151,7 +151,7 @@ class ChangedTests(BadCase):
 
 
 @dataclass
-class Later:
+class FailsLater:
     """Object for which one or more of the encoder's requests fail.
 
     :ivar failure: response to the failing requests.
@@ -188,7 +188,7 @@ class LostRangeTests(RemoteCase):
         """
         origin, data = open_origin(self), noise(name, OLD)
         paths = [f"{number}-{name}" for number in range(len(rows) + 1)]
-        later = [Later(data, action, turn, times) for turn, times, action, _ in rows]
+        later = [FailsLater(data, action, turn, times) for turn, times, action, _ in rows]
         for path, behavior in zip(paths, (File(data), *later), strict=True):
             origin.put(f"/{self.sources}/{path}", behavior)
         settings = self.s3(endpoint=origin.url(""))

@@ -151,7 +151,7 @@ class ClockTests(BucketCase):
             await service.stopService()
         self.assertRegex(str(error), rf"a correct clock is required: {self.AHEAD}\Z")
 
-    async def test_taken_all_the_same(self) -> None:
+    async def test_accepted_clock_offset(self) -> None:
         """An accepted clock offset is reported too, and so are presigned URLs expired by it."""
         for seconds, verdict in ((60, Verdict.NOTE), (-400, Verdict.BAD)):
             self.shift_clock(seconds)

@@ -36,7 +36,7 @@ PLACE = "the endpoint, the region and the addressing of that bucket are required
 WITHIN_REACH = "a store that can be reached is required"
 
 
-class ProofCase(RemoteCase):
+class StoreCheckCase(RemoteCase):
     """Services that refuse to start."""
 
     async def refusal(self, **settings: Any) -> str:
@@ -52,7 +52,7 @@ class ProofCase(RemoteCase):
         raise AssertionError("the service has started")
 
 
-class ProofTests(ProofCase):
+class StoreCheckTests(StoreCheckCase):
     """Check at boot that the variant bucket accepts writes and deletes (AP_VARIANT_STORE)."""
 
     async def test_refusals(self) -> None:
@@ -127,7 +127,7 @@ class ProofTests(ProofCase):
         self.assertEqual([], self.stored())
 
 
-class TLSProofTests(ProofCase):
+class TLSStoreCheckTests(StoreCheckCase):
     """Store check over TLS."""
 
     tls = True

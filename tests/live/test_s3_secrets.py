@@ -126,7 +126,7 @@ class LogTests(SecretsCase):
         for word in ("X-Amz-", "x-amz-", "Signature", "Credential", "AWS4", *filter(None, secrets)):
             self.assertNotIn(word, said)
 
-    async def test_nothing_is_told(self) -> None:
+    async def test_no_secrets_in_log(self) -> None:
         """No URL, signature, key or token is logged at debug level, however a request ends."""
         reader = self.server.add_user("get")
         if "session token" in self.server.checks:

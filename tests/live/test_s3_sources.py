@@ -32,7 +32,7 @@ def sound(name: str) -> bytes:
     return generate_audio(Path("sounds/s3", name).resolve(), *SINE).read_bytes()
 
 
-class SameSoundTests(RemoteCase):
+class SameAudioTests(RemoteCase):
     """Objects compared with local files."""
 
     async def test_same_as_a_file(self) -> None:
@@ -217,7 +217,7 @@ class RefusalTests(RemoteCase):
             self.assertEqual((200, size), (described.status, described.document["size"]))
         self.assertEqual("source_too_large", response.error)
 
-    async def test_no_sound(self) -> None:
+    async def test_no_audio(self) -> None:
         """Empty files, text and playlists return 415, as does video, on /info too."""
         film = generate_audio(Path("sounds/s3/film.mp4").resolve(), *FILM, *SINE, "-shortest")
         self.put("film.mp4", film)

@@ -54,7 +54,7 @@ class StreamTests(ServiceCase):
         # Ten minutes at 160 kbps, the maximum for 22.05 kHz.
         self.assertApproximates(600 * 20_000, len(response.body), 20_000)
 
-    async def test_stands_back(self) -> None:
+    async def test_encoder_niceness(self) -> None:
         """Encoders run at nice +10, so that requests get the CPU first."""
         client = await send(self.start().port, LONG)
         await until(lambda: client.response)

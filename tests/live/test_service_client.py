@@ -32,7 +32,7 @@ class UntilTests(TestCase):
         self.assertIn("the end of time", str(caught.exception))
 
 
-class Speaker(Protocol):
+class FixedResponseServer(Protocol):
     """Server that sends the same bytes to every client, and then closes the connection.
 
     :cvar words: the bytes to send.
@@ -56,7 +56,9 @@ class ClientTests(TestCase):
 
     def serve(self, words: bytes, abort: bool = False) -> Any:
         """Return a port whose server sends these bytes."""
-        factory = Factory.forProtocol(type("Said", (Speaker,), {"words": words, "abort": abort}))
+        factory = Factory.forProtocol(
+            type("Said", (FixedResponseServer,), {"words": words, "abort": abort})
+        )
         port = reactor.listenTCP(0, factory, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
         return port

@@ -111,7 +111,7 @@ class DeliveryTests(ServiceCase):
         self.assertEqual(bodies[0], bodies[1])
         self.assertEqual(parse_waveform(bodies[0]), parse_waveform(bodies[2]))
 
-    async def test_shared_and_unhurried(self) -> None:
+    async def test_shared_render(self) -> None:
         """Clients share one render of a waveform, and the service responds to others meanwhile."""
         self.add("long.flac", long_flac())
         port = self.start().port
@@ -186,30 +186,30 @@ class SourceCase(ServiceCase):
         super().setUp()
         self.port = self.start(max_probe_concurrency=32).port
 
-    async def drawn(self, name: str, text: str = "") -> WaveformDocument:
+    async def request_waveform(self, name: str, text: str = "") -> WaveformDocument:
         """Request a waveform and parse it."""
         response = await fetch(self.port, signed(f"/f:peaks{text}/plain/local://{name}"))
         self.assertEqual((200, b"MISS", True), summary(response), (name, response))
-        drawing = parse_waveform(response.body)
-        self.assertEqual(2, drawing.version)
-        return drawing
+        waveform = parse_waveform(response.body)
+        self.assertEqual(2, waveform.version)
+        return waveform
 
     def assert_exact(
-        self, drawing: WaveformDocument, frames: Frames, pixels: int, what: object
+        self, waveform: WaveformDocument, frames: Frames, pixels: int, what: object
     ) -> None:
         """Require that a waveform matches the frames exactly (D26)."""
-        self.assertEqual(pixels, drawing.length, what)
+        self.assertEqual(pixels, waveform.length, what)
         least, most = bounds(len(frames), pixels)
-        self.assertTrue(least <= drawing.pixel <= most, (what, drawing.pixel, least))
-        self.assertEqual(drawing.channels, frames.shape[1], what)
-        self.assertTrue(drawing.values == render_waveform(frames, drawing.pixel, pixels), what)
+        self.assertTrue(least <= waveform.pixel <= most, (what, waveform.pixel, least))
+        self.assertEqual(waveform.channels, frames.shape[1], what)
+        self.assertTrue(waveform.values == render_waveform(frames, waveform.pixel, pixels), what)
 
 
 #: Sources whose probed length is wrong. Wav is not among them: the file's size corrects its length.
-MISTAKEN = {"vbr.mp3", "cut.mp3", "cut.flac", "a.aac"}
+WRONG_LENGTH = {"vbr.mp3", "cut.mp3", "cut.flac", "a.aac"}
 
 
-def songs() -> Iterator[tuple[str, int, bytes]]:
+def sources_with_wrong_length() -> Iterator[tuple[str, int, bytes]]:
     """Yield name, channels and bytes of sources, most of which misstate their length."""
     # Silence first, so that the bit rate at the start does not predict the length.
     loud, quiet = noise(44100, 30_000, 2), silence(44100, 30_000, 2)
@@ -240,7 +240,7 @@ class ExactnessTests(SourceCase):
 
     async def test_sources(self) -> None:
         """Waveforms of sources that misstate their length, or are cut, cover every frame."""
-        sources = list(songs())
+        sources = list(sources_with_wrong_length())
         for name, _, source in sources:
             self.add(name, source)
         counts = {name: channels for name, channels, _ in sources}
@@ -248,9 +248,9 @@ class ExactnessTests(SourceCase):
 
         async def check(name: str, channels: int, source: bytes) -> None:
             frames = decoded[name]
-            drawing = await self.drawn(name, f"/pts:300/ch:{channels}/pk_fmt:dat")
-            self.assert_exact(drawing, frames, 300, name)
-            if name in MISTAKEN:
+            waveform = await self.request_waveform(name, f"/pts:300/ch:{channels}/pk_fmt:dat")
+            self.assert_exact(waveform, frames, 300, name)
+            if name in WRONG_LENGTH:
                 found = await deferToThread(probe, source)
                 believed = (found.duration or 0) * found.sample_rate
                 self.assertGreater(abs(believed - len(frames)), 1000, name)
@@ -265,12 +265,12 @@ class ExactnessTests(SourceCase):
         one = mean(two)
 
         async def check(text: str, frames: Frames, pixels: int) -> WaveformDocument:
-            drawing = await self.drawn("a.wav", f"{text}/pts:{pixels}")
-            if drawing.bits == 8:
+            waveform = await self.request_waveform("a.wav", f"{text}/pts:{pixels}")
+            if waveform.bits == 8:
                 # Truncation preserves order, so minimum and maximum may be taken after it.
                 frames = np.trunc(frames / 256).astype(np.int16)
-            self.assert_exact(drawing, frames, pixels, text)
-            return drawing
+            self.assert_exact(waveform, frames, pixels, text)
+            return waveform
 
         checks = [
             check("/ch:1", one, 1),
@@ -295,10 +295,10 @@ class OptionTests(SourceCase):
         outputs = render_all(source, [f"f:wav/bd:16/{text}" for text in texts])
 
         async def check(text: str) -> None:
-            drawing = await self.drawn(name, f"/{text}/pts:200")
+            waveform = await self.request_waveform(name, f"/{text}/pts:200")
             channels = 2 if "ch:2" in text else 1
             frames = frames_of_wav(outputs[f"f:wav/bd:16/{text}"], channels)
-            self.assert_exact(drawing, frames, 200, text)
+            self.assert_exact(waveform, frames, 200, text)
 
         await gatherResults([Deferred.fromCoroutine(check(text)) for text in texts])
 
@@ -318,11 +318,11 @@ class OptionTests(SourceCase):
         """A mono waveform of stereo differs from ffmpeg's rounded downmix by one step at most."""
         source = write_wav(noise(22050, 20_000, 2, 1.0))
         self.add("a.wav", source)
-        drawing = await self.drawn("a.wav", "/pts:200")
+        waveform = await self.request_waveform("a.wav", "/pts:200")
         mixed = render_waveform(
-            frames_of_wav(render(source, "f:wav/bd:16/ch:1"), 1), drawing.pixel, 200
+            frames_of_wav(render(source, "f:wav/bd:16/ch:1"), 1), waveform.pixel, 200
         )
-        pairs = zip(drawing.values, mixed, strict=True)
+        pairs = zip(waveform.values, mixed, strict=True)
         self.assertLessEqual(max(abs(one - two) for one, two in pairs), 1)
 
     async def test_other_layouts(self) -> None:
@@ -373,13 +373,13 @@ class MemoryTests(ServiceCase):
         before = resident_bytes(node.pid)
         response = await fetch(port, signed("/f:peaks/plain/local://day.wav"))
         self.assertEqual((200, b"MISS", True), summary(response))
-        drawing = parse_waveform(response.body)
+        waveform = parse_waveform(response.body)
         least, most = bounds(last + 1, 800)
-        self.assertTrue(least <= drawing.pixel <= most, drawing.pixel)
+        self.assertTrue(least <= waveform.pixel <= most, waveform.pixel)
         expected = [0] * 1600
         for frame, value in values.items():
-            expected[2 * (frame // drawing.pixel) + (value > 0)] = value
-        self.assertEqual(expected, drawing.values)
+            expected[2 * (frame // waveform.pixel) + (value > 0)] = value
+        self.assertEqual(expected, waveform.values)
         self.assertLess(most_resident_bytes(node.pid) - before, 32 * 1024 * 1024)
 
 

@@ -30,7 +30,7 @@ AUDIO = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "44100", "ch
 VIDEO = {"codec_type": "video", "codec_name": "h264"}
 
 
-def answer(*streams: dict[str, object]) -> bytes:
+def probe_output(*streams: dict[str, object]) -> bytes:
     """Return ffprobe's output for a file of ten seconds."""
     container = {"format_name": "mp3", "duration": "10.0"}
     return json.dumps({"streams": streams, "format": container}).encode()
@@ -98,7 +98,7 @@ class MemoryTests(ProberCase):
         before = len(self.spawner.children)
         asked = self.fetch(identity, self.opened(state))
         self.assertEqual(len(self.spawner.children), before + 1)
-        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
         return self.successResultOf(asked)
 
@@ -123,7 +123,7 @@ class MemoryTests(ProberCase):
         source = self.opened(b"1")
         asked = self.fetch(b"a", source)
         source.state = b"2"
-        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
         self.successResultOf(asked)
         self.learn(b"1")
@@ -152,8 +152,8 @@ class AnswerTests(ProberCase):
         """A source is described by its first audio stream."""
         asked = self.fetch()
         self.assertEqual(self.spawner.last.arguments[0], "ffprobe")
-        self.spawner.last.write_stdout(answer(AUDIO)[:20])
-        self.spawner.last.write_stdout(answer(AUDIO)[20:])
+        self.spawner.last.write_stdout(probe_output(AUDIO)[:20])
+        self.spawner.last.write_stdout(probe_output(AUDIO)[20:])
         self.assertEqual(self.slots.held, 1)
         self.spawner.last.exit_and_end()
         probe = self.successResultOf(asked)
@@ -163,14 +163,14 @@ class AnswerTests(ProberCase):
     def test_video(self) -> None:
         """A source with a real video stream is refused (Errors, 415)."""
         asked = self.fetch()
-        self.spawner.last.write_stdout(answer(AUDIO, VIDEO))
+        self.spawner.last.write_stdout(probe_output(AUDIO, VIDEO))
         self.spawner.last.exit_and_end()
         self.refused(asked, VideoSource)
 
     def test_no_audio(self) -> None:
         """A source without an audio stream is undecodable (Errors, 415)."""
         asked = self.fetch()
-        self.spawner.last.write_stdout(answer())
+        self.spawner.last.write_stdout(probe_output())
         self.spawner.last.exit_and_end()
         self.refused(asked, UndecodableSource)
 
@@ -222,7 +222,7 @@ class AnswerTests(ProberCase):
         text = json.dumps({"streams": [AUDIO] * 10_000, "format": {}}, indent=4).encode()
         self.refused(self.cut_off(text), UndecodableSource)
 
-    def test_book_of_tags(self) -> None:
+    def test_long_tags(self) -> None:
         """Of a source with too many tags, everything before the tags is known."""
         tags = {"title": "x", "lyrics": "la " * prober_module._OUTPUT_LIMIT, "artist": "y"}
         container = {"format_name": "mp3", "duration": "10.0", "tags": tags}
@@ -257,7 +257,7 @@ class RemoteTests(ProberCase):
         asked = self.fetch(source=source)
         self.assertEqual(source.asked, [(10, False)])
         self.assertEqual(self.spawner.last.arguments[-2:], ["-i", self.URL])
-        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
         self.successResultOf(asked)
 
@@ -290,7 +290,7 @@ class RemoteTests(ProberCase):
         """A probe of a source that was cut short is refused, although ffprobe exits with 0."""
         for stderr in CUT_SHORT:
             asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
-            self.spawner.last.write_stdout(answer(AUDIO))
+            self.spawner.last.write_stdout(probe_output(AUDIO))
             self.spawner.last.write_stderr(stderr)
             self.spawner.last.exit_and_end()
             self.refused(asked, UpstreamUnavailable)
@@ -299,7 +299,7 @@ class RemoteTests(ProberCase):
         """Without a known length, the end of a source is never taken for a lost connection."""
         for stderr in CUT_SHORT:
             asked = self.fetch(source=Opened(remote_input(self.URL, "us/1", ranges=False)))
-            self.spawner.last.write_stdout(answer(AUDIO))
+            self.spawner.last.write_stdout(probe_output(AUDIO))
             self.spawner.last.write_stderr(stderr)
             self.spawner.last.exit_and_end()
             self.assertEqual(self.successResultOf(asked).codec, "mp3")
@@ -308,7 +308,7 @@ class RemoteTests(ProberCase):
         """Other complaints of ffprobe are not lost connections."""
         for stderr in WHOLE:
             asked = self.fetch(source=Opened(remote_input(self.URL, "us/1")))
-            self.spawner.last.write_stdout(answer(AUDIO))
+            self.spawner.last.write_stdout(probe_output(AUDIO))
             self.spawner.last.write_stderr(stderr)
             self.spawner.last.exit_and_end()
             self.successResultOf(asked)
@@ -321,7 +321,7 @@ class SharingTests(ProberCase):
         """All requests for one source share one child and one slot (Info endpoint, 6)."""
         asked = [self.fetch() for _ in range(5)]
         self.assertEqual((len(self.spawner.children), self.slots.held), (1, 1))
-        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
         probes = {self.successResultOf(each) for each in asked}
         self.assertEqual(len(probes), 1)
@@ -340,7 +340,7 @@ class SharingTests(ProberCase):
         first.exit_and_end(1)
         self.failureResultOf(one, ProbeFailed)
         self.assertNoResult(two)
-        second.write_stdout(answer(AUDIO))
+        second.write_stdout(probe_output(AUDIO))
         second.exit_and_end()
         self.successResultOf(two)
 
@@ -351,7 +351,7 @@ class SharingTests(ProberCase):
         self.failureResultOf(first, ProbeFailed)
         second = self.fetch()
         self.assertEqual(len(self.spawner.children), 2)
-        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
         self.successResultOf(second)
 
@@ -362,7 +362,7 @@ class SharingTests(ProberCase):
             asked[leaver].cancel()
             self.failureResultOf(asked.pop(leaver), CancelledError)
             self.assertEqual(self.spawner.last.signals, [])
-            self.spawner.last.write_stdout(answer(AUDIO))
+            self.spawner.last.write_stdout(probe_output(AUDIO))
             self.spawner.last.exit_and_end()
             for each in asked:
                 self.successResultOf(each)
@@ -377,12 +377,12 @@ class SharingTests(ProberCase):
         self.spawner.last.exit_and_end(signal=15)
         self.assertEqual((self.slots.held, self.clock.getDelayedCalls()), (0, []))
 
-    def test_one_comes_while_it_dies(self) -> None:
+    def test_new_client_while_probe_exits(self) -> None:
         """A request that arrives while an abandoned probe dies gets its own probe and result."""
         self.fetch().addErrback(lambda _: None).cancel()
         dying = self.spawner.last
         later = self.fetch()
-        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
         self.assertEqual(self.successResultOf(later).codec, "mp3")
         dying.exit_and_end(signal=15)
@@ -397,7 +397,7 @@ class SharingTests(ProberCase):
         self.assertEqual(len(self.spawner.children), 2)
         self.successResultOf(first)
         self.failureResultOf(second, ProbeFailed)
-        self.spawner.last.write_stdout(answer(AUDIO))
+        self.spawner.last.write_stdout(probe_output(AUDIO))
         self.spawner.last.exit_and_end()
         self.successResultOf(later[0])
 

@@ -60,7 +60,7 @@ class SlotsCase(SynchronousTestCase):
         """Return new slots."""
         return Slots(self.clock, capacity, queue, longest, self.depths.append)
 
-    def come(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> Holder:
+    def take_slot(self, slots: Slots, on_slot: Callable[[], object] = lambda: None) -> Holder:
         """Return another holder; without a reference it would be garbage-collected."""
         self.everyone.append(Holder(slots, on_slot))
         return self.everyone[-1]
@@ -89,9 +89,9 @@ class SlotsTests(SlotsCase):
     def test_no_gap(self) -> None:
         """A released slot goes to the first in the queue, even if a request arrives just then."""
         slots = self.make()
-        first = self.come(slots)
+        first = self.take_slot(slots)
         late: list[Holder] = []
-        second = self.come(slots, lambda: late.append(self.come(slots)))
+        second = self.take_slot(slots, lambda: late.append(self.take_slot(slots)))
         first.finish()
         self.assertTrue(second.holds)
         self.assertFalse(late[0].holds)
@@ -100,30 +100,30 @@ class SlotsTests(SlotsCase):
     def test_queue_full(self) -> None:
         """A request that finds the queue full is refused at once (Errors, 429)."""
         slots = self.make(queue=1)
-        self.come(slots), self.come(slots)
-        refused = self.come(slots)
+        self.take_slot(slots), self.take_slot(slots)
+        refused = self.take_slot(slots)
         self.assertIsInstance(refused.outcome, QueueFull)
         self.assertEqual((slots.held, slots.depth, self.depths), (1, 1, [1]))
 
     def test_no_queue(self) -> None:
         """A pool without a queue refuses at once, with a Retry-After of one second (D21)."""
         slots = self.make(queue=0, longest=1.0)
-        holder = self.come(slots)
-        refused = self.come(slots)
+        holder = self.take_slot(slots)
+        refused = self.take_slot(slots)
         assert isinstance(refused.outcome, QueueFull)
         self.assertEqual(refused.outcome.retry_after, 1)
         self.clock.advance(500)
         holder.finish()
-        self.come(slots)
-        refused = self.come(slots)
+        self.take_slot(slots)
+        refused = self.take_slot(slots)
         assert isinstance(refused.outcome, QueueFull)
         self.assertEqual((refused.outcome.retry_after, self.depths), (1, []))
 
     def test_too_long_a_wait(self) -> None:
         """A wait of AP_RENDER_TIMEOUT is a 429, not a 504 (Errors, 9)."""
         slots = self.make(longest=300)
-        self.come(slots)
-        waiter = self.come(slots)
+        self.take_slot(slots)
+        waiter = self.take_slot(slots)
         self.clock.advance(299)
         self.assertIsNone(waiter.outcome)
         self.clock.advance(1)
@@ -133,7 +133,7 @@ class SlotsTests(SlotsCase):
     def test_cancelled_waiter(self) -> None:
         """A cancelled waiter leaves the queue at once (D36)."""
         slots = self.make()
-        holder, waiter, last = self.come(slots), self.come(slots), self.come(slots)
+        holder, waiter, last = self.take_slot(slots), self.take_slot(slots), self.take_slot(slots)
         waiter.leave()
         self.assertIsInstance(waiter.outcome, CancelledError)
         self.assertEqual(slots.depth, 1)
@@ -144,7 +144,7 @@ class SlotsTests(SlotsCase):
     def test_cancelled_holder(self) -> None:
         """A cancelled holder passes its slot on."""
         slots = self.make()
-        holder, waiter = self.come(slots), self.come(slots)
+        holder, waiter = self.take_slot(slots), self.take_slot(slots)
         holder.leave()
         self.assertTrue(waiter.holds)
 
@@ -163,8 +163,12 @@ class SlotsTests(SlotsCase):
         """Every rejection is reported once: for a full queue, and for too long a wait."""
         rejections: list[None] = []
         slots = Slots(self.clock, 1, 2, 10, rejected=lambda: rejections.append(None))
-        holder, patient, leaver = self.come(slots), self.come(slots), self.come(slots)
-        self.assertIsInstance(self.come(slots).outcome, QueueFull)
+        holder, patient, leaver = (
+            self.take_slot(slots),
+            self.take_slot(slots),
+            self.take_slot(slots),
+        )
+        self.assertIsInstance(self.take_slot(slots).outcome, QueueFull)
         self.assertEqual(len(rejections), 1)
         leaver.leave()
         self.assertEqual(len(rejections), 1)
@@ -177,10 +181,10 @@ class SlotsTests(SlotsCase):
     def test_a_place_that_is_left(self) -> None:
         """A cancelled waiter frees a place in the queue, and the next request joins at the end."""
         slots = self.make(queue=3)
-        holder, first, second, third = [self.come(slots) for _ in range(4)]
-        self.assertIsInstance(self.come(slots).outcome, QueueFull)
+        holder, first, second, third = [self.take_slot(slots) for _ in range(4)]
+        self.assertIsInstance(self.take_slot(slots).outcome, QueueFull)
         second.leave()
-        last = self.come(slots)
+        last = self.take_slot(slots)
         self.assertIsNone(last.outcome)
         for leaving, next_one in ((holder, first), (first, third), (third, last)):
             leaving.finish()
@@ -189,9 +193,9 @@ class SlotsTests(SlotsCase):
     def test_each_its_own_patience(self) -> None:
         """Each waiter waits a full AP_RENDER_TIMEOUT, even if earlier waiters timed out."""
         slots = self.make(queue=3, longest=10)
-        holder, first = self.come(slots), self.come(slots)
+        holder, first = self.take_slot(slots), self.take_slot(slots)
         self.clock.advance(6)
-        second = self.come(slots)
+        second = self.take_slot(slots)
         self.clock.advance(4)
         self.assertIsInstance(first.outcome, QueueFull)
         self.clock.advance(5)
@@ -203,7 +207,7 @@ class SlotsTests(SlotsCase):
     def test_a_long_queue_of_failures(self) -> None:
         """A queue of any length is emptied even if each holder fails at once."""
         slots = self.make(queue=2000)
-        first = self.come(slots)
+        first = self.take_slot(slots)
 
         def fail() -> None:
             raise KeyError
@@ -220,7 +224,7 @@ class RetryAfterTests(SlotsCase):
 
     def refusal(self, slots: Slots) -> int:
         """Return the Retry-After of a refused request."""
-        refused = self.come(slots)
+        refused = self.take_slot(slots)
         assert isinstance(refused.outcome, QueueFull)
         return refused.outcome.retry_after
 
@@ -228,25 +232,25 @@ class RetryAfterTests(SlotsCase):
         """Retry-After follows recent slot times, queue depth and capacity (D21)."""
         slots = self.make(capacity=2, queue=3)
         for _ in range(30):
-            holder = self.come(slots)
+            holder = self.take_slot(slots)
             self.clock.advance(20)
             holder.finish()
         for _ in range(5):
-            self.come(slots)
+            self.take_slot(slots)
         # Four requests are ahead on two slots, 20 seconds each.
         self.assertEqual(self.refusal(slots), 40)
 
     def test_bounds(self) -> None:
         """Retry-After is at least 1, and at most AP_RENDER_TIMEOUT (D21)."""
         slots = self.make(queue=1, longest=300)
-        holder = self.come(slots)
+        holder = self.take_slot(slots)
         self.clock.advance(100_000)
         holder.finish()
-        self.come(slots), self.come(slots)
+        self.take_slot(slots), self.take_slot(slots)
         self.assertEqual(self.refusal(slots), 300)
         quick = self.make(capacity=50, queue=0)
         for _ in range(50):
-            self.come(quick)
+            self.take_slot(quick)
         self.assertEqual(self.refusal(quick), 1)
 
     @DETERMINISTIC
@@ -261,11 +265,11 @@ class RetryAfterTests(SlotsCase):
         self.setUp()
         slots = self.make(capacity, queue, longest)
         for seconds in holds:
-            holder = self.come(slots)
+            holder = self.take_slot(slots)
             self.clock.advance(seconds)
             holder.finish()
         for _ in range(capacity + queue):
-            self.come(slots)
+            self.take_slot(slots)
         told = self.refusal(slots)
         self.assertIsInstance(told, int)
         self.assertTrue(1 <= told <= longest, told)
@@ -283,7 +287,9 @@ class AnyOrderTests(SlotsCase):
             max_size=40,
         ),
     )
-    def test_nobody_is_lost(self, capacity: int, queue: int, steps: list[tuple[str, int]]) -> None:
+    def test_every_waiter_ends(
+        self, capacity: int, queue: int, steps: list[tuple[str, int]]
+    ) -> None:
         """In any order of events, all requests end, and slots are never exceeded.
 
         No slot is free while a request waits.
@@ -294,7 +300,7 @@ class AnyOrderTests(SlotsCase):
         for step, number in steps:
             present = [each for each in everyone if each.outcome is None]
             if step == "come":
-                self.come(slots)
+                self.take_slot(slots)
             elif step == "wait":
                 self.clock.advance(number)
             elif present:

@@ -116,7 +116,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.assertFalse(self.is_closed())
         self.output.release()
 
-    def test_leaving_while_told(self) -> None:
+    def test_removal_during_notification(self) -> None:
         """Followers that are removed during a notification are not notified any more."""
         leavers: list[Callable[[], None]] = []
 
@@ -133,7 +133,7 @@ class RenderOutputTests(SynchronousTestCase):
         self.output.release()
         self.assertTrue(self.is_closed())
 
-    def test_coming_while_told(self) -> None:
+    def test_addition_during_notification(self) -> None:
         """A follower that is added during a notification is first notified of the next change."""
         leavers: list[Callable[[], None]] = []
 

@@ -56,7 +56,7 @@ class DrainTests(RenderCase):
         encoder.write_stdout(b"abc")
         encoder.exit_and_end()
 
-    def test_let_in_before(self) -> None:
+    def test_admitted_before_shutdown(self) -> None:
         """A request that was admitted before the shutdown may still start a render (D39)."""
         with self.harness.renders.admission() as admitted:
             draining = self.drain(30)
@@ -92,7 +92,7 @@ class DrainTests(RenderCase):
         self.assertEqual(self.harness.unreleased_resources(), NOTHING_UNRELEASED)
         self.assert_nothing_stored()
 
-    def test_cancels_what_dies_already(self) -> None:
+    def test_waits_for_cancelled_render(self) -> None:
         """A shutdown waits for the child process of a render that was cancelled before."""
         self.make(stored=False)
         client, encoder = self.harness.render()

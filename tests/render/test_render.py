@@ -454,7 +454,7 @@ class RefusalTests(RenderCase):
             self.harness.encoder().exit_and_end(code)
             self.assertIsInstance(client.outcome, UndecodableSource)
 
-    def test_trim_of_what_cannot_be_measured(self) -> None:
+    def test_trim_of_unmeasurable_source(self) -> None:
         """If the source cannot be measured, the response is 415, or 504 after the timeout (D13)."""
         for late in (False, True):
             self.make()
@@ -543,7 +543,7 @@ class RefusalTests(RenderCase):
         encoder.exit_and_end(signal=15)
         self.assert_refused(OutputTooLarge)
 
-    def test_cap_of_the_system(self) -> None:
+    def test_stopped_by_sigxfsz(self) -> None:
         """If the system stops an encoder at AP_MAX_VARIANT_BYTES, its clients are refused (D52)."""
         self.make(max_variant=10)
         client, encoder = self.harness.render()
@@ -832,7 +832,7 @@ class LeavingTests(RenderCase):
         encoder.exit_and_end(signal=9)
         self.assertEqual(self.harness.slots.held, 0)
 
-    def test_on_being_told_of_the_end(self) -> None:
+    def test_leave_on_end_notification(self) -> None:
         """If the last client leaves at the moment of the end, the bytes are stored."""
         for stored in (True, False):
             self.make(stored=stored)

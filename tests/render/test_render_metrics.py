@@ -214,7 +214,7 @@ class OutcomeTests(MetricsCase):
         self.harness.encoder().exit_and_end()
         self.assert_counted("invalid_options", 2)
 
-    def test_no_program_and_no_place(self) -> None:
+    def test_missing_ffmpeg_and_full_disk(self) -> None:
         """A missing ffmpeg, or no disk space for the output, counts as ``render_failed`` (D34)."""
         create_error = OSError(28, "No space left on device")
         for refusal in (FileNotFoundError(2, "No such file or directory"), None):
@@ -255,7 +255,7 @@ class OutcomeTests(MetricsCase):
 class NeverRanTests(MetricsCase):
     """Requests that end without a render slot, which are not counted as renders."""
 
-    def test_refused_at_the_gate(self) -> None:
+    def test_refused_before_slot(self) -> None:
         """Requests that are refused before they have a slot, and failed probes, are not counted."""
         self.harness.start_client(path=b"no.wav")
         self.harness.start_client(path=b"huge.wav")

@@ -126,7 +126,7 @@ class FetchTests(SourceCase):
         self.assertEqual(client.outcome, "whole")
 
 
-class TroubleTests(SourceCase):
+class FailureTests(SourceCase):
     """Sources that cannot be fetched."""
 
     def test_refused(self) -> None:

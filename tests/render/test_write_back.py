@@ -28,7 +28,7 @@ CREATE, COMMIT = 10, 120
 
 SUCCESS = 'renders_total{format="mp3",outcome="success"}'
 CANCELLED = 'renders_total{format="mp3",outcome="cancelled"}'
-LOST = "variant_store_write_failures_total"
+WRITE_FAILURE = "variant_store_write_failures_total"
 
 
 class DiskHarness(RenderHarness):
@@ -126,10 +126,10 @@ class StoreCase(SynchronousTestCase):
         """Remove the store's folder, so that every operation on the store fails."""
         shutil.rmtree(self.root)
 
-    def assert_served_beside(self, client: Client) -> None:
+    def assert_served_without_storing(self, client: Client) -> None:
         """Assert that a client received all bytes, and one write failure was counted and logged."""
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
-        self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
+        self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["the store accepts no file"])
         self.assertEqual(self.harness.slots.held, 0)
 
@@ -142,7 +142,7 @@ class NoFileTests(StoreCase):
         self.break_store()
         client, _ = self.harness.render()
         self.harness.finish()
-        self.assert_served_beside(client)
+        self.assert_served_without_storing(client)
 
     def test_refused_peaks(self) -> None:
         """If the store refuses a scratch file, a waveform is still rendered and served."""
@@ -153,7 +153,7 @@ class NoFileTests(StoreCase):
         self.harness.threads.run()
         self.assertEqual((client.outcome, len(client.data)), ("whole", 28))
         success = SUCCESS.replace("mp3", "peaks")
-        self.assertEqual(self.counted(), {success: 1, LOST: 1})
+        self.assertEqual(self.counted(), {success: 1, WRITE_FAILURE: 1})
 
     def test_late(self) -> None:
         """A render waits ten seconds for a scratch file in the store, then does without it."""
@@ -163,7 +163,7 @@ class NoFileTests(StoreCase):
         self.assertEqual(self.harness.spawner.alive, [])
         self.harness.clock.advance(0.1)
         self.harness.finish()
-        self.assert_served_beside(client)
+        self.assert_served_without_storing(client)
         # A scratch file that the store provides too late is removed.
         self.harness.disk.run()
         self.assertEqual(self.scratch_files(), [])
@@ -179,7 +179,7 @@ class NoFileTests(StoreCase):
         self.harness.answer_probe()
         self.harness.finish(b"x" * 100)
         self.assertEqual(client.outcome, "whole")
-        self.assertEqual(self.counted()[LOST], 2)
+        self.assertEqual(self.counted()[WRITE_FAILURE], 2)
         self.assertEqual(self.warnings(), ["the store accepts no file"] * 2)
 
     def test_comes_back(self) -> None:
@@ -193,7 +193,7 @@ class NoFileTests(StoreCase):
         self.harness.finish(b"x" * 100)
         self.harness.disk.run()
         self.assertEqual(self.harness.found("f:flac"), b"x" * 100)
-        self.assertEqual(self.counted()[LOST], 1)
+        self.assertEqual(self.counted()[WRITE_FAILURE], 1)
 
     def test_time_that_is_left(self) -> None:
         """AP_RENDER_TIMEOUT includes the wait for the store."""
@@ -203,7 +203,7 @@ class NoFileTests(StoreCase):
         self.harness.clock.advance(100 - CREATE)
         self.assertEqual(self.harness.encoder().signals, ["TERM"])
 
-    def test_joined_beside(self) -> None:
+    def test_joined_unstored(self) -> None:
         """Clients can join a render that will not be stored, up to its end (D37)."""
         self.break_store()
         self.harness.render()
@@ -278,7 +278,7 @@ class WriteBackTests(StoreCase):
         encoder.exit_and_end()
         self.harness.disk.run()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
-        self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
+        self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
 
     def test_nobody_waits(self) -> None:
@@ -306,7 +306,7 @@ class WriteBackTests(StoreCase):
         self.harness.clock.advance(COMMIT - 0.1)
         self.assertEqual(self.counted(), {SUCCESS: 1})
         self.harness.clock.advance(0.1)
-        self.assertEqual(self.counted(), {SUCCESS: 1, LOST: 1})
+        self.assertEqual(self.counted(), {SUCCESS: 1, WRITE_FAILURE: 1})
         self.assertEqual(self.warnings(), ["write-back"])
         # Output that no store has is not given to later requests (D37).
         self.assertIsNone(self.harness.renders.find(self.harness.request().key))
@@ -333,7 +333,7 @@ class WriteBackTests(StoreCase):
         self.harness.answer_probe()
         self.harness.finish()
         self.assertEqual((client.data, client.outcome), (b"abc", "whole"))
-        self.assertEqual(self.counted(), {SUCCESS: 2, LOST: 2})
+        self.assertEqual(self.counted(), {SUCCESS: 2, WRITE_FAILURE: 2})
         self.assertEqual(self.warnings(), ["write-back", "the store accepts no file"])
 
     def test_slow_reader(self) -> None:

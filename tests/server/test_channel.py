@@ -10,10 +10,10 @@ HIT = b"/f:mp3/plain/local://stored.mp3"
 MISS = b"/f:mp3/plain/local://new.mp3"
 DATA = bytes(range(256)) * 2000
 HEALTH = b"GET /health HTTP/1.1\r\n\r\n"
-AHEAD = 64 * 1024
+MAX_PIPELINED_BYTES = 64 * 1024
 
 
-class LineCase(SynchronousTestCase):
+class ConnectionCase(SynchronousTestCase):
     """Connections with a fake clock; everything must be released at the end of a test.
 
     :ivar harness: the service; it has one stored variant and renders other variants.
@@ -52,7 +52,7 @@ class LineCase(SynchronousTestCase):
         """Advance the clock of the connections, second by second."""
         self.harness.connection_clock.pump([1.0] * seconds)
 
-    def turn(self) -> None:
+    def run_reactor_turn(self) -> None:
         """Run one turn of the reactor."""
         self.harness.connection_clock.advance(0)
 
@@ -71,7 +71,7 @@ class LineCase(SynchronousTestCase):
         self.assertEqual(abort, connection.aborted)
 
 
-def answers(connection: Connection) -> list[Response]:
+def responses_of(connection: Connection) -> list[Response]:
     """Return all responses to GET that a connection has received so far."""
     found: list[Response] = []
     rest = connection.received
@@ -88,7 +88,7 @@ def count(connection: Connection) -> int:
     return connection.received.count(b"HTTP/1.1 200 OK\r\n")
 
 
-class TimeTests(LineCase):
+class TimeTests(ConnectionCase):
     """Time limits of each phase of a connection; received bytes do not extend them."""
 
     def test_idle(self) -> None:
@@ -139,7 +139,7 @@ class TimeTests(LineCase):
         for number in range(20):
             self.elapse(55)
             connection.send_raw(HEALTH)
-            self.assertEqual(number + 1, len(answers(connection)))
+            self.assertEqual(number + 1, len(responses_of(connection)))
         self.assert_ends(connection, 60)
 
     def test_waiting_for_a_render(self) -> None:
@@ -177,7 +177,7 @@ class TimeTests(LineCase):
         self.assertEqual([], clock.getDelayedCalls())
 
 
-class StallTests(LineCase):
+class StallTests(ConnectionCase):
     """Clients that stop reading their response."""
 
     def test_stalled(self) -> None:
@@ -251,20 +251,20 @@ class StallTests(LineCase):
             else:
                 self.assert_ends(connection, 5, abort=True)
 
-    def test_closing_hears_nothing(self) -> None:
+    def test_requests_while_closing(self) -> None:
         """Requests on a connection that is closing get no response."""
         connection = self.connect(window=1)
         connection.send(b"/health", connection=b"close")
         connection.send_raw(HEALTH)
         connection.resume()
-        self.assertEqual(1, len(answers(connection)))
+        self.assertEqual(1, len(responses_of(connection)))
         self.assertEqual(1, len(self.log.requests))
 
 
-class PipelineTests(LineCase):
+class PipelineTests(ConnectionCase):
     """Pipelined requests, which arrive before earlier requests have a response."""
 
-    def ask_ahead(self, size: int) -> Connection:
+    def pipeline(self, size: int) -> Connection:
         """Request a render, then pipeline ``size`` bytes of requests; the last may be cut off."""
         connection = self.get(MISS)
         rest = (HEALTH * (size // len(HEALTH) + 1))[:size]
@@ -284,43 +284,45 @@ class PipelineTests(LineCase):
         )
         for target in targets:
             connection.send(target)
-        self.assertEqual([200], [response.status for response in answers(connection)])
+        self.assertEqual([200], [response.status for response in responses_of(connection)])
         self.finish(MISS)
-        self.assertEqual([200, 200, 404, 200, 200], [got.status for got in answers(connection)])
-        self.assertEqual([b"sound", DATA], [answers(connection)[at].body for at in (1, 3)])
+        self.assertEqual(
+            [200, 200, 404, 200, 200], [got.status for got in responses_of(connection)]
+        )
+        self.assertEqual([b"sound", DATA], [responses_of(connection)[at].body for at in (1, 3)])
         self.assertFalse(connection.closed)
 
-    def test_ahead(self) -> None:
+    def test_pipelined_requests(self) -> None:
         """64 KiB of requests that arrive during a response are kept, and all get a response."""
-        connection = self.ask_ahead(AHEAD)
+        connection = self.pipeline(MAX_PIPELINED_BYTES)
         self.assertFalse(connection.closed)
         self.finish(MISS)
-        self.turn()
-        self.assertEqual(1 + AHEAD // len(HEALTH), count(connection))
+        self.run_reactor_turn()
+        self.assertEqual(1 + MAX_PIPELINED_BYTES // len(HEALTH), count(connection))
         # The limit cut off the last request.
-        connection.send_raw(HEALTH[AHEAD % len(HEALTH) :])
-        self.assertEqual(2 + AHEAD // len(HEALTH), count(connection))
+        connection.send_raw(HEALTH[MAX_PIPELINED_BYTES % len(HEALTH) :])
+        self.assertEqual(2 + MAX_PIPELINED_BYTES // len(HEALTH), count(connection))
 
     def test_ahead_again(self) -> None:
         """64 KiB of requests may arrive during each response."""
-        connection = self.ask_ahead(AHEAD // len(HEALTH) * len(HEALTH))
+        connection = self.pipeline(MAX_PIPELINED_BYTES // len(HEALTH) * len(HEALTH))
         self.finish(MISS)
-        self.turn()
+        self.run_reactor_turn()
         connection.send(self.harness.path(b"/cb:2" + MISS))
-        connection.send_raw(HEALTH * (AHEAD // len(HEALTH)))
+        connection.send_raw(HEALTH * (MAX_PIPELINED_BYTES // len(HEALTH)))
         self.assertFalse(connection.closed)
 
-    def test_too_far_ahead(self) -> None:
+    def test_pipelined_limit(self) -> None:
         """A client that pipelines more than 64 KiB is disconnected and leaves its render."""
-        connection = self.ask_ahead(AHEAD + 1)
+        connection = self.pipeline(MAX_PIPELINED_BYTES + 1)
         self.assertTrue(connection.aborted)
         self.assertEqual(1, self.harness.render(MISS).left)
         self.assertEqual(1, len(self.log.requests))
 
     def test_leaving(self) -> None:
         """A client that disconnects leaves its render at once, whatever it pipelined."""
-        for count, size in enumerate((0, 20_000, AHEAD), start=1):
-            connection = self.ask_ahead(size)
+        for count, size in enumerate((0, 20_000, MAX_PIPELINED_BYTES), start=1):
+            connection = self.pipeline(size)
             self.assertEqual(count - 1, self.harness.render(MISS).left)
             connection.leave()
             self.assertEqual(count, self.harness.render(MISS).left)
@@ -333,11 +335,11 @@ class PipelineTests(LineCase):
         connection = self.connect()
         connection.send_raw(HEALTH * 1000)
         self.assertIn(count(connection), range(1, 50))
-        self.turn()
+        self.run_reactor_turn()
         self.assertEqual(1000, count(connection))
         self.assert_ends(connection, 60)
 
-    def test_hundreds_again_and_again(self) -> None:
+    def test_pipelining_over_limit(self) -> None:
         """A client with more than 64 KiB of unanswered pipelined requests is disconnected."""
         connection = self.connect()
         for _ in range(5):
@@ -350,25 +352,25 @@ class PipelineTests(LineCase):
         connection.send_raw(HEALTH * 1000)
         connection.leave()
         count = len(self.log.requests)
-        self.turn()
+        self.run_reactor_turn()
         self.assertEqual(count, len(self.log.requests))
 
-    def test_answers_nobody_takes(self) -> None:
+    def test_unread_responses(self) -> None:
         """Pipelined requests wait while the client does not read earlier responses."""
         connection = self.connect(window=2000)
         connection.send_raw(HEALTH * 1000)
-        self.turn()
+        self.run_reactor_turn()
         few = count(connection)
         self.assertLess(few, 15)
         self.elapse(590)
         self.assertEqual(few, count(connection))
         for _ in range(1000):
             connection.resume()
-            self.turn()
+            self.run_reactor_turn()
         self.assertEqual(1000, count(connection))
         self.assert_ends(connection, 60)
 
-    def test_answers_nobody_ever_takes(self) -> None:
+    def test_responses_never_read(self) -> None:
         """A pipelining client that reads no response for ten minutes is disconnected."""
         connection = self.connect(window=2000)
         connection.send_raw(HEALTH * 1000)
@@ -380,9 +382,9 @@ class PipelineTests(LineCase):
         request = b"GET /health HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"
         connection.send_raw(request * 500)
         self.assertIn(count(connection), range(1, 50))
-        self.turn()
+        self.run_reactor_turn()
         self.assertEqual(500, count(connection))
-        self.assertEqual({200}, {response.status for response in answers(connection)})
+        self.assertEqual({200}, {response.status for response in responses_of(connection)})
 
     def test_last_request(self) -> None:
         """Requests after one that closes the connection are dropped."""
@@ -390,6 +392,6 @@ class PipelineTests(LineCase):
             connection = self.connect()
             last = b"GET /health HTTP/" + version + b"\r\n" + close + b"\r\n"
             connection.send_raw(HEALTH * 3 + last + HEALTH)
-            self.turn()
-            self.assertEqual(4, len(answers(connection)))
+            self.run_reactor_turn()
+            self.assertEqual(4, len(responses_of(connection)))
             self.assertEqual((True, False), (connection.closed, connection.aborted))

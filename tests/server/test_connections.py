@@ -50,31 +50,31 @@ class ConnectionsTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.table = Connections(self.clock, 2)
+        self.registry = Connections(self.clock, 2)
 
     def connect(self, phase: Phase = Phase.IDLE) -> FakeConnection:
         """Open a connection, one second after the previous one."""
         self.clock.advance(1)
-        return FakeConnection(self.table, self.clock, phase)
+        return FakeConnection(self.registry, self.clock, phase)
 
     def test_room(self) -> None:
         """Below the limit, or without a limit, no connection is evicted."""
         connections = [self.connect()]
-        self.assertTrue(self.table.make_room())
-        self.assertEqual(("", 1), (connections[0].end, len(self.table)))
+        self.assertTrue(self.registry.make_room())
+        self.assertEqual(("", 1), (connections[0].end, len(self.registry)))
         self.assertTrue(Connections(self.clock).make_room())
 
     def test_longest_idle(self) -> None:
         """The connection that has waited longest for a request is closed cleanly."""
         first, second = self.connect(), self.connect()
-        self.assertTrue(self.table.make_room())
+        self.assertTrue(self.registry.make_room())
         self.assertEqual(("in order", ""), (first.end, second.end))
 
     def test_answered_at_once(self) -> None:
         """A connection that has just sent a response is evicted after those that wait longer."""
         first, second = self.connect(), self.connect()
-        self.table.served_by_fast_path(first)
-        self.assertTrue(self.table.make_room())
+        self.registry.served_by_fast_path(first)
+        self.assertTrue(self.registry.make_room())
         self.assertEqual(("", "in order"), (first.end, second.end))
 
     def test_busy(self) -> None:
@@ -82,8 +82,8 @@ class ConnectionsTests(SynchronousTestCase):
         log = Log()
         self.addCleanup(log.start())
         busy = [self.connect(Phase.RESPONDING) for _ in range(2)]
-        self.assertFalse(self.table.make_room())
-        self.assertFalse(self.table.make_room())
+        self.assertFalse(self.registry.make_room())
+        self.assertFalse(self.registry.make_room())
         self.assertEqual(["", ""], [connection.end for connection in busy])
         self.assertEqual(1, len(log.events))
 
@@ -91,12 +91,12 @@ class ConnectionsTests(SynchronousTestCase):
         """A connection with unsent bytes is evicted last, and only after half a minute."""
         waiting, free = self.connect(), self.connect()
         waiting.all_sent = False
-        self.assertTrue(self.table.make_room())
+        self.assertTrue(self.registry.make_room())
         self.assertEqual(("", "in order"), (waiting.end, free.end))
         self.connect(Phase.RESPONDING)
-        self.assertFalse(self.table.make_room())
+        self.assertFalse(self.registry.make_room())
         self.clock.advance(30)
-        self.assertTrue(self.table.make_room())
+        self.assertTrue(self.registry.make_room())
         self.assertEqual("aborted", waiting.end)
 
     def test_stalled(self) -> None:
@@ -104,9 +104,9 @@ class ConnectionsTests(SynchronousTestCase):
         stalled, _ = self.connect(Phase.RESPONDING), self.connect(Phase.RESPONDING)
         stalled.stall()
         self.clock.advance(30)
-        self.assertFalse(self.table.make_room())
+        self.assertFalse(self.registry.make_room())
         self.clock.advance(1)
-        self.assertTrue(self.table.make_room())
+        self.assertTrue(self.registry.make_room())
         self.assertEqual("aborted", stalled.end)
 
     def test_limits(self) -> None:
@@ -130,9 +130,9 @@ class ConnectionsTests(SynchronousTestCase):
     def test_close_idle(self) -> None:
         """At shutdown idle connections are closed, and the last response ends the wait."""
         idle, busy = self.connect(), self.connect(Phase.RESPONDING)
-        self.table.close_idle()
+        self.registry.close_idle()
         self.assertEqual(("in order", ""), (idle.end, busy.end))
-        waiting = Deferred.fromCoroutine(self.table.wait_until_closed(30))
+        waiting = Deferred.fromCoroutine(self.registry.wait_until_closed(30))
         self.assertNoResult(waiting)
         busy.loseConnection()
         self.successResultOf(waiting)

@@ -147,7 +147,7 @@ class SameTests(FastPathCase):
         self.assertFalse(connection.closed)
 
 
-class LeftTests(FastPathCase):
+class OrdinaryPathTests(FastPathCase):
     """Requests that the fast path leaves to the ordinary path."""
 
     def test_uncommon(self) -> None:
@@ -156,7 +156,7 @@ class LeftTests(FastPathCase):
             fast = self.assert_equal_answers(self.harnesses, **headers)
             self.assertEqual(fast.called_methods()[-1], "lookup", headers)
 
-    def test_pieces(self) -> None:
+    def test_split_and_pipelined_requests(self) -> None:
         """Split requests and pipelined requests get the same response with the fast path."""
         for plain_or_fast in self.harnesses:
             path = plain_or_fast.path(PATH)
@@ -248,7 +248,7 @@ class LeftTests(FastPathCase):
 
     @DETERMINISTIC
     @given(st.binary(max_size=60), st.binary(max_size=20), st.integers(0, 200))
-    def test_anything(self, noise: bytes, more: bytes, at: int) -> None:
+    def test_arbitrary_bytes(self, noise: bytes, more: bytes, at: int) -> None:
         """Arbitrary bytes get the same response with and without the fast path."""
         request = b"GET %s HTTP/1.1\r\nHost: h\r\n\r\n" % self.harnesses[0].path(PATH)
         request = request[:at] + noise + request[at:] + more

@@ -24,7 +24,7 @@ def has_ipv6() -> bool:
         return False
 
 
-class MostClientsTests(SynchronousTestCase):
+class MaxClientsTests(SynchronousTestCase):
     """Maximum number of clients, which leaves file descriptors for child processes."""
 
     def most(self, limit: int, children: int) -> int:
@@ -39,7 +39,7 @@ class MostClientsTests(SynchronousTestCase):
             self.assertGreaterEqual(limit - 2 * most, 256 + 8 * children)
             self.assertLessEqual(limit - 2 * most, 256 + 8 * children + 1)
 
-    def test_room_for_nobody(self) -> None:
+    def test_limit_too_low(self) -> None:
         """Under a limit that is too low for the service itself, 16 clients are allowed."""
         for limit, children in ((0, 1), (64, 1), (256, 100), (90, 0)):
             self.assertEqual(16, self.most(limit, children))

@@ -26,7 +26,7 @@ from audioproxy.web.instrumentation import Instrumentation
 from tests.support.http import Log
 from tests.support.service import Client, fetch, reactor, send, until
 
-MANY = os.urandom(1 << 20) * 4
+LARGE_DATA = os.urandom(1 << 20) * 4
 
 
 class Files(BaseResource):
@@ -89,28 +89,34 @@ class SendfileTests(TestCase):
         os.write(self.file.descriptor, data)
         self.output.grow()
 
-    async def test_stretches(self) -> None:
+    async def test_ranges(self) -> None:
         """A range of a file of any length is sent exactly."""
-        self.grow(MANY)
-        for start, stop in ((0, len(MANY)), (1, len(MANY) - 1), (5, 6), (7, 7), (9, 70_000)):
+        self.grow(LARGE_DATA)
+        for start, stop in (
+            (0, len(LARGE_DATA)),
+            (1, len(LARGE_DATA) - 1),
+            (5, 6),
+            (7, 7),
+            (9, 70_000),
+        ):
             response = await fetch(self.port, b"/%d-%d" % (start, stop))
-            self.assertEqual(response.body, MANY[start:stop])
+            self.assertEqual(response.body, LARGE_DATA[start:stop])
             self.assertTrue(response.complete)
             self.assertEqual(self.log.requests[-1].sent, stop - start)
         self.assertEqual(bool(self.moves), self.uses_sendfile)
 
     async def test_growing(self) -> None:
         """A growing file is sent in chunks while it grows, by small or large amounts."""
-        self.grow(MANY[:1_000_000])
+        self.grow(LARGE_DATA[:1_000_000])
         client: Client = await send(self.port, b"/growing")
         at = 1_000_000
         for more in (1, 500_000, 100, 2_000_000, 40_000, 0):
             await until(lambda at=at: client.response and len(client.response.body) == at)
-            self.grow(MANY[at : at + more])
+            self.grow(LARGE_DATA[at : at + more])
             at += more
         self.output.end()
         response = await client.end()
-        self.assertEqual(response.body, MANY[:at])
+        self.assertEqual(response.body, LARGE_DATA[:at])
         self.assertEqual(response["transfer-encoding"], b"chunked")
         self.assertTrue(response.complete)
         self.assertEqual(self.log.requests[-1].sent, at)
@@ -118,24 +124,24 @@ class SendfileTests(TestCase):
 
     async def test_without_chunks(self) -> None:
         """An HTTP/1.0 client receives a growing file without chunks, until the close."""
-        self.grow(MANY)
+        self.grow(LARGE_DATA)
         self.output.end()
         client: Client = await send(self.port, b"/growing HTTP/1.0\r\nX:")
-        self.assertTrue((await client.end()).body.endswith(MANY))
+        self.assertTrue((await client.end()).body.endswith(LARGE_DATA))
 
     async def test_slow_client(self) -> None:
         """A client that pauses receives every byte, and its pause takes little memory."""
-        self.grow(MANY)
+        self.grow(LARGE_DATA)
         # More than the socket buffers of a connection can hold.
         for _ in range(4):
-            self.grow(MANY)
+            self.grow(LARGE_DATA)
         self.output.end()
         for path in (b"/growing", b"/0-%d" % self.output.size):
             client: Client = await send(self.port, path)
             client.pause()
             await until(self.stalled)
             client.resume()
-            self.assertEqual((await client.end()).body, MANY * 5)
+            self.assertEqual((await client.end()).body, LARGE_DATA * 5)
 
     def stalled(self) -> bool:
         """Return whether the client has stalled; assert that few bytes are buffered for it."""
@@ -147,14 +153,14 @@ class SendfileTests(TestCase):
 
     async def test_next_request(self) -> None:
         """After a body was sent, the next request on the connection is served."""
-        self.grow(MANY)
+        self.grow(LARGE_DATA)
         self.output.end()
         client: Client = await send(
             self.port, b"/0-100000 HTTP/1.1\r\n\r\nGET /growing HTTP/1.1\r\n\r\nGET /1-2"
         )
         received = bytes((await client.end()).rest)
-        self.assertIn(MANY[:100_000], bytes(client.received))
-        self.assertTrue(received.endswith(b"\r\n\r\n" + MANY[1:2]), received[-100:])
+        self.assertIn(LARGE_DATA[:100_000], bytes(client.received))
+        self.assertTrue(received.endswith(b"\r\n\r\n" + LARGE_DATA[1:2]), received[-100:])
         self.assertEqual(received.count(b"HTTP/1.1 200 OK"), 2)
 
     async def test_failure(self) -> None:
@@ -164,25 +170,25 @@ class SendfileTests(TestCase):
             os.ftruncate(self.file.descriptor, 0)
             self.output.ended = False
             os.lseek(self.file.descriptor, 0, os.SEEK_SET)
-            self.grow(MANY[:size])
+            self.grow(LARGE_DATA[:size])
             client: Client = await send(self.port, b"/growing")
             await until(lambda client=client: client.response and client.response.body)
             self.output.end(RenderFailed())
             response = await client.end()
             self.assertFalse(response.complete)
-            self.assertTrue(MANY.startswith(response.body))
+            self.assertTrue(LARGE_DATA.startswith(response.body))
 
-    async def test_shorter_than_it_says(self) -> None:
+    async def test_shorter_than_content_length(self) -> None:
         """A file that is shorter than Content-Length ends the response early and is logged."""
-        self.grow(MANY)
-        client: Client = await send(self.port, b"/0-%d" % (len(MANY) + 1))
+        self.grow(LARGE_DATA)
+        client: Client = await send(self.port, b"/0-%d" % (len(LARGE_DATA) + 1))
         self.assertFalse((await client.end()).complete)
         self.assertEqual(len(self.flushLoggedErrors(EOFError)), 1)
 
     async def test_client_that_leaves(self) -> None:
         """A request of a client that has disconnected ends, and logs no error."""
-        self.grow(MANY)
-        for path in (b"/growing", b"/0-%d" % len(MANY)):
+        self.grow(LARGE_DATA)
+        for path in (b"/growing", b"/0-%d" % len(LARGE_DATA)):
             client: Client = await send(self.port, path)
             client.pause()
             await until(lambda: self.files.active.count)
@@ -197,7 +203,7 @@ class WrittenTests(SendfileTests):
     uses_sendfile = False
 
 
-class TroubleTests(SendfileTests):
+class FailureTests(SendfileTests):
     """`SendfileTests` on a file system that rejects sendfile, and failures of sendfile."""
 
     def setUp(self) -> None:
@@ -207,10 +213,10 @@ class TroubleTests(SendfileTests):
 
     async def test_lost(self) -> None:
         """A connection that is lost during sendfile is closed without a logged error."""
-        self.grow(MANY)
+        self.grow(LARGE_DATA)
         for number in (errno.EPIPE, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ETIMEDOUT):
             self.failure = OSError(number, os.strerror(number))
-            client: Client = await send(self.port, b"/0-%d" % len(MANY))
+            client: Client = await send(self.port, b"/0-%d" % len(LARGE_DATA))
             client.pause()
             await until(lambda: self.files.active.count)
             await client.leave()
@@ -219,19 +225,19 @@ class TroubleTests(SendfileTests):
 
     async def test_full_socket(self) -> None:
         """If the socket buffer is full, sending is retried later."""
-        self.grow(MANY)
+        self.grow(LARGE_DATA)
         self.failure = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        client: Client = await send(self.port, b"/0-%d" % len(MANY))
+        client: Client = await send(self.port, b"/0-%d" % len(LARGE_DATA))
         await until(lambda: client.received)
         self.failure = None
-        self.assertEqual((await client.end()).body, MANY)
+        self.assertEqual((await client.end()).body, LARGE_DATA)
 
     async def test_broken_disk(self) -> None:
         """A read error of the disk ends the response early and is logged."""
-        self.grow(MANY)
+        self.grow(LARGE_DATA)
         self.failure = OSError(errno.EIO, "Input/output error")
         self.patch(sendfile_module.os, "pread", self.sendfile)
-        client: Client = await send(self.port, b"/0-%d" % len(MANY))
+        client: Client = await send(self.port, b"/0-%d" % len(LARGE_DATA))
         self.assertFalse((await client.end()).complete)
         self.assertEqual(len(self.flushLoggedErrors(OSError)), 1)
 

@@ -6,7 +6,7 @@ from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred
 
 from audioproxy.server.site import ProxySite
-from tests.server.test_channel import DATA, HEALTH, HIT, MISS, LineCase, answers
+from tests.server.test_channel import DATA, HEALTH, HIT, MISS, ConnectionCase, responses_of
 from tests.support.http import Connection, read_response
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -69,12 +69,12 @@ BAD_HEADERS = {
 }
 
 
-class BadRequestTests(LineCase):
+class BadRequestTests(ConnectionCase):
     """Malformed requests: one 400 response, one access log line, and a closed connection."""
 
     def assert_refused(self, connection: Connection, request_id: bytes | None, name: str) -> None:
         """Assert that the last response is a 400, and that the sending side is closed after it."""
-        (*_, response) = answers(connection)
+        (*_, response) = responses_of(connection)
         self.assertEqual((400, "bad_request"), (response.status, response.error), name)
         self.assertEqual((b"close", True), (response["connection"], response.complete), name)
         self.assertEqual(b"no-store", response["cache-control"], name)
@@ -101,7 +101,7 @@ class BadRequestTests(LineCase):
                     connection.send_raw(part)
                 connection.send_raw(hidden * 1000)
                 self.assert_refused(connection, request_id, name)
-                self.assertEqual(1, len(answers(connection)), name)
+                self.assertEqual(1, len(responses_of(connection)), name)
                 self.assertEqual(1, len(self.log.requests), name)
         self.assertEqual([], self.harness.calls)
 
@@ -142,7 +142,7 @@ class BadRequestTests(LineCase):
         """A malformed request that is pipelined gets its 400 after the earlier responses."""
         connection = self.connect()
         connection.send_raw(HEALTH + BAD_LINES["SSH"] + HEALTH)
-        self.assertEqual([200, 400], [response.status for response in answers(connection)])
+        self.assertEqual([200, 400], [response.status for response in responses_of(connection)])
         self.assert_refused(connection, None, "")
 
     def test_behind_a_render(self) -> None:
@@ -154,7 +154,7 @@ class BadRequestTests(LineCase):
             self.harness.render(rest).write_output(b"so")
             self.elapse(300)
             self.finish(rest, b"und")
-            first, second = answers(connection)
+            first, second = responses_of(connection)
             self.assertEqual((b"sound", True), (first.body, first.complete))
             self.assertEqual(400, second.status)
             self.assert_ends(connection, 5, abort=True)
@@ -167,8 +167,8 @@ class BadRequestTests(LineCase):
             self.assertFalse(connection.closed)
             self.elapse(500)
             connection.resume()
-            self.turn()
-        self.assertEqual([200, 400], [response.status for response in answers(connection)])
+            self.run_reactor_turn()
+        self.assertEqual([200, 400], [response.status for response in responses_of(connection)])
         self.assertEqual(DATA, connection.response.body)
 
     def test_old_versions(self) -> None:
@@ -179,7 +179,7 @@ class BadRequestTests(LineCase):
         self.assertEqual((True, False), (connection.closed, connection.aborted))
 
 
-class BodyTests(LineCase):
+class BodyTests(ConnectionCase):
     """Request bodies, which the service never uses."""
 
     def send(self, head: bytes, *parts: bytes, method: bytes = b"GET") -> Connection:
@@ -191,11 +191,11 @@ class BodyTests(LineCase):
             connection.send_raw(part)
         return connection
 
-    def assert_cut(
+    def assert_body_refused(
         self, connection: Connection, status: int = 400, code: str = "bad_request"
     ) -> None:
         """Assert that a request is refused once and reached no resource."""
-        (response,) = answers(connection)
+        (response,) = responses_of(connection)
         self.assertEqual((status, code), (response.status, response.error))
         self.assertEqual(b"close", response["connection"])
         self.assertEqual([], self.harness.calls)
@@ -212,7 +212,7 @@ class BodyTests(LineCase):
         ):
             connection = self.send(head, *parts)
             connection.send_raw(HEALTH)
-            self.assertEqual([200, 200], [response.status for response in answers(connection)])
+            self.assertEqual([200, 200], [response.status for response in responses_of(connection)])
             self.assertEqual(DATA, connection.response.body)
 
     def test_too_long(self) -> None:
@@ -220,7 +220,7 @@ class BodyTests(LineCase):
         for length in (b"65537", b"99999999999"):
             head = b"Content-Length: " + length
             for parts in ([b"x" * 65_537], [b"x" * 60_000, b"x" * 5537], [b"x" * 90_000]):
-                self.assert_cut(self.send(head, *parts))
+                self.assert_body_refused(self.send(head, *parts))
 
     def test_too_long_for_another_method(self) -> None:
         """With a body of more than 64 KiB, methods other than GET and HEAD are a 404.
@@ -230,18 +230,18 @@ class BodyTests(LineCase):
         parts = [b"x" * 60_000, b"x" * 5537]
         for method in (b"POST", b"PUT", b"DELETE", b"OPTIONS", b"get", b"BREW"):
             connection = self.send(b"Content-Length: 65537", *parts, method=method)
-            self.assert_cut(connection, 404, "not_found")
-        self.assert_cut(self.send(b"Content-Length: 65537", *parts, method=b"HEAD"))
+            self.assert_body_refused(connection, 404, "not_found")
+        self.assert_body_refused(self.send(b"Content-Length: 65537", *parts, method=b"HEAD"))
 
     def test_endless_chunks(self) -> None:
         """A chunked body of more than 64 KiB is refused, whatever the size of its chunks."""
         head, end = b"Transfer-Encoding: chunked", b"0\r\n\r\n" + HEALTH
         large = b"ffffffffff\r\n" + bytes(10_000)
-        self.assert_cut(self.send(head, large, *[bytes(10_000)] * 6))
-        self.assert_cut(self.send(head, *[b"1000\r\n%b\r\n" % bytes(0x1000)] * 17, end))
-        self.assert_cut(self.send(head, b"20000\r\n%b\r\n" % bytes(0x20000) + end))
+        self.assert_body_refused(self.send(head, large, *[bytes(10_000)] * 6))
+        self.assert_body_refused(self.send(head, *[b"1000\r\n%b\r\n" % bytes(0x1000)] * 17, end))
+        self.assert_body_refused(self.send(head, b"20000\r\n%b\r\n" % bytes(0x20000) + end))
         # All chunks arrive at once, and Twisted parses them to the end.
-        self.assert_cut(self.send(head, b"100\r\n%b\r\n" % bytes(0x100) * 300 + end))
+        self.assert_body_refused(self.send(head, b"100\r\n%b\r\n" % bytes(0x100) * 300 + end))
 
     def test_endless_trailers(self) -> None:
         """Endless trailers of a chunked body are a 400."""
@@ -276,7 +276,7 @@ class BodyTests(LineCase):
         self.assertEqual([], self.log.requests)
 
 
-class RoomTests(LineCase):
+class ConnectionLimitTests(ConnectionCase):
     """The limit of connections, and eviction for new connections."""
 
     def limit(self, most: int) -> None:
@@ -338,7 +338,7 @@ class RoomTests(LineCase):
                 second = self.connect()
                 self.assertEqual((True, False), (first.aborted, second.closed))
 
-    def test_said_in_the_log(self) -> None:
+    def test_logged_once_a_minute(self) -> None:
         """The lack of room for connections is logged at most once a minute."""
         self.limit(1)
         self.get(MISS)
@@ -380,7 +380,7 @@ class RoomTests(LineCase):
         self.assertEqual([True] + [False] * 9, [each.aborted for each in connections])
 
 
-class FinishTests(LineCase):
+class ShutdownTests(ConnectionCase):
     """Shutdown of the site: connections are closed, and responses complete."""
 
     def test_waiting(self) -> None:

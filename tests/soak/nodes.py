@@ -151,11 +151,11 @@ class Metrics:
 
     def __init__(self, text: str) -> None:
         self.values: dict[tuple[str, Labels], float] = {}
-        for connection in text.splitlines():
-            if connection and not connection.startswith("#"):
-                match = _SAMPLE.fullmatch(connection)
+        for line in text.splitlines():
+            if line and not line.startswith("#"):
+                match = _SAMPLE.fullmatch(line)
                 if match is None:
-                    raise ValueError(f"not a sample: {connection!r}")
+                    raise ValueError(f"not a sample: {line!r}")
                 labels = tuple(sorted(_LABEL.findall(match[2] or "")))
                 self.values[match[1], labels] = float(match[3])
 

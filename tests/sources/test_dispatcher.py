@@ -40,7 +40,7 @@ class SourcesTests(SynchronousTestCase):
             self.refusal(SourceDispatcher(Allowlist(), {}), LocalSource(b"a.mp3")), NotFound
         )
 
-    def test_forgotten_settings(self) -> None:
+    def test_unset_setting_logged_once(self) -> None:
         """A refusal that is due to an unset setting is logged once, with the setting's name."""
         log = Log()
         self.addCleanup(log.start())

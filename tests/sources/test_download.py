@@ -101,7 +101,7 @@ class DownloadCase(SynchronousTestCase):
         return os.pread(self.file.descriptor, 100 * BATCH, 0)
 
 
-class TakeTests(DownloadCase):
+class ReceiveTests(DownloadCase):
     """`FileConsumer.receive`"""
 
     def test_interface(self) -> None:
@@ -199,7 +199,7 @@ class TakeTests(DownloadCase):
         self.assertEqual(self.successResultOf(receiving), 100 * PIECE)
 
 
-class TroubleTests(DownloadCase):
+class FailureTests(DownloadCase):
     """Failures of `FileConsumer.receive`."""
 
     def test_limit(self) -> None:
@@ -296,7 +296,7 @@ class TroubleTests(DownloadCase):
                 stream.end()
             self.assertEqual(self.failureResultOf(receiving, OSError).value.errno, errno.EAGAIN)
 
-    def test_flow_that_fails(self) -> None:
+    def test_stream_that_fails(self) -> None:
         """If the stream fails, the download fails with the same error after the running write."""
         for size in (5, BATCH, BATCH + 5):
             receiving = self.receive(FakeStream())

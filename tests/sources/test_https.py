@@ -39,7 +39,7 @@ def reset_connection(peer: Peer, _: object) -> None:
     peer.reset()
 
 
-class InClear:
+class PlaintextClient:
     """`HttpClient` wrapper that requests https URLs without TLS."""
 
     def __init__(self, outbound: HttpClient) -> None:
@@ -50,7 +50,7 @@ class InClear:
         return await self._outbound.request(method, "http" + url[5:], headers)
 
 
-class Space:
+class FakeScratchSpace:
     """Scratch space for local copies.
 
     :ivar refusal: raised by `create` if set.
@@ -77,9 +77,9 @@ class OriginCase(ClientCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.space = Space()
+        self.space = FakeScratchSpace()
         self.tls_error: OSError | None = None
-        client: Any = InClear(self.client)
+        client: Any = PlaintextClient(self.client)
         self.origins = HttpsSources(
             OriginClient(client, Allowlist(("origin.test", "*.origin.test")), self.network),
             Downloads(self.space, self.in_thread, LIMIT),
@@ -97,7 +97,7 @@ class OriginCase(ClientCase):
         return execute(work)
 
     @property
-    def asked(self) -> list[str]:
+    def recorded_requests(self) -> list[str]:
         """The requests so far, each with its method, target and Range."""
         return [
             " ".join(filter(None, (each.method, each.target, each.headers.get("range"))))
@@ -128,13 +128,13 @@ class OriginCase(ClientCase):
         return self.begin(found.input(seconds, whole=True))
 
 
-class AskTests(OriginCase):
+class OpenTests(OriginCase):
     """`HttpsSources.open`: requests, and interpretation of the responses."""
 
     def test_head(self) -> None:
         """A HEAD response with a length is sufficient; the request accepts no compression."""
         found = self.opened(reply(200, length=7, headers=TAGGED))
-        self.assertEqual(["HEAD /a/b?c"], self.asked)
+        self.assertEqual(["HEAD /a/b?c"], self.recorded_requests)
         self.assertEqual("identity", self.network.requests[0].headers["accept-encoding"])
         self.assertEqual((7, b'"1" 7', {}), (found.size, found.validator, dict(found.descriptors)))
 
@@ -143,7 +143,7 @@ class AskTests(OriginCase):
         part = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
         for status in (403, 405, 501):
             found = self.opened(reply(status), part)
-            self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=0-0"], self.asked[-2:])
+            self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=0-0"], self.recorded_requests[-2:])
             self.assertEqual((7, b'"1" 7'), (found.size, found.validator))
         for head in (
             reply(200),
@@ -166,7 +166,7 @@ class AskTests(OriginCase):
         ):
             self.assertEqual(size, self.opened(reply(405), response).size, response)
 
-    def test_material(self) -> None:
+    def test_validator(self) -> None:
         """The validator is the ETag, or else Last-Modified, with the size.
 
         The fingerprint is empty, so probe results are not cached.
@@ -197,10 +197,10 @@ class AskTests(OriginCase):
     def unreadable(self, *responses: Any) -> None:
         """Assert that opening the source succeeds, and that reading it is a 415."""
         found = self.opened(*responses)
-        requests = len(self.asked)
+        requests = len(self.recorded_requests)
         for whole in (False, True):
             self.error_of(found.input(60, whole=whole), UndecodableSource)
-        self.assertEqual(requests, len(self.asked))
+        self.assertEqual(requests, len(self.recorded_requests))
 
     def test_no_source(self) -> None:
         """If a status has no source body, opening (as for HEAD) succeeds; reading is 415 (D48)."""
@@ -234,7 +234,7 @@ class RedirectTests(OriginCase):
         self.assertEqual(1, found.size)
         return [f"{each.headers['host']}{each.target}" for each in self.network.requests[1:]]
 
-    def test_places(self) -> None:
+    def test_locations(self) -> None:
         """A Location is resolved against the previous URL, as browsers do."""
         for place, there in (
             ("/x", "origin.test/x"),
@@ -258,7 +258,7 @@ class RedirectTests(OriginCase):
         there = [f"origin.test/{path}" for path in ("x;y", "x;y?a;b;", ";", "z;?c")]
         self.assertEqual(there, self.follow("/x;y", "?a;b;", ";", "./z;?c"))
 
-    def test_no_places(self) -> None:
+    def test_invalid_locations(self) -> None:
         """A redirect without Location, or to anything but a valid https URL, is a 404 (D48)."""
         for place in (
             "http://origin.test/", "HTTP://origin.test/", "ftp://origin.test/", "file:///etc/passwd",
@@ -290,7 +290,7 @@ class RedirectTests(OriginCase):
         self.assertEqual({"origin.test", "b.origin.test"}, {*self.network.names})
 
 
-class AgreesTests(OriginCase):
+class OriginStateTests(OriginCase):
     """Comparison of two states of a source."""
 
     def state(self, size: int | None, tag: str = "", modified: str = "") -> OriginState:
@@ -343,13 +343,13 @@ class AgreesTests(OriginCase):
             self.network.scripts += responses
             self.network.requests.clear()
             self.assertIs(verdict, self.result_of(found.unchanged()), responses)
-            self.assertEqual("HEAD /a/b?c", self.asked[0])
+            self.assertEqual("HEAD /a/b?c", self.recorded_requests[0])
 
     def test_nothing_to_compare(self) -> None:
         """Without ETag and Last-Modified, the origin is not asked for changes."""
         found = self.opened(reply(200, length=7))
         self.assertTrue(self.result_of(found.unchanged()))
-        self.assertEqual(1, len(self.asked))
+        self.assertEqual(1, len(self.recorded_requests))
 
 
 class InputTests(OriginCase):
@@ -377,7 +377,7 @@ class InputTests(OriginCase):
                 self.assertEqual("1" if ranges else "0", seekable, response)
                 self.assertIn("/trust.pem", opened.options)
                 self.assertIn(USER_AGENT, opened.options)
-            self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6"], self.asked[-2:])
+            self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6"], self.recorded_requests[-2:])
 
     def test_unsized(self) -> None:
         """A source of unknown length is copied for the probe too, as it may be truncated (D48)."""
@@ -392,7 +392,7 @@ class InputTests(OriginCase):
             self.network.scripts += later
             for needed in (False, True):
                 self.assertEqual(local_input(), self.result_of(found.input(10, whole=needed)))
-            self.assertEqual("GET /a/b?c", self.asked[-1])
+            self.assertEqual("GET /a/b?c", self.recorded_requests[-1])
             found.close()
 
     def test_unsized_and_too_large(self) -> None:
@@ -439,7 +439,7 @@ class InputTests(OriginCase):
         part = reply(206, b"x", {**TAGGED, "Content-Range": "bytes 0-0/7"})
         found = self.opened(reply(405), part)
         self.assertTrue(self.result_of(found.input(10, whole=True)).bounded)
-        self.assertEqual(2, len(self.asked))
+        self.assertEqual(2, len(self.recorded_requests))
 
     def test_no_validator(self) -> None:
         """A source without a validator is probed in place, but copied for a render."""
@@ -448,7 +448,9 @@ class InputTests(OriginCase):
         self.network.scripts += [part, reply(200, b"0123456")]
         self.assertTrue(self.result_of(found.input(10, whole=False)).bounded)
         self.assertEqual(local_input(), self.result_of(found.input(10, whole=True)))
-        self.assertEqual(["HEAD /a/b?c", "GET /a/b?c bytes=6-6", "GET /a/b?c"], self.asked)
+        self.assertEqual(
+            ["HEAD /a/b?c", "GET /a/b?c bytes=6-6", "GET /a/b?c"], self.recorded_requests
+        )
         found.close()
 
     def test_behind_a_redirect(self) -> None:
@@ -459,7 +461,7 @@ class InputTests(OriginCase):
         found = self.opened(away, same, part)
         opened = self.result_of(found.input(10, whole=False))
         self.assertEqual("https://b.origin.test/x%7Cy", opened.url)
-        self.assertEqual(["HEAD /x%7Cy", "GET /x%7Cy bytes=6-6"], self.asked[1:])
+        self.assertEqual(["HEAD /x%7Cy", "GET /x%7Cy bytes=6-6"], self.recorded_requests[1:])
 
     def test_short_lived(self) -> None:
         """Redirects are followed again for a render, since it may have waited in the queue."""
@@ -476,9 +478,9 @@ class InputTests(OriginCase):
             ]
             opened = self.result_of(found.input(10, whole=True))
             self.assertEqual((f"https://origin.test{place}", True), (opened.url, opened.bounded))
-            self.assertEqual(["HEAD /a/b?c", f"HEAD {place}", *more], self.asked)
+            self.assertEqual(["HEAD /a/b?c", f"HEAD {place}", *more], self.recorded_requests)
 
-    def test_another_behind_a_redirect(self) -> None:
+    def test_redirect_target_changed(self) -> None:
         """If the redirect target changed since the probe, or is gone, the render is refused."""
         away, same = reply(302, b"", {"Location": "/old"}), reply(200, length=7, headers=TAGGED)
         for responses, kind in (
@@ -502,11 +504,11 @@ class InputTests(OriginCase):
         ):
             found = self.without_ranges()
             for whole in (True, True, False):
-                self.network.scripts += [response] * (not self.asked)
+                self.network.scripts += [response] * (not self.recorded_requests)
                 opened = self.result_of(found.input(60, whole=whole))
                 self.assertEqual(local_input(), opened)
             self.assertTrue(self.result_of(found.unchanged()))
-            self.assertEqual(["GET /a/b?c"], self.asked)
+            self.assertEqual(["GET /a/b?c"], self.recorded_requests)
             descriptor = found.descriptors[SOURCE_DESCRIPTOR]
             self.assertEqual(b"0123456789", os.pread(descriptor, 99, 0))
             for _ in range(2):
@@ -545,7 +547,7 @@ class InputTests(OriginCase):
             self.network.scripts += [speak]
             # TLS would mark the end of the body; this connection does not use TLS.
             self.error_of(found.input(60, whole=whole), UpstreamUnavailable)
-            self.assertEqual(["GET /a/b?c"], self.asked)
+            self.assertEqual(["GET /a/b?c"], self.recorded_requests)
             found.close()
 
     def test_refusals(self) -> None:
@@ -684,7 +686,7 @@ class DeadlineTests(OriginCase):
         self.assertNoResult(fetching)
         self.network.advance(0.1)
         self.exactly(fetching, TimeoutError)
-        self.assertEqual(("GET /a/b?c", 0), (self.asked[-1], self.space.held))
+        self.assertEqual(("GET /a/b?c", 0), (self.recorded_requests[-1], self.space.held))
 
     def test_no_time(self) -> None:
         """If no time is left, opening the input fails at once."""
@@ -713,14 +715,14 @@ class DeadlineTests(OriginCase):
         self.assertNoResult(asking)
         self.network.advance(0.1)
         self.exactly(asking, UpstreamUnavailable)
-        self.assertEqual(["HEAD /a/b?c", "HEAD /0", "HEAD /1"], self.asked)
+        self.assertEqual(["HEAD /a/b?c", "HEAD /0", "HEAD /1"], self.recorded_requests)
         self.assertTrue(self.network.peers[-1].closed)
 
 
 class CancelledTests(OriginCase):
     """Cancelled lookups and copies."""
 
-    def test_asking(self) -> None:
+    def test_cancelled_open(self) -> None:
         """A cancelled lookup aborts its request."""
         asking = self.begin(self.origins.open(SOURCE))
         asking.cancel()

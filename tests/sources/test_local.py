@@ -31,7 +31,7 @@ NOBODY = 65534
 
 
 @contextmanager
-def not_root() -> Iterator[None]:
+def as_unprivileged_user() -> Iterator[None]:
     """Run as a user to whom file permissions apply."""
     if os.geteuid():
         yield
@@ -96,7 +96,7 @@ class ServedTests(LocalCase):
         """Regular files in the root and in its subfolders are served."""
         self.assertEqual((self.read(b"a.mp3"), self.read(b"in/b.mp3")), (b"one", b"two"))
 
-    def test_facts(self) -> None:
+    def test_size_and_validator(self) -> None:
         """Size and validator follow the file's size and mtime (Local source confinement, 4)."""
         opened = self.open(b"a.mp3")
         first = opened.validator
@@ -108,7 +108,7 @@ class ServedTests(LocalCase):
         touched.close()
         self.assertNotEqual(first, b"3-1")
 
-    def test_revision(self) -> None:
+    def test_fingerprint(self) -> None:
         """A file that was changed just now has no fingerprint; later, each change alters it."""
         path = self.root / "a.mp3"
         seen = []
@@ -205,7 +205,7 @@ class ServedTests(LocalCase):
     def test_folder_that_cannot_be_listed(self) -> None:
         """A folder with execute but without read permission can be traversed."""
         (self.root / "in").chmod(0o711)
-        with not_root():
+        with as_unprivileged_user():
             self.assertEqual(self.read(b"in/b.mp3"), b"two")
 
 
@@ -301,7 +301,7 @@ class RefusedTests(LocalCase):
         """Files without read permission, and files in folders without any permission, are a 404."""
         (self.root / "a.mp3").chmod(0)
         (self.root / "in").chmod(0)
-        with not_root():
+        with as_unprivileged_user():
             self.assert_refused(b"a.mp3", b"in/b.mp3")
 
     def test_denied_is_reported(self) -> None:
@@ -314,7 +314,7 @@ class RefusedTests(LocalCase):
 
         def report(*paths: bytes) -> list[str]:
             log.events.clear()
-            with not_root():
+            with as_unprivileged_user():
                 for path in paths:
                     opening = Deferred.fromCoroutine(files.open(LocalSource(path)))
                     self.failureResultOf(opening, NotFound)
@@ -335,7 +335,7 @@ class RefusedTests(LocalCase):
         """A file name or a path that is too long for the system is a 404."""
         self.assert_refused(b"a" * 256, b"in/../" * 900 + b"a.mp3")
 
-    def test_our_own_trouble(self) -> None:
+    def test_system_errors(self) -> None:
         """Too many open files and a failing disk are a 502, not a 404 (Errors, 8)."""
         for number in (errno.EMFILE, errno.EIO):
 

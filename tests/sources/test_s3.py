@@ -188,7 +188,7 @@ class UnchangedTests(SourceCase):
         self.assertFalse(self.unchanged(reply(200, length=5, headers=other)))
         self.assertFalse(self.unchanged(reply(404)))
 
-    def test_nobody_to_ask(self) -> None:
+    def test_store_cannot_report(self) -> None:
         """If the store does not say whether a source has changed, it counts as unchanged."""
         for responses in ([reply(403)], [reply(503)], [reply(301)], [reply(400), reply(400)]):
             self.assertTrue(self.unchanged(*responses))
@@ -292,7 +292,7 @@ class LogTests(SourceCase):
 
     def test_secrets(self) -> None:
         """No log event, of Twisted or of the standard library, contains a secret or a signature."""
-        handler = Keeper()
+        handler = LogHandler()
         logging.getLogger().addHandler(handler)
         self.addCleanup(logging.getLogger().removeHandler, handler)
         for responses in (
@@ -320,7 +320,7 @@ class LogTests(SourceCase):
                 self.assertNotIn(secret, text)
 
 
-class Keeper(logging.Handler):
+class LogHandler(logging.Handler):
     """Handler that keeps the messages of the standard library's loggers."""
 
     def __init__(self) -> None:

@@ -153,7 +153,7 @@ class UserTests(BucketCase):
             for method, key in asked
         ]
 
-    def test_rights(self) -> None:
+    def test_permissions(self) -> None:
         """Each kind of rights permits exactly its own requests."""
         # Without the right to list, a user does not learn that an object is missing.
         missing = 403 if "right to list" in self.server.checks else 404

@@ -43,7 +43,7 @@ KEY = key_of("a")
 
 
 # Blocking calls run at once in the same thread.
-AT_ONCE = BlockingCalls(Clock(), execute)
+SYNCHRONOUS_CALLS = BlockingCalls(Clock(), execute)
 
 
 class StoreCase(SynchronousTestCase):
@@ -57,7 +57,7 @@ class StoreCase(SynchronousTestCase):
 
     def open(self) -> FileVariantStore:
         """Open another store on the same folder."""
-        store = FileVariantStore(str(self.root), AT_ONCE)
+        store = FileVariantStore(str(self.root), SYNCHRONOUS_CALLS)
         self.successResultOf(Deferred.fromCoroutine(store.open()))
         self.addCleanup(store.close_now)
         return store
@@ -171,7 +171,7 @@ class RoundTripTests(StoreCase):
         data=st.binary(max_size=200),
         disposition=st.none() | st.text(st.characters(min_codepoint=32, max_codepoint=126)),
     )
-    def test_anything(self, data: bytes, disposition: str | None) -> None:
+    def test_arbitrary_bytes(self, data: bytes, disposition: str | None) -> None:
         """Any bytes, including none, and any printable header text are stored and read again."""
         headers = replace(HEADERS, content_disposition=disposition)
         self.commit(data, headers=headers)
@@ -213,7 +213,7 @@ class PlaceTests(StoreCase):
         self.assertEqual(os.stat(scratch.path).st_dev, self.root.stat().st_dev)
         scratch.close()
 
-    def test_rights(self) -> None:
+    def test_permissions(self) -> None:
         """A variant's permissions follow the umask, so that another node can read the file."""
         self.commit(b"abc")
         mask = os.umask(0)
@@ -246,7 +246,7 @@ class PlaceTests(StoreCase):
         self.assertEqual(self.read(key_of("b")), b"xyz")
 
 
-class GlanceTests(StoreCase):
+class ReadSmallTests(StoreCase):
     """`FileVariantStore.read_small`"""
 
     def test_small(self) -> None:
@@ -333,7 +333,7 @@ class DamageTests(StoreCase):
 
     @DETERMINISTIC
     @given(st.binary(max_size=100), st.binary(max_size=40))
-    def test_anything(self, start: bytes, end: bytes) -> None:
+    def test_arbitrary_bytes(self, start: bytes, end: bytes) -> None:
         """A lookup of a file with arbitrary content does not raise an exception."""
         self.verdict(start + self.whole[-16:])
         self.assertFalse(self.verdict(start + end))
@@ -359,7 +359,7 @@ class DamageTests(StoreCase):
             footer = struct.pack(">II8s", len(record), zlib.crc32(record), self.whole[-8:])
             self.assertFalse(self.verdict(self.DATA + record + footer), record)
 
-    def test_mended(self) -> None:
+    def test_replaced_after_damage(self) -> None:
         """The next commit replaces a damaged file, and no file stays open."""
         self.assertFalse(self.verdict(b"damaged"))
         before = open_descriptors()
@@ -485,7 +485,7 @@ class CommitTests(StoreCase):
         self.failureResultOf(committing, TypeError)
 
 
-class TroubleTests(StoreCase):
+class FailureTests(StoreCase):
     """Stores that fail during a lookup."""
 
     def assert_unavailable(self) -> None:
@@ -531,7 +531,7 @@ class OpenTests(SynchronousTestCase):
     def assert_refused(self, path: Path) -> None:
         """Assert that a store cannot be opened."""
         before = open_descriptors()
-        store = FileVariantStore(str(path), AT_ONCE)
+        store = FileVariantStore(str(path), SYNCHRONOUS_CALLS)
         self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
         store.close_now()
         self.assertEqual(open_descriptors(), before)
@@ -560,7 +560,7 @@ class OpenTests(SynchronousTestCase):
         path = Path(self.mktemp())
         path.mkdir()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        store = FileVariantStore(str(path), AT_ONCE)
+        store = FileVariantStore(str(path), SYNCHRONOUS_CALLS)
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
         try:
             self.failureResultOf(Deferred.fromCoroutine(store.open()), Unwritable)
@@ -569,11 +569,11 @@ class OpenTests(SynchronousTestCase):
         store.close_now()
         self.assertEqual(os.listdir(path / ".scratch"), [])
 
-    def test_proof(self) -> None:
+    def test_probe_file_removed(self) -> None:
         """The file that tests whether a store is writable is removed (Deployment configuration)."""
         path = Path(self.mktemp())
         path.mkdir()
-        store = FileVariantStore(str(path), AT_ONCE)
+        store = FileVariantStore(str(path), SYNCHRONOUS_CALLS)
         self.successResultOf(Deferred.fromCoroutine(store.open()))
         left = [each for each in path.rglob("*") if each.is_file() and each.suffix != ".lock"]
         self.assertEqual(left, [])
@@ -593,7 +593,7 @@ class ProveTests(SynchronousTestCase):
 
         async def prove() -> str | None:
             try:
-                await FileVariantStore(str(self.path), AT_ONCE).prove()
+                await FileVariantStore(str(self.path), SYNCHRONOUS_CALLS).prove()
             except Unwritable as error:
                 return str(error)
             return None
@@ -615,7 +615,7 @@ class ProveTests(SynchronousTestCase):
     def test_beside_a_service(self) -> None:
         """`prove` leaves the files of a running service unchanged."""
         self.path.mkdir()
-        running = FileVariantStore(str(self.path), AT_ONCE)
+        running = FileVariantStore(str(self.path), SYNCHRONOUS_CALLS)
         self.successResultOf(Deferred.fromCoroutine(running.open()))
         self.addCleanup(running.close_now)
         before = sorted(self.path.rglob("*"))

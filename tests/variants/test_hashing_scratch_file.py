@@ -32,32 +32,32 @@ def expected(data: bytes, part: int) -> list[str]:
     return [hashlib.sha256(data[start : start + part]).hexdigest() for start in starts]
 
 
-class Impatient(SimpleQueue[Any]):
+class NonBlockingQueue(SimpleQueue[Any]):
     """Queue for a thread that starts only after all messages were sent."""
 
-    starved = False
+    would_block = False
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Return the next message, or fail where a real thread would wait forever."""
         try:
             return super().get_nowait()
         except Empty:
-            Impatient.starved = True
+            NonBlockingQueue.would_block = True
             raise
 
 
-class DigestedCase(SynchronousTestCase):
+class HashingCase(SynchronousTestCase):
     """A scratch file whose thread runs only when a test runs its threads."""
 
     def setUp(self) -> None:
         self.before = open_descriptors()
         self.threads = FakeThreads()
-        self.patch(hashing_scratch_file_module, "SimpleQueue", Impatient)
-        Impatient.starved = False
+        self.patch(hashing_scratch_file_module, "SimpleQueue", NonBlockingQueue)
+        NonBlockingQueue.would_block = False
 
     def tearDown(self) -> None:
         self.assertEqual(self.threads.waiting, 0)
-        self.assertFalse(Impatient.starved, "a real thread would wait forever")
+        self.assertFalse(NonBlockingQueue.would_block, "a real thread would wait forever")
         self.assertEqual(open_descriptors(), self.before)
 
     def make(self, data: bytes = b"", part: int = LARGE) -> HashingScratchFile:
@@ -67,7 +67,7 @@ class DigestedCase(SynchronousTestCase):
         made.grown(len(data))
         return made
 
-    def digests_of(self, file: HashingScratchFile, size: int) -> list[str]:
+    def hashes_of(self, file: HashingScratchFile, size: int) -> list[str]:
         """Return the hashes, and close the file."""
         waiting = Deferred.fromCoroutine(file.hashes(size))
         self.threads.run()
@@ -76,20 +76,20 @@ class DigestedCase(SynchronousTestCase):
         return found
 
 
-class DigestTests(DigestedCase):
+class DigestTests(HashingCase):
     """`HashingScratchFile.hashes`"""
 
     def test_one_part(self) -> None:
         """A file of one part has one hash, whatever its size."""
         for size in (0, 1, 256 * 1024 - 1, 256 * 1024, 256 * 1024 + 1, 10**6):
             data = os.urandom(size)
-            self.assertEqual(self.digests_of(self.make(data), size), expected(data, LARGE))
+            self.assertEqual(self.hashes_of(self.make(data), size), expected(data, LARGE))
 
     def test_parts(self) -> None:
         """Each part has its own hash; a file that ends with a full part has no additional hash."""
         data = os.urandom(1000)
         for part in (1000, 999, 500, 334, 333, 1, 1001):
-            found = self.digests_of(self.make(data, part), 1000)
+            found = self.hashes_of(self.make(data, part), 1000)
             self.assertEqual(found, expected(data, part))
             self.assertEqual(len(found), -(-1000 // part))
 
@@ -107,13 +107,13 @@ class DigestTests(DigestedCase):
         os.write(file.descriptor, data)
         for size in sorted(min(size, len(data)) for size in growth):
             file.grown(size)
-        self.assertEqual(self.digests_of(file, len(data)), expected(data, part))
+        self.assertEqual(self.hashes_of(file, len(data)), expected(data, part))
 
     def test_only_what_is_asked_for(self) -> None:
         """Bytes after the given size are not hashed, since the encoder may have written more."""
         file = HashingScratchFile(AnonymousFile(), self.threads.in_thread, LARGE)
         os.write(file.descriptor, b"hello, and more")
-        self.assertEqual(self.digests_of(file, 5), expected(b"hello", LARGE))
+        self.assertEqual(self.hashes_of(file, 5), expected(b"hello", LARGE))
 
     def test_shorter_than_said(self) -> None:
         """Hashing a file that is shorter than the given size raises OSError."""
@@ -147,7 +147,7 @@ class DigestTests(DigestedCase):
         file.close()
 
 
-class FileTests(DigestedCase):
+class FileTests(HashingCase):
     """`HashingScratchFile` as a file."""
 
     def test_read(self) -> None:

@@ -54,12 +54,12 @@ from tests.support.wire import (
 
 SECRET, TOKEN = "a-secret-that-nobody-may-see", "a-token-that-nobody-may-see"
 HEADERS = VariantHeaders("audio/mpeg", "public, max-age=31536000, immutable")
-NAMED = VariantHeaders("audio/flac", "public", 'attachment; filename="a b.flac"')
+HEADERS_WITH_DISPOSITION = VariantHeaders("audio/flac", "public", 'attachment; filename="a b.flac"')
 KEY = "k" * 43
 
 
 #: Headers of a range response with all of five bytes.
-FIVE = {"Content-Range": "bytes 0-4/5"}
+FIVE_BYTE_RANGE = {"Content-Range": "bytes 0-4/5"}
 
 
 def part(body: bytes = b"", length: int = -1, first: int = 0) -> bytes:
@@ -112,7 +112,7 @@ class VariantCase(ClientCase):
 class OpenTests(VariantCase):
     """`S3VariantStore.open`"""
 
-    def test_proof(self) -> None:
+    def test_store_check(self) -> None:
         """At boot, the service writes, finds and removes one empty object in the bucket."""
         self.network.scripts += [reply(200), reply(200), reply(204)]
         self.result_of(self.variants.open())
@@ -163,7 +163,7 @@ class OpenTests(VariantCase):
             self.assertIn("credentials that may write, read and delete", text)
             self.assertEqual(self.network.requests[-1].method, "DELETE")
 
-    def test_remedies(self) -> None:
+    def test_error_hints(self) -> None:
         """If the store's error code says more than its status, the boot error has a hint."""
         self.network.scripts += [reply(403, error("RequestTimeTooSkewed"))]
         text = str(self.error_of(self.variants.open(), Unwritable))
@@ -251,7 +251,7 @@ class LookupTests(VariantCase):
 
     def test_found(self) -> None:
         """A lookup returns the size, headers and ETag of a variant."""
-        for kept in (HEADERS, NAMED):
+        for kept in (HEADERS, HEADERS_WITH_DISPOSITION):
             headers = {"Content-Type": kept.content_type, "Cache-Control": kept.cache_control}
             if kept.content_disposition is not None:
                 headers["Content-Disposition"] = kept.content_disposition
@@ -301,7 +301,7 @@ class LookupTests(VariantCase):
         self.exactly(looking, UpstreamUnavailable)
 
 
-class StretchTests(VariantCase):
+class OpenRangeTests(VariantCase):
     """`StoredObject.open_range`"""
 
     def send(self, *packets: bytes, start: int = 0, stop: int = 5) -> Deferred[None]:
@@ -353,7 +353,10 @@ class StretchTests(VariantCase):
 
     def test_breaks_off(self) -> None:
         """A body that breaks off is a 502 and is logged, and never a short success."""
-        for packets in ((part(length=5), b"hell"), (reply_without_length(206, b"", FIVE), b"hell")):
+        for packets in (
+            (part(length=5), b"hell"),
+            (reply_without_length(206, b"", FIVE_BYTE_RANGE), b"hell"),
+        ):
             for end in (Peer.close, Peer.reset):
                 self.log.events.clear()
                 sending = self.send(*packets)
@@ -455,7 +458,7 @@ class CommitTests(CommitCase):
     def test_written(self) -> None:
         """The object has the variant's bytes and headers; the request signs the bytes' SHA-256."""
         data = os.urandom(200_000)
-        for kept in (HEADERS, NAMED):
+        for kept in (HEADERS, HEADERS_WITH_DISPOSITION):
             self.network.scripts.append(reply(200))
             self.successResultOf(self.commit(data, kept))
             put = self.network.requests[-1]
@@ -548,7 +551,7 @@ class RetryTests(CommitCase):
         """Close the connection without a response."""
         peer.close()
 
-    def test_once_more(self) -> None:
+    def test_retried_once(self) -> None:
         """A commit is retried after a second if the store was busy or closed the connection."""
         for response in (reply(503), reply(500), reply(429), reply(409), self.close_connection):
             self.network.requests.clear()
@@ -580,7 +583,7 @@ class RetryTests(CommitCase):
         self.network.advance(60)
         self.assertEqual(len(self.network.requests), 2)
 
-    def test_not_at_all(self) -> None:
+    def test_permanent_error_not_retried(self) -> None:
         """A commit is not retried after a permanent error."""
         kinds: list[tuple[int, type[StoreError]]] = [
             (403, Denied),
@@ -594,7 +597,7 @@ class RetryTests(CommitCase):
             self.network.advance(60)
             self.assertEqual(len(self.network.requests), 1)
 
-    def test_refused_then(self) -> None:
+    def test_retry_fails(self) -> None:
         """If the retry fails, the commit fails with the second error."""
         self.network.scripts += [reply(503), reply(403, error("AccessDenied"))]
         committing = self.commit()

@@ -175,7 +175,7 @@ class ScratchFolderTests(SynchronousTestCase):
         folder.open()
         folder.create().close()
 
-    def test_what_the_dead_left(self) -> None:
+    def test_leftovers_of_killed_process(self) -> None:
         """The next boot removes the files of a process that was killed with ``kill -9`` (D40)."""
         other, path = self.start_other()
         other.kill()
@@ -192,14 +192,14 @@ class ScratchFolderTests(SynchronousTestCase):
         self.open()
         self.assertFalse((self.parent / "a").exists())
 
-    def test_what_the_living_hold(self) -> None:
+    def test_folder_of_live_process(self) -> None:
         """The folder of another live process is not removed; nodes may share a store (D40)."""
         _, path = self.start_other()
         for _ in range(2):
             self.open().close()
         self.assertTrue(path.exists())
 
-    def test_many_dead(self) -> None:
+    def test_leftovers_of_several_processes(self) -> None:
         """Boot removes what several dead processes left, including locks without a folder."""
         self.parent.mkdir()
         for name in ("a", "b", "c"):
@@ -217,12 +217,12 @@ class ScratchFolderTests(SynchronousTestCase):
             (self.parent / f"{name}.lock").touch()
         take = scratch_folder_module._lock_abandoned
 
-        def take_all_but_the_last(path: str) -> int | None:
+        def remove_locks_then_lock(path: str) -> int | None:
             for each in self.parent.glob("?.lock"):
                 each.unlink()
             return take(path)
 
-        self.patch(scratch_folder_module, "_lock_abandoned", take_all_but_the_last)
+        self.patch(scratch_folder_module, "_lock_abandoned", remove_locks_then_lock)
         self.open().close()
         self.assertEqual(os.listdir(self.parent), [])
 
@@ -230,14 +230,14 @@ class ScratchFolderTests(SynchronousTestCase):
         """If another boot removes a new lock file before it is locked, another one is created."""
         real, swept = fcntl.flock, []
 
-        def sweep_first(lock: int, operation: int) -> None:
+        def clean_up_first(lock: int, operation: int) -> None:
             if operation == fcntl.LOCK_EX and not swept:
                 # The other boot cleans up after this lock file is created and before it is locked.
                 swept.extend(self.parent.glob("*.lock"))
                 ScratchFolder(str(self.parent))._remove_abandoned()
             real(lock, operation)
 
-        self.patch(scratch_folder_module.fcntl, "flock", sweep_first)
+        self.patch(scratch_folder_module.fcntl, "flock", clean_up_first)
         folder = self.open()
         self.assertEqual(len(swept), 1)
         self.assertFalse(swept[0].exists())
@@ -267,7 +267,7 @@ class ScratchFolderTests(SynchronousTestCase):
         folder.close()
         self.assertEqual(open_descriptors(), self.before)
 
-    def test_away(self) -> None:
+    def test_store_missing(self) -> None:
         """While the store's folder is missing, files cannot be created; afterwards they can."""
         store, elsewhere = self.parent / "store", self.parent / "elsewhere"
         store.mkdir(parents=True)
@@ -287,7 +287,7 @@ class ScratchFolderTests(SynchronousTestCase):
         self.assertEqual(os.listdir(store / "scratch"), [])
         self.assertEqual(open_descriptors(), self.before)
 
-    def test_closed_while_away(self) -> None:
+    def test_closed_while_store_missing(self) -> None:
         """A file that is closed while the store's folder is missing is removed later."""
         store, elsewhere = self.parent / "store", self.parent / "elsewhere"
         store.mkdir(parents=True)

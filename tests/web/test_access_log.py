@@ -31,14 +31,14 @@ PLAIN = AccessLogEntry(
 )
 
 #: The part of the line after time, request id and level (Request log).
-SHAPE = re.compile(
+LINE_PATTERN = re.compile(
     r"(render|info|health|ready|metrics|preflight|unknown) [1-5]\d\d( [a-z_]+)?"
     r"(( opts=[!-~]*)? src=[!-~]*)?( cache=(MISS|COALESCED|HIT))?"
     r" \d+ bytes in \d+ms"
 )
 
 
-class RecordTests(SynchronousTestCase):
+class AccessLogEntryTests(SynchronousTestCase):
     """`AccessLogEntry`"""
 
     def test_line(self) -> None:
@@ -66,7 +66,7 @@ class RecordTests(SynchronousTestCase):
         line = str(PLAIN._replace(options="f:mp3", source=b"local://a b\n\r\t\x00\x7f\xc3\xa9.mp3"))
         self.assertIn(" src=local://a%20b%0A%0D%09%00%7F%C3%A9.mp3 ", line)
 
-    def test_alike(self) -> None:
+    def test_sources_distinct(self) -> None:
         """Two sources never look the same, because ``%`` is percent-encoded, too (D28)."""
         for source, shown in (
             (b"local://a b.wav", "local://a%20b.wav"),
@@ -103,7 +103,7 @@ class RecordTests(SynchronousTestCase):
             canonical = None
         known = None if canonical is None else options.canonical()
         record = PLAIN._replace(options=known, source=canonical, cache=cache)
-        self.assertIsNotNone(SHAPE.fullmatch(str(record)), record)
+        self.assertIsNotNone(LINE_PATTERN.fullmatch(str(record)), record)
 
     def test_levels(self) -> None:
         """5xx responses are warnings, except a 503 of ``/ready``, which is a debug event.

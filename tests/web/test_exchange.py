@@ -11,7 +11,7 @@ from audioproxy.errors import NotFound, RenderFailed, RenderTimeout
 from tests.support.http import Log, ResourceHarness
 
 PATH = b"/f:mp3/plain/local://a%20b.mp3"
-KNOWN = "opts=f:mp3 src=local://a%20b.mp3"
+OPTIONS_AND_SOURCE = "opts=f:mp3 src=local://a%20b.mp3"
 
 
 class ExchangeCase(SynchronousTestCase):
@@ -41,15 +41,17 @@ class LineTests(ExchangeCase):
         self.harness.render(PATH).write_output(b"abc")
         self.harness.clock.advance(1.2345)
         self.harness.render(PATH).end()
-        self.assertEqual(f"render 200 {KNOWN} cache=MISS 3 bytes in 1234ms", self.line())
+        self.assertEqual(
+            f"render 200 {OPTIONS_AND_SOURCE} cache=MISS 3 bytes in 1234ms", self.line()
+        )
 
     def test_hit(self) -> None:
         """The line of a HIT has the bytes of the sent body, which are 0 for HEAD."""
         self.harness.store_variant(PATH, b"0123456789")
         self.harness.fetch_signed(PATH, range=b"bytes=2-4")
-        self.assertEqual(f"render 206 {KNOWN} cache=HIT 3 bytes in 0ms", self.line())
+        self.assertEqual(f"render 206 {OPTIONS_AND_SOURCE} cache=HIT 3 bytes in 0ms", self.line())
         self.harness.fetch_signed(PATH, b"HEAD")
-        self.assertEqual(f"render 200 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
+        self.assertEqual(f"render 200 {OPTIONS_AND_SOURCE} cache=HIT 0 bytes in 0ms", self.line())
 
     def test_redirect(self) -> None:
         """The line of a redirect is a HIT with 0 bytes, without the presigned URL."""
@@ -57,21 +59,23 @@ class LineTests(ExchangeCase):
         self.harness.store_variant(PATH, b"0123456789").url = "https://store.example/secret"
         for method in (b"GET", b"HEAD"):
             self.harness.fetch_signed(PATH, method)
-            self.assertEqual(f"render 302 {KNOWN} cache=HIT 0 bytes in 0ms", self.line())
+            self.assertEqual(
+                f"render 302 {OPTIONS_AND_SOURCE} cache=HIT 0 bytes in 0ms", self.line()
+            )
 
     def test_gone_before_any_answer(self) -> None:
         """A client that leaves before any response header is logged with status 499."""
         connection = self.harness.connect()
         connection.send(self.harness.path(PATH))
         connection.leave()
-        self.assertEqual(f"render 499 {KNOWN} 0 bytes in 0ms", self.line())
+        self.assertEqual(f"render 499 {OPTIONS_AND_SOURCE} 0 bytes in 0ms", self.line())
 
     def test_conditional(self) -> None:
         """The line of a 304 has options and source, but no cache state, as nothing is looked up."""
         tag = self.harness.fetch_signed(PATH, b"HEAD")["etag"]
         self.line()
         self.harness.fetch_signed(PATH, if_none_match=tag)
-        self.assertEqual(f"render 304 {KNOWN} 0 bytes in 0ms", self.line())
+        self.assertEqual(f"render 304 {OPTIONS_AND_SOURCE} 0 bytes in 0ms", self.line())
 
     def test_refusals(self) -> None:
         """The lines of a 401, a 410 and a 422 have no options and no source (Request log, 2)."""
@@ -83,7 +87,7 @@ class LineTests(ExchangeCase):
         self.assertEqual("render 410 expired 0 bytes in 0ms", self.line())
         self.harness.source = NotFound()
         self.harness.fetch_signed(PATH, b"HEAD")
-        self.assertEqual(f"render 404 not_found {KNOWN} 0 bytes in 0ms", self.line())
+        self.assertEqual(f"render 404 not_found {OPTIONS_AND_SOURCE} 0 bytes in 0ms", self.line())
         self.harness.fetch_signed(b"/plain/http://refused", b"HEAD")
         # Options are never logged without a source (D28).
         self.assertEqual("render 404 not_found 0 bytes in 0ms", self.line())
@@ -110,7 +114,9 @@ class LineTests(ExchangeCase):
         self.harness.fetch_signed(PATH)
         (record,) = self.log.requests
         self.assertIs(LogLevel.warn, record.level)
-        self.assertRegex(str(record), rf"\Arender 504 render_timeout {KNOWN} \d+ bytes in 0ms\Z")
+        self.assertRegex(
+            str(record), rf"\Arender 504 render_timeout {OPTIONS_AND_SOURCE} \d+ bytes in 0ms\Z"
+        )
 
 
 class EndTests(ExchangeCase):
@@ -123,7 +129,7 @@ class EndTests(ExchangeCase):
         connection.leave()
         render = self.harness.render(PATH)
         self.assertEqual((1, 1, []), (render.subscribers, render.left, render.waiting))
-        self.assertIn(KNOWN, self.line())
+        self.assertIn(OPTIONS_AND_SOURCE, self.line())
         render.write_output(b"late")
         render.end()
         self.assertEqual(b"", connection.received)
@@ -136,7 +142,7 @@ class EndTests(ExchangeCase):
         self.harness.render(PATH).write_output(b"half")
         connection.leave()
         self.assertEqual(1, self.harness.render(PATH).left)
-        self.assertEqual(f"render 200 {KNOWN} cache=MISS 4 bytes in 0ms", self.line())
+        self.assertEqual(f"render 200 {OPTIONS_AND_SOURCE} cache=MISS 4 bytes in 0ms", self.line())
         self.harness.render(PATH).write_output(b"late")
         self.harness.render(PATH).end(RenderFailed())
         self.assertEqual([], self.log.events)
@@ -149,7 +155,7 @@ class EndTests(ExchangeCase):
         connection.pause()
         self.harness.render(PATH).write_output(b"two")
         connection.leave()
-        self.assertEqual(f"render 200 {KNOWN} cache=MISS 3 bytes in 0ms", self.line())
+        self.assertEqual(f"render 200 {OPTIONS_AND_SOURCE} cache=MISS 3 bytes in 0ms", self.line())
         self.assertEqual(1, self.harness.render(PATH).left)
 
     def test_left_during_a_hit(self) -> None:
@@ -160,7 +166,9 @@ class EndTests(ExchangeCase):
         self.assertEqual((1, 0), (stored.opened, stored.closed))
         connection.leave()
         self.assertEqual((1, 1), (stored.opened, stored.closed))
-        self.assertRegex(self.line(), rf"\Arender 200 {KNOWN} cache=HIT [1-9]\d+ bytes in 0ms\Z")
+        self.assertRegex(
+            self.line(), rf"\Arender 200 {OPTIONS_AND_SOURCE} cache=HIT [1-9]\d+ bytes in 0ms\Z"
+        )
 
     def test_others_stay(self) -> None:
         """A client that leaves does not affect others that share the render."""
@@ -179,7 +187,7 @@ class EndTests(ExchangeCase):
         self.harness.render(PATH).write_output(b"some")
         self.harness.render(PATH).end(RenderTimeout())
         self.assertEqual(
-            f"render 200 render_timeout {KNOWN} cache=MISS 4 bytes in 0ms", self.line()
+            f"render 200 render_timeout {OPTIONS_AND_SOURCE} cache=MISS 4 bytes in 0ms", self.line()
         )
 
     def test_crash(self) -> None:
@@ -191,7 +199,7 @@ class EndTests(ExchangeCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         self.assertEqual(1, len(self.log.requests))
 
-    def test_nothing_goes_on(self) -> None:
+    def test_active_requests_end(self) -> None:
         """The number of active requests returns to zero, however the requests end."""
         connections = [self.harness.connect() for _ in range(3)]
         for connection in connections:

@@ -48,12 +48,12 @@ DOCUMENT = {
 }
 
 
-def answer(*streams: dict[str, Any], **container: Any) -> bytes:
+def probe_output(*streams: dict[str, Any], **container: Any) -> bytes:
     """Return output of ffprobe."""
     return json.dumps({"streams": streams, "format": container}).encode()
 
 
-ANSWER = answer(AUDIO, **CONTAINER)
+ANSWER = probe_output(AUDIO, **CONTAINER)
 
 
 class InfoCase(SynchronousTestCase):
@@ -208,7 +208,7 @@ class OrderTests(InfoCase):
             self.assertEqual((b"", 1), (connection.received, len(self.harness.spawner.alive)))
             self.child.write_stdout(ANSWER)
             self.child.exit_and_end()
-            self.assertEqual((200, DOCUMENT), _seen(connection.response))
+            self.assertEqual((200, DOCUMENT), status_and_document(connection.response))
 
     def test_neither_store_nor_slot(self) -> None:
         """An info request uses neither the variant store nor a render slot (Info endpoint, 5)."""
@@ -218,7 +218,7 @@ class OrderTests(InfoCase):
         self.assertEqual(["open"], self.harness.called_methods())
 
 
-def _seen(response: Response) -> tuple[int, Any]:
+def status_and_document(response: Response) -> tuple[int, Any]:
     return response.status, response.document
 
 
@@ -228,7 +228,7 @@ class DocumentTests(InfoCase):
     def test_answer(self) -> None:
         """The document is JSON with Content-Length, cacheable for an hour (Info endpoint, 2)."""
         response = self.get()
-        self.assertEqual((200, DOCUMENT), _seen(response))
+        self.assertEqual((200, DOCUMENT), status_and_document(response))
         self.assertTrue(response.complete and response.body.isascii())
         for name, value in {
             "content-type": b"application/json",
@@ -247,18 +247,18 @@ class DocumentTests(InfoCase):
         """The fields of the document have the documented order."""
         self.assertEqual(list(DOCUMENT), list(json.loads(self.get().body)))
 
-    def test_hardly_anything(self) -> None:
+    def test_minimal_document(self) -> None:
         """If ffprobe reports no values, the document still has the size (Info document, 2)."""
         bare = {"codec_type": "audio", "codec_name": "mp3", "sample_rate": "0"}
-        says = answer(bare, format_name="", duration="N/A", bit_rate="N/A", tags={})
-        self.assertEqual((200, {"size": 1000}), _seen(self.get(says=says)))
+        says = probe_output(bare, format_name="", duration="N/A", bit_rate="N/A", tags={})
+        self.assertEqual((200, {"size": 1000}), status_and_document(self.get(says=says)))
 
     def test_size(self) -> None:
         """The size is that of the storage, or else that of ffprobe, or else absent."""
         for stat, expected in ((5, 5), (0, 999)):
             self.harness = self.make_harness(FakeSource(stat))
             self.assertEqual(expected, self.get().document["size"])
-        self.assertNotIn("size", self.get(says=answer(AUDIO, format_name="mp3")).document)
+        self.assertNotIn("size", self.get(says=probe_output(AUDIO, format_name="mp3")).document)
 
     def test_without_material(self) -> None:
         """A source without a validator is cached for a minute, without ETag (Info endpoint, 2)."""
@@ -268,7 +268,7 @@ class DocumentTests(InfoCase):
             connection = self.send(**headers)
             self.child.write_stdout(ANSWER)
             self.child.exit_and_end()
-            self.assertEqual((200, DOCUMENT), _seen(connection.response))
+            self.assertEqual((200, DOCUMENT), status_and_document(connection.response))
             head = self.harness.fetch_signed(PATH, b"HEAD", **headers)
             self.assertEqual(200, head.status)
             for response in (connection.response, head):
@@ -308,7 +308,7 @@ class DocumentTests(InfoCase):
             connection = self.send(range=header, if_range=TAG)
             self.child.write_stdout(ANSWER)
             self.child.exit_and_end()
-            self.assertEqual((200, DOCUMENT), _seen(connection.response))
+            self.assertEqual((200, DOCUMENT), status_and_document(connection.response))
             self.assertIsNone(connection.response["content-range"])
 
     def test_no_limit_of_size(self) -> None:
@@ -335,13 +335,13 @@ class DocumentTests(InfoCase):
         connection.send(self.harness.path(PATH), version=b"HTTP/1.0")
         self.child.write_stdout(ANSWER)
         self.child.exit_and_end()
-        self.assertEqual((200, DOCUMENT), _seen(connection.response))
+        self.assertEqual((200, DOCUMENT), status_and_document(connection.response))
 
     def test_cors(self) -> None:
         """With AP_ALLOW_ORIGIN, documents, 304 responses and refusals have CORS headers."""
         self.harness = self.make_harness(origin="https://player.example")
         connections = [self.send(), self.send(if_none_match=TAG), self.send(method=b"HEAD")]
-        self.child.write_stdout(answer(AUDIO, VIDEO))
+        self.child.write_stdout(probe_output(AUDIO, VIDEO))
         self.child.exit_and_end()
         for connection, status in zip(connections, (415, 304, 200), strict=True):
             response = connection.response
@@ -407,30 +407,34 @@ class RefusalTests(InfoCase):
 
     def test_video(self) -> None:
         """A real video stream is a 415 ``video_source`` (Info document, 4)."""
-        for says in (answer(AUDIO, VIDEO, **CONTAINER), answer(VIDEO), answer(VIDEO, AUDIO)):
+        for says in (
+            probe_output(AUDIO, VIDEO, **CONTAINER),
+            probe_output(VIDEO),
+            probe_output(VIDEO, AUDIO),
+        ):
             self.assert_error(self.get(says=says), VideoSource)
 
     def test_cover(self) -> None:
         """Cover art is not a video stream (Info document, 4)."""
         cover = {**VIDEO, "disposition": {"attached_pic": 1}}
-        response = self.get(says=answer(cover, AUDIO, cover, **CONTAINER))
-        self.assertEqual((200, DOCUMENT), _seen(response))
+        response = self.get(says=probe_output(cover, AUDIO, cover, **CONTAINER))
+        self.assertEqual((200, DOCUMENT), status_and_document(response))
 
     def test_first_audio_stream(self) -> None:
         """The document describes the first audio stream (Info document, 3)."""
         second = {**AUDIO, "sample_rate": "8000", "channels": 1}
-        response = self.get(says=answer(AUDIO, second, **CONTAINER))
-        self.assertEqual((200, DOCUMENT), _seen(response))
+        response = self.get(says=probe_output(AUDIO, second, **CONTAINER))
+        self.assertEqual((200, DOCUMENT), status_and_document(response))
 
     def test_undecodable(self) -> None:
         """No audio stream, an unknown codec and undecodable bytes are a 415."""
         nameless = {"codec_type": "audio", "codec_name": "unknown"}
         absurd = {**AUDIO, "channels": 1000}
         for says in (
-            answer(),
-            answer({"codec_type": "subtitle"}),
-            answer(nameless),
-            answer(absurd),
+            probe_output(),
+            probe_output({"codec_type": "subtitle"}),
+            probe_output(nameless),
+            probe_output(absurd),
         ):
             self.assert_error(self.get(says=says), UndecodableSource)
         connection = self.send()
@@ -482,7 +486,7 @@ class RefusalTests(InfoCase):
         self.assert_error(connection.response, ProbeFailed)
         self.assertIn("changed", connection.response.document["message"])
 
-    def test_book_of_tags(self) -> None:
+    def test_long_tags(self) -> None:
         """If the tags of a source are too long, the document has only the first tags."""
         connection = self.send()
         tags = {"title": "x", "lyrics": "la " * 1024 * 1024}
@@ -490,11 +494,11 @@ class RefusalTests(InfoCase):
         self.child.write_stdout(json.dumps(document, indent=4).encode())
         self.child.exit_and_end(signal=15)
         expected = {**DOCUMENT, "tags": {"title": "x"}}
-        self.assertEqual((200, expected), _seen(connection.response))
+        self.assertEqual((200, expected), status_and_document(connection.response))
 
     def test_after_a_refusal(self) -> None:
         """A failed probe is not cached: the next request starts another probe."""
-        self.assert_error(self.get(says=answer(VIDEO)), VideoSource)
+        self.assert_error(self.get(says=probe_output(VIDEO)), VideoSource)
         self.assertEqual(200, self.get().status)
 
 
@@ -551,13 +555,13 @@ class PoolTests(InfoCase):
         self.child.write_stdout(ANSWER)
         self.child.exit_and_end()
         for connection in connections:
-            self.assertEqual((200, DOCUMENT), _seen(connection.response))
+            self.assertEqual((200, DOCUMENT), status_and_document(connection.response))
             self.assertEqual(TAG, connection.response["etag"])
 
     def test_one_refusal(self) -> None:
         """Requests that share a probe get the same refusal."""
         connections = [self.send() for _ in range(3)]
-        self.child.write_stdout(answer(VIDEO))
+        self.child.write_stdout(probe_output(VIDEO))
         self.child.exit_and_end()
         for connection in connections:
             self.assert_error(connection.response, VideoSource)
@@ -570,11 +574,11 @@ class PoolTests(InfoCase):
         self.harness.source = new = FakeSource(2000, validator=b"changed")
         second = self.send()
         one, two = self.harness.spawner.children
-        two.write_stdout(answer({**AUDIO, "channels": 1}))
+        two.write_stdout(probe_output({**AUDIO, "channels": 1}))
         two.exit_and_end()
         one.write_stdout(ANSWER)
         one.exit_and_end()
-        self.assertEqual((200, DOCUMENT), _seen(first.response))
+        self.assertEqual((200, DOCUMENT), status_and_document(first.response))
         self.assertEqual((1, 2000), _of(second.response, "channels", "size"))
         self.assertNotEqual(first.response["etag"], second.response["etag"])
         self.assertEqual((1, 1), (old.closed, new.closed))
@@ -605,9 +609,9 @@ class PoolTests(InfoCase):
             self.assertEqual([], self.child.signals)
             self.child.write_stdout(ANSWER)
             self.child.exit_and_end()
-            self.assertEqual((200, DOCUMENT), _seen(connections[0].response))
+            self.assertEqual((200, DOCUMENT), status_and_document(connections[0].response))
 
-    def test_one_comes_while_it_dies(self) -> None:
+    def test_new_client_while_probe_exits(self) -> None:
         """A client that arrives while an abandoned probe is exiting gets a new probe."""
         self.send().leave()
         dying = self.child
@@ -615,7 +619,7 @@ class PoolTests(InfoCase):
         self.assertEqual(2, len(self.harness.spawner.children))
         self.child.write_stdout(ANSWER)
         self.child.exit_and_end()
-        self.assertEqual((200, DOCUMENT), _seen(connection.response))
+        self.assertEqual((200, DOCUMENT), status_and_document(connection.response))
         dying.exit_and_end(signal=15)
 
     def test_client_that_leaves_early(self) -> None:
@@ -663,8 +667,8 @@ class LogTests(InfoCase):
         sent = len(self.harness.fetch(b"/" + b"A" * 43 + PATH).body)
         self.assertEqual(f"info 401 invalid_signature {sent} bytes in 0ms", self.line())
         for says, words in (
-            (answer(VIDEO), "415 video_source"),
-            (answer(), "415 undecodable_source"),
+            (probe_output(VIDEO), "415 video_source"),
+            (probe_output(), "415 undecodable_source"),
             (b"{", "500 probe_failed"),
         ):
             sent = len(self.get(says=says).body)
@@ -691,6 +695,6 @@ class LogTests(InfoCase):
 
     def test_tags_stay_out(self) -> None:
         """The tags of a source do not appear in the log (D28)."""
-        self.get(says=answer(AUDIO, **{**CONTAINER, "tags": {"title": "x\n[error] forged"}}))
+        self.get(says=probe_output(AUDIO, **{**CONTAINER, "tags": {"title": "x\n[error] forged"}}))
         for event in self.log.events:
             self.assertNotIn("forged", str(event.get("log_format", "")).format(**event))

@@ -157,7 +157,7 @@ class RefusalTests(ScrapeCase):
         self.assertEqual(1, self.scrape()["http_requests_total unknown 4xx"])
 
 
-class AccountTests(ScrapeCase):
+class OwnMetricsTests(ScrapeCase):
     """Metrics and log lines of scrapes."""
 
     def test_counts_itself(self) -> None:

@@ -22,7 +22,7 @@ GET, HEAD = b"GET", b"HEAD"
 HEADERS = VariantHeaders("audio/mpeg", CACHE_CONTROL, "attachment")
 HIT = Lookup(100, HEADERS)
 TYPE = (b"content-type", b"audio/mpeg")
-FOREVER = (b"cache-control", CACHE_CONTROL.encode())
+LONG_CACHE_CONTROL = (b"cache-control", CACHE_CONTROL.encode())
 
 
 def request(path: bytes = b"/plain/local://a") -> VariantRequest:
@@ -50,7 +50,7 @@ class PlanTests(SynchronousTestCase):
         for method in (GET, HEAD):
             plan = self.plan(None, method, if_none_match=b'"x", W/' + request().tag)
             self.assertEqual((Outcome.NOT_MODIFIED, 304), (plan.outcome, plan.status))
-            self.assertEqual([FOREVER], list(plan.headers.items()))
+            self.assertEqual([LONG_CACHE_CONTROL], list(plan.headers.items()))
 
     def test_look_up(self) -> None:
         """Without a matching entity tag, the variant is looked up in the store."""
@@ -72,7 +72,7 @@ class PlanTests(SynchronousTestCase):
             self.assertEqual(
                 [
                     TYPE,
-                    FOREVER,
+                    LONG_CACHE_CONTROL,
                     (b"content-disposition", b"attachment"),
                     (b"accept-ranges", b"bytes"),
                     (b"content-length", b"100"),

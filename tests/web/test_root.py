@@ -110,7 +110,7 @@ class RoutingTests(RootCase):
         ):
             self.assertEqual(401, self.harness.fetch(b"/" + spelling + PATH).status)
 
-    def test_slips(self) -> None:
+    def test_signing_mistakes(self) -> None:
         """A 401 explains common signing mistakes, but nothing about a wrong key (D20)."""
         slip = sign(KEY.hex().encode(), SALT.hex().encode(), PATH)
         for signature, words in (
@@ -220,10 +220,10 @@ class MethodTests(RootCase):
         self.assertEqual({"preflight"}, {record.endpoint for record in self.log.requests})
 
 
-class EverywhereTests(RootCase):
+class AllResponsesTests(RootCase):
     """Headers and bodies of every response."""
 
-    def everything(self, harness: ResourceHarness) -> list[Response]:
+    def all_responses(self, harness: ResourceHarness) -> list[Response]:
         """Return responses of every kind."""
         tag = b'"' + key_of(PATH).encode() + b'"'
         responses = [
@@ -252,26 +252,26 @@ class EverywhereTests(RootCase):
     def test_cache_control(self) -> None:
         """Every response has a Cache-Control (Edge-cache discipline)."""
         statuses = set()
-        for response in self.everything(self.harness):
+        for response in self.all_responses(self.harness):
             self.assertIsNotNone(response["cache-control"], response)
             statuses.add(response.status)
         self.assertEqual({200, 206, 304, 401, 404, 410, 416, 422}, statuses)
 
     def test_reason(self) -> None:
         """Every status line has a reason phrase."""
-        for response in self.everything(self.harness):
+        for response in self.all_responses(self.harness):
             self.assertRegex(response.reason, rb"\A[A-Z][A-Za-z -]+\Z")
             self.assertNotIn(b"Unknown", response.reason)
 
     def test_no_html(self) -> None:
         """Every body is JSON or audio."""
-        for response in self.everything(self.harness):
+        for response in self.all_responses(self.harness):
             self.assertIn(response["content-type"], (b"application/json", b"audio/mpeg", None))
 
     def test_cors(self) -> None:
         """With AP_ALLOW_ORIGIN every response has CORS headers, without it none has (CORS, 2)."""
         for origin in (None, "*", "https://player.example"):
-            for response in self.everything(self.make_harness(origin=origin)):
+            for response in self.all_responses(self.make_harness(origin=origin)):
                 allowed = response["access-control-allow-origin"]
                 self.assertEqual(origin.encode() if origin else None, allowed)
                 self.assertEqual(
@@ -283,13 +283,13 @@ class EverywhereTests(RootCase):
 
     def test_request_id(self) -> None:
         """Every response has a unique request id, which is also in the log (Request log, 4)."""
-        responses = self.everything(self.harness)
+        responses = self.all_responses(self.harness)
         ids = [response["x-request-id"] for response in responses]
         self.assertEqual(len(ids), len(set(ids)))
         logged = [record.request_id.encode() for record in self.log.requests]
         self.assertEqual(sorted(map(bytes, ids)), sorted(logged))  # type: ignore[arg-type]
 
-    def test_their_request_id(self) -> None:
+    def test_client_request_id(self) -> None:
         """A valid request id of the client is used; otherwise one is generated (D27)."""
         for theirs in (b"a", b"A-b_c.9", b"x" * 200, b"a:/+=,{}b", b"<script>", b"%0d%0a", b"!~"):
             self.assertEqual(theirs, self.harness.fetch(b"/x", x_request_id=theirs)["x-request-id"])

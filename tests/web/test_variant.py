@@ -506,7 +506,7 @@ class HitTests(VariantCase):
         self.assertEqual(2, self.stored.closed)
         self.assertEqual(2, len(self.flushLoggedErrors(OSError)))
 
-    def test_store_does_not_give_it(self) -> None:
+    def test_store_refuses_bytes(self) -> None:
         """If the store finds a variant but refuses its bytes, the 502 has no variant headers."""
         self.stored = self.harness.store_variant(PATH, DATA, "audio/x-old", "attachment")
         self.stored.refusal = UpstreamUnavailable()
@@ -717,7 +717,7 @@ class ExpiryTests(VariantCase):
         """Return the path of a variant with ``exp``."""
         return b"/f:mp3/exp:%d/plain/local://a.mp3" % exp
 
-    def ages(self, exp: int) -> dict[str, int]:
+    def max_ages(self, exp: int) -> dict[str, int]:
         """Return the max-age of every kind of successful response."""
         rest = self.path_until(exp)
         self.harness = ResourceHarness(now=self.harness.now)
@@ -732,28 +732,28 @@ class ExpiryTests(VariantCase):
         self.assertEqual(MEDIA_CACHE_CONTROL, stored.headers.cache_control)
         kept = VariantHeaders.of(self.harness.render(rest).request.options)
         self.assertEqual(MEDIA_CACHE_CONTROL, kept.cache_control)
-        ages = {}
+        max_ages = {}
         for name, response in responses.items():
             match = re.fullmatch(
                 rb"public, max-age=(\d+), immutable, no-transform", response["cache-control"] or b""
             )
             assert match is not None, response
-            ages[name] = int(match[1])
-        return ages
+            max_ages[name] = int(match[1])
+        return max_ages
 
     def test_clamp(self) -> None:
         """``exp`` limits max-age of responses, not of stored headers (Request option exp, 3)."""
-        self.assertEqual({90}, set(self.ages(NOW + 90).values()))
+        self.assertEqual({90}, set(self.max_ages(NOW + 90).values()))
 
     def test_far_expiry(self) -> None:
         """An ``exp`` after more than a year does not change max-age."""
-        self.assertEqual({31536000}, set(self.ages(NOW + 10**9).values()))
+        self.assertEqual({31536000}, set(self.max_ages(NOW + 10**9).values()))
 
     def test_last_second(self) -> None:
         """During the whole second that ``exp`` names, max-age is 0 (D14)."""
         for now in (NOW, NOW + 0.999):
             self.harness.now = now
-            self.assertEqual({0}, set(self.ages(NOW).values()))
+            self.assertEqual({0}, set(self.max_ages(NOW).values()))
 
     def test_afterwards(self) -> None:
         """After the second that ``exp`` names, all requests for a stored variant are a 410."""
@@ -768,7 +768,7 @@ class ExpiryTests(VariantCase):
         """URLs that differ only in ``exp`` are one variant (Option classes)."""
         self.assertEqual(key_of(PATH), key_of(self.path_until(NOW)))
 
-    def test_ill_spelled(self) -> None:
+    def test_malformed(self) -> None:
         """A malformed or repeated ``exp`` is a 422."""
         for segments in (b"exp:-1", b"exp:1.5", b"exp:", b"exp:1/exp:2", b"exp:x"):
             response = self.harness.fetch_signed(b"/" + segments + b"/plain/local://a.mp3")

@@ -19,7 +19,7 @@ from tests.support.http import NOW, FakeSource, Log, ResourceHarness
 from tests.test_metrics import FORMATS, Counts
 
 PATH = b"/f:mp3/plain/local://a.mp3"
-SOUND = {
+AUDIO = {
     "format": {"format_name": "wav", "duration": "1"},
     "streams": [
         {
@@ -32,7 +32,7 @@ SOUND = {
 }
 
 
-class CountCase(SynchronousTestCase):
+class MetricsCase(SynchronousTestCase):
     """A service, its metrics and its log."""
 
     def setUp(self) -> None:
@@ -55,7 +55,7 @@ class CountCase(SynchronousTestCase):
         self.counts = Counts(self.harness.metrics)
 
 
-class LookupTests(CountCase):
+class LookupTests(MetricsCase):
     """Cache lookups (Metrics, 1)."""
 
     def lookups(self) -> dict[str, float]:
@@ -107,7 +107,7 @@ class LookupTests(CountCase):
             self.assertEqual(status, self.harness.fetch_signed(PATH, range=value).status)
         self.assertEqual({"mp3 hit": 3}, self.lookups())
 
-    def test_one_that_leaves(self) -> None:
+    def test_client_leaves(self) -> None:
         """A lookup is counted even if the client leaves before it has the response."""
         self.harness.store_variant(b"/f:wav/plain/local://a", b"x" * 1_000_000)
         for rest in (PATH, b"/f:wav/plain/local://a"):
@@ -138,7 +138,7 @@ class LookupTests(CountCase):
             self.assertEqual(status, response.status)
         self.assertEqual({}, self.lookups())
 
-    def test_store_that_cannot_tell(self) -> None:
+    def test_lookup_fails(self) -> None:
         """A lookup that fails counts as neither hit nor miss (Errors, 8)."""
         self.harness.stored = UpstreamUnavailable()
         self.assertEqual(502, self.harness.fetch_signed(PATH).status)
@@ -151,7 +151,7 @@ class LookupTests(CountCase):
         self.assertEqual({}, self.lookups())
 
 
-class RequestTests(CountCase):
+class RequestTests(MetricsCase):
     """Requests by endpoint and status family (Metrics, 2)."""
 
     def test_variants(self) -> None:
@@ -208,7 +208,7 @@ class RequestTests(CountCase):
         self.assert_ended("info", "4xx")
         connection = self.harness.connect()
         connection.send(info)
-        self.harness.spawner.last.write_stdout(json.dumps(SOUND).encode())
+        self.harness.spawner.last.write_stdout(json.dumps(AUDIO).encode())
         self.harness.spawner.last.exit_and_end()
         self.assertEqual(200, connection.response.status)
         self.assert_ended("info", "2xx")
