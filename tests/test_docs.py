@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = {page.stem: page.read_text() for page in (ROOT / "docs").glob("*.md")}
 
-#: Markdown link within the project: its file, unless it is the same one, and its anchor, if any.
+#: Markdown link within the project. Groups: its file, empty for the same file; its anchor, if any.
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 #: Base URL of the examples in the URL reference.
@@ -122,7 +122,7 @@ class ReferenceTests(SynchronousTestCase):
         self.assertEqual(sounding, [row[0] for row in rows("browsers", "Format")])
 
     def test_every_source_is_explained(self) -> None:
-        """The URL reference lists every kind of source as the service reads it (D15)."""
+        """The URL reference spells every kind of source so that the service reads it (D15)."""
         parts = {"host": "host.example", "base64url": "bG9jYWw6Ly9hLm1wMw"}
         kinds = set()
         for row in rows("urls", "Source"):

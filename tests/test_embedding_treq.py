@@ -38,7 +38,7 @@ class StubTreqTests(ServiceCase):
         return response, self.successResultOf(self.treq.content(response))
 
     def test_health(self) -> None:
-        """The health document is served below the child, and the application beside it."""
+        """The child serves its health document, and the root still serves the application."""
         response, body = self.get(f"{BASE}/health")
         self.assertEqual((200, "ok"), (response.code, json.loads(body)["status"]))
         response, body = self.get("http://app.test/")
@@ -90,8 +90,8 @@ class StubTreqTests(ServiceCase):
     def test_raw_urls(self) -> None:
         """StubTreq passes `Signer`'s URLs on unchanged, but changes some other raw URLs.
 
-        treq encodes ``[``, ``]`` and ``|``, and Twisted's Agent drops a ``;`` at the end without a
-        parameter. A test with such a URL needs a socket.
+        treq encodes ``[``, ``]`` and ``|``. Twisted's Agent drops a final ``;`` if the last segment
+        has no other. A test with such a URL needs a socket.
         """
         seen: list[bytes] = []
 

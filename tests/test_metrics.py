@@ -64,7 +64,7 @@ LABEL = re.compile(r"([a-z]+)=\"([^\"]*)\"")
 
 
 def parse(exposition: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Parse the exposition into values by metric name, without its prefix, and labels."""
+    """Parse the exposition into values by labels and by metric name without ``audio_proxy_``."""
     found = {}
     for line in exposition.decode("ascii").splitlines():
         if not line.startswith("#"):
@@ -172,7 +172,7 @@ class ContractTests(SynchronousTestCase):
             self.assertEqual({le: seconds <= float(le) for le in BUCKETS}, buckets)
 
     def test_from_the_start(self) -> None:
-        """Counters are exposed before the first event, so that a rate misses none."""
+        """Counters are exposed with 0 before the first event, so that a rate includes it."""
         series = read(exposition(Metrics().registry))
         for name, *sets in (
             ("renders_total", FORMATS, OUTCOMES),

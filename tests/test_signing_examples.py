@@ -57,7 +57,7 @@ EXAMPLES = {
     "shell": Example("sign.sh", ("sh", "sign.sh"), needs=("openssl",)),
 }
 
-#: Key, salt and path, and a word of the message that names the wrong one.
+#: Key, salt and path, and a word that the message must contain: it identifies the mistake.
 REFUSED = (
     ("zz" + KEY, SALT, "/", "AP_KEY"),
     (KEY + "\n", SALT, "/", "AP_KEY"),

@@ -112,7 +112,7 @@ def tests_of(case: ast.ClassDef) -> Iterator[Function]:
 
 
 def never_run(modules: list[Module]) -> Iterator[str]:
-    """Yield a complaint for each test coroutine that never runs; trial reports a success."""
+    """Yield a complaint for each test coroutine that never runs; trial reports it as a success."""
     cases = {
         f"{module.name}.{case.name}": (module, case)
         for module in modules

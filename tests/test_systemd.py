@@ -78,7 +78,7 @@ class SocketTests(SynchronousTestCase):
         self.assertEqual(before, open_descriptors())
 
     def test_no_socket(self) -> None:
-        """A descriptor that is a file or closed is refused; the message says what to configure."""
+        """A descriptor that is a pipe or closed is refused; the message says what to configure."""
         reading, writing = os.pipe()
         os.close(writing)
         self.patch(systemd, "_FIRST", reading)

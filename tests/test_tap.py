@@ -66,7 +66,7 @@ class TapCase(ServiceCase):
         return matches
 
 
-#: A bucket at a local endpoint that no test uses; tests replace the endpoint.
+#: Variables of a bucket store. No server listens at the endpoint; some tests replace it.
 BUCKET = {
     "AP_VARIANT_STORE": "s3://bucket",
     "AP_S3_ENDPOINT": "http://127.0.0.1:9",
@@ -108,10 +108,7 @@ class RefusedStartTests(TapCase):
         self.assertEqual(["AP_KEY", "AP_SALT"], [line.partition(":")[0] for line in lines])
 
     async def test_redirect_over_a_file_store(self) -> None:
-        """Redirect mode with a file store is refused in one line that names both variables.
-
-        This also holds if redirect mode is only the default.
-        """
+        """Default redirect mode and a file store are refused in one line with both variables."""
         (line,) = await self.refusal(AP_SERVE_MODE="")
         self.assertIn("AP_SERVE_MODE", line)
         self.assertIn("AP_VARIANT_STORE", line)

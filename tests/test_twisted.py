@@ -66,7 +66,8 @@ class RequestWithTargetTests(AgentCase):
         """`Agent.request` drops a semicolon at the end of a path.
 
         When this fails, try the Agent also with a path that begins with two slashes, on Python 3.13
-        or later. If it keeps both, call the Agent and delete the function.
+        or later. If it keeps the semicolon and the two slashes, call the Agent and delete the
+        function.
         """
         self.assertEqual("/a", self.target(self.agent.request(b"GET", b"http://a.test/a;")))
 

@@ -177,11 +177,13 @@ class ChannelTests(SynchronousTestCase):
         """A malformed request calls a hook of `HookedChannel`; Twisted alone sends a bare 400."""
         channel = self.connect(RecordingChannel)
         channel.dataReceived(b"nonsense\r\n\r\n")
-        self.assertEqual(1, channel.bad_requests, "the private method has changed")
+        self.assertEqual(1, channel.bad_requests, "`_respondToBadRequestAndDisconnect` has changed")
         plain = self.connect(HTTPChannel)
         plain.dataReceived(b"nonsense\r\n\r\n")
         self.assertEqual(
-            b"HTTP/1.1 400 Bad Request\r\n\r\n", plain.transport.value(), "the hook may be needless"
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            plain.transport.value(),
+            "`bad_request_received` may be needless",
         )
 
     def test_unparsed(self) -> None:
@@ -204,12 +206,18 @@ class ChannelTests(SynchronousTestCase):
             plain = self.connect(HTTPChannel)
             plain.dataReceived(request)
             plain.dataReceived(bytes(size))
-            self.assertEqual(state, plain.transport.producerState, "the default has changed")
+            self.assertEqual(
+                state,
+                plain.transport.producerState,
+                "the default of `_optimisticEagerReadSize` has changed",
+            )
         channel = self.connect(RecordingChannel)
         channel.set_read_ahead(50_000)
         channel.dataReceived(request)
         channel.dataReceived(bytes(49_000))
-        self.assertEqual("producing", channel.transport.producerState, "the name has changed")
+        self.assertEqual(
+            "producing", channel.transport.producerState, "`_optimisticEagerReadSize` has changed"
+        )
 
 
 class ProcessTests(SynchronousTestCase):
@@ -240,7 +248,9 @@ class ProcessTests(SynchronousTestCase):
             ).stdout.strip()
             for line in ("", forgetting)
         ]
-        self.assertEqual(str(int(signal.SIGTERM)), seen[0].split(".")[-1], "may be needless")
+        self.assertEqual(
+            str(int(signal.SIGTERM)), seen[0].split(".")[-1], "`forget_exit_signal` may be needless"
+        )
         self.assertEqual("None", seen[1], "`_exitSignal` has changed")
 
     def test_first_environment(self) -> None:

@@ -48,7 +48,7 @@ def neighbour(signature: str) -> str:
     return signature[:-1] + ALPHABET[ALPHABET.index(signature[-1]) + 1]
 
 
-#: Functions that make each mistake, from key and salt in hexadecimal and a path.
+#: Functions that sign with each mistake, given key and salt in hexadecimal, and a path.
 MISTAKES: dict[str, Callable[[str, str, bytes], str]] = {
     "over-padded": lambda key, salt, path: right(key, salt, path) + "==",
     "last-character": lambda key, salt, path: neighbour(right(key, salt, path)),
@@ -98,7 +98,7 @@ def source_of(text: str) -> Source:
 
 
 def names_in(value: Any) -> Iterator[str]:
-    """Yield the names of all fields of a document, except in fields whose names are data."""
+    """Yield the names of all fields, except those inside ``mistakes`` and ``variant``."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield name
@@ -143,7 +143,7 @@ class SignatureTests(SynchronousTestCase):
     """``signatures.json``"""
 
     def test_signed(self) -> None:
-        """Both spellings are valid, and any HMAC library makes them (Authentication, 1 and 2)."""
+        """Signatures are plain HMACs, valid with or without padding (Authentication, 1 and 2)."""
         for pair in SIGNATURES["pairs"]:
             key, salt = bytes.fromhex(pair["key"]), bytes.fromhex(pair["salt"])
             for row in pair["signed"]:
@@ -246,7 +246,7 @@ class CanonicalTests(SynchronousTestCase):
             self.assertRaises(NotFound, source_of, row["source"])
 
     def test_every_kind(self) -> None:
-        """Each kind of source occurs in both sections, and each section has both source forms."""
+        """Accepted and refused sources have every kind of source, and both source forms."""
         for section, column in (("sources", "canonical"), ("refused_sources", "source")):
             for kind in ("local://", "s3://", "https://"):
                 found = [row for row in rows(section) if kind in (row[column] or "")]

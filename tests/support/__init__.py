@@ -1,1 +1,1 @@
-"""What the tests share: doubles, each honest and itself tested, and strategies."""
+"""Shared code of the tests: doubles, servers, Hypothesis strategies, and tests of these."""

@@ -1,8 +1,8 @@
-"""Crafted files that mislead an unguarded ffmpeg, and recorders of what it opened.
+"""Crafted files that mislead an unguarded ffmpeg, and recorders of calls and opened files.
 
-The crafted files are small, and each names another file or host. `Watch` records the files that
-are opened in a folder. `plain` runs ffmpeg without the service's guards. `Recorder` puts scripts
-ahead of ffmpeg and ffprobe that record how each of them is called.
+The crafted files are small, and each names another file or host. `Watch` records the files that are
+opened in a folder. `plain` runs ffmpeg without the service's guards. `Recorder` puts scripts on the
+PATH that record each call of ffmpeg and ffprobe.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def movie_with_external_data(path: str, length: int, skip: int = 44) -> bytes:
 
 
 class Watch:
-    """Recorder of the files that any process opens in a folder, under any name."""
+    """Recorder of the names of all files in a folder that any process opens."""
 
     def __init__(self, case: Any, folder: Path) -> None:
         self._folder = folder
@@ -163,7 +163,7 @@ class Run:
     descriptors: frozenset[int]
 
     def after(self, option: str) -> list[str]:
-        """Return the value of an option, once for each time that the option occurs."""
+        """Return the values of all occurrences of an option."""
         pairs = zip(self.words, self.words[1:], strict=False)
         return [value for word, value in pairs if word == option]
 
@@ -173,8 +173,8 @@ class Run:
         return self.words[: self.words.index("-i")]
 
 
-# The shell has its script open on a descriptor that its children do not inherit. So a child, ls,
-# lists the descriptors; it also has the listed folder open.
+# A child of the shell, ls, lists the descriptors, because it does not inherit the shell's
+# descriptor of the script. It adds one descriptor, of the listed folder.
 _RECORDER = """#!/bin/sh
 log=$(mktemp {folder}/XXXXXXXXXX)
 cat /proc/$$/environ > $log.environment

@@ -41,7 +41,7 @@ from tests.support.programs import FFMPEG, FFPROBE
 #: As in the service, a child process inherits nothing else from the environment (D45).
 ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
 
-# Timeout in seconds; runs on these short sounds take less than one.
+# Timeout in seconds; a run with a short source takes less than one second.
 _PATIENCE = 120
 
 _OUT_TIME = re.compile(rb"^out_time_us=(\d+)$", re.MULTILINE)
@@ -102,7 +102,7 @@ def run(
             timeout=_PATIENCE,
             check=False,
         )
-    # The service keeps as much of a child's stderr.
+    # The service, too, keeps the last 8 KiB of a child's stderr.
     return RunResult(ended.returncode, ended.stdout or b"", ended.stderr[-8192:])
 
 
@@ -121,7 +121,7 @@ def probe(source: bytes) -> Probe:
 
 
 def examine(source: bytes, options: VariantOptions) -> Probe:
-    """Probe a source, and measure its duration too where the options need that."""
+    """Probe a source, and measure its duration too if the options need it measured."""
     found = probe(source)
     return measure(source, found) if needs_measuring(options, found) else found
 

@@ -61,7 +61,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(str(self.bundle))
 
     def issue(self, *names: str, folder: Path | None = None) -> Certificate:
-        """Issue a certificate for names, including ``*.name``, and for IP addresses."""
+        """Issue a certificate for IP addresses and for names, also wildcards like ``*.a.test``."""
         return self._write_leaf(self._authority.issue_cert(*names), folder)
 
     def issue_through_another(self, *names: str, folder: Path | None = None) -> Certificate:

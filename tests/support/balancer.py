@@ -24,7 +24,7 @@ reactor: Any = _reactor
 
 T = TypeVar("T")
 
-#: Response header that names the node here.
+#: Response header with the node's name; the tests enable it in the shipped configurations.
 NODE = "x-node"
 
 # Descriptors on which a balancer inherits its listening sockets.
@@ -105,7 +105,7 @@ class Balancer:
 
         :param folder: for the configuration and the log.
         :param nodes: their names and ports.
-        :param certificate: makes clients connect by TLS.
+        :param certificate: if given, clients connect over TLS.
         :raises SkipTest: if the program is not installed.
         """
         self._path = installed(self.program)
@@ -148,7 +148,7 @@ class Balancer:
     def _run(self, *words: str) -> None:
         with open(self.log, "wb") as log:
             self._process = self._spawn(*words, stdout=log.fileno())
-        # After the program has ended, clients should be refused instead of waiting at these ports.
+        # Only the program keeps the ports open, so that clients are refused after it has ended.
         self._sockets.close()
 
     def _spawn(self, *words: str, stdout: int | str = "r", **variables: str) -> Process:
@@ -190,11 +190,11 @@ class HAProxy(Balancer):
         await poll(settled, f"{states}")
 
     async def sessions(self, name: str) -> int:
-        """Return how many requests HAProxy has sent to a node that have not ended."""
+        """Return how many requests HAProxy has open at a node."""
         return int((await self._statistics())[name]["scur"])
 
     async def retried(self, name: str) -> int:
-        """Return how many requests to a node HAProxy retried elsewhere because no response came."""
+        """Return how often HAProxy has retried requests to a node; retries go to another node."""
         return int((await self._statistics())[name]["wretr"])
 
     async def _statistics(self) -> dict[str, dict[str, str]]:

@@ -22,9 +22,10 @@ from tests.support.s3 import Check, Identity, Rights, S3Response, policy
 from tests.support.servers import Server, free_port
 from tests.support.service import PATIENCE
 
-# By default, a monitor waits a second before each change of its maps, and a dozen changes precede
-# the first bucket. A gateway with a cache waits until all other gateways have seen its changes; for
-# a gateway that was killed, it waits half a minute.
+# The settings avoid waits. With the default Paxos intervals, a monitor waits a second before each
+# change of its maps, and a dozen changes precede the first bucket. A gateway with a cache waits
+# until all other gateways have seen its changes. If another gateway was killed, it waits half a
+# minute.
 _CONFIGURATION = """\
 [global]
 fsid = {cluster}

@@ -33,7 +33,7 @@ async def run_checks(
 
 
 def only(results: list[CheckResult], check: str) -> CheckResult:
-    """Return the result of a check, which must have exactly one."""
+    """Return the result of a check; fail unless the check has exactly one result."""
     found = [result for result in results if result.check == check]
     assert len(found) == 1, [result.line for result in results]
     return found[0]

@@ -334,8 +334,7 @@ class Connection:
     def pause(self, notified: bool = True) -> None:
         """Stop reading, so that the server's buffer fills.
 
-        :param notified: whether the server's producer is paused, as it is when the buffer is over
-            its limit.
+        :param notified: whether to pause the server's producer, as a transport does over its limit.
         """
         self._wire.fill(notified)
 
@@ -362,7 +361,7 @@ class Log:
 
     @property
     def errors(self) -> list[LogEvent]:
-        """The events above the level of warnings, which a healthy service never logs."""
+        """The events of the levels error and critical, which a healthy service never logs."""
         return [
             event for event in self.events if event.get("log_level", LogLevel.info) > LogLevel.warn
         ]
@@ -640,7 +639,7 @@ class ResourceHarness:
     # Called by tests.
 
     def called_methods(self) -> list[str]:
-        """Return the names of the called doubles' methods, in order."""
+        """Return the names of all methods of doubles that were called, in order."""
         return [name for name, _ in self.calls]
 
     def path(self, rest: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""JuiceFS's S3 gateway on a local folder; its front end is MinIO's, which does all checks of S3."""
+"""JuiceFS's S3 gateway on a local folder; code of MinIO in it checks the requests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class JuiceFS(Gateway):
         return Server(self._gateway(port), self._environment(), self._folder / "gateway.log")
 
     def ready(self) -> bool:
-        """Return whether the gateway knows its users; it responds a little earlier than that."""
+        """Return whether the gateway knows its users; it accepts requests a little earlier."""
         with suppress(HTTPError, MinioAdminException), self._admin() as admin:
             return super().ready() and self._users <= json.loads(admin.user_list()).keys()
         return False

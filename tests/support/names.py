@@ -2,8 +2,8 @@
 
 With virtual-hosted addressing, as in ``bucket.s3.test``, a bucket's host name has to resolve to
 this machine. Debian's package libnss-wrapper has a library that reads names from a file before it
-asks the system. It works in programs that preload it. The service passes none of its environment
-to its children, so the PATH has scripts that preload the library and exec the real programs.
+asks the system. It works in programs that preload it. Of its environment, the service passes only
+PATH to its children. So the PATH has scripts that preload the library and exec the real programs.
 """
 
 from __future__ import annotations

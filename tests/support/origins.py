@@ -217,10 +217,11 @@ class File:
     :ivar head_length: Content-Length of the response to HEAD, if not the right one; ``""`` omits
         it.
     :ivar headers: further header lines; lines given as bytes are sent unchanged.
-    :ivar zipped: ``request`` compresses if Accept-Encoding allows it, ``always`` in every response.
+    :ivar zipped: ``accepted`` compresses if Accept-Encoding allows it, ``always`` in every
+        response.
     :ivar sent: number of body bytes before the failure; None for no failure.
     :ivar then: the failure: ``close``, ``close_without_notify``, ``abort`` or ``hold``. If ``sent``
-        is negative, a chunked body stops in the middle of the chunk after that many bytes.
+        is negative, a chunked body ends inside the chunk that follows ``-sent`` bytes.
     """
 
     data: bytes

@@ -1,4 +1,4 @@
-"""Services between two buckets on a real S3 server, behind proxies that record and block."""
+"""Services with two buckets on a real S3 server, and proxies that record or hold requests."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class _ClientConnection(ProxyServer):
 
 
 class Relay:
-    """TCP proxy in this process in front of a server, which records, holds and cuts requests.
+    """TCP proxy to a server, in this process, that records, holds or aborts requests.
 
     It forwards TLS too, but cannot read the requests in it.
 
@@ -194,7 +194,7 @@ class Relay:
         return sum(end.is_stalled for end in self.connections)
 
     def open(self) -> None:
-        """Listen for clients; a second time, on the same port."""
+        """Listen for clients; after `close`, on the same port as before."""
         self._port = reactor.listenTCP(self.port, self._factory, interface="127.0.0.1")
         self.port = self._port.getHost().port
 
@@ -256,7 +256,7 @@ class RemoteCase(ServiceCase):
         self.sources, self.variants = self.server.make_bucket(), self.server.make_bucket()
 
     def require(self, check: Check) -> None:
-        """Skip the test if this server does not check ``check``."""
+        """Skip the test if this server does not do the check ``check``."""
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 
@@ -323,7 +323,7 @@ class RemoteCase(ServiceCase):
         return self.server.put(self.sources, key, data)
 
     def url(self, key: str | bytes, options: str = "f:mp3", bucket: str = "") -> bytes:
-        """Return the signed path of an object's variant, or of its info document (``info``)."""
+        """Return an object's signed path; the options ``info`` select its info document."""
         raw = key.encode() if isinstance(key, str) else key
         name = quote_from_bytes(raw, safe="/")
         return signed(f"/{options}/plain/s3://{bucket or self.sources}/{name}")

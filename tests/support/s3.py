@@ -24,8 +24,8 @@ from minio.signer import presign_v4, sign_v4_s3
 #: Timeout of a request in seconds.
 _PATIENCE = 20
 
-#: What a user may do. Without the right to list, a user with ``get`` is refused a missing object
-#: instead of getting a 404. ``write`` includes reading, and ``keep`` also includes removing.
+#: What a user may do. Reading a missing object returns 403 instead of 404 with ``get``, which lacks
+#: the right to list. ``write`` includes reading, and ``keep`` also includes removing.
 Rights = Literal["get", "read", "write", "keep", "nothing"]
 
 _LIST = ("s3:GetBucketLocation", "s3:ListBucket")
@@ -40,7 +40,8 @@ _ACTIONS: Mapping[Rights, tuple[str, ...]] = {
     "nothing": (),
 }
 
-#: What only some servers check. All check the secret, the expiry and the digest of a body.
+#: Checks that only some servers do. All servers check the secret, the expiry and the digest of a
+#: body.
 Check = Literal["region", "session token", "right to list"]
 
 
@@ -54,7 +55,7 @@ class Identity:
 
 
 def policy(rights: Rights, **statement: Any) -> dict[str, Any]:
-    """Return a policy that grants these rights to all buckets, or as ``statement`` says."""
+    """Return a policy that grants rights to all buckets; ``statement`` overrides its fields."""
     resources = {"Resource": ["arn:aws:s3:::*"]}
     allowed = {"Effect": "Allow", "Action": _ACTIONS[rights], **resources, **statement}
     return {"Version": "2012-10-17", "Statement": [allowed]}
@@ -86,7 +87,7 @@ class S3Response:
     def require_success(self) -> S3Response:
         """Return the response itself if it is a success.
 
-        :raises AssertionError: if it is not.
+        :raises AssertionError: if its status is 300 or higher.
         """
         assert self.status < 300, f"{self.status}: {self.body!r}"
         return self
@@ -101,7 +102,7 @@ class S3Server(Protocol):
     :ivar owner: the user with all rights.
     :ivar domain: a request to the host ``BUCKET.domain`` is for that bucket.
     :ivar ca_bundle: the file with the authority of its certificate; None if it has no TLS.
-    :ivar checks: what it checks beyond the checks that every server does.
+    :ivar checks: its checks beyond those that every server does.
     """
 
     checks: frozenset[Check]

@@ -33,7 +33,7 @@ reactor: Any = _reactor
 
 T = TypeVar("T")
 
-#: Timeout in seconds of everything that tests wait for; far longer than any of it takes.
+#: Timeout in seconds of each wait in tests; far longer than the events take.
 PATIENCE = 30.0
 
 _LISTENING = re.compile(r"listening on port (\d+)")
@@ -41,8 +41,9 @@ _METRICS = re.compile(r"metrics on 127\.0\.0\.1 port (\d+)")
 PROJECT = Path(__file__).parents[2]
 
 
-#: Python code that runs twistd. Only root may look into the process of a service. So tests of any
-#: other user turn that protection off, because they inspect the open descriptors of services.
+#: Python code that runs twistd. A service protects its process: only root can read its descriptors.
+#: Tests that run as another user turn the protection off, because they read the descriptors of
+#: services.
 TWISTD = "import sys; from twisted.scripts.twistd import run; sys.exit(run())"
 if os.getuid():
     TWISTD = f"import audioproxy.tap as tap; tap.hide_from_children = lambda: None; {TWISTD}"
@@ -71,7 +72,7 @@ async def until(
 
 
 class Client(Protocol):
-    """Client of one connection with one request, which collects the response.
+    """Client protocol that collects the response to one request.
 
     :ivar received: all bytes so far.
     """

@@ -1,4 +1,4 @@
-"""In-memory sources and variant store that are as slow or broken as a test sets them."""
+"""In-memory sources and variant store whose delays and failures a test sets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from audioproxy.variants.headers import VariantHeaders
 
 
 class FakeSource:
-    """Source with any stated size, whose descriptor for child processes is an empty file.
+    """Source that states a given size; its descriptor for child processes is /dev/null.
 
     :ivar written_to: whether the source was written to after it was opened.
-    :ivar input_calls: the arguments of each call of `input`: the timeout, and whether it is for
-        the whole source.
+    :ivar input_calls: the arguments of each call of `input`: the timeout, and whether it is for the
+        whole source.
     :ivar refusal: raised by `input` for the whole source, if set.
     :ivar fetching: Deferred for which `input` of the whole source waits, if set; a test fires it.
     """

@@ -32,7 +32,7 @@ class BucketCase(TestCase):
         self.bucket = self.server.make_bucket()
 
     def require(self, check: Check) -> None:
-        """Skip the test if this server does not check ``check``."""
+        """Skip the test if this server does not do the check ``check``."""
         if check not in self.server.checks:
             raise SkipTest(f"This S3 server does not check the {check}.")
 
@@ -87,7 +87,7 @@ class RoundTripTests(BucketCase):
 
 
 class SignatureTests(BucketCase):
-    """Refusal of requests without a right signature."""
+    """Refusal of requests without a valid signature."""
 
     async def setUp(self) -> None:
         await super().setUp()

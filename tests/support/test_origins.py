@@ -68,7 +68,7 @@ class OriginTests(TestCase):
         self.assertEqual((416, b"bytes */25600"), (beyond.status, beyond["content-range"]))
 
     async def test_conditions(self) -> None:
-        """A file with another validator is a 412 for If-Match, and is sent whole for If-Range."""
+        """With another validator, If-Match returns a 412 and If-Range returns the whole file."""
         for tag, status in ((b'"1"', 206), (b"*", 206), (b'"2"', 412)):
             response = await self.get(File(DATA), range=b"bytes=1-2", if_match=tag)
             self.assertEqual(status, response.status, tag)
@@ -86,7 +86,7 @@ class OriginTests(TestCase):
                 self.assertEqual(framing == "length", response["content-length"] is not None)
 
     async def test_breaks_off(self) -> None:
-        """A body can end early; with Content-Length or chunks, the client notices."""
+        """A body can end early; with Content-Length or chunks, the client can detect the end."""
         for framing in FRAMINGS:
             response = await self.get(File(DATA, framing=framing, sent=9000))
             self.assertEqual(DATA[:9000], response.body)
@@ -124,7 +124,7 @@ class OriginTests(TestCase):
         return await send(self.origin.port, b"/it")
 
     async def test_refusals(self) -> None:
-        """An origin can lack ranges, refuse HEAD, or respond to HEAD with a wrong length."""
+        """An origin can ignore Range, refuse HEAD, or respond to HEAD with a wrong length."""
         response = await self.get(File(DATA, ranges=False), range=b"bytes=1-2")
         self.assertEqual((200, DATA), (response.status, response.body))
         self.assertIsNone(response["accept-ranges"])
@@ -166,7 +166,7 @@ class OriginTests(TestCase):
         self.assertEqual("http://end/", url)
 
     async def test_compression(self) -> None:
-        """A body is compressed if the client accepts gzip, or always."""
+        """A body can be compressed if the client accepts gzip, always, or never."""
         for zipped, accepted, expected in (
             ("accepted", b"gzip", True),
             ("accepted", b"identity", False),

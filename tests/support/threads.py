@@ -1,4 +1,4 @@
-"""Thread pool whose work runs only when a test says so."""
+"""Thread pool double whose work runs only when a test calls `FakeThreads.run`."""
 
 from __future__ import annotations
 

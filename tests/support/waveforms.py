@@ -1,4 +1,4 @@
-"""Independent parser of both waveform serializations, and a reference implementation."""
+"""Independent parser of both waveform serializations, and reference computation of the values."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class _ClientTransport:
         self.write(b"".join(data))
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:
-        assert self.producer is None and streaming, "only one producer, and only a push producer"
+        assert self.producer is None and streaming, "only one push producer can be registered"
         self.producer = producer
         if self.closed:
             producer.stopProducing()
@@ -291,7 +291,7 @@ class Peer:
         self._wire.unread.append(ConnectionLost())
 
     def set_window(self, window: int | None) -> None:
-        """Limit the bytes to read in total, counted from the first; None for no limit."""
+        """Set how many bytes the peer reads on the whole connection; None for no limit."""
         self._wire.window = window
 
     def receive(self) -> list[Request]:
@@ -397,7 +397,7 @@ class _Resolution:
 
 @implementer(IHostnameResolver)
 class _Resolver:
-    """Resolver in which every name is 127.0.0.1, and every address is itself."""
+    """Resolver that maps every name to 127.0.0.1, and every address to itself."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -509,7 +509,7 @@ def is_signed(request: Request, secret: str) -> bool:
     assert match is not None, request.headers
     scope, names, signature = match.groups()
     sent = {name for name in request.headers if name == "host" or name.startswith("x-amz-")}
-    assert sent <= set(names.split(";")), "a header that must be signed is not"
+    assert sent <= set(names.split(";")), "a header that must be signed is not signed"
     path, _, query = request.target.partition("?")
     lines = [f"{name}:{' '.join(request.headers[name].split())}" for name in names.split(";")]
     digest = request.headers["x-amz-content-sha256"]
@@ -578,7 +578,7 @@ class ClientCase(SynchronousTestCase):
         return begun
 
     def result_of(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result that a coroutine has without any time passing."""
+        """Return the result of a coroutine, which must complete while the clock stands still."""
         result: T = self.successResultOf(self.begin(work))
         return result
 
