@@ -315,7 +315,7 @@ class HungDiskTests(ScriptedEncoderCase):
             [
                 "write-back of N failed: no response for N seconds",
                 "the store accepts no file, so a render is not stored: an earlier call has not"
-                " come back",
+                " returned",
             ],
             self.texts(LogLevel.warn),
         )

@@ -137,8 +137,8 @@ class TLSStoreCheckTests(StoreCheckCase):
         other = str(Authority(Path(self.mktemp()).resolve()).bundle)
         named = f"https://127.1.1.1:{self.elsewhere()}"
         for settings, fault, wanted in (
-            ({"ca_bundle": None}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE, with"),
-            ({"ca_bundle": other}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE, with"),
+            ({"ca_bundle": None}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
+            ({"ca_bundle": other}, "certificate is not trusted", "AP_VARIANT_S3_CA_BUNDLE with"),
             ({"endpoint": named}, "certificate is for another name", "AP_S3_ADDRESSING=path, or"),
         ):
             said = await self.refusal(variant_s3=self.s3(**settings))
