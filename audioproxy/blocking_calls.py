@@ -1,4 +1,4 @@
-"""Blocking calls of a store, in threads. The caller has a timeout; the call itself has none."""
+"""Runner of a store's blocking calls. The caller has a timeout; the call in its thread has none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_CALLS = 64
 
 
 class BlockingCalls:
-    """Runs system calls that a disk may block for any time, each in a thread.
+    """Runner of system calls that may block for an unlimited time, each in a thread.
 
     A thread that hangs in a system call cannot be stopped. So no caller waits longer than its
     timeout. While a call is overdue, or 64 are running, new calls are refused, so that no more

@@ -21,8 +21,9 @@ LEVELS = {
 
 _NAMES = {LogLevel.warn: "warning", LogLevel.critical: "error"}
 
-# Seconds that access log lines wait for others, and the largest number that wait. Writing and
-# flushing one line costs more than serving a small file.
+# Maximum seconds for which access log lines are collected before they are written together, and
+# maximum number of lines collected. Writing and flushing one line costs more than serving a small
+# file.
 _BATCH_SECONDS = 0.05
 _BATCH_LINES = 500
 
@@ -96,7 +97,10 @@ class LineObserver:
             self._later(_BATCH_SECONDS, self._flush_as_expected)
 
     def write_through(self) -> None:
-        """Write the waiting lines, and later lines at once: the process may end at any moment."""
+        """Write the waiting lines, and from now on write each line at once.
+
+        It is called where the process may end at any moment.
+        """
         self._later = None
         self.flush()
 

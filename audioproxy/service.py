@@ -178,7 +178,7 @@ class AudioProxy(Service):
         """Prove that the store is writable, and start checking ffmpeg.
 
         :returns: fires when requests can be served, or fails with `BootError` if the store is not
-            writable. With a file store it has already fired.
+            writable. With a file store, it has already fired when it is returned.
         """
         Service.startService(self)
         self._starting = Deferred.fromCoroutine(self._start())

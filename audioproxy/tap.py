@@ -29,7 +29,7 @@ from audioproxy.service import BootError, ProxyService
 from audioproxy.systemd import VARIABLES, find_notifier, find_socket
 from audioproxy.web.access_log import log_request
 
-# With more connections than this, a process reaches other limits first.
+# More descriptors are of no use: with so many connections, a process reaches other limits first.
 _DESCRIPTORS = 16_384
 
 # Threads of the reactor's pool, which resolves host names. With the default of 10 threads, names

@@ -119,7 +119,8 @@ class Variant:
     ``t=30`` starts at second 30, ``t=(30, 15)`` lasts 15 seconds from there. ``norm="ebu"`` has the
     service's default targets, ``norm=(-14, -1)`` has others.
 
-    :ivar br: kbps, and ``sr`` is in Hz.
+    :ivar br: kbps.
+    :ivar sr: Hz.
     :ivar t: seconds: the start, or the start and a duration.
     :ivar fade: seconds: the fade-in, or the fade-in and the fade-out.
     :ivar gain: dB.

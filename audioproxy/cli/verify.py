@@ -39,7 +39,10 @@ def configure(parser: ArgumentParser) -> None:
     add_env_file(parser)
     parser.set_defaults(run=_run)
     parser.add_argument(
-        "urls", nargs="+", metavar="URL", help="a URL or its path; - reads them, one per line"
+        "urls",
+        nargs="+",
+        metavar="URL",
+        help="a URL or its path; - reads one URL per line from stdin",
     )
 
 

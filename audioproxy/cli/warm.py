@@ -36,8 +36,8 @@ examples:
 Each failure is printed on a line without the signature, since the signature gives access.
 
 exit status:
-  0    all of them are rendered, or stored already
-  1    some are not
+  0    all variants were rendered, or were stored already
+  1    at least one was not
   130  stopped by Ctrl-C
 """
 
@@ -58,8 +58,8 @@ def configure(parser: ArgumentParser) -> None:
         "urls",
         nargs="+",
         metavar="URL",
-        help="a URL; - reads them from the standard input, one per line, without blank lines and"
-        " those that begin with #",
+        help="a URL; - reads URLs from the standard input, one per line, and skips blank lines and"
+        " lines that begin with #",
     )
     parser.add_argument(
         "-c", "--concurrency", type=_integer_to(256), default=4, metavar="N", help="at a time (4)"
@@ -70,7 +70,7 @@ def configure(parser: ArgumentParser) -> None:
         type=_integer_to(86_400),
         default=600,
         metavar="SECONDS",
-        help="fail a URL after so many seconds without a byte (600)",
+        help="seconds without a byte after which a URL fails (600)",
     )
     parser.add_argument(
         "--tries",

@@ -35,8 +35,8 @@ from audioproxy.config.values import (
 )
 from audioproxy.grammar.signing_secrets import LEAST_KEY, LEAST_SALT, secret_reader
 
-# Bounds that catch typing mistakes: a petabyte, a day, and more children than a node has file
-# descriptors for. SigV4 allows a presigned URL seven days.
+# Bounds that catch typing mistakes: a petabyte, a day, and numbers of children and waiting renders
+# that no node can have. SigV4 limits the lifetime of a presigned URL to seven days.
 _MAX_BYTES = 10**15
 _MAX_SECONDS = 86_400
 _MAX_RENDERS = 4_096
@@ -236,7 +236,7 @@ def _threshold_above_queue(config: Config, _present: AbstractSet[str]) -> Iterat
     if config.ready_queue_threshold > config.queue_size:
         yield (
             f"AP_READY_QUEUE_THRESHOLD: {config.ready_queue_threshold} is more than AP_QUEUE_SIZE, "
-            f"which is {config.queue_size}; a number up to that is required"
+            f"which is {config.queue_size}; a number up to AP_QUEUE_SIZE is required"
         )
 
 

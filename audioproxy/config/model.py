@@ -18,8 +18,8 @@ class ConfigError(Exception):
 
     :ivar problems: one line each, which starts with the variable's name and says what was wrong and
         what would be right.
-    :ivar warnings: the warnings that `load` returns beside a valid configuration; a misspelled
-        variable is often the cause of a missing one.
+    :ivar warnings: warnings of the same kind as `load` returns with a valid configuration. A
+        misspelled variable is often the cause of a missing one.
     """
 
     def __init__(self, problems: Iterable[str], warnings: Iterable[str] = ()) -> None:

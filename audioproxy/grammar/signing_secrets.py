@@ -14,7 +14,7 @@ _NOT_HEXADECIMAL = re.compile(r"[^0-9A-Fa-f]")
 def describe_secret(least: int) -> str:
     """Return a description of the text of a secret of at least ``least`` bytes."""
     amount, verb = ("1 byte", "is") if least == 1 else (f"{least} bytes", "are")
-    # The example has more bytes only if the minimum is below 16.
+    # The example has 16 bytes where the minimum is lower.
     return (
         f"at least {amount} written as hexadecimal {verb} required, such as `openssl rand -hex"
         f" {max(least, 16)}` prints"

@@ -187,7 +187,7 @@ def parse_https(url: bytes) -> HttpsSource:
 
 
 def _fold_host(host: str) -> tuple[str, str]:
-    """Return the normalized host, without brackets and as it stands in a URL."""
+    """Return the normalized host twice: without brackets, and as it stands in a URL."""
     if host.startswith("["):
         address = ipaddress.IPv6Address(host[1:-1])
         folded = _print_ipv6(address)

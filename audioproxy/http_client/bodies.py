@@ -151,8 +151,8 @@ class BodyStream(Protocol):
         """End the transfer: the body has ended, or the connection was lost."""
         complete = reason.check(ResponseDone) is not None
         if reason.check(PotentialDataLoss):
-            # Only the end of the connection marks the end of the body, so a truncated body looks
-            # complete.
+            # Only the end of the connection marks the end of this body, so a truncated body would
+            # look complete.
             complete = self._size is not None or self._closed_securely()
         if not complete:
             self._end(translate_error(reason.value))

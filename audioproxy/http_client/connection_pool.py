@@ -37,8 +37,8 @@ from audioproxy.http_client.errors import TransportError
 # Seconds to wait for a connection.
 _CONNECT_TIMEOUT = 5.0
 # Idle connections kept for each host, and the seconds that each is kept. Object stores close idle
-# connections after 20 seconds or more. A request on a connection that was just closed would be
-# lost.
+# connections after 20 seconds or more. They are closed here earlier, since a request on a
+# connection that the store has just closed would be lost.
 _MAX_IDLE_PER_HOST = 100
 _IDLE_TIMEOUT = 15
 # Seconds to wait at shutdown until servers close their side.
@@ -118,7 +118,8 @@ class ConnectionPool:
         if _is_hostname(uri.host):
             endpoint = HostnameEndpoint(self._reactor, uri.host, uri.port, timeout=_CONNECT_TIMEOUT)
         else:
-            # This is for names with an underscore, for example in container networks.
+            # `HostnameEndpoint` refuses names with an underscore, which are common in container
+            # networks.
             host = uri.host.decode("ascii")
             endpoint = TCP4ClientEndpoint(self._reactor, host, uri.port, timeout=_CONNECT_TIMEOUT)
         if uri.scheme == b"https":

@@ -53,8 +53,8 @@ _SOURCE_FAILURES = (
     b"Not yet implemented in FFmpeg, patches welcome",
 )
 
-# An ffmpeg without picture decoders prints this about cover art, whatever the failure is. So it is
-# removed before a diagnostic is searched for the phrases above.
+# An ffmpeg without picture decoders prints this message about cover art, whatever the failure is.
+# So the message is removed before a diagnostic is searched for the phrases above.
 _PICTURE = re.compile(rb"Could not find codec parameters for stream \d+ \(Video: [^\n]*")
 
 # Failures of a remote source that was available to the service's own request a moment before. A

@@ -34,8 +34,9 @@ _PAIRS = (("FL", "FR"), ("SL", "SR"), ("BL", "BR"), ("FLC", "FRC"))
 
 _LOUDNORM_RATE = 192_000
 _SAMPLES_TO_NORMALIZE = 100
-# libswresample outputs nothing for fewer samples than its filter has taps. The least is 33 samples
-# at the lower of the input's and the output's rate (measured on ffmpeg 5.1).
+# libswresample outputs nothing for fewer samples than its filter has taps. The least number that
+# gives an output is 33, counted at the lower of the input's and the output's rate (measured on
+# ffmpeg 5.1). The limit has a margin.
 _SAMPLES_TO_RESAMPLE = 64
 
 

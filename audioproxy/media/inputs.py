@@ -36,8 +36,8 @@ class Input:
 
     :ivar protocols: the protocol whitelist, derived from the kind of source alone.
     :ivar options: arguments for the source's protocol, such as the trusted certificates.
-    :ivar bounded: the source is a file, or its server is known to serve ranges. Only then is a
-        connection that ends early recognized.
+    :ivar bounded: the source is a file, or its server is known to serve ranges. Only then can a
+        connection that ends early be recognized.
     """
 
     url: str

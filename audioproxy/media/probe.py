@@ -121,7 +121,9 @@ def read_probe(
     rate = description.sample_rate or _FALLBACK_RATE
     channels = description.channels or _FALLBACK_CHANNELS
     if rate > _HIGHEST_RATE or channels > _MOST_CHANNELS:
-        raise UndecodableSource(f"The source claims {channels} channels at {rate} Hz.")
+        raise UndecodableSource(
+            f"The source states {channels} channels at {rate} Hz, which is not supported."
+        )
     duration = description.duration
     return Probe(
         container=str(container.get("format_name", "")).split(",")[0],

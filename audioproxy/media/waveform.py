@@ -3,9 +3,9 @@
 The length of a pixel depends on the length of the source, which is known only at its end. So the
 samples are reduced to *blocks* as they arrive. Blocks are short at first. Whenever there are too
 many blocks, every two neighbors are merged into one. At the end, a pixel is a whole number of
-blocks. There are so many blocks that rounding makes a pixel at most 1 % longer than necessary
-(D26). The number of blocks is also limited, so their memory does not grow with the length of the
-source.
+blocks. Rounding it up to whole blocks makes a pixel at most 1 % longer than necessary, since a
+pixel has many blocks (D26). The number of blocks is also limited, so their memory does not grow
+with the length of the source.
 
 "Extremes" are an array of ``int16`` of the shape ``(n, channels, 2)``: the minimum and the maximum
 of each channel in each of ``n`` blocks or pixels.

@@ -25,7 +25,8 @@ _FILTERS = (
 # A line of `-encoders` or `-filters`: flags, a name, a description.
 _LISTED = re.compile(rb"^ [A-Z.|]{2,6} +(\S+)", re.MULTILINE)
 
-#: The lists that ffmpeg prints: its option, the kind of entry, and the names that must be listed.
+#: The lists that ffmpeg prints. Each row has the option that prints the list, the kind of entry,
+#: and the names that must be listed.
 LISTS: tuple[tuple[str, str, list[str]], ...] = (
     ("-encoders", "encoder", _ENCODERS),
     ("-filters", "filter", _FILTERS),

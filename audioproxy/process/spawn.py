@@ -119,9 +119,9 @@ class Launcher:
 def find_parent_death_prefix() -> tuple[str, ...]:
     """Return the prefix that makes the kernel kill a child when this process dies (D40).
 
-    The kernel does so however this process dies. The encoder writes into a file, so no broken pipe
-    ends it. Without util-linux, a child of a killed service runs to its own end, and writes into a
-    file without a name.
+    The kernel does so for every cause of death. A broken pipe would not end an encoder, since it
+    writes into a file. Without util-linux, a child of a killed service therefore runs to its own
+    end, and writes into a file without a name.
     """
     prefix: tuple[str, ...] = (shutil.which("setpriv") or "setpriv", "--pdeathsig", "KILL", "--")
     try:

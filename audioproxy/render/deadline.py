@@ -24,7 +24,7 @@ class RenderLimits:
 
 
 class Deadline:
-    """A deadline with an alarm.
+    """A deadline, and a call that is made when it passes.
 
     :ivar expired: the deadline passed before `cancel` was called.
     """
@@ -35,7 +35,7 @@ class Deadline:
         seconds: float,
         on_expiry: Callable[[], object] = lambda: None,
     ) -> None:
-        """Start the alarm.
+        """Schedule the call.
 
         :param seconds: from now to the deadline.
         :param on_expiry: called at the deadline, unless `cancel` was called before.
@@ -57,7 +57,7 @@ class Deadline:
         return left
 
     def cancel(self) -> None:
-        """Stop the alarm; repeated calls are harmless."""
+        """Cancel the call; repeated calls are harmless."""
         if self._alarm.active():
             self._alarm.cancel()
 

@@ -17,10 +17,10 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class RenderStorage:
-    """Where renders write their output.
+    """The places for the output of renders.
 
     :ivar store: None where nothing is stored.
-    :ivar space: where output is written without a store, and when the store accepts no new file.
+    :ivar space: takes the output if there is no store, or if the store accepts no new file.
     """
 
     store: VariantStore | None

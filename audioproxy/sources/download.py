@@ -25,7 +25,7 @@ class LimitExceeded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Downloads:
-    """Where streams are downloaded to, and how long they may be.
+    """The scratch space for downloads, and their maximum size.
 
     :ivar limit: bytes of one download.
     """

@@ -41,7 +41,7 @@ _log = Logger()
 class HttpsSources:
     """Opens sources at the https hosts on the allowlist.
 
-    :ivar downloads: where sources are downloaded to that cannot be read safely at the origin.
+    :ivar downloads: takes the copies of sources that cannot be read safely at the origin.
     :ivar ca_file: PEM file of the certificates that ffmpeg trusts; None is the system's own.
     """
 

@@ -26,7 +26,7 @@ _NO_HEAD = (403, 405, 501)
 _TEMPORARY = (408, 425, 429)
 
 # Characters that a request target cannot have (RFC 3986, 2), though a source may be spelled with
-# them. ffmpeg percent-encodes these; the same is done here, so that both request the same URL.
+# them. ffmpeg percent-encodes them. This module does the same, so that both request the same URL.
 _UNSAFE = re.compile(r'["<>\\^`{|}]|%(?![0-9A-Fa-f]{2})')
 
 # Seconds for all requests about one source, redirects included.

@@ -225,7 +225,8 @@ class FileVariantStore:
     def _commit(self, key: str, path: str, size: int, headers: VariantHeaders) -> None:
         record = json.dumps({"size": size, **asdict(headers)}).encode("ascii")
         trailer = record + _FOOTER.pack(len(record), zlib.crc32(record), _MAGIC)
-        # A descriptor of its own: a caller that has timed out may close the render's.
+        # The file is opened again, since a caller that has timed out may close the render's
+        # descriptor.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.pwrite(descriptor, trailer, size) < len(trailer):
@@ -253,7 +254,7 @@ def _unreadable(error: OSError) -> UpstreamUnavailable:
 
 
 def _read_trailer(descriptor: int) -> tuple[int, VariantHeaders] | None:
-    """Return size and headers of a variant; None for a file that is not a complete one."""
+    """Return size and headers of a variant; None for a file that is not a complete variant."""
     length = os.fstat(descriptor).st_size
     return _parse_trailer(
         os.pread(descriptor, _TRAILER_READ, max(0, length - _TRAILER_READ)), length

@@ -31,7 +31,8 @@ class StoredVariant(Protocol):
     def presign(self, seconds: int) -> str:
         """Return a URL with which anyone can read the variant for ``seconds``.
 
-        :raises NotImplementedError: for a store without URLs, which is served in proxy mode alone.
+        :raises NotImplementedError: for a store without URLs. Its variants are served in proxy mode
+            only.
         """
         ...
 

@@ -166,7 +166,8 @@ class S3VariantStore:
         except StoreError as error:
             self._raise_unwritable("writing an object", error)
         try:
-            # Without the right to read, every request would render.
+            # Without the right to read, no variant would be found, so every request would start a
+            # render.
             await proof.head()
             if inspect is not None:
                 await inspect(proof)

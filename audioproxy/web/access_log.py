@@ -68,5 +68,6 @@ def log_request(entry: AccessLogEntry) -> None:
     _log.emit(entry.level, "{record}", record=entry, request_id=entry.request_id)
 
 
-# Enough for the sources that a busy node serves repeatedly. The longest are some hundred bytes.
+# The number is enough for the sources that a busy node serves repeatedly. The longest names are
+# some hundred bytes.
 _log_name = lru_cache(4096)(log_name)

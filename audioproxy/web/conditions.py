@@ -10,8 +10,8 @@ _ENTITY_TAG = re.compile(rb'(?:W/)?("[^"]*")')
 def matches(if_none_match: bytes | None, tag: bytes) -> bool:
     """Return whether a list of entity tags contains ``tag``, by weak comparison (RFC 9110, 13.1.2).
 
-    ``*`` does not count. It asks whether a representation exists, which only storage or a probe can
-    show.
+    ``*`` never matches here. It asks whether a representation exists, which only storage or a probe
+    can show.
     """
     return if_none_match is not None and tag in _ENTITY_TAG.findall(if_none_match)
 

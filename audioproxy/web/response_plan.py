@@ -26,7 +26,7 @@ _MAX_AGE = re.compile(r"max-age=(\d+)")
 
 
 class Conditions(NamedTuple):
-    """What a response depends on besides the URL: the method, and the values of three headers."""
+    """The method and the headers of a request that determine its response, besides the URL."""
 
     method: bytes
     if_none_match: bytes | None = None

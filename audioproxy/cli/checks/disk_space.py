@@ -19,7 +19,7 @@ def check_free_space(
     """Compare the free space of a directory with the space that renders may need.
 
     :param needed: the maximum, in bytes.
-    :param consumers: the subject of the sentence "... may take 2 GB".
+    :param consumers: what needs the space; "may take 2 GB" follows it in the message.
     """
     disk = os.statvfs(path)
     free = disk.f_bavail * disk.f_frsize

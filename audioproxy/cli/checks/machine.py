@@ -92,7 +92,7 @@ async def check_certificates(reactor: Any, settings: UsableSettings) -> AsyncIte
         yield bad(
             "certificates",
             "no file with the system's certificates was found, so https sources cannot be verified;"
-            " install it: apt-get install ca-certificates",
+            " install one: apt-get install ca-certificates",
         )
     elif not os.access(path, os.R_OK):
         yield bad("certificates", f"{path} cannot be read; set SSL_CERT_FILE to a readable file")
@@ -133,7 +133,7 @@ async def check_temporary_files(config: Config) -> AsyncIterator[CheckResult]:
         folder,
         needed,
         f"{renders} renders at a time (AP_MAX_CONCURRENCY), with {listed(files or ['nothing'])},",
-        "free some space, set TMPDIR to a larger disk, or lower one of them",
+        "free some space, set TMPDIR to a larger disk, or lower one of these settings",
     )
 
 
@@ -144,7 +144,7 @@ async def check_open_files(config: Config) -> AsyncIterator[CheckResult]:
     clients = max_clients(config.max_concurrency + config.max_probe_concurrency)
     most = "without limit" if limit == resource.RLIM_INFINITY else f"{limit} at most"
     text = f"{most}, which is enough for {format_count(clients, 'client')} at a time"
-    advice = "raise it: LimitNOFILE=16384 in the service's unit, or ulimit -Hn 16384"
+    advice = "raise the limit: LimitNOFILE=16384 in the service's unit, or ulimit -Hn 16384"
     if clients <= _TOO_FEW_CLIENTS:
         yield bad("open files", f"{most}, which is too few for renders and clients; {advice}")
     elif clients < _FEW_CLIENTS:

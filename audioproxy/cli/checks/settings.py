@@ -25,7 +25,7 @@ _SOURCE_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class UsableSettings:
-    """The configuration from those settings that are valid.
+    """The configuration without the invalid settings.
 
     :ivar refused: names of the invalid settings, which `config` lacks.
     :ivar results: the results of checking the settings.
@@ -53,16 +53,16 @@ def load_usable(environment: Mapping[str, str]) -> UsableSettings:
         results.append(
             bad(
                 "sources",
-                "there are none; set AP_LOCAL_ROOT to their directory, or"
-                " AP_SOURCE_ALLOWLIST to https hosts, or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
-                " and AWS_REGION for those in buckets",
+                "no kind of source is configured; set AP_LOCAL_ROOT for local files, or"
+                " AP_SOURCE_ALLOWLIST for https hosts, or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
+                " and AWS_REGION for buckets",
             )
         )
     return UsableSettings(config, refused, tuple(results))
 
 
 def _drop_invalid(environment: Mapping[str, str]) -> tuple[Config, frozenset[str]]:
-    """Omit settings, or replace them by harmless values, until the others are valid."""
+    """Omit settings, or replace them with harmless values, until the others are valid."""
     kept = {**environment, "AP_ALLOW_INSECURE": "1"}
     refused: set[str] = set()
     while True:
@@ -70,8 +70,8 @@ def _drop_invalid(environment: Mapping[str, str]) -> tuple[Config, frozenset[str
             return load(kept)[0], frozenset(refused)
         except ConfigError as error:
             problems = error.problems
-        # Each problem begins with the name of a setting, which is omitted if it is set. If none of
-        # them is set, every setting that the problems name is omitted.
+        # Each problem begins with the name of a setting. These settings are changed first. If none
+        # of them can be changed, all settings that the problems mention are changed.
         blamed = _changeable(kept, {problem.partition(":")[0] for problem in problems})
         blamed = blamed or _changeable(kept, set(_NAMES.findall("\n".join(problems))))
         if not blamed:

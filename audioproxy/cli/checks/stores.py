@@ -44,7 +44,7 @@ async def check_stores(
     elif proxy.store is None:
         yield note(
             "variant store",
-            "none, so every request renders; set AP_VARIANT_STORE to store what is rendered",
+            "none, so every request renders; set AP_VARIANT_STORE to store variants",
         )
     elif isinstance(config.variant_store, FileStore):
         yield await check_folder(config, config.variant_store.path, proxy.store)
@@ -71,7 +71,7 @@ async def check_folder(config: Config, path: str, store: VariantStore) -> CheckR
         path,
         renders * config.max_variant_bytes,
         f"{renders} renders at a time (AP_MAX_CONCURRENCY) of AP_MAX_VARIANT_BYTES",
-        "free some space, or lower one of them",
+        "free some space, or lower one of these settings",
     )
 
 
